@@ -1,0 +1,1 @@
+"""Where components are and what they say of themselves."""

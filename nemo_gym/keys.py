@@ -1,0 +1,31 @@
+"""Names that appear in files, on the wire and in configuration, each written once."""
+
+TASK_INDEX_KEY_NAME = "_ng_task_index"
+ROLLOUT_INDEX_KEY_NAME = "_ng_rollout_index"
+ATTEMPT_INDEX_KEY_NAME = "_ng_attempt_index"
+ROLLOUT_ID_KEY_NAME = "_ng_rollout_id"
+RESPONSES_CREATE_PARAMS_KEY_NAME = "responses_create_params"
+RESPONSE_KEY_NAME = "response"
+AGENT_REF_KEY_NAME = "agent_ref"
+SKILLS_REF_KEY_NAME = "skills_ref"
+
+NG_FAILURE_CLASS_KEY = "_ng_failure_class"
+NG_NO_PERSIST_KEY = "_ng_no_persist"
+NG_TERMINAL_KEY = "_ng_failure_terminal"
+NG_TRAJECTORY_KEY = "ng_trajectory"
+NG_FAILURE_JUDGE_ERROR_KEY = "_ng_failure_judge_error"
+NG_MODEL_CALL_CAPTURE_KEY = "ng_model_call_capture"
+NG_AGENT_OBSERVATIONS_KEY = "ng_agent_observations"
+
+ROLLOUT_PATH_PREFIX = "ng-rollout"
+TOKEN_CAPTURE_PATH_SEGMENT = "training-token-capture"
+SESSION_ID_KEY = "session_id"
+
+DEADLINE_HEADER = "x-nemo-gym-deadline"
+"""Seconds the caller is still willing to wait, as a decimal number; each hop passes on what is left."""
+
+SERVER_TYPES = ("responses_api_models", "resources_servers", "responses_api_agents")
+
+CONFIG_DICT_ENV_VAR = "NEMO_GYM_CONFIG_DICT"
+CONFIG_PATH_ENV_VAR = "NEMO_GYM_CONFIG_PATH"
+EXTRA_ROOTS_ENV_VAR = "NEMO_GYM_EXTRA_ROOTS"
