@@ -1,1 +1,1 @@
-
+"""Rows before they are run: prompts filled in, skills attached."""

@@ -1,0 +1,164 @@
+"""Skills: folders of instructions, each with a `SKILL.md`, that agents are given for a run.
+
+A row names the skills it was run with by path, by a hash of every byte, and by what each calls itself.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from nemo_gym.errors import GymError
+
+SKILL_FILE = "SKILL.md"
+HASH_LENGTH = 12
+FENCE = "---"
+LEFT_OUT = frozenset({"__pycache__", ".git"})
+"""Folders that change without the skills changing."""
+
+
+class SkillsError(GymError, ValueError):
+    """A skills folder that cannot be used as it is."""
+
+
+class SkillsConfig(BaseModel):
+    """Which skills the agents of a run are given."""
+
+    path: str
+    """A folder of skill folders."""
+
+
+def load_skill_directory(path: str | Path) -> dict[str, Any]:
+    """The `skills_ref` that rows carry: absolute path, hash, and each skill's name, description and version.
+
+    Raises:
+        SkillsError: (a ValueError) there is no such folder, it holds no skills, one is not well formed, or two have
+            the same name.
+    """
+    root = _folder(path)
+    if (root / SKILL_FILE).is_file():
+        raise SkillsError("this is one skill, not a folder of skills", where=str(root), fix=f"use {root.parent}")
+    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not _is_left_out(entry.name))
+    skills = [parse_skill_md(folder / SKILL_FILE) for folder in folders]
+    if not skills:
+        raise SkillsError("no skill is in this folder", where=str(root), fix=f"add <skill>/{SKILL_FILE}")
+    names = [skill["name"] for skill in skills]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SkillsError(f"two skills are called {twice[0]!r}", where=str(root), fix="give each its own name")
+    return {"path": str(root), "hash": hash_skill_dir(root), "skills": skills}
+
+
+def parse_skill_md(path: str | Path) -> dict[str, Any]:
+    """Name, description and version out of the header of a `SKILL.md`; what is not given is None.
+
+    Raises:
+        SkillsError: (a ValueError) the file is missing, has no header, or its header names no skill.
+    """
+    file = Path(path)
+    where = str(file)
+    header = _header(file)
+    name, description = header.get("name"), header.get("description")
+    if not isinstance(name, str) or not name.strip():
+        raise SkillsError("the header gives the skill no name", where=where, fix="name: <what the skill is called>")
+    if description is not None and not isinstance(description, str):
+        raise SkillsError("the description must be text", where=where)
+    metadata = header.get("metadata")
+    version = metadata.get("version") if isinstance(metadata, dict) else None
+    return {"name": name, "description": description, "version": None if version is None else str(version)}
+
+
+def hash_skill_dir(path: str | Path) -> str:
+    """Twelve hexadecimal digits that change whenever a file of the folder changes, moves or is renamed.
+
+    The same on every machine: neither times, modes nor the order of the file system matter.
+    """
+    root = _folder(path)
+    digest = hashlib.sha256()
+    for relative, file in _files(root):
+        content = file.read_bytes()
+        # Lengths keep "ab" + "c" and "a" + "bc" apart.
+        digest.update(f"{len(os.fsencode(relative))}:{len(content)}:".encode())
+        digest.update(os.fsencode(relative))
+        digest.update(content)
+    return digest.hexdigest()[:HASH_LENGTH]
+
+
+def stage_skills(path: str | Path, dest: str | Path) -> Path:
+    """Copy the skills into `dest`, beside what is there, and return it. Files of the same name are replaced.
+
+    Raises:
+        SkillsError: (a ValueError) the folder is missing, holds something that may not be copied, or contains `dest`.
+    """
+    root = _folder(path)
+    target = Path(dest)
+    if target.resolve().is_relative_to(root) or root.is_relative_to(target.resolve()):
+        raise SkillsError(f"cannot copy into {target}: one folder contains the other", where=str(root))
+    files = list(_files(root))
+    target.mkdir(parents=True, exist_ok=True)
+    for relative, file in files:
+        copy = target / relative
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.unlink(missing_ok=True)  # never write through a link that lies there
+        shutil.copy(file, copy)
+    return target
+
+
+def _folder(path: str | Path) -> Path:
+    folder = Path(path).resolve()
+    if not folder.is_dir():
+        raise SkillsError("there is no such folder of skills", where=str(path), fix="check skills.path")
+    return folder
+
+
+def _is_left_out(name: str) -> bool:
+    return name in LEFT_OUT
+
+
+def _files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Every file below `root` with its relative path, in the order of those paths.
+
+    Links are read as what they point to, which must be a file inside `root`; nothing else may be in there.
+    """
+    found: list[tuple[str, Path]] = []
+    for folder, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if not _is_left_out(name)]
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for name in (*links, *files):
+            file = Path(folder, name)
+            if not file.resolve().is_relative_to(root):
+                raise SkillsError(
+                    "this link leaves the folder of skills", where=str(file), fix="copy what it points to"
+                )
+            if not file.is_file():
+                raise SkillsError(
+                    "this is not a regular file", where=str(file), fix="copy what it stands for, or remove it"
+                )
+            found.append((file.relative_to(root).as_posix(), file))
+    yield from sorted(found, key=lambda entry: os.fsencode(entry[0]))
+
+
+def _header(file: Path) -> dict[str, Any]:
+    """The YAML between the first two lines `---`."""
+    where = str(file)
+    if not file.is_file():
+        raise SkillsError(f"there is no {SKILL_FILE}", where=str(file.parent), fix="add one, or move the folder away")
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise SkillsError("the file is not UTF-8 text", where=where) from None
+    fences = [number for number, line in enumerate(lines) if line.rstrip() == FENCE][:2]
+    if len(fences) < 2 or fences[0] != 0:
+        raise SkillsError("the file must begin with a header between two lines '---'", where=where)
+    try:
+        header = yaml.safe_load("\n".join(lines[1 : fences[1]]))
+    except yaml.YAMLError as error:
+        raise SkillsError(f"the header is not valid YAML: {error}", where=where) from None
+    if not isinstance(header, dict):
+        raise SkillsError("the header must have the form 'name: …'", where=where)
+    return header

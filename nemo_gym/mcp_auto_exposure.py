@@ -1,0 +1,21 @@
+"""Tools over the Model Context Protocol under their public names."""
+
+from nemo_gym.serve.mcp import (
+    MCPExposureError,
+    MCPTool,
+    bind_route,
+    call_direct,
+    harvest_tools,
+    install_auto_exposure,
+    maybe_auto_expose,
+)
+
+__all__ = [
+    "MCPExposureError",
+    "MCPTool",
+    "bind_route",
+    "call_direct",
+    "harvest_tools",
+    "install_auto_exposure",
+    "maybe_auto_expose",
+]

@@ -1,0 +1,201 @@
+"""pass@k, the average over k tries and majority@k, each averaged over tasks and given in percent.
+
+A task is the list of its rollouts, in order of their rollout index. Rollouts that failed and scores that are
+missing, NaN or infinite are left out before anything is counted.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from nemo_gym.metrics.columns import finite_number, is_failure, mean, sample_std
+
+Rollout = dict[str, Any]
+Scores = dict[str, float]
+ScoreFn = Callable[[Rollout], Mapping[str, Any]]
+
+NO_ANSWER = "no_answer"
+PER_SAMPLE_AGGREGATE = "per_sample_aggregate"
+STD_DEV_ACROSS_RUNS = "std_dev_across_runs"
+STD_ERR_ACROSS_RUNS = "std_err_across_runs"
+AVG_SAMPLE_STD_DEV = "avg_sample_std_dev"
+STAT_SUFFIXES = tuple(f"/{name}" for name in (STD_DEV_ACROSS_RUNS, STD_ERR_ACROSS_RUNS, AVG_SAMPLE_STD_DEV))
+
+
+def pass_at_k(n: int, correct: int, k: int) -> float:
+    """The chance that at least one of `k` rollouts, drawn from `n` of which `correct` are right, is right."""
+    if not (0 <= correct <= n and 1 <= k <= n):
+        raise ValueError(f"pass@k needs 0 <= correct <= n and 1 <= k <= n, got n={n}, correct={correct}, k={k}")
+    wrong = n - correct
+    return 1.0 if wrong < k else 1.0 - math.comb(wrong, k) / math.comb(n, k)
+
+
+def compute_pass_majority_metrics(
+    tasks: Sequence[Sequence[Rollout]],
+    score_fn: ScoreFn | None = None,
+    answer_key: str | None = None,
+) -> tuple[dict[str, Any], list[list[Scores]], list[str], int]:
+    """Score every rollout and average over tasks, for every k up to the longest task.
+
+    `score_fn` names the scores of one rollout (default: `accuracy` is the reward). `answer_key` names the field
+    with the extracted answer; it adds the score `no_answer` and the `majority@k` metrics. A task with fewer than
+    k scores does not enter `pass@k`; the averages take what the task has.
+
+    Returns:
+        The metrics, the scores of each task's rollouts, the names of the scores, and the largest k.
+    """
+    scored = [[rollout for rollout in task if not is_failure(rollout)] for task in tasks]
+    all_scores = [[_scores_of(rollout, score_fn, answer_key) for rollout in task] for task in scored]
+    score_names = list(dict.fromkeys(name for task in all_scores for scores in task for name in scores))
+    max_k = max((len(task) for task in all_scores), default=0)
+    metrics: dict[str, Any] = {}
+    for k in range(1, max_k + 1):
+        for name in score_names:
+            columns = [column for task in all_scores if (column := _column(task, name))]
+            _put_mean(metrics, f"pass@{k}/{name}", (_passed(column, k) for column in columns if len(column) >= k))
+            _put_mean(metrics, f"pass@1[avg-of-{k}]/{name}", (mean(column[:k]) for column in columns))
+            if answer_key is not None:
+                votes = (
+                    _majority(task[:k], scores[:k], answer_key, name)
+                    for task, scores in zip(scored, all_scores, strict=True)
+                    if task
+                )
+                _put_mean(metrics, f"majority@{k}/{name}", votes)
+    if max_k:
+        _add_spread_across_runs(metrics, all_scores, score_names, max_k)
+    return metrics, all_scores, score_names, max_k
+
+
+def add_avg_sample_std_dev(
+    metrics: dict[str, Any],
+    all_score_dicts: Sequence[Sequence[Mapping[str, Any]]],
+    score_names: Iterable[str],
+    max_k: int,
+) -> None:
+    """Add to `metrics` how far the first k tries at one task lie apart, averaged over tasks, for k >= 2."""
+    for name in score_names:
+        columns = [_column(task, name) for task in all_score_dicts]
+        for k in range(2, max_k + 1):
+            deviations = (sample_std(column[:k]) for column in columns)
+            key = f"pass@1[avg-of-{k}]/{name}/{AVG_SAMPLE_STD_DEV}"
+            _put_mean(metrics, key, (deviation for deviation in deviations if deviation is not None))
+
+
+def compute_subset_metrics(
+    tasks: Sequence[Sequence[Rollout]],
+    subset_key: str,
+    score_fn: ScoreFn | None = None,
+    answer_key: str | None = None,
+) -> dict[str, Any]:
+    """The same metrics for each value of `subset_key`, as `<value>/<metric>`.
+
+    A task belongs to the subset its first rollout names; tasks that name none are in no subset.
+    """
+    subsets: dict[Any, list[Sequence[Rollout]]] = {}
+    for task in tasks:
+        subset = task[0].get(subset_key) if task else None
+        if subset:
+            subsets.setdefault(subset if isinstance(subset, Hashable) else repr(subset), []).append(task)
+    return {
+        f"{subset}/{name}": value
+        for subset, members in subsets.items()
+        for name, value in compute_pass_majority_metrics(members, score_fn, answer_key)[0].items()
+        if name != PER_SAMPLE_AGGREGATE
+    }
+
+
+def highest_k_metrics(
+    agent_metrics: Mapping[str, Any],
+    pattern: str,
+    score_names: Iterable[str] | None = None,
+    exclude_names: Iterable[str] | None = None,
+) -> dict[str, Any]:
+    """The entries `<pattern>/<score>` at the largest k, e.g. for `pass@{k}` or `pass@1[avg-of-{k}]`.
+
+    Deviations and errors are left out. `score_names` keeps only these scores, `exclude_names` drops some.
+    """
+    before, found, after = pattern.partition("{k}")
+    if not found:
+        raise ValueError(f"the pattern {pattern!r} has no '{{k}}'; write for example 'pass@{{k}}'")
+    shape = re.compile(rf"{re.escape(before)}(\d+){re.escape(after)}/(.+)", re.DOTALL)
+    wanted = None if score_names is None else set(score_names)
+    unwanted = set(exclude_names or ())
+    entries: list[tuple[int, str]] = []
+    for key in agent_metrics:
+        match = shape.fullmatch(key)
+        if match is None or match[2].endswith(STAT_SUFFIXES):
+            continue
+        if match[2] not in unwanted and (wanted is None or match[2] in wanted):
+            entries.append((int(match[1]), key))
+    highest = max((k for k, _ in entries), default=0)
+    return {key: agent_metrics[key] for k, key in entries if k == highest}
+
+
+def _scores_of(rollout: Rollout, score_fn: ScoreFn | None, answer_key: str | None) -> Scores:
+    given = {"accuracy": rollout.get("reward")} if score_fn is None else score_fn(rollout)
+    scores: Scores = {}
+    for name, value in given.items():
+        if (number := finite_number(value)) is not None:
+            scores[name] = number
+    if answer_key is not None:
+        scores[NO_ANSWER] = int(rollout.get(answer_key) is None)
+    return scores
+
+
+def _column(task: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """The scores called `name` of one task's rollouts, without those that have none."""
+    numbers = (finite_number(scores.get(name)) for scores in task)
+    return [number for number in numbers if number is not None]
+
+
+def _passed(values: Sequence[float], k: int) -> float:
+    """The chance of a pass within k tries, if scores are pass or fail; else the best of the first k."""
+    if all(value in (0, 1) for value in values):
+        return pass_at_k(len(values), sum(value == 1 for value in values), k)
+    return max(values[:k])
+
+
+def _majority(task: Sequence[Rollout], scores: Sequence[Scores], answer_key: str, name: str) -> float:
+    """The score of the most frequent answer; several equally frequent ones are averaged; no answer at all scores 0."""
+    votes = Counter(
+        (_ballot(rollout[answer_key]), score[name])
+        for rollout, score in zip(task, scores, strict=True)
+        if rollout.get(answer_key) is not None and name in score
+    )
+    if not votes:
+        return 0.0
+    most = max(votes.values())
+    return mean([score for (_, score), count in votes.items() if count == most])
+
+
+def _ballot(answer: Any) -> Hashable:
+    return answer if isinstance(answer, str | int | float | bool) else repr(answer)
+
+
+def _put_mean(metrics: dict[str, Any], key: str, values: Iterable[float]) -> None:
+    """Store the mean of `values` in percent, or nothing if there are none."""
+    listed = list(values)
+    if listed:
+        metrics[key] = 100.0 * mean(listed)
+
+
+def _add_spread_across_runs(
+    metrics: dict[str, Any], all_scores: Sequence[Sequence[Scores]], score_names: Sequence[str], max_k: int
+) -> None:
+    """Add the mean of each run (all tasks' first rollouts, all second ones, …) and how far runs lie apart."""
+    per_run: dict[str, list[float]] = {}
+    for name in score_names:
+        runs = (
+            [task[run][name] for task in all_scores if run < len(task) and name in task[run]] for run in range(max_k)
+        )
+        per_run[name] = [100.0 * mean(values) for values in runs if values]
+    metrics[PER_SAMPLE_AGGREGATE] = per_run
+    for k in range(2, max_k + 1):
+        for name in score_names:
+            deviation = sample_std(per_run[name][:k]) if len(per_run[name]) >= k else None
+            if deviation is not None:
+                key = f"pass@1[avg-of-{k}]/{name}"
+                metrics[f"{key}/{STD_DEV_ACROSS_RUNS}"] = deviation
+                metrics[f"{key}/{STD_ERR_ACROSS_RUNS}"] = deviation / math.sqrt(k)

@@ -1,0 +1,5 @@
+"""Profiling under its public name."""
+
+from nemo_gym.serve.profiling import Profiler
+
+__all__ = ["Profiler"]

@@ -1,0 +1,326 @@
+"""The tools of a resources server on `/mcp`, for agents that speak the Model Context Protocol.
+
+`POST /seed_session` answers with a token for the session it began; a client that sends the token back in a header
+works in that session. A tool call becomes an ordinary request to the server's own route, in memory and through all
+its middleware, so a tool behaves the same whichever way it is called.
+"""
+
+import importlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.keys import SESSION_ID_KEY
+from nemo_gym.net.local import LocalResponse, dispatch
+from nemo_gym.serve.correlation import ROLLOUT_PREFIX_SCOPE_KEY
+from nemo_gym.serve.mcp_token import SessionGrant, TokenSigner
+from nemo_gym.serve.mcp_tools import (
+    METADATA_KEY,
+    SESSION_TOKEN_HEADER,
+    MCPExposureError,
+    MCPTool,
+    bind_route,
+    checked_tools,
+    harvest_tools,
+)
+from nemo_gym.serve.requests import json_bytes, parse_json
+from nemo_gym.serve.session import SessionMiddleware
+from nemo_gym.wire.tasks import MCPServerMetadata
+
+logger = logging.getLogger("nemo_gym.serve")
+
+EXTRA = "nemo-gym[mcp]"
+MCP_PATH = "/mcp"
+
+__all__ = [
+    "MCPExposureError",
+    "MCPTool",
+    "bind_route",
+    "call_direct",
+    "harvest_tools",
+    "install_auto_exposure",
+    "maybe_auto_expose",
+]
+
+
+class ToolServer(Protocol):
+    """What is needed of a resources server."""
+
+    config: Any
+
+    def get_session_middleware_key(self) -> str: ...
+    def mcp_tools(self, harvested: list[MCPTool], catchall: MCPTool | None) -> Iterable[MCPTool]: ...
+    def mcp_allowed_tools_for_session(self, seed_body: Any) -> Iterable[str] | None: ...
+    def normalize_tool_name(self, name: str) -> str: ...
+
+
+def maybe_auto_expose(server: Any, app: FastAPI) -> None:
+    """Offer the tools of `app` on `/mcp` if the server's configuration says `expose_tools_over_mcp: true`."""
+    if getattr(server.config, "expose_tools_over_mcp", False):
+        install_auto_exposure(server, app)
+
+
+def install_auto_exposure(server: ToolServer, app: FastAPI) -> None:
+    """Offer the tools of `app` on `/mcp`. Call it when all routes are there; doing it twice changes nothing.
+
+    Raises:
+        MCPExposureError: (a ValueError) the routes do not make a usable set of tools.
+        ConfigError: the package `mcp` is not installed.
+    """
+    installed: list[Any] = [middleware.cls for middleware in app.user_middleware]
+    if ToolsOverMCP in installed:
+        return
+    if SessionMiddleware not in installed:
+        raise MCPExposureError(
+            "tools over MCP need sessions, and this app has none",
+            where=server.config.name,
+            fix="call self.setup_session_middleware(app) in setup_webserver",
+        )
+    exposure = Exposure.of(server, app)
+    # Innermost: the session is known by then and the rollout prefix is off the path.
+    app.user_middleware.append(Middleware(ToolsOverMCP, exposure=exposure, protocol=_protocol_server(exposure)))
+
+
+async def call_direct(
+    app: ASGIApp, tool: MCPTool, arguments: Mapping[str, Any], *, cookies: Mapping[str, str], prefix: str = ""
+) -> LocalResponse:
+    """Post `arguments` to the route of `tool` in memory, as the caller whose session cookie is given."""
+    return await dispatch(
+        app, "POST", f"http://mcp.local{prefix}{tool.route_path}", json=dict(arguments), cookies=dict(cookies)
+    )
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """One server's tools, and how sessions are recognised and entered."""
+
+    server: ToolServer
+    app: FastAPI
+    tools: Mapping[str, MCPTool]
+    signer: TokenSigner
+    sessions: SessionMiddleware
+
+    @classmethod
+    def of(cls, server: ToolServer, app: FastAPI) -> "Exposure":
+        tools = checked_tools(server.mcp_tools(*harvest_tools(app)), server.config.name)
+        key = server.get_session_middleware_key()
+        # Only for its cookie: the one that serves requests is made by the app.
+        return cls(server, app, tools, TokenSigner(key), SessionMiddleware(app, key))
+
+    def metadata(self, session_id: str, seed_body: Any) -> dict[str, Any]:
+        """What `/seed_session` tells an agent about reaching this session's tools."""
+        allowed = self.server.mcp_allowed_tools_for_session(seed_body)
+        names = None if allowed is None else list(allowed)
+        unknown = [name for name in names or () if name not in self.tools]
+        if unknown:
+            raise MCPExposureError(
+                f"mcp_allowed_tools_for_session names the tool '{unknown[0]}', which there is not",
+                where=self.server.config.name,
+                fix=f"one of {', '.join(self.tools)}",
+            )
+        token = self.signer.sign(session_id, names)
+        headers = {SESSION_TOKEN_HEADER: token}
+        return MCPServerMetadata(server_name=self.server.config.name, url_path=MCP_PATH, headers=headers).model_dump()
+
+    def grant(self, headers: Mapping[str, str]) -> SessionGrant | None:
+        """What the request may do; None without a token of ours."""
+        return self.signer.verify(headers.get(SESSION_TOKEN_HEADER, ""))
+
+    def allowed(self, grant: SessionGrant) -> list[MCPTool]:
+        return [tool for tool in self.tools.values() if grant.allows(tool.name)]
+
+    async def call(self, grant: SessionGrant, name: str, arguments: Mapping[str, Any], prefix: str) -> tuple[str, bool]:
+        """What the tool answers, as text, and whether that is an error."""
+        if name not in {tool.name for tool in self.allowed(grant)}:
+            offered = ", ".join(tool.name for tool in self.allowed(grant)) or "none"
+            return f"there is no tool '{name}' in this session; there are: {offered}", True
+        cookies = {self.sessions.cookie_name: self.sessions.codec.encode({SESSION_ID_KEY: grant.session_id})}
+        response = await call_direct(self.app, self.tools[name], arguments, cookies=cookies, prefix=prefix)
+        return await response.text(), not response.ok
+
+
+class ToolsOverMCP:
+    """Answer on `/mcp`, hand out tokens with `/seed_session`, and let `/verify` see tools by their own names."""
+
+    def __init__(self, app: ASGIApp, exposure: Exposure, protocol: Any) -> None:
+        self.app = app
+        self.exposure = exposure
+        self.protocol = protocol
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path") if scope["type"] == "http" else None
+        if path == MCP_PATH:
+            await self._speak(scope, receive, send)
+        elif path == "/seed_session" and scope["method"] == "POST":
+            await self._seed(scope, receive, send)
+        elif path == "/verify" and scope["method"] == "POST":
+            await self._verify(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _speak(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":  # no stream of our own to listen to, no session of theirs to end
+            await JSONResponse({"detail": "Method Not Allowed"}, 405, {"Allow": "POST"})(scope, receive, send)
+            return
+        transport = importlib.import_module("mcp.server.streamable_http_manager")
+        # One for each request: nothing outlives it, so it needs no lifespan and no particular event loop.
+        manager = transport.StreamableHTTPSessionManager(self.protocol, json_response=True, stateless=True)
+        async with manager.run():
+            await manager.handle_request(scope, receive, send)
+
+    async def _seed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _read(receive)
+        session_id = scope["session"][SESSION_ID_KEY]
+        seed = _parsed(body)
+
+        def with_metadata(answer: Any) -> Any:
+            if answer is not None and not isinstance(answer, dict):
+                return answer
+            return {**(answer or {}), METADATA_KEY: self.exposure.metadata(session_id, seed)}
+
+        await self.app(scope, _replay(body, receive), _Rewriter(send, with_metadata))
+
+    async def _verify(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _read(receive)
+        request = _parsed(body)
+        renamed: dict[int, str] = {}
+        for index, item in _function_calls(request):
+            own = self.exposure.server.normalize_tool_name(item["name"])
+            if own != item["name"]:
+                renamed[index] = item["name"]
+                item["name"] = own
+        if not renamed:
+            await self.app(scope, _replay(body, receive), send)
+            return
+
+        def with_names_as_sent(answer: Any) -> Any:
+            for index, item in _function_calls(answer):
+                if index in renamed:
+                    item["name"] = renamed[index]
+            return answer
+
+        changed = json_bytes(request)
+        await self.app(
+            _with_length(scope, len(changed)), _replay(changed, receive), _Rewriter(send, with_names_as_sent)
+        )
+
+
+def _protocol_server(exposure: Exposure) -> Any:
+    """The `mcp` package's server, answering from `exposure`."""
+    try:
+        types = importlib.import_module("mcp_types")
+        server_class = importlib.import_module("mcp.server.lowlevel.server").Server
+        error_class = importlib.import_module("mcp.shared.exceptions").MCPError
+    except ImportError:
+        raise ConfigError(
+            "expose_tools_over_mcp needs the package mcp, version 2 or later",
+            where=exposure.server.config.name,
+            fix=f"pip install '{EXTRA}'",
+        ) from None
+
+    def granted(context: Any) -> SessionGrant:
+        grant = exposure.grant(context.request.headers) if context.request is not None else None
+        if grant is None:
+            raise error_class(
+                types.INVALID_REQUEST,
+                f"no session: send the {SESSION_TOKEN_HEADER} header that POST /seed_session gave",
+            )
+        return grant
+
+    async def list_tools(context: Any, _params: Any) -> Any:
+        offered = exposure.allowed(granted(context))
+        tools = [types.Tool(name=t.name, description=t.description, input_schema=t.input_schema) for t in offered]
+        return types.ListToolsResult(tools=tools)
+
+    async def call_tool(context: Any, params: Any) -> Any:
+        grant = granted(context)
+        request: Request = context.request
+        prefix = request.scope.get(ROLLOUT_PREFIX_SCOPE_KEY) or ""
+        text, is_error = await exposure.call(grant, params.name, params.arguments or {}, prefix)
+        return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=is_error)
+
+    return server_class(exposure.server.config.name, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+class _Rewriter:
+    """Holds a JSON response back until it is whole, then sends it with its content changed."""
+
+    def __init__(self, send: Send, change: Callable[[Any], Any]) -> None:
+        self._send = send
+        self._change = change
+        self._start: Message | None = None
+        self._chunks: list[bytes] = []
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start" and 200 <= message["status"] < 300:
+            self._start = message
+        elif self._start is None or message["type"] != "http.response.body":
+            await self._send(message)
+        else:
+            self._chunks.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                await self._finish(self._start)
+
+    async def _finish(self, start: Message) -> None:
+        body = b"".join(self._chunks)
+        try:
+            content = parse_json(body)
+        except json.JSONDecodeError:
+            pass
+        else:
+            body = json_bytes(self._change(content))
+        await self._send(_with_length(start, len(body)))
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _with_length(message: Any, length: int) -> Any:
+    """A scope or response start whose headers announce `length` bytes."""
+    headers = [(name, value) for name, value in message["headers"] if name.lower() != b"content-length"]
+    return {**message, "headers": [*headers, (b"content-length", str(length).encode("ascii"))]}
+
+
+async def _read(receive: Receive) -> bytes:
+    chunks: list[bytes] = []
+    while True:
+        message = await receive()
+        chunks.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+def _replay(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
+    """A `receive` that gives `body` first and then goes on as the original."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
+
+
+def _parsed(body: bytes) -> Any:
+    """The JSON of a body; None if it is none, which the route itself will report."""
+    try:
+        return parse_json(body)
+    except json.JSONDecodeError:
+        return None
+
+
+def _function_calls(body: Any) -> list[tuple[int, dict[str, Any]]]:
+    """The function calls among the output items of a verify request or answer, with their positions."""
+    response = body.get("response") if isinstance(body, dict) else None
+    output = response.get("output") if isinstance(response, dict) else None
+    return [
+        (index, item)
+        for index, item in enumerate(output if isinstance(output, list) else ())
+        if isinstance(item, dict) and item.get("type") == "function_call" and isinstance(item.get("name"), str)
+    ]

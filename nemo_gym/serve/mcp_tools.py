@@ -1,0 +1,203 @@
+"""Which tools a resources server can offer over the Model Context Protocol, read off its own routes.
+
+Nothing here needs the `mcp` package. A tool is a `POST /<name>` route whose body is a JSON object; what FastAPI would
+publish about the route (its OpenAPI operation) is all that is looked at, so routers, dependencies and every kind of
+signature count alike.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from pydantic.errors import PydanticInvalidForJsonSchema
+
+from nemo_gym.errors import ConfigError
+
+SESSION_TOKEN_HEADER = "X-NeMo-Gym-Session-Token"
+METADATA_KEY = "mcp"
+RESERVED_NAMES = frozenset({"verify", "seed_session", "aggregate_metrics", "mcp"})
+
+TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What every MCP client and model API accepts as the name of a tool."""
+
+_CATCH_ALL = re.compile(r"/\{[^{}/]+\}")
+_REFERENCE = "#/components/schemas/"
+
+
+class MCPExposureError(ConfigError, ValueError):
+    """A server asked for its tools to be offered over MCP, and they cannot be."""
+
+
+@dataclass(frozen=True)
+class MCPTool:
+    """One tool as MCP clients see it, and the route that does the work."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    """JSON schema of the arguments, which are the body of the request."""
+    path: str = ""
+    """Where the arguments are posted; `/<name>` unless given."""
+
+    @property
+    def route_path(self) -> str:
+        return self.path or f"/{self.name}"
+
+
+def harvest_tools(app: FastAPI) -> tuple[list[MCPTool], MCPTool | None]:
+    """The tools among the POST routes of `app`, in their order, and the catch-all route if it has one.
+
+    Routes every resources server has, and routes kept out of the API schema, are no tools. A catch-all
+    (`POST /{name}`) serves many tools whose names only the server knows: it is for `mcp_tools` to list them.
+
+    Raises:
+        MCPExposureError: (a ValueError) a route cannot be a tool, or several routes catch all.
+    """
+    tools: list[MCPTool] = []
+    catch_alls: list[MCPTool] = []
+    for path, operation, schemas in _post_operations(app):
+        if path.removeprefix("/") in RESERVED_NAMES:
+            continue
+        tool = bind_route(path, operation, schemas)
+        (catch_alls if _CATCH_ALL.fullmatch(path) else tools).append(tool)
+    if len(catch_alls) > 1:
+        paths = ", ".join(tool.path for tool in catch_alls)
+        raise MCPExposureError(f"several routes catch all names: {paths}", fix="keep one")
+    return tools, catch_alls[0] if catch_alls else None
+
+
+def bind_route(path: str, operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> MCPTool:
+    """The tool a POST operation makes; `schemas` are the models its body may refer to.
+
+    Raises:
+        MCPExposureError: (a ValueError) it needs more than a JSON object as its body.
+    """
+    where = f"POST {path}"
+    is_catch_all = _CATCH_ALL.fullmatch(path) is not None
+    needed = [
+        f"{parameter['in']} parameter '{parameter['name']}'"
+        for parameter in operation.get("parameters", ())
+        if parameter.get("required") and not (is_catch_all and parameter["in"] == "path")
+    ]
+    if needed:
+        raise MCPExposureError(
+            f"a tool takes nothing but a JSON object, and this route needs the {needed[0]}",
+            where=where,
+            fix="move it into the body, or hide the route with include_in_schema=False",
+        )
+    return MCPTool(
+        name=path.strip("/"),
+        description=operation.get("description") or operation.get("summary") or "",
+        input_schema=_body_schema(operation.get("requestBody") or {}, schemas, where),
+        path=path,
+    )
+
+
+def checked_tools(tools: Iterable[MCPTool], where: str) -> dict[str, MCPTool]:
+    """The tools by name.
+
+    Raises:
+        MCPExposureError: (a ValueError) there are none, or a name is reserved, given twice or not usable.
+    """
+    named: dict[str, MCPTool] = {}
+    for tool in tools:
+        problem = _problem_with(tool.name, named)
+        if problem:
+            raise MCPExposureError(f"the tool '{tool.name}' {problem}", where=where)
+        named[tool.name] = tool
+    if not named:
+        raise MCPExposureError(
+            "expose_tools_over_mcp is set, but there is no tool to expose",
+            where=where,
+            fix="add a `POST /<tool>` route, or override `mcp_tools` to name the tools of a catch-all route",
+        )
+    return named
+
+
+def _problem_with(name: str, known: Mapping[str, MCPTool]) -> str | None:
+    if name in RESERVED_NAMES:
+        return "has the name of a route that every resources server has"
+    if name in known:
+        return "is there twice"
+    if not TOOL_NAME.fullmatch(name):
+        return "cannot be called by that name: use up to 64 letters, digits, '_' and '-'"
+    return None
+
+
+def _post_operations(app: FastAPI) -> Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """Path, operation and schemas of every POST route, one by one, so that two with the same path both show."""
+    for route in app.routes:
+        if isinstance(route, APIRoute) and not _may_be_a_tool(route):
+            continue
+        try:
+            document = get_openapi(title="tools", version="1", routes=[route])
+        except PydanticInvalidForJsonSchema as error:
+            raise MCPExposureError(
+                f"the route has no JSON schema: {error}", where=f"POST {getattr(route, 'path', route)}"
+            ) from None
+        schemas = document.get("components", {}).get("schemas", {})
+        for path, operations in document.get("paths", {}).items():
+            if "post" in operations:
+                yield path, operations["post"], schemas
+
+
+def _may_be_a_tool(route: APIRoute) -> bool:
+    return "POST" in (route.methods or ()) and route.path.removeprefix("/") not in RESERVED_NAMES
+
+
+def _body_schema(body: Mapping[str, Any], schemas: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A JSON schema that stands on its own; a route without a body takes no arguments."""
+    if not body:
+        return {"type": "object", "properties": {}}
+    content = body.get("content", {})
+    given = content.get("application/json", {}).get("schema")
+    if given is None:
+        raise MCPExposureError(f"a tool takes JSON, and this route takes {', '.join(content)}", where=where)
+    definitions: dict[str, Any] = {}
+    schema = _standalone(_present(given), schemas, definitions)
+    if "$ref" in schema:
+        schema = definitions[_name_in(schema["$ref"])]
+    if schema.get("type") != "object":
+        raise MCPExposureError(
+            f"a tool takes a JSON object, and the body of this route is {schema.get('type', 'something else')}",
+            where=where,
+            fix="declare the body as a pydantic model, or hide the route with include_in_schema=False",
+        )
+    return {**schema, "$defs": definitions} if _refers(schema) else dict(schema)
+
+
+def _present(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an optional body is when it is there."""
+    choices = [choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"]
+    return choices[0] if len(choices) == 1 else schema
+
+
+def _standalone(part: Any, schemas: Mapping[str, Any], definitions: dict[str, Any]) -> Any:
+    """A copy whose references lead into `definitions`, which receives everything referred to."""
+    if isinstance(part, list):
+        return [_standalone(item, schemas, definitions) for item in part]
+    if not isinstance(part, Mapping):
+        return part
+    reference = part.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith(_REFERENCE):
+        return {key: _standalone(value, schemas, definitions) for key, value in part.items()}
+    name = _name_in(reference)
+    if name not in definitions:
+        definitions[name] = {}  # before descending, because a model may refer to itself
+        definitions[name] = _standalone(schemas[name], schemas, definitions)
+    return {**part, "$ref": f"#/$defs/{name}"}
+
+
+def _name_in(reference: str) -> str:
+    return reference.rpartition("/")[2]
+
+
+def _refers(part: Any) -> bool:
+    """Whether anything in a schema is defined elsewhere."""
+    if isinstance(part, list):
+        return any(map(_refers, part))
+    return isinstance(part, Mapping) and ("$ref" in part or any(map(_refers, part.values())))

@@ -1,0 +1,62 @@
+"""Names on the command line find their configuration files."""
+
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.catalog.find import BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER, Shelf, config_file
+from nemo_gym.errors import ConfigError
+
+
+def write(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("shelf", "value", "relative"),
+    [
+        (ENVIRONMENT, "sums", "environments/sums/config.yaml"),
+        (ENVIRONMENT, "sums/hard", "environments/sums/hard.yaml"),
+        (BENCHMARK, "suite/part", "benchmarks/suite/part/config.yaml"),
+        (RESOURCES_SERVER, "sums", "resources_servers/sums/configs/sums.yaml"),
+        (MODEL_TYPE, "vllm_model/local", "responses_api_models/vllm_model/configs/local.yaml"),
+        (MODEL_TYPE, "vllm_model/sub/x", "responses_api_models/vllm_model/configs/sub/x.yaml"),
+    ],
+)
+def test_a_name_with_or_without_a_flavour_is_found(tmp_path: Path, shelf: Shelf, value: str, relative: str) -> None:
+    """People think in names; the layout of the tree is ours to know."""
+    expected = write(tmp_path / relative)
+
+    assert config_file(shelf, value, [tmp_path]) == expected.resolve()
+
+
+def test_an_earlier_root_shadows_a_later_one(tmp_path: Path) -> None:
+    """A user's own copy of a component must win over the one we ship."""
+    mine = write(tmp_path / "mine/environments/sums/config.yaml")
+    write(tmp_path / "shipped/environments/sums/config.yaml")
+
+    assert config_file(ENVIRONMENT, "sums", [tmp_path / "mine", tmp_path / "shipped"]) == mine.resolve()
+
+
+def test_a_misspelt_name_gets_the_nearest_one(tmp_path: Path) -> None:
+    """A typo should cost one glance."""
+    write(tmp_path / "environments/arithmetic/config.yaml")
+
+    with pytest.raises(ConfigError, match="nothing is called 'arithmetik'") as raised:
+        config_file(ENVIRONMENT, "arithmetik", [tmp_path])
+
+    assert raised.value.fix == "arithmetic"
+    assert raised.value.where == "--environment"
+
+
+def test_a_name_like_nothing_gets_the_list(tmp_path: Path) -> None:
+    """Without a near match the useful answer is what there is."""
+    write(tmp_path / "environments/arithmetic/config.yaml")
+    write(tmp_path / "environments/weather/hard.yaml")
+
+    with pytest.raises(ConfigError) as raised:
+        config_file(ENVIRONMENT, "zzz", [tmp_path])
+
+    assert raised.value.fix == "one of arithmetic, weather/hard"

@@ -1,0 +1,185 @@
+"""Skills are found, hashed and copied without surprises."""
+
+import os
+import re
+
+import pytest
+
+from nemo_gym.skills import SkillsConfig, hash_skill_dir, load_skill_directory, parse_skill_md, stage_skills
+
+HEADER = "---\nname: {name}\ndescription: Does {name}.\nmetadata:\n  version: 1.2\n---\n# How\n"
+
+
+@pytest.fixture
+def skills(tmp_path):
+    root = tmp_path / "skills"
+    for name in ("search", "edit"):
+        (root / name).mkdir(parents=True)
+        (root / name / "SKILL.md").write_text(HEADER.format(name=name))
+    (root / "edit" / "run.sh").write_text("#!/bin/sh\n")
+    (root / "edit" / "run.sh").chmod(0o755)
+    return root
+
+
+def test_rows_name_the_skills_they_were_run_with(skills):
+    """Enough to tell later which text the model had before it."""
+    reference = load_skill_directory(SkillsConfig(path=str(skills)).path)
+
+    assert reference["path"] == str(skills.resolve())
+    assert re.fullmatch("[0-9a-f]{12}", reference["hash"])
+    assert reference["skills"] == [
+        {"name": "edit", "description": "Does edit.", "version": "1.2"},
+        {"name": "search", "description": "Does search.", "version": "1.2"},
+    ]
+
+
+def test_the_path_is_absolute_wherever_it_was_written(skills, monkeypatch):
+    """The agent that copies the skills runs in another folder."""
+    monkeypatch.chdir(skills.parent)
+
+    assert load_skill_directory("skills")["path"] == str(skills.resolve())
+
+
+def test_the_hash_changes_with_content_and_names_and_with_nothing_else(skills):
+    """Same hash, same skills: on any machine, at any time."""
+    before = hash_skill_dir(skills)
+    script = skills / "edit" / "run.sh"
+
+    os.utime(script, (1, 1))
+    script.chmod(0o644)
+    (skills / "edit" / "__pycache__").mkdir()
+    (skills / "edit" / "__pycache__" / "x.pyc").write_bytes(b"1")
+    assert hash_skill_dir(skills) == before
+
+    script.rename(script.with_name("go.sh"))
+    renamed = hash_skill_dir(skills)
+    (skills / "edit" / "go.sh").write_text("#!/bin/sh\necho\n")
+    assert len({before, renamed, hash_skill_dir(skills)}) == 3
+
+
+def test_bytes_cannot_move_between_name_and_content_unnoticed(tmp_path):
+    """A hash over plain concatenation would call these two the same."""
+    for name, file, content in (("one", "ab", "c"), ("two", "a", "bc")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text(content)
+
+    assert hash_skill_dir(tmp_path / "one") != hash_skill_dir(tmp_path / "two")
+
+
+def test_staged_skills_are_copies(skills, tmp_path):
+    """What an agent does to its copy never reaches the original."""
+    dest = tmp_path / "work" / ".skills"
+
+    assert stage_skills(skills, dest) == dest
+
+    assert hash_skill_dir(dest) == hash_skill_dir(skills)
+    assert os.access(dest / "edit" / "run.sh", os.X_OK)
+    (dest / "edit" / "run.sh").write_text("changed")
+    assert (skills / "edit" / "run.sh").read_text() == "#!/bin/sh\n"
+
+
+def test_staging_again_replaces_files_and_never_writes_through_links(skills, tmp_path):
+    """A workspace an agent has worked in may hold anything."""
+    dest, precious = tmp_path / "work", tmp_path / "precious"
+    precious.write_text("mine")
+    (dest / "edit").mkdir(parents=True)
+    (dest / "edit" / "run.sh").symlink_to(precious)
+    (dest / "notes").write_text("kept")
+
+    stage_skills(skills, dest)
+
+    assert precious.read_text() == "mine"
+    assert (dest / "edit" / "run.sh").read_text() == "#!/bin/sh\n"
+    assert (dest / "notes").read_text() == "kept"
+
+
+@pytest.mark.parametrize(
+    "act", [hash_skill_dir, load_skill_directory, lambda path: stage_skills(path, path.parent / "d")]
+)
+@pytest.mark.parametrize("target", ["/etc/hostname", "/etc", "../../outside", "missing/../../../x"])
+def test_a_link_that_leaves_the_folder_is_refused(skills, act, target):
+    """Skills come from strangers; a link could carry the machine's secrets into a rollout."""
+    (skills.parent / "outside").write_text("secret")
+    (skills / "edit" / "leak").symlink_to(target)
+
+    with pytest.raises(ValueError, match="this link leaves the folder of skills"):
+        act(skills)
+    assert not (skills.parent / "d").exists()
+
+
+def test_a_link_to_a_file_inside_is_read_as_that_file(skills, tmp_path):
+    """Two skills may share a text."""
+    (skills / "search" / "same.sh").symlink_to("../edit/run.sh")
+
+    stage_skills(skills, tmp_path / "d")
+
+    copy = tmp_path / "d" / "search" / "same.sh"
+    assert (copy.read_text(), copy.is_symlink()) == ("#!/bin/sh\n", False)
+
+
+@pytest.mark.parametrize("make", [lambda p: os.mkfifo(p), lambda p: p.symlink_to("."), lambda p: p.symlink_to("none")])
+def test_what_is_not_a_file_is_refused(skills, make):
+    """Reading a pipe would wait for ever; a link to a folder may go in circles."""
+    make(skills / "edit" / "odd")
+
+    with pytest.raises(ValueError, match="not a regular file"):
+        hash_skill_dir(skills)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("# no header\n", "must begin with a header"),
+        ("---\nname: x\n", "must begin with a header"),
+        ("---\ndescription: x\n---\n", "gives the skill no name"),
+        ("---\nname: [\n---\n", "not valid YAML"),
+        ("---\n- x\n---\n", "must have the form"),
+        ("---\nname: 3\n---\n", "gives the skill no name"),
+        ("---\nname: x\ndescription: [y]\n---\n", "description must be text"),
+    ],
+)
+def test_a_malformed_skill_is_named(skills, text, reason):
+    """The file and what is wrong with it."""
+    path = skills / "edit" / "SKILL.md"
+    path.write_text(text)
+
+    with pytest.raises(ValueError, match=reason) as caught:
+        load_skill_directory(skills)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_a_header_may_leave_out_all_but_the_name(tmp_path):
+    """And may come from an editor that writes a byte-order mark."""
+    path = tmp_path / "SKILL.md"
+    path.write_bytes(b"\xef\xbb\xbf---\r\nname: x\r\n---\r\nbody\r\n")
+
+    assert parse_skill_md(path) == {"name": "x", "description": None, "version": None}
+
+
+def test_folders_that_are_no_skills_are_errors(skills, tmp_path):
+    """A skill that is silently left out makes the whole comparison wrong."""
+    with pytest.raises(ValueError, match="no such folder"):
+        load_skill_directory(tmp_path / "none")
+    with pytest.raises(ValueError, match="this is one skill"):
+        load_skill_directory(skills / "edit")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="no skill is in this folder"):
+        load_skill_directory(tmp_path / "empty")
+    (skills / "draft").mkdir()
+    with pytest.raises(ValueError, match=r"there is no SKILL\.md"):
+        load_skill_directory(skills)
+
+
+def test_two_skills_may_not_share_a_name(skills):
+    """The model could not say which it means."""
+    (skills / "search" / "SKILL.md").write_text(HEADER.format(name="edit"))
+
+    with pytest.raises(ValueError, match="two skills are called 'edit'"):
+        load_skill_directory(skills)
+
+
+def test_skills_are_not_copied_into_themselves(skills):
+    """That would never end well."""
+    for dest in (skills / "copy", skills.parent):
+        with pytest.raises(ValueError, match="one folder contains the other"):
+            stage_skills(skills, dest)
