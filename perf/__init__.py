@@ -1,0 +1,1 @@
+"""The yardstick: what things cost, measured, against what we promise."""
