@@ -1,0 +1,202 @@
+"""Every type of the OpenAI dialects under its public name, and the client that speaks them.
+
+The client is loaded on first use: most servers need only the types, and it brings an HTTP stack with it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from nemo_gym.wire.chat import (
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionMessage,
+    NeMoGymChatCompletionMessageCustomToolCall,
+    NeMoGymChatCompletionMessageForTraining,
+    NeMoGymChatCompletionMessageToolCall,
+    NeMoGymChoice,
+    NeMoGymFunction,
+)
+from nemo_gym.wire.chat_params import (
+    NeMoGymChatCompletionAssistantMessageForTrainingParam,
+    NeMoGymChatCompletionAssistantMessageParam,
+    NeMoGymChatCompletionContentPartFileParam,
+    NeMoGymChatCompletionContentPartImageParam,
+    NeMoGymChatCompletionContentPartInputAudioParam,
+    NeMoGymChatCompletionContentPartParam,
+    NeMoGymChatCompletionContentPartRefusalParam,
+    NeMoGymChatCompletionContentPartTextParam,
+    NeMoGymChatCompletionContentPartVideoParam,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymChatCompletionCustomToolParam,
+    NeMoGymChatCompletionDeveloperMessageParam,
+    NeMoGymChatCompletionMessageCustomToolCallParam,
+    NeMoGymChatCompletionMessageParam,
+    NeMoGymChatCompletionMessageToolCallFunctionParam,
+    NeMoGymChatCompletionMessageToolCallParam,
+    NeMoGymChatCompletionSystemMessageParam,
+    NeMoGymChatCompletionToolMessageParam,
+    NeMoGymChatCompletionToolParam,
+    NeMoGymChatCompletionUserMessageParam,
+    NeMoGymFunctionDefinition,
+)
+from nemo_gym.wire.hosted import (
+    NeMoGymCodeInterpreterToolCall,
+    NeMoGymComputerCallOutput,
+    NeMoGymComputerToolCall,
+    NeMoGymCustomToolCall,
+    NeMoGymCustomToolCallOutput,
+    NeMoGymFileSearchToolCall,
+    NeMoGymFunctionWebSearch,
+    NeMoGymImageGenerationCall,
+    NeMoGymLocalShellCall,
+    NeMoGymLocalShellCallOutput,
+    NeMoGymMcpApprovalRequest,
+    NeMoGymMcpApprovalResponse,
+    NeMoGymMcpCall,
+    NeMoGymMcpListTools,
+)
+from nemo_gym.wire.items import (
+    RESPONSES_TO_TRAIN,
+    NeMoGymEasyInputMessage,
+    NeMoGymEasyInputMessageForTraining,
+    NeMoGymFunctionCallOutput,
+    NeMoGymMessage,
+    NeMoGymMessageForTraining,
+    NeMoGymResponseFunctionToolCall,
+    NeMoGymResponseFunctionToolCallForTraining,
+    NeMoGymResponseOutputMessage,
+    NeMoGymResponseOutputMessageForTraining,
+    NeMoGymResponseReasoningItem,
+    NeMoGymResponseReasoningItemForTraining,
+    training_variant_of,
+)
+from nemo_gym.wire.parts import (
+    NeMoGymReasoningText,
+    NeMoGymResponseInputAudio,
+    NeMoGymResponseInputFile,
+    NeMoGymResponseInputImage,
+    NeMoGymResponseInputText,
+    NeMoGymResponseInputVideo,
+    NeMoGymResponseOutputRefusal,
+    NeMoGymResponseOutputText,
+    NeMoGymSummary,
+)
+from nemo_gym.wire.responses import (
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.wire.tokens import (
+    REQUIRED_TOKEN_METADATA_FIELDS,
+    TOKEN_METADATA_FIELDS,
+    TokenIDLogProbMixin,
+)
+from nemo_gym.wire.tools import (
+    NeMoGymFunctionToolParam,
+)
+from nemo_gym.wire.unions import (
+    NeMoGymResponseInput,
+    NeMoGymResponseInputItem,
+    NeMoGymResponseOutputItem,
+)
+from nemo_gym.wire.usage import (
+    NeMoGymResponseInputTokensDetails,
+    NeMoGymResponseOutputTokensDetails,
+    NeMoGymResponseUsage,
+    accumulate_response_usage,
+)
+
+if TYPE_CHECKING:
+    from nemo_gym.net.openai import RATE_LIMIT_ERROR_CODES, RETRY_ERROR_CODES, NeMoGymAsyncOpenAI
+
+_CLIENT_MODULE = "nemo_gym.net.openai"
+_CLIENT_NAMES = frozenset({"NeMoGymAsyncOpenAI", "RATE_LIMIT_ERROR_CODES", "RETRY_ERROR_CODES"})
+
+__all__ = [
+    "RATE_LIMIT_ERROR_CODES",
+    "REQUIRED_TOKEN_METADATA_FIELDS",
+    "RESPONSES_TO_TRAIN",
+    "RETRY_ERROR_CODES",
+    "TOKEN_METADATA_FIELDS",
+    "NeMoGymAsyncOpenAI",
+    "NeMoGymChatCompletion",
+    "NeMoGymChatCompletionAssistantMessageForTrainingParam",
+    "NeMoGymChatCompletionAssistantMessageParam",
+    "NeMoGymChatCompletionContentPartFileParam",
+    "NeMoGymChatCompletionContentPartImageParam",
+    "NeMoGymChatCompletionContentPartInputAudioParam",
+    "NeMoGymChatCompletionContentPartParam",
+    "NeMoGymChatCompletionContentPartRefusalParam",
+    "NeMoGymChatCompletionContentPartTextParam",
+    "NeMoGymChatCompletionContentPartVideoParam",
+    "NeMoGymChatCompletionCreateParamsNonStreaming",
+    "NeMoGymChatCompletionCustomToolParam",
+    "NeMoGymChatCompletionDeveloperMessageParam",
+    "NeMoGymChatCompletionMessage",
+    "NeMoGymChatCompletionMessageCustomToolCall",
+    "NeMoGymChatCompletionMessageCustomToolCallParam",
+    "NeMoGymChatCompletionMessageForTraining",
+    "NeMoGymChatCompletionMessageParam",
+    "NeMoGymChatCompletionMessageToolCall",
+    "NeMoGymChatCompletionMessageToolCallFunctionParam",
+    "NeMoGymChatCompletionMessageToolCallParam",
+    "NeMoGymChatCompletionSystemMessageParam",
+    "NeMoGymChatCompletionToolMessageParam",
+    "NeMoGymChatCompletionToolParam",
+    "NeMoGymChatCompletionUserMessageParam",
+    "NeMoGymChoice",
+    "NeMoGymCodeInterpreterToolCall",
+    "NeMoGymComputerCallOutput",
+    "NeMoGymComputerToolCall",
+    "NeMoGymCustomToolCall",
+    "NeMoGymCustomToolCallOutput",
+    "NeMoGymEasyInputMessage",
+    "NeMoGymEasyInputMessageForTraining",
+    "NeMoGymFileSearchToolCall",
+    "NeMoGymFunction",
+    "NeMoGymFunctionCallOutput",
+    "NeMoGymFunctionDefinition",
+    "NeMoGymFunctionToolParam",
+    "NeMoGymFunctionWebSearch",
+    "NeMoGymImageGenerationCall",
+    "NeMoGymLocalShellCall",
+    "NeMoGymLocalShellCallOutput",
+    "NeMoGymMcpApprovalRequest",
+    "NeMoGymMcpApprovalResponse",
+    "NeMoGymMcpCall",
+    "NeMoGymMcpListTools",
+    "NeMoGymMessage",
+    "NeMoGymMessageForTraining",
+    "NeMoGymReasoningText",
+    "NeMoGymResponse",
+    "NeMoGymResponseCreateParamsNonStreaming",
+    "NeMoGymResponseFunctionToolCall",
+    "NeMoGymResponseFunctionToolCallForTraining",
+    "NeMoGymResponseInput",
+    "NeMoGymResponseInputAudio",
+    "NeMoGymResponseInputFile",
+    "NeMoGymResponseInputImage",
+    "NeMoGymResponseInputItem",
+    "NeMoGymResponseInputText",
+    "NeMoGymResponseInputTokensDetails",
+    "NeMoGymResponseInputVideo",
+    "NeMoGymResponseOutputItem",
+    "NeMoGymResponseOutputMessage",
+    "NeMoGymResponseOutputMessageForTraining",
+    "NeMoGymResponseOutputRefusal",
+    "NeMoGymResponseOutputText",
+    "NeMoGymResponseOutputTokensDetails",
+    "NeMoGymResponseReasoningItem",
+    "NeMoGymResponseReasoningItemForTraining",
+    "NeMoGymResponseUsage",
+    "NeMoGymSummary",
+    "TokenIDLogProbMixin",
+    "accumulate_response_usage",
+    "training_variant_of",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _CLIENT_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_CLIENT_MODULE), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,35 @@
+"""What agents report about their work, under its public names."""
+
+from nemo_gym.wire.observations import (
+    AgentEpisode,
+    AgentInvocation,
+    AgentObservationBundle,
+    ContextCompactionObservation,
+    ModelCallRef,
+    ObservationGap,
+    SandboxObservation,
+    ToolCallObservation,
+    TrajectoryModelCall,
+    TrajectoryRecord,
+    TrajectoryTokenStats,
+    TrajectoryToolCall,
+    TrajectoryTurn,
+    join_model_call_observations,
+)
+
+__all__ = [
+    "AgentEpisode",
+    "AgentInvocation",
+    "AgentObservationBundle",
+    "ContextCompactionObservation",
+    "ModelCallRef",
+    "ObservationGap",
+    "SandboxObservation",
+    "ToolCallObservation",
+    "TrajectoryModelCall",
+    "TrajectoryRecord",
+    "TrajectoryTokenStats",
+    "TrajectoryToolCall",
+    "TrajectoryTurn",
+    "join_model_call_observations",
+]

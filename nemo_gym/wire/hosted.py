@@ -1,0 +1,239 @@
+"""Items of tools that run at the provider, and the results a client sends back for them."""
+
+from typing import Any, ClassVar, Literal
+
+from nemo_gym.wire.base import Json, WireModel
+from nemo_gym.wire.items import ItemStatus
+from nemo_gym.wire.parts import InputContent
+
+
+class NeMoGymMcpCall(WireModel):
+    wire_tag: ClassVar[str] = "mcp_call"
+
+    id: str | None = None
+    arguments: str
+    name: str
+    server_label: str
+    type: Literal["mcp_call"] = "mcp_call"
+    approval_request_id: str | None = None
+    error: Json = None
+    output: str | None = None
+    status: str | None = None
+
+
+class McpListedTool(WireModel):
+    input_schema: Json
+    name: str
+    annotations: Json = None
+    description: str | None = None
+
+
+class NeMoGymMcpListTools(WireModel):
+    wire_tag: ClassVar[str] = "mcp_list_tools"
+
+    id: str | None = None
+    server_label: str
+    tools: list[McpListedTool]
+    type: Literal["mcp_list_tools"] = "mcp_list_tools"
+    error: Json = None
+
+
+class NeMoGymMcpApprovalRequest(WireModel):
+    wire_tag: ClassVar[str] = "mcp_approval_request"
+
+    id: str | None = None
+    arguments: str
+    name: str
+    server_label: str
+    type: Literal["mcp_approval_request"] = "mcp_approval_request"
+
+
+class NeMoGymMcpApprovalResponse(WireModel):
+    wire_tag: ClassVar[str] = "mcp_approval_response"
+
+    approval_request_id: str
+    approve: bool
+    type: Literal["mcp_approval_response"] = "mcp_approval_response"
+    id: str | None = None
+    reason: str | None = None
+
+
+class FileSearchResult(WireModel):
+    attributes: dict[str, str | float | bool] | None = None
+    file_id: str | None = None
+    filename: str | None = None
+    score: float | None = None
+    text: str | None = None
+
+
+class NeMoGymFileSearchToolCall(WireModel):
+    wire_tag: ClassVar[str] = "file_search_call"
+
+    id: str
+    queries: list[str]
+    status: Literal["in_progress", "searching", "completed", "incomplete", "failed"]
+    type: Literal["file_search_call"] = "file_search_call"
+    results: list[FileSearchResult] | None = None
+
+
+class HostedAction(WireModel):
+    """What a hosted tool did (search, open_page, click, exec, ...); its further fields depend on the type."""
+
+    type: str
+
+
+class NeMoGymFunctionWebSearch(WireModel):
+    wire_tag: ClassVar[str] = "web_search_call"
+
+    id: str
+    action: HostedAction
+    status: Literal["in_progress", "searching", "completed", "failed", "incomplete"]
+    type: Literal["web_search_call"] = "web_search_call"
+
+
+class SafetyCheck(WireModel):
+    id: str
+    code: str | None = None
+    message: str | None = None
+
+
+class NeMoGymComputerToolCall(WireModel):
+    wire_tag: ClassVar[str] = "computer_call"
+
+    id: str
+    action: HostedAction | None = None
+    call_id: str
+    pending_safety_checks: list[SafetyCheck]
+    status: ItemStatus
+    type: Literal["computer_call"] = "computer_call"
+
+
+class ComputerScreenshot(WireModel):
+    type: Literal["computer_screenshot"] = "computer_screenshot"
+    file_id: str | None = None
+    image_url: str | None = None
+
+
+class NeMoGymComputerCallOutput(WireModel):
+    wire_tag: ClassVar[str] = "computer_call_output"
+
+    call_id: str
+    output: ComputerScreenshot
+    type: Literal["computer_call_output"] = "computer_call_output"
+    id: str | None = None
+    acknowledged_safety_checks: list[SafetyCheck] | None = None
+    status: ItemStatus | None = None
+
+
+class NeMoGymImageGenerationCall(WireModel):
+    wire_tag: ClassVar[str] = "image_generation_call"
+
+    id: str
+    result: str | None = None
+    status: Literal["in_progress", "completed", "generating", "failed"]
+    type: Literal["image_generation_call"] = "image_generation_call"
+
+
+class CodeInterpreterOutput(WireModel):
+    type: Literal["logs", "image"]
+
+
+class NeMoGymCodeInterpreterToolCall(WireModel):
+    wire_tag: ClassVar[str] = "code_interpreter_call"
+
+    id: str
+    code: str | None = None
+    container_id: str
+    outputs: list[CodeInterpreterOutput] | None = None
+    status: Literal["in_progress", "completed", "incomplete", "interpreting", "failed"]
+    type: Literal["code_interpreter_call"] = "code_interpreter_call"
+
+
+class LocalShellAction(WireModel):
+    command: list[str]
+    env: dict[str, str]
+    type: Literal["exec"] = "exec"
+    timeout_ms: int | None = None
+    user: str | None = None
+    working_directory: str | None = None
+
+
+class NeMoGymLocalShellCall(WireModel):
+    wire_tag: ClassVar[str] = "local_shell_call"
+
+    id: str
+    action: LocalShellAction
+    call_id: str
+    status: ItemStatus
+    type: Literal["local_shell_call"] = "local_shell_call"
+
+
+class NeMoGymLocalShellCallOutput(WireModel):
+    wire_tag: ClassVar[str] = "local_shell_call_output"
+
+    id: str
+    output: str
+    type: Literal["local_shell_call_output"] = "local_shell_call_output"
+    status: ItemStatus | None = None
+
+
+class NeMoGymCustomToolCall(WireModel):
+    wire_tag: ClassVar[str] = "custom_tool_call"
+
+    call_id: str
+    input: str
+    name: str
+    type: Literal["custom_tool_call"] = "custom_tool_call"
+    id: str | None = None
+
+
+class NeMoGymCustomToolCallOutput(WireModel):
+    wire_tag: ClassVar[str] = "custom_tool_call_output"
+
+    call_id: str
+    output: InputContent
+    type: Literal["custom_tool_call_output"] = "custom_tool_call_output"
+    id: str | None = None
+
+
+class ProviderItem(WireModel):
+    """An item type that OpenAI has and we give no meaning to; kept whole in a response's output."""
+
+    wire_tag: ClassVar[str] = "provider_item"
+
+    type: str
+    id: str | None = None
+
+
+PROVIDER_ITEM_TYPES = frozenset(
+    {
+        "additional_tools",
+        "apply_patch_call",
+        "apply_patch_call_output",
+        "compaction",
+        "program",
+        "program_output",
+        "shell_call",
+        "shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+    }
+)
+"""Types accepted as `ProviderItem`. An output with another unknown type is an error that names it."""
+
+HOSTED_ITEMS: tuple[Any, ...] = (
+    NeMoGymMcpCall,
+    NeMoGymMcpListTools,
+    NeMoGymMcpApprovalRequest,
+    NeMoGymMcpApprovalResponse,
+    NeMoGymFileSearchToolCall,
+    NeMoGymFunctionWebSearch,
+    NeMoGymComputerToolCall,
+    NeMoGymComputerCallOutput,
+    NeMoGymImageGenerationCall,
+    NeMoGymCodeInterpreterToolCall,
+    NeMoGymLocalShellCall,
+    NeMoGymLocalShellCallOutput,
+    NeMoGymCustomToolCall,
+    NeMoGymCustomToolCallOutput,
+)

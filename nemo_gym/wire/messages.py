@@ -1,0 +1,205 @@
+"""The Anthropic Messages API: what `/v1/messages` takes and gives."""
+
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import ConfigDict, Discriminator, Tag
+from typing_extensions import TypedDict
+
+from nemo_gym.wire.base import DUMP_BY_CLASS, Json, JsonObject, OpenForeign, WireModel, open_dict
+from nemo_gym.wire.parts import part_type
+
+
+@open_dict
+class TextBlockParam(TypedDict):
+    text: str
+    type: Literal["text"]
+    cache_control: NotRequired[Json]
+    citations: NotRequired[list[Json] | None]
+
+
+@open_dict
+class ImageBlockParam(TypedDict):
+    source: JsonObject
+    type: Literal["image"]
+    cache_control: NotRequired[Json]
+
+
+@open_dict
+class ThinkingBlockParam(TypedDict):
+    signature: NotRequired[str]
+    thinking: str
+    type: Literal["thinking"]
+
+
+@open_dict
+class ToolUseBlockParam(TypedDict):
+    id: str
+    input: JsonObject
+    name: str
+    type: Literal["tool_use"]
+    cache_control: NotRequired[Json]
+
+
+@open_dict
+class ToolResultBlockParam(TypedDict):
+    tool_use_id: str
+    type: Literal["tool_result"]
+    cache_control: NotRequired[Json]
+    content: NotRequired[str | list[JsonObject] | None]
+    is_error: NotRequired[bool | None]
+
+
+@open_dict
+class OtherBlockParam(TypedDict):
+    """A block we give no meaning to; whether it can be sent on is for the converter to say."""
+
+    type: str
+
+
+_INPUT_BLOCKS = frozenset({"text", "image", "thinking", "tool_use", "tool_result"})
+
+
+def _input_block_branch(block: Any) -> str:
+    kind = part_type(block)
+    return kind if kind in _INPUT_BLOCKS else "other"
+
+
+BlockParam = Annotated[
+    Annotated[TextBlockParam, Tag("text")]
+    | Annotated[ImageBlockParam, Tag("image")]
+    | Annotated[ThinkingBlockParam, Tag("thinking")]
+    | Annotated[ToolUseBlockParam, Tag("tool_use")]
+    | Annotated[ToolResultBlockParam, Tag("tool_result")]
+    | Annotated[OtherBlockParam, Tag("other")],
+    Discriminator(_input_block_branch),
+    DUMP_BY_CLASS,
+    OpenForeign,
+]
+
+
+@open_dict
+class MessageParam(TypedDict):
+    content: str | list[BlockParam]
+    role: Literal["user", "assistant", "system"]
+
+
+@open_dict
+class AnthropicToolParam(TypedDict):
+    """A tool of the client (no `type`, or "custom") with its schema, or one of the provider's by type."""
+
+    name: NotRequired[str]
+    type: NotRequired[str | None]
+    description: NotRequired[str | None]
+    input_schema: NotRequired[JsonObject]
+    cache_control: NotRequired[Json]
+
+
+@open_dict
+class AnthropicToolChoiceParam(TypedDict):
+    type: Literal["auto", "any", "tool", "none"]
+    name: NotRequired[str]
+    disable_parallel_tool_use: NotRequired[bool]
+
+
+@open_dict
+class ThinkingConfigParam(TypedDict):
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: NotRequired[int]
+
+
+class NeMoGymAnthropicMessageCreateParamsNonStreaming(WireModel):
+    """A request for one message. An unknown field is an error: it would be lost on the way to the model."""
+
+    model_config = ConfigDict(defer_build=True, extra="forbid")
+
+    max_tokens: int
+    messages: list[Annotated[MessageParam, OpenForeign]]
+    model: str
+    cache_control: Json = None
+    container: Json = None
+    context_management: Json = None
+    inference_geo: str | None = None
+    mcp_servers: list[JsonObject] | None = None
+    metadata: JsonObject | None = None
+    output_config: JsonObject | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    speed: str | None = None
+    stop_sequences: list[str] | None = None
+    system: str | list[Annotated[TextBlockParam, OpenForeign]] | None = None
+    temperature: float | None = None
+    thinking: Annotated[ThinkingConfigParam, OpenForeign] | None = None
+    tool_choice: Annotated[AnthropicToolChoiceParam, OpenForeign] | None = None
+    tools: list[Annotated[AnthropicToolParam, OpenForeign]] | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    stream: Literal[False] | None = None
+
+
+class TextBlock(WireModel):
+    citations: list[Json] | None = None
+    text: str
+    type: Literal["text"] = "text"
+
+
+class ThinkingBlock(WireModel):
+    signature: str
+    thinking: str
+    type: Literal["thinking"] = "thinking"
+
+
+class RedactedThinkingBlock(WireModel):
+    data: str
+    type: Literal["redacted_thinking"] = "redacted_thinking"
+
+
+class ToolUseBlock(WireModel):
+    id: str
+    input: JsonObject
+    name: str
+    type: Literal["tool_use"] = "tool_use"
+
+
+class ProviderBlock(WireModel):
+    """A block of a tool that runs at the provider, kept whole."""
+
+    type: str
+
+
+_OUTPUT_BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
+
+
+def _output_block_branch(block: Any) -> str:
+    kind = part_type(block)
+    return kind if kind in _OUTPUT_BLOCKS else "provider"
+
+
+Block = Annotated[
+    Annotated[TextBlock, Tag("text")]
+    | Annotated[ThinkingBlock, Tag("thinking")]
+    | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
+    | Annotated[ToolUseBlock, Tag("tool_use")]
+    | Annotated[ProviderBlock, Tag("provider")],
+    Discriminator(_output_block_branch),
+    DUMP_BY_CLASS,
+]
+
+
+class AnthropicUsage(WireModel):
+    cache_creation: Json = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    input_tokens: int
+    output_tokens: int
+    server_tool_use: Json = None
+    service_tier: str | None = None
+
+
+class NeMoGymAnthropicMessage(WireModel):
+    id: str
+    content: list[Block]
+    model: str
+    role: Literal["assistant"] = "assistant"
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    type: Literal["message"] = "message"
+    usage: AnthropicUsage

@@ -1,0 +1,269 @@
+"""What an agent reports about its own work beside the answer, and the trajectory made of it.
+
+Every model refuses unknown fields: a record that says something nobody reads is a mistake of the agent's author.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Tag, model_validator
+
+from nemo_gym.wire.base import DUMP_BY_CLASS, WIRE_CONFIG, Json, JsonObject, as_plain
+from nemo_gym.wire.responses import NeMoGymResponse
+
+Moment = float | str | None
+"""Seconds since the epoch or an ISO 8601 text, as the agent has it."""
+
+ServerName = Annotated[str | JsonObject, BeforeValidator(as_plain)]
+"""A server's instance id, or a reference `{type, name}` to it."""
+
+
+class ObservationModel(BaseModel):
+    model_config = ConfigDict(**{**WIRE_CONFIG, "extra": "forbid"})
+
+
+class ModelCallRef(ObservationModel):
+    """Which captured model call is meant: by its own id, or by model and response id."""
+
+    model_call_id: str | None = None
+    model_ref: ServerName | None = None
+    response_id: str | None = None
+
+    @model_validator(mode="after")
+    def _names_a_call(self) -> Self:
+        if self.model_call_id is None and (self.model_ref is None or self.response_id is None):
+            raise ValueError("give model_call_id, or both model_ref and response_id")
+        return self
+
+
+class AgentInvocation(ObservationModel):
+    """One run of an agent or sub-agent, with the model calls it made."""
+
+    kind: Literal["agent_invocation"] = "agent_invocation"
+    invocation_id: str
+    parent_invocation_id: str | None = None
+    name: str | None = None
+    status: str | None = None
+    started_at: Moment = None
+    completed_at: Moment = None
+    model_calls: list[ModelCallRef] = []
+    metadata: JsonObject = {}
+
+
+class ToolCallObservation(ObservationModel):
+    kind: Literal["tool_call"] = "tool_call"
+    tool_call_id: str
+    invocation_id: str | None = None
+    name: str | None = None
+    arguments: Json = None
+    status: str | None = None
+    error: str | None = None
+    started_at: Moment = None
+    completed_at: Moment = None
+    latency_ms: float | None = None
+    model_call: ModelCallRef | None = None
+    metadata: JsonObject = {}
+
+
+class SandboxObservation(ObservationModel):
+    kind: Literal["sandbox"] = "sandbox"
+    sandbox_id: str
+    invocation_id: str | None = None
+    provider: str | None = None
+    image: str | None = None
+    status: str | None = None
+    error: str | None = None
+    started_at: Moment = None
+    completed_at: Moment = None
+    metadata: JsonObject = {}
+
+
+class ContextCompactionObservation(ObservationModel):
+    """The agent shortened its context to go on."""
+
+    kind: Literal["context_compaction"] = "context_compaction"
+    compaction_id: str
+    invocation_id: str | None = None
+    trigger: str | None = None
+    tokens_before: int | None = None
+    tokens_after: int | None = None
+    started_at: Moment = None
+    completed_at: Moment = None
+    model_call: ModelCallRef | None = None
+    metadata: JsonObject = {}
+
+
+class ObservationGap(ObservationModel):
+    """Something that should have been observed and was not."""
+
+    code: str
+    invocation_id: str | None = None
+    detail: str | None = None
+
+
+def observation_kind(record: Any) -> str | None:
+    """The `kind` of a record, wherever it is kept."""
+    found = record.get("kind") if isinstance(record, Mapping) else getattr(record, "kind", None)
+    return found if isinstance(found, str) else None
+
+
+Observation = Annotated[
+    Annotated[AgentInvocation, Tag("agent_invocation")]
+    | Annotated[ToolCallObservation, Tag("tool_call")]
+    | Annotated[SandboxObservation, Tag("sandbox")]
+    | Annotated[ContextCompactionObservation, Tag("context_compaction")],
+    Discriminator(observation_kind),
+    DUMP_BY_CLASS,
+]
+_ID_FIELDS = {
+    "agent_invocation": "invocation_id",
+    "tool_call": "tool_call_id",
+    "sandbox": "sandbox_id",
+    "context_compaction": "compaction_id",
+}
+
+
+class AgentObservationBundle(ObservationModel):
+    """All that one source observed of one rollout. Ids are unique per kind; parents form a forest."""
+
+    source: str
+    records: list[Observation] = []
+    gaps: list[ObservationGap] = []
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        seen: set[tuple[str, str]] = set()
+        for record in self.records:
+            key = (record.kind, getattr(record, _ID_FIELDS[record.kind]))
+            if key in seen:
+                raise ValueError(f"two {key[0]} records have the id {key[1]!r}")
+            seen.add(key)
+        _check_no_parent_cycle(record for record in self.records if isinstance(record, AgentInvocation))
+        return self
+
+
+def _check_no_parent_cycle(invocations: Iterable[AgentInvocation]) -> None:
+    parents = {invocation.invocation_id: invocation.parent_invocation_id for invocation in invocations}
+    rooted: set[str] = set()
+    for start in parents:
+        path: list[str] = []
+        on_path: set[str] = set()
+        node: str | None = start
+        while node is not None and node in parents and node not in rooted:
+            if node in on_path:
+                raise ValueError(f"invocation {node!r} is its own ancestor")
+            path.append(node)
+            on_path.add(node)
+            node = parents[node]
+        rooted.update(path)
+
+
+class TrajectoryTokenStats(ObservationModel):
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    tokens_reasoning: int | None = None
+    tokens_total: int | None = None
+    cached_tokens: int | None = None
+
+
+class TrajectoryModelCall(ObservationModel):
+    """A captured model call and the invocation that made it."""
+
+    model_call_id: str
+    invocation_id: str | None = None
+    model_ref: ServerName | None = None
+    response_id: str | None = None
+    dialect: Literal["responses", "chat", "messages"] | None = None
+    started_at: Moment = None
+    completed_at: Moment = None
+    latency_ms: float | None = None
+    latency_ttft_ms: float | None = None
+    status_code: int | None = None
+    error_category: str | None = None
+    tokens: TrajectoryTokenStats | None = None
+
+
+class TrajectoryToolCall(ToolCallObservation):
+    output: Json = None
+
+
+class TrajectoryTurn(ObservationModel):
+    """One step of the loop: a model call and the tool calls that answered it."""
+
+    turn_index: int
+    invocation_id: str | None = None
+    model_call_id: str | None = None
+    tool_call_ids: list[str] = []
+
+
+class TrajectoryRecord(ObservationModel):
+    schema_version: Literal["1.0"] = "1.0"
+    task_id: str
+    rollout_id: str
+    invocations: list[AgentInvocation] = []
+    turns: list[TrajectoryTurn] = []
+    model_calls: list[TrajectoryModelCall] = []
+    tool_calls: list[TrajectoryToolCall] = []
+    gaps: list[ObservationGap] = []
+
+
+@dataclass
+class AgentEpisode:
+    """What an agent's episode gives: the response, and what it observed on the way."""
+
+    response: NeMoGymResponse
+    observations: AgentObservationBundle | None = None
+
+
+def _references(bundles: Iterable[AgentObservationBundle]) -> Iterator[tuple[str, ModelCallRef]]:
+    for bundle in bundles:
+        for record in bundle.records:
+            if isinstance(record, AgentInvocation):
+                for reference in record.model_calls:
+                    yield record.invocation_id, reference
+
+
+def _server_name(reference: Any) -> Any:
+    return reference.get("name") if isinstance(reference, Mapping) else reference
+
+
+def join_model_call_observations(
+    bundles: Iterable[AgentObservationBundle], calls: Iterable[Mapping[str, Any]]
+) -> tuple[list[TrajectoryModelCall], list[ObservationGap]]:
+    """Give every captured call the invocation that claims it; what does not match becomes a gap.
+
+    `calls` are capture records (`model_call_id`, `model_ref`, `response`, ...), in their order. The first claim wins.
+    """
+    joined = [_trajectory_call(call) for call in calls]
+    by_id = {call.model_call_id: call for call in joined}
+    by_response: dict[tuple[Any, str | None], TrajectoryModelCall] = {
+        (_server_name(call.model_ref), call.response_id): call for call in joined if call.response_id
+    }
+    gaps: list[ObservationGap] = []
+    for invocation_id, reference in _references(bundles):
+        named = by_id.get(reference.model_call_id) if reference.model_call_id else None
+        found = named or by_response.get((_server_name(reference.model_ref), reference.response_id))
+        if found is None:
+            wanted = reference.model_call_id or f"{_server_name(reference.model_ref)}/{reference.response_id}"
+            gaps.append(ObservationGap(code="model_call_not_captured", invocation_id=invocation_id, detail=wanted))
+        elif found.invocation_id is None:
+            found.invocation_id = invocation_id
+        elif found.invocation_id != invocation_id:
+            detail = f"{found.model_call_id} belongs to {found.invocation_id}"
+            gaps.append(ObservationGap(code="model_call_claimed_twice", invocation_id=invocation_id, detail=detail))
+    gaps.extend(
+        ObservationGap(code="model_call_unclaimed", detail=call.model_call_id)
+        for call in joined
+        if call.invocation_id is None
+    )
+    return joined, gaps
+
+
+def _trajectory_call(call: Mapping[str, Any]) -> TrajectoryModelCall:
+    response = call.get("response")
+    known = {name: call[name] for name in TrajectoryModelCall.model_fields if name in call}
+    if isinstance(response, Mapping):
+        known.setdefault("response_id", response.get("id"))
+    known.pop("invocation_id", None)
+    return TrajectoryModelCall(**known)
