@@ -1,0 +1,205 @@
+"""Agent servers: the loop between a model and an environment.
+
+A subclass overrides `responses` (the episode: one request in, one finished response out) and `run` (one rollout:
+seed, episode, verify). The paths it calls carry the rollout's id when calls are observed: `url_path_for_run` and its
+siblings put it there.
+"""
+
+import functools
+import warnings
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar, Literal
+
+from fastapi import APIRouter, Body, FastAPI, HTTPException, Request
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from nemo_gym.capture.endpoints import called, json_endpoint, resolved_signature
+from nemo_gym.capture.settings import captures_model_calls, captures_token_ids
+from nemo_gym.config_types import (
+    ROLLOUT_PATH_PREFIX,
+    TOKEN_CAPTURE_PATH_SEGMENT,
+    AggregateMetrics,
+    AggregateMetricsRequest,
+    BaseRunServerInstanceConfig,
+)
+from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.reward_profile import AggregateMetricsMixin, compute_aggregate_metrics
+from nemo_gym.rollout_correlation import (
+    apply_rollout_prefix,
+    maybe_rollout_id_from_run_body,
+    rollout_context,
+    rollout_path_prefix,
+)
+from nemo_gym.serve.app import create_app
+from nemo_gym.serve.correlation import ROLLOUT_ID
+from nemo_gym.serve.direct import direct_endpoint
+from nemo_gym.server_utils import BaseServer, SimpleServer, get_first_server_config_dict
+from nemo_gym.wire.tasks import BaseRunRequest, BaseVerifyResponse
+
+RESPONSES_PATH = "/v1/responses"
+
+
+class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
+    """What every agent can be configured with."""
+
+    skip_verification: bool = False
+    """Collect without asking the resources server for a verdict."""
+    skip_verification_reward: float = 0.0
+    """What stands in the reward field of such a rollout."""
+    token_id_capture: bool = False
+    """Keep the token ids of this agent's model calls for training, when the run captures them at all."""
+
+
+class BaseResponsesAPIAgent(BaseServer):
+    """A server with the configuration of an agent."""
+
+    config: BaseResponsesAPIAgentConfig
+
+
+class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, SimpleServer):
+    """The base of agents: `/v1/responses`, `/run` and `/aggregate_metrics` behind HTTP."""
+
+    HOSTING: ClassVar[Literal["cell", "process", "venv"]] = "process"
+    """`cell`: safe to share a process and its event loop with other servers. `process`: wants its own."""
+
+    config: BaseResponsesAPIAgentConfig
+
+    def setup_webserver(self) -> FastAPI:
+        """The app with the routes every agent has."""
+        app = create_app(title=type(self).__name__)
+        self.setup_session_middleware(app)
+        app.post(RESPONSES_PATH)(json_endpoint(self.responses))
+        _add_rollout_twins(app.router)
+        app.post("/run")(json_endpoint(self._within_its_rollout(self.run)))
+        app.post("/aggregate_metrics")(json_endpoint(self.aggregate_metrics))
+        return app
+
+    @abstractmethod
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+        """Play one episode: from the request to the last response. May also take `request` and `response`."""
+
+    @abstractmethod
+    async def run(self, body: BaseRunRequest = Body()) -> BaseVerifyResponse:
+        """Play one rollout and return it verified. May also take `request`."""
+
+    async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:
+        """Metrics over many rollouts. Rollouts that were not verified have none."""
+        if self.config.skip_verification:
+            warnings.warn(
+                f"{self.config.name}: verification was skipped, so there are no metrics", RuntimeWarning, stacklevel=2
+            )
+            return AggregateMetrics()
+        return compute_aggregate_metrics(
+            body.verify_responses,
+            compute_metrics_fn=self.compute_metrics,
+            get_key_metrics_fn=self.get_key_metrics,
+        )
+
+    def rollout_id_from_run(self, body: BaseModel | Mapping[str, Any]) -> str | None:
+        """The id of the rollout a run request asks for; None when nothing is observed.
+
+        Raises:
+            ValueError: the request names an id that cannot be part of a path.
+        """
+        if not (self._model_call_capture_enabled() or self._token_id_capture_enabled()):
+            return None
+        return maybe_rollout_id_from_run_body(body)
+
+    def url_path_for_run(self, url_path: str, body: BaseModel | Mapping[str, Any]) -> str:
+        """`url_path` with the prefix of the rollout that `body` asks for."""
+        return self._prefix(self.rollout_id_from_run(body)) + url_path
+
+    def base_url_for_run(self, base_url: str, body: BaseModel | Mapping[str, Any]) -> str:
+        """`base_url` with the prefix of the rollout that `body` asks for."""
+        return apply_rollout_prefix(
+            base_url, self.rollout_id_from_run(body), token_capture=self._token_id_capture_enabled()
+        )
+
+    def url_path_for_request(self, url_path: str, request: Request) -> str:
+        """`url_path` with the prefix that `request` came with, so that what it causes is seen as its rollout's."""
+        return _inbound_prefix(request) + url_path
+
+    def resolve_model_base_url(self, model_server_name: str, rollout_id: str | None = None) -> str:
+        """`http://host:port[/prefix]/v1` of a model server, for clients that want a base URL."""
+        server = get_first_server_config_dict(self.server_client.global_config_dict, model_server_name)
+        base_url = self.server_client._build_server_base_url(server)
+        return f"{base_url}{self._prefix(rollout_id)}/v1"
+
+    def _prefix(self, rollout_id: str | None) -> str:
+        return rollout_path_prefix(rollout_id, token_capture=self._token_id_capture_enabled())
+
+    def _model_call_capture_enabled(self) -> bool:
+        return captures_model_calls(getattr(self.server_client, "global_config_dict", None))
+
+    def _token_id_capture_enabled(self) -> bool:
+        return captures_token_ids(
+            getattr(self.server_client, "global_config_dict", None), agent_asks=self.config.token_id_capture
+        )
+
+    def _within_its_rollout(self, run: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        """`run` with the id of its rollout current, so that every call it makes is seen as the rollout's."""
+
+        @functools.wraps(run)
+        async def running(*args: Any, **kwargs: Any) -> Any:
+            body = next((value for value in (*args, *kwargs.values()) if isinstance(value, BaseModel | dict)), None)
+            try:
+                rollout_id = self.rollout_id_from_run(body) if body is not None else None
+            except ValueError as problem:
+                raise HTTPException(422, str(problem)) from None
+            with rollout_context(rollout_id, token_capture=self._token_id_capture_enabled()):
+                return await called(run, *args, **kwargs)
+
+        running.__signature__ = resolved_signature(run)  # type: ignore[attr-defined]
+        return running
+
+
+class _InRollout:
+    """An endpoint served as part of the rollout that its path names."""
+
+    def __init__(self, endpoint: ASGIApp, *, token_capture: bool) -> None:
+        self.endpoint = endpoint
+        self.token_capture = token_capture
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        rollout_id = scope["path_params"]["rollout_id"]
+        if not ROLLOUT_ID.fullmatch(rollout_id):
+            raise HTTPException(422, f"not a rollout id: {rollout_id!r} must match {ROLLOUT_ID.pattern}")
+        with rollout_context(rollout_id, token_capture=self.token_capture):
+            await self.endpoint(scope, receive, send)
+
+
+def _add_rollout_twins(router: APIRouter) -> None:
+    """Serve the route added last under the rollout prefixes too. The prefix stays in the path the handler sees."""
+    original = router.routes[-1]
+    assert isinstance(original, APIRoute)
+    endpoint = direct_endpoint(original) or original.app
+    for token_capture in (False, True):
+        path = rollout_path_prefix("{rollout_id}", token_capture=token_capture) + original.path
+        twin = _InRollout(endpoint, token_capture=token_capture)
+        router.routes.append(Route(path, twin, methods=["POST"], name=original.name, include_in_schema=False))
+
+
+def _inbound_prefix(request: Request) -> str:
+    """The rollout prefix of a request's path, or nothing."""
+    parts = str(request.url.path).split("/")
+    if len(parts) < 4 or parts[1] != ROLLOUT_PATH_PREFIX:
+        return ""
+    return rollout_path_prefix(parts[2], token_capture=parts[3] == TOKEN_CAPTURE_PATH_SEGMENT)
+
+
+__all__ = [
+    "AggregateMetrics",
+    "AggregateMetricsRequest",
+    "BaseResponsesAPIAgent",
+    "BaseResponsesAPIAgentConfig",
+    "BaseRunRequest",
+    "BaseVerifyResponse",
+    "Body",
+    "NeMoGymResponse",
+    "NeMoGymResponseCreateParamsNonStreaming",
+    "SimpleResponsesAPIAgent",
+]

@@ -1,0 +1,257 @@
+"""Model servers: one LLM endpoint behind the OpenAI Responses, Chat Completions and Anthropic Messages dialects.
+
+A subclass overrides `responses` and `chat_completions`; either may take the `request` first. `/v1/messages` is
+answered through `responses`. Streams are made from the finished answer.
+
+When the provider refuses, its status and body are not lost: the answer is 500 with the provider's text, the header
+`x-nemo-gym-failed` names this server, and `x-nemo-gym-upstream-status` is what the provider said.
+"""
+
+import inspect
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from fastapi import Body, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from nemo_gym import chat_streaming, responses_streaming
+from nemo_gym.anthropic_converter import AnthropicConverter
+from nemo_gym.capture.endpoints import called, json_response, resolved_signature
+from nemo_gym.capture.middleware import CaptureMiddleware
+from nemo_gym.capture.record import ModelCallRecord, build_model_call_record
+from nemo_gym.capture.settings import capture_store
+from nemo_gym.capture.store import (
+    CaptureStore,
+    aggregate_model_call_metrics,
+    clear_model_call_captures_for_rollouts,
+    merge_model_call_capture_into_record,
+    read_model_call_records,
+)
+from nemo_gym.capture.upstream import NoteUpstreamStatus, TellUpstreamStatus
+from nemo_gym.config.secrets import redact_text
+from nemo_gym.config_types import BaseRunServerInstanceConfig
+from nemo_gym.errors import ConversionError
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.rollout_correlation import RolloutContextMiddleware, current_rollout_id
+from nemo_gym.serve.app import create_app
+from nemo_gym.serve.requests import json_bytes
+from nemo_gym.server_utils import BaseServer, SimpleServer
+
+logger = logging.getLogger(__name__)
+
+
+class BaseResponsesAPIModelConfig(BaseRunServerInstanceConfig):
+    """What every model server can be configured with."""
+
+
+class BaseResponsesAPIModel(BaseServer):
+    """A server with the configuration of a model."""
+
+    config: BaseResponsesAPIModelConfig
+
+
+class _CaptureMiddleware:
+    """Take the rollout prefix off the path; with a store, write down the calls made under it."""
+
+    def __init__(self, app: ASGIApp, store: CaptureStore | None = None, model_ref: str | None = None) -> None:
+        inner = app
+        if store is not None:
+            inner = CaptureMiddleware(app, store, rollout_id=current_rollout_id, model_ref=model_ref)
+        self.app = NoteUpstreamStatus(RolloutContextMiddleware(inner))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
+@dataclass(frozen=True)
+class _Method:
+    """A model's method: how to call it and what it accepts, found out once."""
+
+    call: Callable[..., Any]
+    params: type[BaseModel]
+    takes_request: bool
+
+    @classmethod
+    def of(cls, method: Callable[..., Any], params: type[BaseModel]) -> "_Method":
+        """`params` is what it accepts unless its annotation says otherwise."""
+        names = list(resolved_signature(method).parameters.values())
+        declared = names[-1].annotation if names else None
+        if inspect.isclass(declared) and issubclass(declared, BaseModel):
+            params = declared
+        return cls(method, params, takes_request=bool(names) and names[0].name == "request")
+
+    def accepted(self, body: dict[str, Any]) -> BaseModel:
+        """The body as the method wants it.
+
+        Raises:
+            RequestValidationError: 422, in FastAPI's shape.
+        """
+        try:
+            return self.params.model_validate(body)
+        except ValidationError as error:
+            problems = error.errors(include_url=False)
+            raise RequestValidationError(
+                [{**problem, "loc": ("body", *problem["loc"])} for problem in problems], body=body
+            ) from None
+
+    async def __call__(self, request: Request, params: BaseModel) -> Any:
+        return await (called(self.call, request, params) if self.takes_request else called(self.call, params))
+
+
+class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
+    """The base of model servers: three dialects in front of two methods."""
+
+    HOSTING: ClassVar[Literal["cell", "process", "venv"]] = "process"
+    """`cell`: safe to share a process and its event loop with other servers. `process`: wants its own."""
+
+    config: BaseResponsesAPIModelConfig
+
+    def setup_webserver(self) -> FastAPI:
+        """The app with the routes every model has."""
+        app = create_app(title=type(self).__name__)
+        self.setup_session_middleware(app)
+        store = capture_store(getattr(self.server_client, "global_config_dict", None))
+        app.add_middleware(_CaptureMiddleware, store=store, model_ref=self.config.name)
+        responses = _Method.of(self.responses, NeMoGymResponseCreateParamsNonStreaming)
+        chat = _Method.of(self.chat_completions, NeMoGymChatCompletionCreateParamsNonStreaming)
+
+        async def answer_responses(request: Request, body: dict[str, Any] = Body()) -> Any:
+            return await self._answer_responses(responses, request, body)
+
+        async def answer_chat(request: Request, body: dict[str, Any] = Body()) -> Any:
+            return await self._answer_chat(chat, request, body)
+
+        async def answer_messages(request: Request, body: dict[str, Any] = Body()) -> Any:
+            return await self._answer_messages(responses, request, body)
+
+        app.post("/v1/chat/completions", response_model=NeMoGymChatCompletion)(answer_chat)
+        app.post("/v1/responses", response_model=NeMoGymResponse)(answer_responses)
+        app.post("/v1/messages", response_model=None)(answer_messages)
+        return app
+
+    def setup_exception_middleware(self, app: FastAPI) -> None:
+        """Failures as JSON, as everywhere; a provider's refusal also tells the provider's status."""
+        super().setup_exception_middleware(app)
+        app.add_middleware(TellUpstreamStatus)
+
+    @abstractmethod
+    async def chat_completions(
+        self,
+        body: NeMoGymChatCompletionCreateParamsNonStreaming = Body(),
+    ) -> NeMoGymChatCompletion:
+        """Answer a Chat Completions request. May also take `request` before `body`."""
+
+    @abstractmethod
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+        """Answer a Responses request. May also take `request` before `body`."""
+
+    async def _answer_responses(self, method: _Method, request: Request, body: dict[str, Any]) -> Response:
+        if not body.get("stream"):
+            return _as_json(await method(request, method.accepted(body)))
+        wanted, dropped = responses_streaming.sanitise_request(body)
+        self._mention(dropped)
+        params = method.accepted(wanted)
+        try:
+            answer = await method(request, params)
+        except HTTPException:
+            raise
+        except Exception as failure:  # a boundary: in this dialect a stream tells its own failure
+            logger.error("%s: a streamed response failed", self.config.name, exc_info=failure)
+            problem = redact_text(_told(failure), self.config)
+            return _as_stream(responses_streaming.replay_failure(problem, str(body.get("model") or self.config.name)))
+        return answer if isinstance(answer, Response) else _as_stream(responses_streaming.replay(_as_data(answer)))
+
+    async def _answer_chat(self, method: _Method, request: Request, body: dict[str, Any]) -> Response:
+        if body.get("stream") is not True:
+            return _as_json(await method(request, method.accepted(body)))
+        wanted, dropped = chat_streaming.sanitise_request(body)
+        self._mention(dropped)
+        answer = await method(request, method.accepted(wanted))
+        if isinstance(answer, Response):
+            return answer
+        options = body.get("stream_options")
+        include_usage = isinstance(options, dict) and options.get("include_usage") is True
+        return _as_stream(chat_streaming.replay(_as_data(answer), include_usage=include_usage))
+
+    async def _answer_messages(self, method: _Method, request: Request, body: dict[str, Any]) -> Response:
+        converter = AnthropicConverter()
+        try:
+            params = method.params.model_validate(converter.request_to_responses(body))
+        except (ConversionError, ValidationError) as problem:
+            return _messages_refusal(_told(problem))
+        answer = await method(request, params)
+        if isinstance(answer, Response):
+            return answer
+        message = converter.response_to_message(answer, str(body.get("model") or self.config.name))
+        if body.get("stream"):
+            return _as_stream(converter.replay(message))
+        return Response(json_bytes(message), media_type="application/json")
+
+    def _mention(self, dropped: Iterable[str]) -> None:
+        for what in dropped:
+            logger.warning("%s: left out of a streaming request: %s", self.config.name, what)
+
+
+def _as_json(answer: Any) -> Response:
+    if isinstance(answer, Response):
+        return answer
+    if isinstance(answer, BaseModel):
+        return json_response(answer)
+    return Response(json_bytes(answer), media_type="application/json")
+
+
+def _as_data(answer: Any) -> dict[str, Any]:
+    """The answer with the same fields as it has when it is not streamed."""
+    data: dict[str, Any] = answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer
+    return data
+
+
+def _as_stream(events: Iterable[bytes]) -> Response:
+    """The events as one body: they are all there already, and one write costs less than many."""
+    return Response(b"".join(events), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+
+def _messages_refusal(problem: str) -> Response:
+    """400 in the shape that Messages clients read."""
+    refusal = {"type": "error", "error": {"type": "invalid_request_error", "message": problem}}
+    return Response(json_bytes(refusal), status_code=400, media_type="application/json")
+
+
+def _told(failure: Exception) -> str:
+    """A failure in words, with what the provider said if it said something."""
+    if isinstance(failure, ValidationError):
+        problems = failure.errors(include_url=False, include_input=False)
+        return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)
+    content = getattr(failure, "response_content", None)
+    said = content.decode("utf-8", "replace") if isinstance(content, bytes) else ""
+    return f"{type(failure).__name__}: {failure}" + (f" {said}" if said else "")
+
+
+__all__ = [
+    "BaseResponsesAPIModel",
+    "BaseResponsesAPIModelConfig",
+    "Body",
+    "CaptureStore",
+    "ModelCallRecord",
+    "NeMoGymChatCompletion",
+    "NeMoGymChatCompletionCreateParamsNonStreaming",
+    "NeMoGymResponse",
+    "NeMoGymResponseCreateParamsNonStreaming",
+    "SimpleResponsesAPIModel",
+    "_CaptureMiddleware",
+    "aggregate_model_call_metrics",
+    "build_model_call_record",
+    "clear_model_call_captures_for_rollouts",
+    "merge_model_call_capture_into_record",
+    "read_model_call_records",
+]

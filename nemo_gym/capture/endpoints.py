@@ -1,0 +1,69 @@
+"""Handlers as endpoints: their annotations made visible to FastAPI, their answers written once.
+
+FastAPI checks what a handler returns a second time and drops the fields that the annotated class does not have. An
+endpoint made here writes a returned model as it is; its annotations only make the schema.
+"""
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fastapi import Response
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+Handler = Callable[..., Any]
+
+
+def json_endpoint(handler: Handler) -> Handler:
+    """`handler` as an endpoint whose returned model becomes JSON by pydantic, once, with every field it has.
+
+    Cookies and status set on an injected `Response` are kept. Anything but a model is left to FastAPI.
+    """
+
+    @functools.wraps(handler)
+    async def endpoint(*args: Any, **kwargs: Any) -> Any:
+        answer = await called(handler, *args, **kwargs)
+        return json_response(answer, kwargs.values()) if isinstance(answer, BaseModel) else answer
+
+    endpoint.__signature__ = resolved_signature(handler)  # type: ignore[attr-defined]
+    return endpoint
+
+
+def json_response(answer: BaseModel, arguments: Iterable[Any] = ()) -> Response:
+    """A response with the model as JSON, and with what was set on a `Response` among the handler's arguments."""
+    response = Response(answer.model_dump_json(by_alias=True), media_type="application/json")
+    for argument in arguments:
+        if isinstance(argument, Response):
+            response.headers.raw.extend(argument.headers.raw)
+            response.status_code = argument.status_code or response.status_code
+    return response
+
+
+async def called(handler: Handler, *args: Any, **kwargs: Any) -> Any:
+    """What a handler returns. One that is not asynchronous runs in a thread, as FastAPI has it."""
+    if inspect.iscoroutinefunction(inspect.unwrap(handler)) or inspect.iscoroutinefunction(handler):
+        return await handler(*args, **kwargs)
+    answer = await run_in_threadpool(handler, *args, **kwargs)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def resolved_signature(handler: Handler) -> inspect.Signature:
+    """The signature with annotations as types, also where the module postpones their evaluation.
+
+    What cannot be resolved stays as written, and FastAPI reports it.
+    """
+    signature = inspect.signature(handler)
+    try:
+        types = typing.get_type_hints(inspect.unwrap(handler), include_extras=True)
+    except (NameError, TypeError):
+        return signature
+    return signature.replace(
+        parameters=[
+            parameter.replace(annotation=types.get(parameter.name, parameter.annotation))
+            for parameter in signature.parameters.values()
+        ],
+        return_annotation=types.get("return", signature.return_annotation),
+    )

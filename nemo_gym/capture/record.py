@@ -1,0 +1,204 @@
+"""One captured model call: what was asked, what came back, how long it took and how it ended."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+from uuid import uuid4
+
+import aiohttp
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import from_json
+
+from nemo_gym.capture.events import read_stream
+
+Dialect = Literal["responses", "chat", "messages"]
+
+ErrorCategory = Literal[
+    "timeout",
+    "rate_limit",
+    "auth",
+    "not_found",
+    "client_error",
+    "upstream_error",
+    "connection",
+    "exception",
+    "incomplete",
+    "stream_truncated",
+    "capture_parse_error",
+]
+
+_CATEGORY_OF_STATUS: dict[int, ErrorCategory] = {
+    401: "auth",
+    403: "auth",
+    404: "not_found",
+    408: "timeout",
+    429: "rate_limit",
+    504: "timeout",
+}
+
+_USAGE_FIELDS: dict[Dialect, dict[str, tuple[str, ...]]] = {
+    "responses": {
+        "tokens_in": ("input_tokens",),
+        "tokens_out": ("output_tokens",),
+        "tokens_total": ("total_tokens",),
+        "tokens_reasoning": ("output_tokens_details", "reasoning_tokens"),
+        "cached_tokens": ("input_tokens_details", "cached_tokens"),
+    },
+    "chat": {
+        "tokens_in": ("prompt_tokens",),
+        "tokens_out": ("completion_tokens",),
+        "tokens_total": ("total_tokens",),
+        "tokens_reasoning": ("completion_tokens_details", "reasoning_tokens"),
+        "cached_tokens": ("prompt_tokens_details", "cached_tokens"),
+    },
+    "messages": {
+        "tokens_in": ("input_tokens",),
+        "tokens_out": ("output_tokens",),
+        "cached_tokens": ("cache_read_input_tokens",),
+    },
+}
+
+
+class ModelCallRecord(BaseModel):
+    """One line of a capture file."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    model_call_id: str
+    dialect: Dialect
+    model_ref: str | None = None
+    """Instance name of the model server."""
+    started_at: float
+    """Seconds since the epoch, as are all moments here."""
+    completed_at: float
+    latency_ms: float
+    latency_ttft_ms: float | None = None
+    """Time to the first byte of the body; close to `latency_ms`, because answers are buffered."""
+    status_code: int | None = None
+    """The provider's status when it refused, else ours; None when the call ended without an answer."""
+    error_category: ErrorCategory | None = None
+    """None for a call that went well."""
+    request: dict[str, Any] | None = None
+    response: Any = None
+    request_raw: str | None = None
+    """The body as text, only when it is not a JSON object."""
+    response_raw: str | None = None
+    """The body as text, only when it could not be read in its dialect."""
+
+
+class CallTimes(BaseModel):
+    """The moments of one call: wall clock for the record, a steady clock for durations."""
+
+    started_at: float
+    completed_at: float
+    latency_ms: float
+    latency_ttft_ms: float | None = None
+
+
+def category_of_status(status: int) -> ErrorCategory | None:
+    """The kind of failure an HTTP status stands for; None when it stands for success."""
+    if status < 400:
+        return None
+    known = _CATEGORY_OF_STATUS.get(status)
+    if known is not None:
+        return known
+    return "client_error" if status < 500 else "upstream_error"
+
+
+def category_of_exception(failure: BaseException) -> ErrorCategory:
+    """The kind of failure an exception stands for. A cancelled call is `incomplete`."""
+    if isinstance(failure, aiohttp.ClientResponseError):
+        return category_of_status(failure.status) or "upstream_error"
+    if isinstance(failure, TimeoutError):
+        return "timeout"
+    if isinstance(failure, aiohttp.ClientConnectionError | ConnectionError):
+        return "connection"
+    return "exception" if isinstance(failure, Exception) else "incomplete"
+
+
+def build_model_call_record(
+    *,
+    dialect: Dialect,
+    times: CallTimes,
+    request_body: bytes,
+    response_body: bytes = b"",
+    model_ref: str | None = None,
+    model_call_id: str | None = None,
+    status_code: int | None = None,
+    streamed: bool = False,
+    error_category: ErrorCategory | None = None,
+) -> ModelCallRecord:
+    """Read both bodies and name the failure, if there was one.
+
+    `error_category` is what the caller already knows (an exception, a cut connection); it wins over what the
+    status and the bodies say.
+    """
+    record = ModelCallRecord(
+        model_call_id=model_call_id or f"mc_{uuid4().hex}",
+        dialect=dialect,
+        model_ref=model_ref,
+        status_code=status_code,
+        error_category=error_category,
+        **times.model_dump(),
+    )
+    record.request, record.request_raw = _json_object(request_body)
+    found = _read_response(record, response_body, streamed=streamed)
+    if record.error_category is None and status_code is not None:
+        record.error_category = category_of_status(status_code)
+    if record.error_category is None:
+        record.error_category = found
+    if record.error_category is None and record.request is None:
+        record.error_category = "capture_parse_error"
+    return record
+
+
+def usage_of(record: ModelCallRecord) -> dict[str, int]:
+    """The token counts this call reported, by our names; what was not reported is absent."""
+    usage = record.response.get("usage") if isinstance(record.response, Mapping) else None
+    if not isinstance(usage, Mapping):
+        return {}
+    counts: dict[str, int] = {}
+    for name, path in _USAGE_FIELDS[record.dialect].items():
+        value: Any = usage
+        for key in path:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, int):
+            counts[name] = value
+    if record.dialect == "messages" and "tokens_in" in counts:
+        # Only this dialect counts the cached part of the prompt apart.
+        cached = (usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens"))
+        counts["tokens_in"] += sum(count for count in cached if isinstance(count, int))
+    if "tokens_total" not in counts and {"tokens_in", "tokens_out"} <= counts.keys():
+        counts["tokens_total"] = counts["tokens_in"] + counts["tokens_out"]
+    return counts
+
+
+def _read_response(record: ModelCallRecord, body: bytes, *, streamed: bool) -> ErrorCategory | None:
+    """Fill `response` or `response_raw`; the result is what the body itself says went wrong."""
+    if not body:
+        return "incomplete"
+    if not streamed:
+        record.response, record.response_raw = _json_value(body)
+        return "capture_parse_error" if record.response_raw is not None else None
+    reading = read_stream(record.dialect, body)
+    record.response = reading.response
+    if reading.response is None:
+        record.response_raw = body.decode("utf-8", "replace")
+    if reading.failed:
+        return "upstream_error"
+    if not reading.finished:
+        return "capture_parse_error" if reading.garbled else "stream_truncated"
+    return "capture_parse_error" if reading.response is None else None
+
+
+def _json_value(body: bytes) -> tuple[Any, str | None]:
+    try:
+        return from_json(body), None
+    except ValueError:
+        return None, body.decode("utf-8", "replace")
+
+
+def _json_object(body: bytes) -> tuple[dict[str, Any] | None, str | None]:
+    value, raw = _json_value(body)
+    if isinstance(value, dict):
+        return value, None
+    return None, raw if raw is not None else body.decode("utf-8", "replace")

@@ -1,0 +1,205 @@
+"""Captured model calls on disk: one append-only file per rollout, safe against crashes and several writers."""
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import from_json
+
+from nemo_gym.capture.record import ModelCallRecord, usage_of
+from nemo_gym.keys import NG_MODEL_CALL_CAPTURE_KEY
+
+ROLLOUT_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+LOCK_TIMEOUT_S = 30.0
+"""A writer holds the lock for one append; whoever waits longer than this waits for a stuck process."""
+
+_LOCK_POLL_S = 0.005
+
+_SUMMED = ("tokens_in", "tokens_out", "tokens_reasoning", "tokens_total", "cached_tokens")
+
+
+@dataclass
+class CaptureReading:
+    """The calls of one rollout that can be read, and what is known to be missing."""
+
+    records: list[ModelCallRecord] = field(default_factory=list)
+    gaps: list[dict[str, Any]] = field(default_factory=list)
+
+
+class CaptureStore:
+    """The folder `model_call_capture_dir`. Methods block on the disk: call them in a thread from a loop."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self.directory = Path(directory)
+
+    def path_for(self, rollout_id: str) -> Path:
+        """The rollout's capture file, whether or not it exists."""
+        return self.directory / f"{_checked(rollout_id)}.capture.jsonl"
+
+    def incomplete_path_for(self, rollout_id: str) -> Path:
+        """The marker whose existence says that a call of this rollout is missing from its file."""
+        return self.directory / f"{_checked(rollout_id)}.capture.incomplete"
+
+    def append(self, rollout_id: str, record: ModelCallRecord) -> None:
+        """Add one line and return when it is on the disk.
+
+        A line torn by a crash is cut off first, and the rollout is marked incomplete.
+
+        Raises:
+            OSError: the disk refused; TimeoutError when another process keeps the lock.
+        """
+        line = record.model_dump_json(exclude_none=True).encode("utf-8") + b"\n"
+        path = self.path_for(rollout_id)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
+        with path.open("ab+") as file, _locked(file.fileno()):
+            if _cut_torn_line(file.fileno()):
+                self.mark_incomplete(rollout_id, "a line was torn by a crash and has been cut off")
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            _sync_directory(self.directory)
+
+    def mark_incomplete(self, rollout_id: str, reason: str) -> None:
+        """Leave word that a call of this rollout could not be stored."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self.incomplete_path_for(rollout_id).open("a", encoding="utf-8") as marker:
+            marker.write(reason.replace("\n", " ") + "\n")
+            marker.flush()
+            os.fsync(marker.fileno())
+        _sync_directory(self.directory)
+
+    def is_incomplete(self, rollout_id: str) -> bool:
+        return self.incomplete_path_for(rollout_id).exists()
+
+    def read(self, rollout_id: str) -> CaptureReading:
+        """Everything stored for a rollout; nothing when there is no file. Bad lines become gaps."""
+        reading = CaptureReading()
+        if self.is_incomplete(rollout_id):
+            reasons = self.incomplete_path_for(rollout_id).read_text(encoding="utf-8").split("\n")
+            reading.gaps += [_gap("capture_incomplete", reason) for reason in reasons if reason]
+            reading.gaps = reading.gaps or [_gap("capture_incomplete", "a call could not be stored")]
+        path = self.path_for(rollout_id)
+        if not path.exists():
+            return reading
+        *lines, torn = path.read_bytes().split(b"\n")
+        if torn:
+            reading.gaps.append(_gap("capture_torn_line", f"{path.name} ends in the middle of a line"))
+        for number, line in enumerate(lines, start=1):
+            try:
+                reading.records.append(ModelCallRecord.model_validate(from_json(line)))
+            except ValueError:  # also pydantic's
+                reading.gaps.append(_gap("capture_parse_error", f"{path.name}:{number} is not a model call"))
+        return reading
+
+    def clear(self, rollout_ids: Iterable[str]) -> None:
+        """Forget these rollouts, as before they are run again."""
+        for rollout_id in rollout_ids:
+            self.path_for(rollout_id).unlink(missing_ok=True)
+            self.incomplete_path_for(rollout_id).unlink(missing_ok=True)
+
+
+def read_model_call_records(store: CaptureStore, rollout_id: str) -> list[ModelCallRecord]:
+    """The captured calls of one rollout, in the order they ended."""
+    return store.read(rollout_id).records
+
+
+def aggregate_model_call_metrics(store: CaptureStore, rollout_id: str) -> dict[str, Any]:
+    """Totals over the captured calls of one rollout. A count that no call reported is None, not zero."""
+    return _metrics(read_model_call_records(store, rollout_id))
+
+
+def merge_model_call_capture_into_record(
+    record: dict[str, Any], store: CaptureStore, rollout_id: str
+) -> dict[str, Any]:
+    """Put `ng_model_call_capture` on a result row, in place, and return the row."""
+    reading = store.read(rollout_id)
+    capture: dict[str, Any] = {
+        "rollout_id": rollout_id,
+        "metrics": _metrics(reading.records),
+        "calls": [call.model_dump(exclude_none=True) for call in reading.records],
+    }
+    if reading.gaps:
+        capture["gaps"] = reading.gaps
+    record[NG_MODEL_CALL_CAPTURE_KEY] = capture
+    return record
+
+
+def clear_model_call_captures_for_rollouts(store: CaptureStore, rollout_ids: Iterable[str]) -> None:
+    """Forget the captures of these rollouts, as before they are run again."""
+    store.clear(rollout_ids)
+
+
+def _metrics(records: list[ModelCallRecord]) -> dict[str, Any]:
+    usages = [usage_of(record) for record in records]
+    totals: dict[str, Any] = {}
+    for name in _SUMMED:
+        known = [usage[name] for usage in usages if name in usage]
+        totals[name] = sum(known) if known else None
+    totals["latency_total_ms"] = sum(record.latency_ms for record in records)
+    totals["num_calls"] = len(records)
+    return totals
+
+
+def _gap(code: str, detail: str) -> dict[str, Any]:
+    return {"code": code, "detail": detail}
+
+
+def _checked(rollout_id: str) -> str:
+    """The id, if it is safe as a file name."""
+    if not ROLLOUT_ID_PATTERN.fullmatch(rollout_id):
+        raise ValueError(f"not a rollout id: {rollout_id!r} (letters, digits, '.', '_', '-'; first a letter or digit)")
+    return rollout_id
+
+
+@contextmanager
+def _locked(descriptor: int) -> Iterator[None]:
+    """Hold the file's advisory lock. Polled, because a blocking `flock` has no end."""
+    give_up_at = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > give_up_at:
+                raise TimeoutError(f"another process kept the capture file locked for {LOCK_TIMEOUT_S:.0f} s") from None
+            time.sleep(_LOCK_POLL_S)
+    try:
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _cut_torn_line(descriptor: int) -> bool:
+    """Cut the file back to its last whole line; True when there was something to cut."""
+    size = os.fstat(descriptor).st_size
+    if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
+        return False
+    block = 65536
+    end = size
+    while end > 0:
+        start = max(0, end - block)
+        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            end = start + newline + 1
+            break
+        end = start
+    os.ftruncate(descriptor, end)
+    return True
+
+
+def _sync_directory(directory: Path) -> None:
+    """A new file's name is durable only when its folder is."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,446 @@
+"""Model servers as their authors write them: one answer in three dialects, streamed or not."""
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import aiohttp
+import pytest
+from fastapi import HTTPException, Request, Response
+from omegaconf import OmegaConf
+from starlette.testclient import TestClient
+from yarl import URL
+
+from nemo_gym import base_responses_api_model as module
+from nemo_gym.base_responses_api_model import (
+    BaseResponsesAPIModelConfig,
+    Body,
+    CaptureStore,
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+    SimpleResponsesAPIModel,
+    merge_model_call_capture_into_record,
+    read_model_call_records,
+)
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollout_correlation import current_rollout_id
+from nemo_gym.server_utils import SESSION_ID_KEY, ServerClient
+
+USER = [{"role": "user", "content": "hi"}]
+
+
+def response(**changes: Any) -> NeMoGymResponse:
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "hello", "annotations": []}],
+    }
+    fields: dict[str, Any] = {
+        "id": "resp_1",
+        "created_at": 1.0,
+        "model": "m",
+        "object": "response",
+        "output": [message],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": {
+            "input_tokens": 3,
+            "input_tokens_details": {"cached_tokens": 1},
+            "output_tokens": 2,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": 5,
+        },
+    }
+    return NeMoGymResponse(**(fields | changes))
+
+
+def completion() -> NeMoGymChatCompletion:
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hello"}}
+    return NeMoGymChatCompletion(
+        id="chat_1",
+        choices=[choice],
+        created=1,
+        model="m",
+        object="chat.completion",
+        usage={"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+    )
+
+
+class Echo(SimpleResponsesAPIModel):
+    """Answers always the same and remembers what it was asked."""
+
+    config: BaseResponsesAPIModelConfig
+    asked: list[Any] = []
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+        self.asked.append(body)
+        return response()
+
+    async def chat_completions(
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    ) -> NeMoGymChatCompletion:
+        self.asked.append(body)
+        return completion()
+
+
+class Failing(Echo):
+    """A provider that has had enough."""
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+        info = aiohttp.RequestInfo(URL("http://provider"), "POST", headers={}, real_url=URL("http://provider"))  # type: ignore[arg-type]
+        failure = aiohttp.ClientResponseError(info, (), status=429, message="Too Many Requests")
+        failure.response_content = b'{"error": "slow down"}'  # type: ignore[attr-defined]
+        raise failure
+
+
+def model(kind: type[SimpleResponsesAPIModel] = Echo, global_config: dict[str, Any] | None = None) -> Any:
+    client = MagicMock(spec=ServerClient)
+    client.global_config_dict = OmegaConf.create(global_config or {})
+    config = BaseResponsesAPIModelConfig(host="0.0.0.0", port=8080, entrypoint="", name="policy_model")
+    return kind(config=config, server_client=client)
+
+
+def served(*args: Any) -> TestClient:
+    return TestClient(model(*args).setup_webserver())
+
+
+def events(reply: Any) -> list[Any]:
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    data = [line.removeprefix("data: ") for line in reply.text.split("\n") if line.startswith("data: ")]
+    return [item if item == "[DONE]" else json.loads(item) for item in data]
+
+
+# Requests that are not streamed
+
+
+def test_a_responses_request_is_answered() -> None:
+    """The dialect everything else here is built on."""
+    reply = served().post("/v1/responses", json={"input": USER})
+
+    assert reply.status_code == 200
+    assert reply.json()["output"][0]["content"][0]["text"] == "hello"
+    assert NeMoGymResponse.model_validate(reply.json()).output_text == "hello"
+
+
+def test_a_chat_request_is_answered() -> None:
+    """Existing agents speak Chat Completions."""
+    reply = served().post("/v1/chat/completions", json={"messages": USER})
+
+    assert reply.json()["choices"][0]["message"]["content"] == "hello"
+
+
+def test_the_method_gets_the_request_as_its_author_typed_it() -> None:
+    """Fields nobody sent stay unset, so that only what was asked is passed on."""
+    server = model()
+    client = TestClient(server.setup_webserver())
+
+    client.post("/v1/responses", json={"input": USER, "temperature": 0.5})
+    client.post("/v1/chat/completions", json={"messages": USER, "unknown": 1})
+
+    first, second = server.asked
+    assert first.model_dump(exclude_unset=True) == {"input": USER, "temperature": 0.5}
+    assert second.model_dump(exclude_unset=True) == {"messages": USER}
+
+
+def test_a_method_may_take_the_request_first() -> None:
+    """Models that keep sessions apart need the session id."""
+
+    class Sticky(Echo):
+        async def responses(  # type: ignore[override]
+            self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming = Body()
+        ) -> NeMoGymResponse:
+            return response(id=request.session[SESSION_ID_KEY])
+
+    client = served(Sticky)
+
+    first = client.post("/v1/responses", json={"input": "a"}).json()["id"]
+    again = client.post("/v1/responses", json={"input": "b"}).json()["id"]
+    other = served(Sticky).post("/v1/responses", json={"input": "c"}).json()["id"]
+    assert first == again != other
+    assert client.post("/v1/messages", json={"model": "m", "max_tokens": 1, "messages": USER}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "location"),
+    [
+        ("/v1/responses", {}, ["body", "input"]),
+        ("/v1/responses", {"input": "x", "temprature": 1}, ["body", "temprature"]),
+        ("/v1/responses", {"input": "x", "temperature": "hot"}, ["body", "temperature"]),
+        ("/v1/chat/completions", {}, ["body", "messages"]),
+        ("/v1/responses", [], ["body"]),
+    ],
+)
+def test_a_request_that_does_not_fit_is_422_with_its_place_under_body(
+    path: str, body: Any, location: list[str]
+) -> None:
+    """The same shape as every other server's refusals."""
+    reply = served().post(path, json=body)
+
+    assert reply.status_code == 422
+    assert location in [problem["loc"] for problem in reply.json()["detail"]]
+
+
+def test_plain_data_and_finished_responses_are_accepted_from_a_method() -> None:
+    """Some models hand on what the provider sent."""
+
+    class Raw(Echo):
+        async def responses(self, body: Any = Body()) -> Any:
+            return {"id": "raw", "huge": 10**30}
+
+        async def chat_completions(self, body: Any = Body()) -> Any:
+            return Response(b"{}", status_code=203, media_type="application/json")
+
+    client = served(Raw)
+
+    assert client.post("/v1/responses", json={"input": "x"}).json() == {"id": "raw", "huge": 10**30}
+    assert client.post("/v1/chat/completions", json={"messages": USER}).status_code == 203
+
+
+# Streams
+
+
+def test_a_streamed_response_tells_the_same_answer() -> None:
+    """Clients that only stream get what the others get."""
+    client = served()
+
+    told = events(client.post("/v1/responses", json={"input": USER, "stream": True}))
+
+    whole = client.post("/v1/responses", json={"input": USER}).json()
+    assert [event["type"] for event in told] == [
+        "response.created",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert told[0]["response"]["status"] == "in_progress"
+    assert told[-1]["response"] == whole
+
+
+def test_a_streaming_client_may_send_more_than_we_know(caplog: pytest.LogCaptureFixture) -> None:
+    """Coding agents send private fields; refusing them would refuse the agent. What is left out is logged."""
+    body = {"input": USER, "stream": True, "client_metadata": {"a": 1}, "tools": [{"type": "nonsense_tool"}]}
+
+    with caplog.at_level("WARNING"):
+        reply = served().post("/v1/responses", json=body)
+
+    assert events(reply)[-1]["type"] == "response.completed"
+    assert "client_metadata" in caplog.text
+
+
+def test_a_streamed_response_that_fails_tells_its_failure() -> None:
+    """In this dialect a stream has begun with 200 before anything can fail."""
+    reply = served(Failing).post("/v1/responses", json={"input": "x", "stream": True, "model": "asked"})
+
+    told = events(reply)
+    assert reply.status_code == 200
+    assert [event["type"] for event in told] == ["response.created", "response.failed"]
+    assert told[-1]["response"]["error"]["code"] == "server_error"
+    assert "slow down" in told[-1]["response"]["error"]["message"]
+    assert told[-1]["response"]["model"] == "asked"
+
+
+def test_a_streamed_request_with_wrong_values_is_422() -> None:
+    """Leaving unknown fields out is kind; guessing values is not."""
+    reply = served().post("/v1/responses", json={"input": "x", "stream": True, "temperature": "hot"})
+
+    assert reply.status_code == 422
+
+
+def test_a_method_may_refuse_a_streamed_request_itself() -> None:
+    """Its own status is its own decision."""
+
+    class Picky(Echo):
+        async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+            raise HTTPException(418, "teapot")
+
+    assert served(Picky).post("/v1/responses", json={"input": "x", "stream": True}).status_code == 418
+
+
+@pytest.mark.parametrize(("options", "has_usage"), [(None, False), ({"include_usage": True}, True)])
+def test_a_streamed_completion_tells_the_same_answer(options: Any, has_usage: bool) -> None:
+    """Usage comes only when asked for."""
+    body = {"messages": USER, "stream": True, "stream_options": options, "private": 1}
+
+    told = events(served().post("/v1/chat/completions", json=body))
+
+    chunks = told[:-1]
+    text = "".join(c["delta"].get("content") or "" for chunk in chunks for c in chunk["choices"])
+    reasons = [c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]]
+    assert told[-1] == "[DONE]"
+    assert (text, reasons) == ("hello", ["stop"])
+    assert any(chunk.get("usage") for chunk in chunks) is has_usage
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "x", "stream": True}),
+        ("/v1/chat/completions", {"messages": USER, "stream": True}),
+        ("/v1/messages", {"model": "m", "max_tokens": 1, "messages": USER, "stream": True}),
+    ],
+)
+def test_a_method_may_stream_by_itself(path: str, body: Any) -> None:
+    """A response it made is sent as it is."""
+
+    class Own(Echo):
+        async def responses(self, body: Any = Body()) -> Any:
+            return Response(b"data: mine\n\n", media_type="text/event-stream")
+
+        async def chat_completions(self, body: Any = Body()) -> Any:
+            return Response(b"data: mine\n\n", media_type="text/event-stream")
+
+    assert served(Own).post(path, json=body).text == "data: mine\n\n"
+
+
+# Messages
+
+
+def test_every_model_answers_messages() -> None:
+    """Agents built for the Messages API run against any model."""
+    server = model()
+    body = {"model": "claude", "max_tokens": 5, "system": "be kind", "messages": USER}
+
+    reply = TestClient(server.setup_webserver()).post("/v1/messages", json=body)
+
+    message = reply.json()
+    assert (message["type"], message["role"], message["model"]) == ("message", "assistant", "claude")
+    assert message["content"] == [{"type": "text", "text": "hello"}]
+    assert (message["stop_reason"], message["usage"]["output_tokens"]) == ("end_turn", 2)
+    (asked,) = server.asked
+    assert (asked.instructions, asked.max_output_tokens) == ("be kind", 5)
+
+
+def test_a_streamed_message_tells_the_same_answer() -> None:
+    """The events are those of the dialect."""
+    body = {"model": "claude", "max_tokens": 5, "messages": USER, "stream": True}
+
+    told = events(served().post("/v1/messages", json=body))
+
+    assert told[0]["type"] == "message_start"
+    assert told[-1]["type"] == "message_stop"
+    assert "".join(e["delta"]["text"] for e in told if e["type"] == "content_block_delta") == "hello"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model": "claude", "max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "hologram"}]}]},
+        {"model": "claude", "max_tokens": "many", "messages": USER},
+        {"model": "claude", "messages": "hi"},
+    ],
+)
+def test_what_messages_cannot_ask_of_our_models_is_refused_in_its_own_shape(body: Any) -> None:
+    """The client's library reads errors in this form."""
+    reply = served().post("/v1/messages", json=body)
+
+    assert reply.status_code == 400
+    assert reply.json()["type"] == "error"
+    assert reply.json()["error"]["type"] == "invalid_request_error"
+    assert reply.json()["error"]["message"]
+
+
+# Failures
+
+
+def test_a_provider_s_refusal_is_attributed_to_the_model_with_its_status() -> None:
+    """An agent must see that the model was refused, by whom and why, and not an opaque 500."""
+    server = model(Failing)
+    app = server.setup_webserver()
+    server.setup_exception_middleware(app)
+
+    reply = TestClient(app).post("/v1/responses", json={"input": "x"})
+
+    assert reply.status_code == 500
+    assert "slow down" in reply.json()
+    assert reply.headers["x-nemo-gym-failed"] == "policy_model"
+    assert reply.headers["x-nemo-gym-upstream-status"] == "429"
+
+
+# Capture
+
+
+def observed(folder: Path) -> dict[str, Any]:
+    return {"observability_enabled": True, "model_call_capture_dir": str(folder)}
+
+
+@pytest.mark.parametrize("prefix", ["/ng-rollout/3-1", "/ng-rollout/3-1/training-token-capture"])
+def test_the_rollout_prefix_is_taken_off_whether_or_not_calls_are_captured(prefix: str) -> None:
+    """Agents may put it there always."""
+
+    class Asked(Echo):
+        async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+            return response(id=f"for {current_rollout_id()}")
+
+    client = served(Asked)
+
+    assert client.post(f"{prefix}/v1/responses", json={"input": "x"}).json()["id"] == "for 3-1"
+    assert client.post(f"{prefix}/v1/chat/completions", json={"messages": USER}).status_code == 200
+
+
+def test_calls_of_a_rollout_are_captured_in_every_dialect(tmp_path: Path) -> None:
+    """Totals per rollout come from here, whatever the agent speaks."""
+    client = served(Echo, observed(tmp_path))
+
+    client.post("/ng-rollout/3-1/v1/responses", json={"input": "a"})
+    client.post("/ng-rollout/3-1/v1/chat/completions", json={"messages": USER})
+    body = {"model": "claude", "max_tokens": 5, "messages": USER, "stream": True}
+    client.post("/ng-rollout/3-1/v1/messages", json=body)
+    client.post("/v1/responses", json={"input": "not part of a rollout"})
+
+    store = CaptureStore(tmp_path)
+    calls = read_model_call_records(store, "3-1")
+    assert [call.dialect for call in calls] == ["responses", "chat", "messages"]
+    assert {call.model_ref for call in calls} == {"policy_model"}
+    assert calls[0].response["id"] == "resp_1"
+    metrics = merge_model_call_capture_into_record({}, store, "3-1")["ng_model_call_capture"]["metrics"]
+    assert (metrics["num_calls"], metrics["tokens_in"], metrics["tokens_out"]) == (3, 9, 6)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_refused_request_is_captured_too(tmp_path: Path) -> None:
+    """The call that went wrong is the one people look for."""
+    client = served(Echo, observed(tmp_path))
+
+    assert client.post("/ng-rollout/3-1/v1/responses", json={}).status_code == 422
+
+    (call,) = read_model_call_records(CaptureStore(tmp_path), "3-1")
+    assert (call.status_code, call.error_category, call.request) == (422, "client_error", {})
+
+
+def test_a_provider_s_refusal_is_captured_as_what_it_was(tmp_path: Path) -> None:
+    """Rate limits are counted apart from bugs."""
+    client = served(Failing, observed(tmp_path))
+
+    with pytest.raises(aiohttp.ClientResponseError):
+        client.post("/ng-rollout/3-1/v1/responses", json={"input": "x"})
+
+    (call,) = read_model_call_records(CaptureStore(tmp_path), "3-1")
+    assert (call.status_code, call.error_category, call.response) == (429, "rate_limit", {"error": "slow down"})
+
+
+@pytest.mark.parametrize("folder", [None, "relative/folder"])
+def test_capturing_without_a_usable_folder_is_a_configuration_error(folder: str | None) -> None:
+    """Found when the server starts, not after a night of rollouts."""
+    with pytest.raises(ConfigError, match="model_call_capture_dir must be an absolute path"):
+        served(Echo, {"observability_enabled": True, "model_call_capture_dir": folder})
+
+
+def test_a_mock_without_a_configuration_captures_nothing() -> None:
+    """Tests of server folders build models with a bare mock."""
+    config = BaseResponsesAPIModelConfig(host="0.0.0.0", port=8080, entrypoint="", name="")
+    server = Echo(config=config, server_client=MagicMock(spec=ServerClient))
+
+    assert TestClient(server.setup_webserver()).post("/v1/responses", json={"input": "x"}).status_code == 200
+
+
+def test_names_of_the_capture_are_found_here() -> None:
+    """They are imported from this module by others."""
+    for name in ("ModelCallRecord", "build_model_call_record", "aggregate_model_call_metrics", "_CaptureMiddleware"):
+        assert name in module.__all__
+        assert hasattr(module, name)
+    assert SimpleResponsesAPIModel.HOSTING == "process"
