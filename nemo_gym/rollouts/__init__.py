@@ -1,1 +1,1 @@
-
+"""From dataset rows to stored outcomes: plan, collect, store."""

@@ -1,0 +1,95 @@
+"""Which failure an exception from a call to `/run` is, and whose."""
+
+from collections.abc import Callable, Mapping
+
+import orjson
+from aiohttp import ClientResponseError
+
+from nemo_gym.errors import (
+    CircuitOpen,
+    DeadlineExceeded,
+    EnvFailed,
+    GymError,
+    ModelFailed,
+    RolloutFailed,
+    ServerUnreachable,
+)
+from nemo_gym.net.status import FAILED_HEADER
+from nemo_gym.rollouts.outcome import Failure, FailureKind, Phase
+
+TypeOf = Callable[[str], str | None]
+"""The server type (`responses_api_models`, …) of an instance, or None if it is not known."""
+
+_PHASE_OF_TYPE = {
+    "responses_api_models": Phase.MODEL,
+    "resources_servers": Phase.ENVIRONMENT,
+    "responses_api_agents": Phase.AGENT,
+}
+_KIND_OF_PHASE = {
+    Phase.MODEL: FailureKind.MODEL_REFUSED,
+    Phase.ENVIRONMENT: FailureKind.VERIFIER_ERROR,
+    Phase.AGENT: FailureKind.AGENT_ERROR,
+}
+_TIMEOUT_STATUS = frozenset({408, 504})
+
+
+def failure_of(error: Exception, agent: str, type_of: TypeOf) -> Failure:
+    """The failure that `error`, raised by a call to `agent`, stands for.
+
+    The client and the servers name whom they called; nothing here guesses that from text.
+    """
+    if isinstance(error, ClientResponseError):
+        return _of_status(error, agent, type_of)
+    if isinstance(error, RolloutFailed):
+        return _of_rollout_failed(error, agent)
+    message = str(error)
+    if isinstance(error, ServerUnreachable | CircuitOpen | ConnectionError):
+        return Failure(FailureKind.SERVER_DIED, Phase.DISPATCH, message, _where(error) or agent)
+    if isinstance(error, DeadlineExceeded | TimeoutError):
+        return Failure(FailureKind.TIMEOUT, Phase.DISPATCH, message or "the call took too long", _where(error) or agent)
+    if isinstance(error, orjson.JSONDecodeError):
+        return Failure(FailureKind.AGENT_ERROR, Phase.AGENT, f"/run did not answer with JSON: {message}", agent)
+    return Failure(FailureKind.INTERNAL, Phase.DISPATCH, f"{type(error).__name__}: {message}", "collector")
+
+
+def _of_status(error: ClientResponseError, agent: str, type_of: TypeOf) -> Failure:
+    headers: Mapping[str, str] = error.headers or {}
+    whom = headers.get(FAILED_HEADER) or agent
+    phase = _PHASE_OF_TYPE.get(type_of(whom) or "", Phase.AGENT)
+    said = _said(error)
+    message = f"/run of {agent} answered {error.status}" + (f": {said}" if said else "")
+    if error.status == 429:
+        return Failure(FailureKind.RATE_LIMITED, phase, message, whom)
+    if error.status in _TIMEOUT_STATUS:
+        return Failure(FailureKind.TIMEOUT, phase, message, whom)
+    if ServerUnreachable.__name__ in said or CircuitOpen.__name__ in said:
+        died = FailureKind.MODEL_UNREACHABLE if phase is Phase.MODEL else FailureKind.SERVER_DIED
+        return Failure(died, phase, message, whom)
+    # A request the agent itself refused (422 for a malformed row) would be refused again.
+    return Failure(_KIND_OF_PHASE[phase], phase, message, whom, retryable=error.status >= 500)
+
+
+def _of_rollout_failed(error: RolloutFailed, agent: str) -> Failure:
+    if isinstance(error, ModelFailed):
+        kind, phase = FailureKind.MODEL_REFUSED, Phase.MODEL
+    elif isinstance(error, EnvFailed):
+        kind, phase = FailureKind.VERIFIER_ERROR, Phase.ENVIRONMENT
+    else:
+        kind, phase = FailureKind.AGENT_ERROR, Phase.AGENT
+    return Failure(kind, phase, str(error), error.where or agent)
+
+
+def _where(error: Exception) -> str | None:
+    return error.where if isinstance(error, GymError) else None
+
+
+def _said(error: ClientResponseError) -> str:
+    """What the server answered, as text."""
+    content = getattr(error, "response_content", b"")
+    if not isinstance(content, bytes):
+        return str(content)
+    try:
+        parsed = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        parsed = None
+    return parsed if isinstance(parsed, str) else content.decode("utf-8", errors="replace")

@@ -1,0 +1,232 @@
+"""From the lines of a dataset to the jobs of a run."""
+
+import hashlib
+import json
+import logging
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+from nemo_gym.keys import (
+    AGENT_REF_KEY_NAME,
+    RESPONSES_CREATE_PARAMS_KEY_NAME,
+    ROLLOUT_INDEX_KEY_NAME,
+    SKILLS_REF_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
+)
+from nemo_gym.rollouts.job import Job, Row
+from nemo_gym.rollouts.key import RolloutKey
+
+logger = logging.getLogger("nemo_gym.rollouts")
+
+DEFAULT_REPEATS_KEY = "_default"
+LISTED_LINES = 10
+
+Line = tuple[int, bytes]
+"""A line's number, counted from 1, and its bytes."""
+
+
+class InputRowsError(ConfigError, ValueError):
+    """Rows of a dataset that cannot be sent as they are; every kind of problem and its lines in one message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What a run makes of its rows."""
+
+    agent_name: str | None = None
+    """The agent of rows that name none; rows that name one keep it."""
+    repeats: int | Mapping[str, int] = 1
+    """Rollouts per row, or per agent with `_default` for the others."""
+    add_seed: bool = False
+    """Ask the model for seed n in rollout number n."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Laid over each row's `responses_create_params`, top-level keys only."""
+    skills_ref: Mapping[str, Any] | None = None
+    fill_prompt: Callable[[Row, str], Row] | None = None
+    """Builds `responses_create_params.input` of a row; told where the row is."""
+
+
+def read_lines(path: Path, limit: int | None = None) -> Iterator[Line]:
+    """The first `limit` lines that are not blank (all for None or 0), one at a time.
+
+    Raises:
+        ConfigPathNotFoundError: there is no such file.
+    """
+    if not path.is_file():
+        raise ConfigPathNotFoundError(f"there is no input file {str(path)!r}", fix="check input_jsonl_fpath")
+    with path.open("rb") as file:
+        filled = ((number, line) for number, line in enumerate(file, start=1) if not line.isspace())
+        yield from islice(filled, limit or None)
+
+
+def plan(lines: Iterable[Line], options: PlanOptions, *, source: str) -> Iterator[Job]:
+    """Turn lines into jobs, all repeats of a line together, in the order they will be stored.
+
+    Identical lines share a task, so their repeats form one group. Memory is a few dozen bytes per line, whatever
+    the lines hold. Every line is looked at before a problem is reported, so take no job as final before the end.
+
+    Raises:
+        ConfigError: a line is not a JSON object.
+        InputRowsError: (a ValueError) rows lack an agent, parameters or a repeat count, or bring an input although
+            a prompt shall build it.
+    """
+    tasks = _Tasks()
+    problems = _Problems(source)
+    used: set[str] = set()
+    for number, line in lines:
+        where = f"{source}:{number}"
+        row = _parsed(line, where)
+        task = tasks.of(line, row, where)
+        prepared = _prepared(row, options, problems, number, where)
+        if prepared is None:
+            continue
+        agent = prepared[AGENT_REF_KEY_NAME]["name"]
+        used.add(agent)
+        repeats = _repeats(agent, options, problems, number)
+        if problems:
+            continue  # nothing more is sent, but the other problems are still worth knowing
+        for rollout in tasks.next_rollouts(task, repeats):
+            yield _job(prepared, task, rollout, options, where)
+    problems.raise_if_any()
+    if isinstance(options.repeats, Mapping):
+        unused = sorted(set(options.repeats) - used - {DEFAULT_REPEATS_KEY})
+        if unused:
+            logger.warning("num_repeats names agents that no row uses: %s", ", ".join(unused))
+
+
+def _parsed(line: bytes, where: str) -> Row:
+    try:
+        row = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise ConfigError(f"this line is not JSON: {error}", where=where) from None
+    if not isinstance(row, dict):
+        raise ConfigError(f"this line is not a JSON object but {type(row).__name__}", where=where)
+    return row
+
+
+def _prepared(row: Row, options: PlanOptions, problems: "_Problems", number: int, where: str) -> Row | None:
+    """The row as it will be sent, but for its key; None when that cannot be."""
+    given = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
+    if given is None and options.fill_prompt is not None:
+        given = {}
+    if not isinstance(given, dict):
+        problems.note(f"no object '{RESPONSES_CREATE_PARAMS_KEY_NAME}' and no prompt config", number)
+        return None
+    if options.fill_prompt is not None and given.get("input"):
+        problems.note(
+            f"'{RESPONSES_CREATE_PARAMS_KEY_NAME}.input' is there already, but a prompt config is set", number
+        )
+        return None
+    reference = _agent_reference(row, options.agent_name)
+    if reference is None:
+        problems.note(f"no '{AGENT_REF_KEY_NAME}' with a name and no agent_name", number)
+        return None
+    if options.fill_prompt is not None:
+        row = options.fill_prompt(row, where)
+        given = row[RESPONSES_CREATE_PARAMS_KEY_NAME]
+    prepared = {**row, RESPONSES_CREATE_PARAMS_KEY_NAME: {**given, **options.overrides}, AGENT_REF_KEY_NAME: reference}
+    if options.skills_ref is not None:
+        prepared[SKILLS_REF_KEY_NAME] = dict(options.skills_ref)
+    return prepared
+
+
+def _agent_reference(row: Row, default: str | None) -> Row | None:
+    reference = row.get(AGENT_REF_KEY_NAME)
+    if isinstance(reference, dict) and isinstance(reference.get("name"), str) and reference["name"]:
+        return reference
+    if reference or not default:
+        return None
+    return {"type": "responses_api_agents", "name": default}
+
+
+def _repeats(agent: str, options: PlanOptions, problems: "_Problems", number: int) -> int:
+    if not isinstance(options.repeats, Mapping):
+        return options.repeats
+    repeats = options.repeats.get(agent, options.repeats.get(DEFAULT_REPEATS_KEY))
+    if repeats is None:
+        problems.note(f"num_repeats has neither agent {agent!r} nor '{DEFAULT_REPEATS_KEY}'", number)
+        return 0
+    return repeats
+
+
+def _job(prepared: Row, task: int, rollout: int, options: PlanOptions, where: str) -> Job:
+    row = {**prepared, TASK_INDEX_KEY_NAME: task, ROLLOUT_INDEX_KEY_NAME: rollout}
+    if options.add_seed:
+        row[RESPONSES_CREATE_PARAMS_KEY_NAME] = _seeded(row[RESPONSES_CREATE_PARAMS_KEY_NAME], rollout, where)
+    return Job(RolloutKey(task, rollout), row)
+
+
+def _seeded(parameters: Row, seed: int, where: str) -> Row:
+    """The parameters with the seed in `metadata.extra_body`, the JSON text that models merge into their request."""
+    metadata = parameters.get("metadata") or {}
+    try:
+        extra = json.loads(metadata.get("extra_body") or "{}")
+        seeded = json.dumps({**extra, "seed": seed})
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputRowsError(f"metadata.extra_body is not a JSON object as text: {error}", where=where) from error
+    return {**parameters, "metadata": {**metadata, "extra_body": seeded}}
+
+
+class _Tasks:
+    """Task numbers of lines, and how many rollouts each task already has."""
+
+    def __init__(self) -> None:
+        self._first_line: dict[bytes, int] = {}
+        self._rollouts = array("L")  # by task, for tasks numbered by us
+        self._further: dict[int, int] = {}  # by task, for numbers the rows brought that are higher
+
+    def of(self, line: bytes, row: Row, where: str) -> int:
+        """The number the row brings, else the index of the first identical line."""
+        index = len(self._rollouts)
+        self._rollouts.append(self._further.pop(index, 0))
+        first = self._first_line.setdefault(hashlib.blake2b(line.strip(), digest_size=16).digest(), index)
+        given = row.get(TASK_INDEX_KEY_NAME)
+        if given is None:
+            return first
+        if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+            raise InputRowsError(f"{TASK_INDEX_KEY_NAME} must be a whole number from 0, not {given!r}", where=where)
+        return given
+
+    def next_rollouts(self, task: int, repeats: int) -> range:
+        """The rollout numbers of `repeats` more rollouts of a task."""
+        if task < len(self._rollouts):
+            begin = self._rollouts[task]
+            self._rollouts[task] += repeats
+        else:
+            begin = self._further.get(task, 0)
+            self._further[task] = begin + repeats
+        return range(begin, begin + repeats)
+
+
+class _Problems:
+    """What is wrong with which lines; the text stays short however many there are."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._lines: dict[str, list[int]] = {}
+        self._counts: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def note(self, problem: str, number: int) -> None:
+        self._counts[problem] = self._counts.get(problem, 0) + 1
+        listed = self._lines.setdefault(problem, [])
+        if len(listed) < LISTED_LINES:
+            listed.append(number)
+
+    def raise_if_any(self) -> None:
+        if not self._counts:
+            return
+        texts = []
+        for problem, count in self._counts.items():
+            listed = ", ".join(map(str, self._lines[problem])) + (", …" if count > LISTED_LINES else "")
+            texts.append(f"{problem} ({count} {'row' if count == 1 else 'rows'}: line {listed})")
+        raise InputRowsError("; ".join(texts), where=self._source)

@@ -1,0 +1,46 @@
+"""Isolated places to run code that nobody vouches for."""
+
+from nemo_gym.sandbox.api import AsyncSandbox, Sandbox
+from nemo_gym.sandbox.config import attribution_metadata, resolve_provider_config, resolve_provider_metadata
+from nemo_gym.sandbox.providers import (
+    SandboxProvider,
+    create_provider,
+    get_provider_class,
+    list_providers,
+    register_provider,
+)
+from nemo_gym.sandbox.spec import (
+    SandboxCreateError,
+    SandboxEndpoint,
+    SandboxError,
+    SandboxExecResult,
+    SandboxHandle,
+    SandboxResources,
+    SandboxSpec,
+    SandboxStatus,
+    SandboxUnsupportedError,
+)
+from nemo_gym.sandbox.utils import rewrite_image
+
+__all__ = [
+    "AsyncSandbox",
+    "Sandbox",
+    "SandboxCreateError",
+    "SandboxEndpoint",
+    "SandboxError",
+    "SandboxExecResult",
+    "SandboxHandle",
+    "SandboxProvider",
+    "SandboxResources",
+    "SandboxSpec",
+    "SandboxStatus",
+    "SandboxUnsupportedError",
+    "attribution_metadata",
+    "create_provider",
+    "get_provider_class",
+    "list_providers",
+    "register_provider",
+    "resolve_provider_config",
+    "resolve_provider_metadata",
+    "rewrite_image",
+]

@@ -1,0 +1,291 @@
+"""Sandboxes: start one, run commands in it, move files, stop it.
+
+    async with AsyncSandbox({"docker": {}}, SandboxSpec(image="python:3.12-slim")) as sandbox:
+        result = await sandbox.exec("python -c 'print(6 * 7)'", timeout_s=10)
+
+`Sandbox` is the same for code without an event loop.
+"""
+
+import asyncio
+import dataclasses
+import os
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from nemo_gym.sandbox.config import attribution_metadata
+from nemo_gym.sandbox.providers.base import SandboxProvider
+from nemo_gym.sandbox.providers.registry import create_provider
+from nemo_gym.sandbox.spec import (
+    DEFAULT_EXEC_TIMEOUT_S,
+    SandboxEndpoint,
+    SandboxError,
+    SandboxExecResult,
+    SandboxHandle,
+    SandboxSpec,
+    SandboxStatus,
+)
+
+_T = TypeVar("_T")
+
+Provider = Mapping[str, Any] | SandboxProvider
+
+
+class AsyncSandbox:
+    """One sandbox. `async with` starts and stops it; a provider given as a mapping is owned and closed with it."""
+
+    def __init__(self, provider: Provider, spec: SandboxSpec | None = None) -> None:
+        self._owns_provider = not isinstance(provider, SandboxProvider)
+        self.provider = provider if isinstance(provider, SandboxProvider) else create_provider(provider)
+        self.spec = spec
+        self._handle: SandboxHandle | None = None
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def handle(self) -> SandboxHandle:
+        """The provider's grip on the running sandbox.
+
+        Raises:
+            SandboxError: it was not started, or is stopped.
+        """
+        if self._handle is None:
+            raise SandboxError("the sandbox is not started", fix="await sandbox.start()")
+        return self._handle
+
+    @property
+    def sandbox_id(self) -> str:
+        return self.handle.sandbox_id
+
+    @property
+    def pty(self) -> "SandboxTerminals":
+        """Interactive terminals, where the provider has them."""
+        return SandboxTerminals(self)
+
+    async def start(self, spec: SandboxSpec | None = None) -> Self:
+        """Make the sandbox; it is ready when this returns. Who it is for is taken from the environment.
+
+        Raises:
+            SandboxCreateError: there is none.
+            SandboxError: this one is already started.
+        """
+        if self._handle is not None:
+            raise SandboxError("the sandbox is already started", where=self._handle.sandbox_id)
+        wanted = spec or self.spec or SandboxSpec()
+        self.spec = dataclasses.replace(wanted, metadata={**attribution_metadata(os.environ), **wanted.metadata})
+        self._handle = await self.provider.create(self.spec)
+        return self
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = DEFAULT_EXEC_TIMEOUT_S,
+        user: str | int | None = None,
+    ) -> SandboxExecResult:
+        """Run a command and return what it left, whatever its status.
+
+        A command that outlives `timeout_s` is killed with all it started and has `error_type="timeout"`.
+        """
+        return await self.provider.exec(self.handle, command, cwd=cwd, env=env, timeout_s=timeout_s, user=user)
+
+    async def upload(self, source: str | Path, target: str) -> None:
+        """Copy a local file, or a directory's contents, to `target` inside.
+
+        Raises:
+            SandboxError: it cannot be read here or written there.
+        """
+        try:
+            await self.provider.upload(self.handle, Path(source), target)
+        except OSError as error:
+            raise SandboxError(f"cannot be read: {error.strerror or error}", where=str(source)) from error
+
+    async def download(self, source: str, target: str | Path) -> None:
+        """Copy a file, or a directory's contents, to `target` here; nothing is written outside of it.
+
+        Raises:
+            SandboxError: it is not there, holds something that leads out of `target`, or cannot be written here.
+        """
+        try:
+            await self.provider.download(self.handle, source, Path(target))
+        except OSError as error:
+            raise SandboxError(f"cannot be written: {error.strerror or error}", where=str(target)) from error
+
+    async def status(self) -> SandboxStatus:
+        """Where the sandbox is in its life; `stopped` before the start and after the end."""
+        return SandboxStatus.STOPPED if self._handle is None else await self.provider.status(self._handle)
+
+    async def endpoint(self, port: int) -> SandboxEndpoint:
+        """Where `port` of the sandbox can be reached from here."""
+        return await self.provider.endpoint(self.handle, port)
+
+    async def stop(self) -> None:
+        """End the sandbox and all in it; a second call does nothing."""
+        handle, self._handle = self._handle, None
+        try:
+            if handle is not None:
+                await self.provider.close(handle)
+        finally:
+            if self._owns_provider:
+                await self.provider.aclose()
+
+    def serialize(self) -> dict[str, str]:
+        """What `connect` needs to find this sandbox from another process; no arguments of the provider are in it."""
+        return {"provider_name": self.handle.provider_name, "sandbox_id": self.handle.sandbox_id}
+
+    @classmethod
+    async def connect(cls, provider: Provider, state: Mapping[str, str]) -> Self:
+        """The sandbox that `serialize` described.
+
+        Raises:
+            SandboxError: it belongs to another provider or is not running.
+        """
+        sandbox = cls(provider)
+        if state["provider_name"] != sandbox.provider.name:
+            raise SandboxError(
+                f"the sandbox belongs to {state['provider_name']}, not {sandbox.provider.name}",
+                where=state["sandbox_id"],
+            )
+        sandbox._handle = await sandbox.provider.connect(state["sandbox_id"])
+        return sandbox
+
+
+class SandboxTerminals:
+    """Terminals of one sandbox."""
+
+    def __init__(self, sandbox: AsyncSandbox) -> None:
+        self._sandbox = sandbox
+
+    async def create(self, command: str | Sequence[str] = "sh", **options: Any) -> Any:
+        """Open a terminal that runs `command`.
+
+        Raises:
+            SandboxUnsupportedError: the provider has none.
+        """
+        return await self._sandbox.provider.open_pty(self._sandbox.handle, command, **options)
+
+
+class Sandbox:
+    """`AsyncSandbox` for code without an event loop: the same calls, on a loop in a thread that `stop` ends."""
+
+    def __init__(self, provider: Provider, spec: SandboxSpec | None = None) -> None:
+        self._sandbox = AsyncSandbox(provider, spec)
+        self._loop = _LoopThread()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def handle(self) -> SandboxHandle:
+        return self._sandbox.handle
+
+    @property
+    def sandbox_id(self) -> str:
+        return self._sandbox.sandbox_id
+
+    @property
+    def provider(self) -> SandboxProvider:
+        return self._sandbox.provider
+
+    def start(self, spec: SandboxSpec | None = None) -> Self:
+        try:
+            self._loop.run(self._sandbox.start(spec))
+        except BaseException:
+            self._loop.close()
+            raise
+        return self
+
+    def exec(
+        self,
+        command: str | Sequence[str],
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float | None = DEFAULT_EXEC_TIMEOUT_S,
+        user: str | int | None = None,
+    ) -> SandboxExecResult:
+        return self._loop.run(self._sandbox.exec(command, cwd=cwd, env=env, timeout_s=timeout_s, user=user))
+
+    def upload(self, source: str | Path, target: str) -> None:
+        self._loop.run(self._sandbox.upload(source, target))
+
+    def download(self, source: str, target: str | Path) -> None:
+        self._loop.run(self._sandbox.download(source, target))
+
+    def status(self) -> SandboxStatus:
+        return self._loop.run(self._sandbox.status())
+
+    def endpoint(self, port: int) -> SandboxEndpoint:
+        return self._loop.run(self._sandbox.endpoint(port))
+
+    def stop(self) -> None:
+        """End the sandbox and the thread; a second call does nothing."""
+        if self._loop.closed:
+            return
+        try:
+            self._loop.run(self._sandbox.stop())
+        finally:
+            self._loop.close()
+
+    def serialize(self) -> dict[str, str]:
+        return self._sandbox.serialize()
+
+    @classmethod
+    def connect(cls, provider: Provider, state: Mapping[str, str]) -> Self:
+        sandbox = cls(provider)
+        try:
+            sandbox._sandbox = sandbox._loop.run(AsyncSandbox.connect(sandbox._sandbox.provider, state))
+        except BaseException:
+            sandbox._loop.close()
+            raise
+        return sandbox
+
+
+class _LoopThread:
+    """An event loop in a thread of its own, started with the first call and ended by `close`."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def closed(self) -> bool:
+        return self._loop is None
+
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run one coroutine to its end; if this thread is interrupted the coroutine is cancelled."""
+        future = asyncio.run_coroutine_threadsafe(work, self._started())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        loop, self._loop = self._loop, None
+        thread, self._thread = self._thread, None
+        if loop is None or thread is None:
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="nemo-gym-sandbox", daemon=True)
+            self._thread.start()
+        return self._loop

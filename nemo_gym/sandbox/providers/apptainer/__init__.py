@@ -1,0 +1,6 @@
+"""Apptainer instances as sandboxes."""
+
+from nemo_gym.sandbox.providers.apptainer import provider
+from nemo_gym.sandbox.providers.apptainer.provider import ApptainerProvider
+
+__all__ = ["ApptainerProvider", "provider"]

@@ -1,0 +1,65 @@
+"""Which failure an exception is, and whose."""
+
+import orjson
+import pytest
+from aiohttp import ClientResponseError, RequestInfo
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from nemo_gym.errors import AgentFailed, CircuitOpen, DeadlineExceeded, EnvFailed, ModelFailed, ServerUnreachable
+from nemo_gym.net.status import FAILED_HEADER
+from nemo_gym.rollouts.classify import failure_of
+
+TYPES = {"m": "responses_api_models", "r": "resources_servers", "a": "responses_api_agents"}
+
+
+def status_error(status: int, body: object = "", whom: str | None = None) -> ClientResponseError:
+    info = RequestInfo(URL("http://h:1/run"), "POST", CIMultiDictProxy(CIMultiDict()), URL("http://h:1/run"))
+    error = ClientResponseError(info, (), status=status, headers=CIMultiDict({FAILED_HEADER: whom} if whom else {}))
+    error.response_content = orjson.dumps(body)
+    return error
+
+
+def classified(error):
+    failure = failure_of(error, "a", TYPES.get)
+    return failure.kind, failure.phase, failure.whom, failure.retryable
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ServerUnreachable("no answer", where="a"), ("server_died", "dispatch", "a", True)),
+        (CircuitOpen("resting", where="a"), ("server_died", "dispatch", "a", True)),
+        (ConnectionResetError("reset"), ("server_died", "dispatch", "a", True)),
+        (DeadlineExceeded("too slow", where="a"), ("timeout", "dispatch", "a", True)),
+        (TimeoutError(), ("timeout", "dispatch", "a", True)),
+        (ModelFailed("no", where="m"), ("model_refused", "model", "m", True)),
+        (EnvFailed("no", where="r"), ("verifier_error", "environment", "r", True)),
+        (AgentFailed("no"), ("agent_error", "agent", "a", True)),
+        (status_error(500, "boom"), ("agent_error", "agent", "a", True)),
+        (status_error(500, "boom", whom="r"), ("verifier_error", "environment", "r", True)),
+        (status_error(500, "boom", whom="m"), ("model_refused", "model", "m", True)),
+        (status_error(500, "ServerUnreachable('x')", whom="m"), ("model_unreachable", "model", "m", True)),
+        (status_error(500, "ServerUnreachable('x')", whom="r"), ("server_died", "environment", "r", True)),
+        (status_error(504, "late", whom="m"), ("timeout", "model", "m", True)),
+        (status_error(429), ("rate_limited", "agent", "a", True)),
+        (status_error(422, {"detail": []}), ("agent_error", "agent", "a", False)),
+        (status_error(500, "boom", whom="stranger"), ("agent_error", "agent", "stranger", True)),
+        (ZeroDivisionError("ours"), ("internal", "dispatch", "collector", True)),
+    ],
+    ids=repr,
+)
+def test_a_failure_has_a_kind_a_phase_and_somebody_it_belongs_to(error, expected):
+    """'The model was down' and 'the verifier crashed' ask for different people."""
+    assert classified(error) == expected
+
+
+def test_an_answer_that_is_not_json_is_the_agents_failure():
+    with pytest.raises(orjson.JSONDecodeError) as caught:
+        orjson.loads(b"<html>")
+
+    assert classified(caught.value)[:3] == ("agent_error", "agent", "a")
+
+
+def test_what_the_server_said_is_in_the_message():
+    assert "answered 500: boom" in failure_of(status_error(500, "boom"), "a", TYPES.get).message

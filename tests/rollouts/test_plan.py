@@ -1,0 +1,240 @@
+"""From dataset lines to jobs."""
+
+import json
+import logging
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+from nemo_gym.prompt import PromptConfig, apply_prompt_to_row
+from nemo_gym.rollouts.plan import InputRowsError, PlanOptions, plan, read_lines
+
+
+def row(agent: str | None = "a", **fields):
+    made = {"responses_create_params": {"input": "hi"}, **fields}
+    return {**made, "agent_ref": {"type": "responses_api_agents", "name": agent}} if agent else made
+
+
+def lines_of(*rows):
+    return [(number, orjson.dumps(item) + b"\n") for number, item in enumerate(rows, start=1)]
+
+
+def planned(*rows, **options):
+    return list(plan(lines_of(*rows), PlanOptions(**options), source="rows.jsonl"))
+
+
+def keys(jobs):
+    return [(job.key.task, job.key.rollout) for job in jobs]
+
+
+def test_repeats_of_a_row_stand_together():
+    """Row-major order keeps a group's rollouts close in time, and is what stored runs have."""
+    jobs = planned(row(x=1), row(x=2), repeats=2)
+
+    assert keys(jobs) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [job.row["x"] for job in jobs] == [1, 1, 2, 2]
+    assert [(job.row["_ng_task_index"], job.row["_ng_rollout_index"]) for job in jobs] == keys(jobs)
+
+
+def test_identical_lines_share_a_task():
+    """Collating with `num_repeats` duplicates lines; the copies are rollouts of one task, numbered on."""
+    jobs = planned(row(x=1), row(x=2), row(x=1), repeats=2)
+
+    assert keys(jobs) == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3)]
+
+
+def test_a_task_is_numbered_by_its_first_line():
+    assert keys(planned(row(x=1), row(x=1), row(x=2))) == [(0, 0), (0, 1), (2, 0)]
+
+
+def test_a_task_number_of_the_rows_own_is_kept():
+    """Shards of one dataset are scored together only if they agree on numbers."""
+    jobs = planned(row(_ng_task_index=70), row(_ng_task_index=70, x=2), row(_ng_task_index=1), row(), repeats=1)
+
+    assert keys(jobs) == [(70, 0), (70, 1), (1, 0), (3, 0)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(0, 12))), max_size=12), st.integers(1, 3))
+@settings(max_examples=100, deadline=None)
+def test_no_two_jobs_have_the_same_key(contents, repeats):
+    """Resume, capture files and groups all go by the key."""
+    rows = [row(x=x, **({} if task is None else {"_ng_task_index": task})) for x, task in contents]
+
+    jobs = planned(*rows, repeats=repeats)
+
+    assert len(set(keys(jobs))) == len(jobs) == len(rows) * repeats
+
+
+def test_repeats_can_differ_by_agent(caplog):
+    with caplog.at_level(logging.WARNING, logger="nemo_gym.rollouts"):
+        jobs = planned(row("a"), row("b"), row("c"), repeats={"a": 3, "_default": 1, "zeta": 2})
+
+    assert [job.agent for job in jobs] == ["a", "a", "a", "b", "c"]
+    assert "agents that no row uses: zeta" in caplog.text
+
+
+def test_agents_without_a_repeat_count_are_all_named():
+    with pytest.raises(ValueError, match=r"'b'.*line 2.*'c'.*line 3"):
+        planned(row("a"), row("b"), row("c"), repeats={"a": 3})
+
+
+def test_the_agent_of_the_run_does_not_override_the_rows():
+    jobs = planned(row("a"), row(None), agent_name="b")
+
+    assert [job.agent for job in jobs] == ["a", "b"]
+    assert jobs[1].row["agent_ref"] == {"type": "responses_api_agents", "name": "b"}
+
+
+def test_rows_without_an_agent_are_listed_by_line():
+    """One look at the message must be enough to fix the file."""
+    with pytest.raises(InputRowsError) as caught:
+        planned(row("a"), row(None), row("a"), row(None))
+
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, ConfigError)
+    assert "rows.jsonl" in str(caught.value)
+    assert "2 rows: line 2, 4" in str(caught.value)
+
+
+def test_a_thousand_bad_rows_make_a_short_message():
+    with pytest.raises(InputRowsError, match=r"1000 rows: line 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …") as caught:
+        planned(*[row(None)] * 1000)
+
+    assert len(str(caught.value)) < 300
+
+
+def test_all_kinds_of_problems_are_reported_together():
+    with pytest.raises(InputRowsError, match=r"responses_create_params.*line 1.*agent_ref.*line 2"):
+        planned({"agent_ref": {"name": "a"}}, row(None))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"{", "is not JSON"),
+        (b"[1]", "not a JSON object but list"),
+        (b'{"a": NaN}', "is not JSON"),
+        (b"\xff", "not JSON"),
+    ],
+)
+def test_a_line_that_is_no_row_is_named(line, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        list(plan([(1, orjson.dumps(row())), (7, line)], PlanOptions(), source="rows.jsonl"))
+
+    assert caught.value.where == "rows.jsonl:7"
+
+
+def test_overrides_win_and_are_shallow():
+    jobs = planned(
+        {
+            **row(),
+            "responses_create_params": {"input": "hi", "reasoning": {"effort": "low", "summary": "x"}, "top_p": 1},
+        },
+        overrides={"reasoning": {"effort": "high"}, "temperature": 0.5},
+    )
+
+    assert jobs[0].row["responses_create_params"] == {
+        "input": "hi",
+        "reasoning": {"effort": "high"},
+        "top_p": 1,
+        "temperature": 0.5,
+    }
+
+
+def test_seeds_count_rollouts_and_leave_the_rest_of_the_extra_body():
+    given_body = json.dumps({"top_k": 4})
+    params = {"input": "hi", "metadata": {"a": "b", "extra_body": given_body}}
+
+    jobs = planned({**row(), "responses_create_params": params}, row(), repeats=2, add_seed=True)
+
+    metadata = [job.row["responses_create_params"]["metadata"] for job in jobs]
+    assert [json.loads(item["extra_body"]) for item in metadata] == [
+        {"top_k": 4, "seed": 0},
+        {"top_k": 4, "seed": 1},
+        {"seed": 0},
+        {"seed": 1},
+    ]
+    assert metadata[0]["a"] == "b"
+
+
+def test_an_extra_body_that_is_no_object_is_named():
+    params = {"input": "hi", "metadata": {"extra_body": "[1]"}}
+
+    with pytest.raises(InputRowsError, match="extra_body is not a JSON object") as caught:
+        planned({**row(), "responses_create_params": params}, add_seed=True)
+
+    assert caught.value.where == "rows.jsonl:1"
+
+
+def test_other_fields_pass_untouched_and_skills_are_stamped():
+    job = planned(row(verifier_metadata={"n": [1]}, _ng_rollout_id="mine"), skills_ref={"hash": "abc"})[0]
+
+    assert job.row["verifier_metadata"] == {"n": [1]}
+    assert job.row["_ng_rollout_id"] == "mine"
+    assert job.row["skills_ref"] == {"hash": "abc"}
+
+
+def prompt(template="Q: {q}"):
+    config = PromptConfig(user=template)
+    return lambda item, where: apply_prompt_to_row(item, config, where=where)
+
+
+def test_a_prompt_builds_the_input():
+    bare = {"q": "why?", "agent_ref": {"name": "a"}}
+
+    jobs = planned(bare, {**bare, "responses_create_params": {"top_p": 0.5}}, fill_prompt=prompt())
+
+    assert jobs[0].row["responses_create_params"] == {"input": [{"role": "user", "content": "Q: why?"}]}
+    assert jobs[1].row["responses_create_params"]["top_p"] == 0.5
+
+
+def test_a_prompt_does_not_replace_an_input():
+    with pytest.raises(InputRowsError, match=r"input' is there already.*line 2"):
+        planned({"q": 1, "agent_ref": {"name": "a"}}, row(q=1), fill_prompt=prompt())
+
+
+def test_a_field_the_prompt_lacks_is_named_with_its_line():
+    with pytest.raises(KeyError, match=r"rows.jsonl:1.*'q'"):
+        planned({"agent_ref": {"name": "a"}}, fill_prompt=prompt())
+
+
+def test_lines_are_read_up_to_the_limit_and_blank_ones_do_not_count(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"a":1}\n\n{"a":2}\n   \n{"a":3}')
+
+    assert [number for number, _ in read_lines(path)] == [1, 3, 5]
+    assert [number for number, _ in read_lines(path, 2)] == [1, 3]
+    assert [number for number, _ in read_lines(path, 0)] == [1, 3, 5]
+
+
+def test_an_input_that_is_not_there_is_a_configuration_error(tmp_path):
+    with pytest.raises(ConfigPathNotFoundError, match=r"nowhere\.jsonl"):
+        list(read_lines(tmp_path / "nowhere.jsonl"))
+
+
+def test_jobs_are_planned_as_they_are_taken():
+    """A dataset larger than memory must be possible."""
+    taken = []
+
+    def endless():
+        number = 0
+        while True:
+            number += 1
+            taken.append(number)
+            yield number, orjson.dumps(row(x=number))
+
+    jobs = plan(endless(), PlanOptions(), source="endless")
+
+    assert keys([next(jobs), next(jobs)]) == [(0, 0), (1, 0)]
+    assert taken == [1, 2]
+
+
+@pytest.mark.parametrize("number", [-1, "3", 1.5, True])
+def test_a_task_number_that_is_none_is_refused(number):
+    with pytest.raises(InputRowsError, match="_ng_task_index must be a whole number") as caught:
+        planned(row(_ng_task_index=number))
+
+    assert caught.value.where == "rows.jsonl:1"

@@ -1,0 +1,58 @@
+"""Outputs of several runs as one."""
+
+import orjson
+import pytest
+
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+from nemo_gym.rollouts.shards import find_shards, merged
+
+
+def write(path, *places, tail=b""):
+    rows = [{"_ng_task_index": task, "_ng_rollout_index": rollout, "from": path.name} for task, rollout in places]
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows) + tail)
+
+
+def test_shards_are_found_once_and_sidecars_are_not_shards(tmp_path):
+    """A glob like `*.jsonl` also matches failures, inputs and the merged file of last time."""
+    for name in ("b.jsonl", "a.jsonl", "a_failures.jsonl", "a_materialized_inputs.jsonl", "out.jsonl"):
+        (tmp_path / name).write_text("")
+
+    found = find_shards(f"{tmp_path}/*.jsonl, {tmp_path}/a.jsonl", output=tmp_path / "out.jsonl")
+
+    assert [path.name for path in found] == ["a.jsonl", "b.jsonl"]
+
+
+def test_a_pattern_that_matches_nothing_is_an_error(tmp_path):
+    with pytest.raises(ConfigPathNotFoundError, match=r"no rollouts match"):
+        find_shards(f"{tmp_path}/*.jsonl", output=tmp_path / "out.jsonl")
+
+
+def test_records_of_all_shards_come_sorted(tmp_path):
+    write(tmp_path / "a", (2, 0), (0, 1), tail=b'{"_ng_task_index": 7, "torn')
+    write(tmp_path / "b", (1, 0), (0, 0))
+
+    rows = list(merged([tmp_path / "a", tmp_path / "b"]))
+
+    assert [(row["_ng_task_index"], row["_ng_rollout_index"], row["from"]) for row in rows] == [
+        (0, 0, "b"),
+        (0, 1, "a"),
+        (1, 0, "b"),
+        (2, 0, "a"),
+    ]
+
+
+def test_the_same_rollout_in_two_shards_is_refused(tmp_path):
+    """Counting it twice would weigh its task double."""
+    write(tmp_path / "a", (0, 0))
+    write(tmp_path / "b", (0, 0))
+
+    with pytest.raises(ConfigError, match="task 0, rollout 0 is there twice"):
+        list(merged([tmp_path / "a", tmp_path / "b"]))
+
+
+@pytest.mark.parametrize("line", [b"[]\n", b"{}\n", b"nonsense\n"])
+def test_a_line_that_is_no_rollout_is_refused(tmp_path, line):
+    (tmp_path / "a").write_bytes(line)
+
+    with pytest.raises(ConfigError, match="not a rollout"):
+        list(merged([tmp_path / "a"]))

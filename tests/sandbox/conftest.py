@@ -1,0 +1,39 @@
+"""Engines for the sandbox tests: no container daemon is needed."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def _engines() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sandbox_engines", Path(__file__).with_name("engines.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def docker(tmp_path):
+    return _engines().fake_docker(tmp_path)
+
+
+@pytest.fixture
+def apptainer(tmp_path):
+    return _engines().fake_apptainer(tmp_path)
+
+
+@pytest.fixture
+def is_alive():
+    """Whether a process still runs; one that ended and was not yet reaped does not."""
+
+    def alive(pid: int) -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except FileNotFoundError:
+            return False
+
+    return alive
