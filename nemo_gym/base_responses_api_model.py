@@ -32,7 +32,6 @@ from nemo_gym.capture.store import (
     merge_model_call_capture_into_record,
     read_model_call_records,
 )
-from nemo_gym.capture.upstream import NoteUpstreamStatus, TellUpstreamStatus
 from nemo_gym.config.secrets import redact_text
 from nemo_gym.config_types import BaseRunServerInstanceConfig
 from nemo_gym.errors import ConversionError
@@ -67,7 +66,7 @@ class _CaptureMiddleware:
         inner = app
         if store is not None:
             inner = CaptureMiddleware(app, store, rollout_id=current_rollout_id, model_ref=model_ref)
-        self.app = NoteUpstreamStatus(RolloutContextMiddleware(inner))
+        self.app = RolloutContextMiddleware(inner)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.app(scope, receive, send)
@@ -138,11 +137,6 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         app.post("/v1/responses", response_model=NeMoGymResponse)(answer_responses)
         app.post("/v1/messages", response_model=None)(answer_messages)
         return app
-
-    def setup_exception_middleware(self, app: FastAPI) -> None:
-        """Failures as JSON, as everywhere; a provider's refusal also tells the provider's status."""
-        super().setup_exception_middleware(app)
-        app.add_middleware(TellUpstreamStatus)
 
     @abstractmethod
     async def chat_completions(

@@ -18,7 +18,7 @@ from nemo_gym.capture.record import (
     category_of_exception,
 )
 from nemo_gym.capture.store import CaptureStore
-from nemo_gym.capture.upstream import UPSTREAM_STATUS_HEADER
+from nemo_gym.net.status import UPSTREAM_STATUS_HEADER
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -133,7 +133,7 @@ class _Call:
     async def _sending(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = {name.lower(): value for name, value in message.get("headers", [])}
-            upstream = headers.get(UPSTREAM_STATUS_HEADER, b"")
+            upstream = headers.get(UPSTREAM_STATUS_HEADER.encode("ascii"), b"")
             self._status = int(upstream) if upstream.isdigit() else message["status"]
             self._streamed = headers.get(b"content-type", b"").startswith(b"text/event-stream")
         elif message["type"] == "http.response.body":

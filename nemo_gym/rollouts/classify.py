@@ -14,7 +14,7 @@ from nemo_gym.errors import (
     RolloutFailed,
     ServerUnreachable,
 )
-from nemo_gym.net.status import FAILED_HEADER
+from nemo_gym.net.status import ERROR_HEADER, FAILED_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.rollouts.outcome import Failure, FailureKind, Phase
 
 TypeOf = Callable[[str], str | None]
@@ -31,6 +31,8 @@ _KIND_OF_PHASE = {
     Phase.AGENT: FailureKind.AGENT_ERROR,
 }
 _TIMEOUT_STATUS = frozenset({408, 504})
+_UNREACHABLE = frozenset({ServerUnreachable.__name__, CircuitOpen.__name__})
+_BAD_REPLY = frozenset({"ValidationError", "ConversionError", "JSONDecodeError"})
 
 
 def failure_of(error: Exception, agent: str, type_of: TypeOf) -> Failure:
@@ -58,15 +60,20 @@ def _of_status(error: ClientResponseError, agent: str, type_of: TypeOf) -> Failu
     phase = _PHASE_OF_TYPE.get(type_of(whom) or "", Phase.AGENT)
     said = _said(error)
     message = f"/run of {agent} answered {error.status}" + (f": {said}" if said else "")
-    if error.status == 429:
+    upstream = headers.get(UPSTREAM_STATUS_HEADER, "")
+    status = int(upstream) if upstream.isdecimal() else error.status
+    cause = headers.get(ERROR_HEADER)
+    if status == 429:
         return Failure(FailureKind.RATE_LIMITED, phase, message, whom)
-    if error.status in _TIMEOUT_STATUS:
+    if status in _TIMEOUT_STATUS or cause == DeadlineExceeded.__name__:
         return Failure(FailureKind.TIMEOUT, phase, message, whom)
-    if ServerUnreachable.__name__ in said or CircuitOpen.__name__ in said:
+    if cause in _UNREACHABLE:
         died = FailureKind.MODEL_UNREACHABLE if phase is Phase.MODEL else FailureKind.SERVER_DIED
         return Failure(died, phase, message, whom)
-    # A request the agent itself refused (422 for a malformed row) would be refused again.
-    return Failure(_KIND_OF_PHASE[phase], phase, message, whom, retryable=error.status >= 500)
+    if phase is Phase.MODEL and cause in _BAD_REPLY:
+        return Failure(FailureKind.MODEL_BAD_REPLY, phase, message, whom)
+    # What was refused as wrong (422 for a malformed row, 401 for a key) would be refused again.
+    return Failure(_KIND_OF_PHASE[phase], phase, message, whom, retryable=status >= 500)
 
 
 def _of_rollout_failed(error: RolloutFailed, agent: str) -> Failure:

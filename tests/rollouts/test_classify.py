@@ -7,15 +7,18 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from nemo_gym.errors import AgentFailed, CircuitOpen, DeadlineExceeded, EnvFailed, ModelFailed, ServerUnreachable
-from nemo_gym.net.status import FAILED_HEADER
+from nemo_gym.net.status import ERROR_HEADER, FAILED_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.rollouts.classify import failure_of
 
 TYPES = {"m": "responses_api_models", "r": "resources_servers", "a": "responses_api_agents"}
 
 
-def status_error(status: int, body: object = "", whom: str | None = None) -> ClientResponseError:
+def status_error(
+    status: int, body: object = "", whom: str | None = None, cause: str | None = None, upstream: int | None = None
+) -> ClientResponseError:
+    told = {FAILED_HEADER: whom, ERROR_HEADER: cause, UPSTREAM_STATUS_HEADER: upstream and str(upstream)}
     info = RequestInfo(URL("http://h:1/run"), "POST", CIMultiDictProxy(CIMultiDict()), URL("http://h:1/run"))
-    error = ClientResponseError(info, (), status=status, headers=CIMultiDict({FAILED_HEADER: whom} if whom else {}))
+    error = ClientResponseError(info, (), status=status, headers=CIMultiDict({k: v for k, v in told.items() if v}))
     error.response_content = orjson.dumps(body)
     return error
 
@@ -39,8 +42,14 @@ def classified(error):
         (status_error(500, "boom"), ("agent_error", "agent", "a", True)),
         (status_error(500, "boom", whom="r"), ("verifier_error", "environment", "r", True)),
         (status_error(500, "boom", whom="m"), ("model_refused", "model", "m", True)),
-        (status_error(500, "ServerUnreachable('x')", whom="m"), ("model_unreachable", "model", "m", True)),
-        (status_error(500, "ServerUnreachable('x')", whom="r"), ("server_died", "environment", "r", True)),
+        (status_error(500, whom="m", cause="ServerUnreachable"), ("model_unreachable", "model", "m", True)),
+        (status_error(500, whom="m", cause="CircuitOpen"), ("model_unreachable", "model", "m", True)),
+        (status_error(500, whom="r", cause="ServerUnreachable"), ("server_died", "environment", "r", True)),
+        (status_error(500, "ServerUnreachable", whom="r"), ("verifier_error", "environment", "r", True)),
+        (status_error(500, whom="m", cause="ValidationError"), ("model_bad_reply", "model", "m", True)),
+        (status_error(500, whom="m", upstream=429), ("rate_limited", "model", "m", True)),
+        (status_error(500, whom="m", upstream=401), ("model_refused", "model", "m", False)),
+        (status_error(500, whom="m", upstream=504), ("timeout", "model", "m", True)),
         (status_error(504, "late", whom="m"), ("timeout", "model", "m", True)),
         (status_error(429), ("rate_limited", "agent", "a", True)),
         (status_error(422, {"detail": []}), ("agent_error", "agent", "a", False)),
