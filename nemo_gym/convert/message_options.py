@@ -1,0 +1,136 @@
+"""Request options — everything but the conversation — Responses ↔ Anthropic Messages."""
+
+from typing import Any
+
+from nemo_gym.convert.shapes import (
+    MESSAGES,
+    RESPONSES,
+    Json,
+    as_dict,
+    dict_at,
+    each_dict,
+    optional_list_at,
+    text_at,
+    unsayable,
+)
+from nemo_gym.errors import ConversionError
+
+_FROM_MESSAGES = {"model": "model", "max_tokens": "max_output_tokens", "temperature": "temperature", "top_p": "top_p"}
+_SAID = frozenset({*_FROM_MESSAGES, "messages", "system", "tools", "tool_choice", "stream"})
+_CHOICES = {"auto": "auto", "none": "none", "any": "required"}
+_NO_PARAMETERS: Json = {"type": "object", "properties": {}}
+
+
+def options_from_messages(body: Json) -> Json:
+    """A Messages request's options in Responses form."""
+    params = {name: body[key] for key, name in _FROM_MESSAGES.items() if body.get(key) is not None}
+    tools = optional_list_at(body, "tools", "request")
+    if tools:
+        params["tools"] = [_tool_from_messages(tool, where) for tool, where in each_dict(tools, "tools")]
+    if body.get("tool_choice") is not None:
+        choice = dict_at(body, "tool_choice", "request")
+        params["tool_choice"] = _choice_from_messages(choice)
+        if choice.get("disable_parallel_tool_use"):
+            params["parallel_tool_calls"] = False
+    return params
+
+
+def options_to_messages(params: Json) -> Json:
+    """A Responses request's options in Messages form."""
+    options: Json = {key: params[key] for key in ("temperature", "top_p") if params.get(key) is not None}
+    if params.get("user") is not None:
+        options["metadata"] = {"user_id": params["user"]}
+    _text_to_messages(params, options)
+    tools = optional_list_at(params, "tools", "request")
+    choice = params.get("tool_choice")
+    if not tools:
+        if choice not in (None, "auto", "none"):
+            raise ConversionError(
+                "a tool call is required but there are no tools", where="tool_choice", fix="give tools"
+            )
+        return options
+    options["tools"] = [_tool_to_messages(tool, where) for tool, where in each_dict(tools, "tools")]
+    if choice is not None or params.get("parallel_tool_calls") is False:
+        options["tool_choice"] = _choice_to_messages("auto" if choice is None else choice)
+        if params.get("parallel_tool_calls") is False and options["tool_choice"]["type"] != "none":
+            options["tool_choice"]["disable_parallel_tool_use"] = True
+    return options
+
+
+def unsaid_of_messages(body: Json) -> list[str]:
+    """Options of a Messages request the Responses API has no word for; they are not sent on."""
+    return [key for key, value in body.items() if key not in _SAID and value not in (None, [], {})]
+
+
+def unsaid_in_messages(params: Json) -> list[str]:
+    """Options of a Responses request that only ask for extras the Messages API has no word for; they are not sent."""
+    keys = ("include", "max_tool_calls", "metadata", "reasoning", "service_tier", "store", "top_logprobs")
+    unsaid = [key for key in keys if params.get(key)]
+    return [*unsaid, "truncation"] if params.get("truncation") not in (None, "disabled") else unsaid
+
+
+def thinking_option(thinking: Any, budget: int | None) -> Json | None:
+    """The `thinking` field: a ready object, one of Anthropic's words for it, or just yes."""
+    if thinking is None or thinking is False:
+        return None
+    if isinstance(thinking, dict):
+        return thinking
+    kind = "enabled" if thinking is True else str(thinking)
+    if kind == "enabled" and budget is not None:
+        return {"type": kind, "budget_tokens": budget}
+    return {"type": kind}
+
+
+def _text_to_messages(params: Json, options: Json) -> None:
+    text = params.get("text")
+    form = as_dict(text, "text").get("format") if text is not None else None
+    if form is None:
+        return
+    kind = text_at(as_dict(form, "text.format"), "type", "text.format")
+    if kind == "json_schema":
+        schema = dict_at(form, "schema", "text.format")
+        options["output_config"] = {"format": {"type": kind, "schema": schema}}
+    elif kind != "text":
+        raise unsayable(kind, f"{MESSAGES} as an output format", "text.format", fix="give a json_schema")
+
+
+def _tool_from_messages(tool: Json, where: str) -> Json:
+    if tool.get("type") not in (None, "custom"):
+        raise unsayable(tool["type"], f"{RESPONSES} as a tool", where, fix="give tools with an input_schema only")
+    function: Json = {"type": "function", "name": text_at(tool, "name", where)}
+    if tool.get("description") is not None:
+        function["description"] = text_at(tool, "description", where)
+    return {**function, "parameters": dict_at(tool, "input_schema", where), "strict": tool.get("strict") is True}
+
+
+def _tool_to_messages(tool: Json, where: str) -> Json:
+    kind = text_at(tool, "type", where)
+    if kind != "function":
+        raise unsayable(f"{kind} tool", MESSAGES, where, fix="give function tools only")
+    said: Json = {"name": text_at(tool, "name", where)}
+    if tool.get("description") is not None:
+        said["description"] = text_at(tool, "description", where)
+    if tool.get("parameters") is not None:
+        said["input_schema"] = dict_at(tool, "parameters", where)
+    else:
+        said["input_schema"] = dict(_NO_PARAMETERS)
+    return said | {"strict": True} if tool.get("strict") is True else said
+
+
+def _choice_from_messages(choice: Json) -> Any:
+    kind = text_at(choice, "type", "tool_choice")
+    if kind == "tool":
+        return {"type": "function", "name": text_at(choice, "name", "tool_choice")}
+    if kind not in _CHOICES:
+        raise unsayable(kind, f"{RESPONSES} as a tool_choice", "tool_choice")
+    return _CHOICES[kind]
+
+
+def _choice_to_messages(choice: Any) -> Json:
+    if isinstance(choice, str):
+        for kind, said in _CHOICES.items():
+            if said == choice:
+                return {"type": kind}
+    elif as_dict(choice, "tool_choice").get("type") == "function":
+        return {"type": "tool", "name": text_at(choice, "name", "tool_choice")}
+    raise unsayable(choice, f"{MESSAGES} as a tool_choice", "tool_choice")

@@ -1,0 +1,203 @@
+"""Responses API ↔ Anthropic Messages, requests and results, as plain dicts.
+
+Both roles: a Messages client talking to a Responses model (`responses_request`, `message_from_response`) and a
+Responses client talking to a Messages model (`messages_request`, `response_from_message`).
+"""
+
+from typing import Any
+
+from nemo_gym.convert.chat_options import NEEDS_SERVER_STATE
+from nemo_gym.convert.chat_turns import item_kind
+from nemo_gym.convert.message_blocks import (
+    assistant_blocks,
+    items_from_assistant,
+    items_from_user,
+    joined_text,
+    output_message,
+    tool_result_block,
+    user_blocks,
+)
+from nemo_gym.convert.message_options import options_from_messages, options_to_messages, thinking_option
+from nemo_gym.convert.responses_chat import ECHOED
+from nemo_gym.convert.shapes import (
+    MESSAGES,
+    RESPONSES,
+    Json,
+    NewId,
+    as_dict,
+    dict_at,
+    each_dict,
+    optional_text_at,
+    text_at,
+    unsayable,
+)
+from nemo_gym.convert.usage import usage_from_message, usage_to_message
+
+_INCOMPLETE = {
+    "max_tokens": "max_output_tokens",
+    "model_context_window_exceeded": "max_output_tokens",
+    "refusal": "content_filter",
+}
+_COMPLETED = (None, "end_turn", "stop_sequence", "tool_use")
+
+
+def responses_request(body: Json, *, new_id: NewId) -> Json:
+    """The Responses request that asks what a Messages request asks.
+
+    Options the Responses API has no word for (`unsaid_of_messages`) are not in it.
+    """
+    body = as_dict(body, "request")
+    params = options_from_messages(body)
+    if body.get("system") is not None:
+        params["instructions"] = joined_text(body["system"], "system")
+    items: list[Json] = []
+    for message, where in each_dict(body.get("messages"), "messages"):
+        role = text_at(message, "role", where)
+        if role == "user":
+            items += items_from_user(message.get("content"), where)
+        elif role == "assistant":
+            items += items_from_assistant(message.get("content"), where, new_id=new_id)
+        elif role == "system":
+            text = joined_text(message.get("content"), f"{where}.content")
+            items.append({"type": "message", "role": role, "content": text})
+        else:
+            raise unsayable(role, f"{RESPONSES} as the role of a message", where)
+    return {"input": items, **params}
+
+
+def message_from_response(response: Json, *, model: str, new_id: NewId) -> Json:
+    """A finished response as the message a Messages client gets; token ids stay behind."""
+    response = as_dict(response, "response")
+    content: list[Json] = []
+    refused = False
+    for item, where in each_dict(response.get("output"), "output"):
+        kind = item_kind(item, where)
+        if kind == "message" and item.get("role", "assistant") != "assistant":
+            raise unsayable(item["role"], f"{MESSAGES} as the role of a model", where)
+        content += [_as_thinking(block) for block in assistant_blocks(item, kind, where)]
+        refused = refused or _is_refusal(item)
+    return {
+        "id": new_id("msg"),
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": content,
+        "stop_reason": _stop_reason(response, content, refused),
+        "stop_sequence": None,
+        "usage": usage_to_message(response.get("usage")),
+    }
+
+
+def messages_request(
+    params: Json, *, model: str, max_tokens: int, thinking: Any = None, thinking_budget_tokens: int | None = None
+) -> Json:
+    """The Messages request that asks what a Responses request asks.
+
+    `max_tokens` is the limit when the request gives none: the Messages API insists on one.
+    """
+    params = as_dict(params, "request")
+    for key in NEEDS_SERVER_STATE:
+        if params.get(key):
+            raise unsayable(key, MESSAGES, key)
+    limit = params.get("max_output_tokens")
+    request: Json = {"model": model, "max_tokens": max_tokens if limit is None else limit}
+    system, messages = _conversation(params)
+    if system:
+        request["system"] = "\n\n".join(system)
+    request["messages"] = messages
+    request |= options_to_messages(params)
+    option = thinking_option(thinking, thinking_budget_tokens)
+    if option is not None:
+        request["thinking"] = option
+    return request
+
+
+def response_from_message(params: Json, message: Json, *, model: str, now: int, new_id: NewId) -> Json:
+    """A Messages answer as the response to the Responses request `params`, whose options it repeats."""
+    params, message = as_dict(params, "request"), as_dict(message, "message")
+    output = items_from_assistant(message.get("content"), "message", new_id=new_id, redacted=True)
+    stop = message.get("stop_reason")
+    if stop not in _COMPLETED and (not isinstance(stop, str) or stop not in _INCOMPLETE):
+        raise unsayable(stop, f"{RESPONSES} as the end of an answer", "stop_reason")
+    reason = _INCOMPLETE.get(stop) if stop is not None else None
+    response = {
+        "id": new_id("resp"),
+        "object": "response",
+        "created_at": now,
+        "model": model,
+        "output": output or [output_message([""], new_id)],
+        "status": "incomplete" if reason else "completed",
+        "incomplete_details": {"reason": reason} if reason else None,
+        "error": None,
+        "usage": usage_from_message(message.get("usage")),
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+    return response | {key: params[key] for key in ECHOED if params.get(key) is not None}
+
+
+def _conversation(params: Json) -> tuple[list[str], list[Json]]:
+    """The system texts that open a request, and its messages; neighbours of one role are one message."""
+    instructions = optional_text_at(params, "instructions", "request")
+    system = [instructions] if instructions else []
+    items = params.get("input")
+    if isinstance(items, str):
+        return system, [{"role": "user", "content": items}]
+    messages: list[Json] = []
+    for item, where in each_dict(items, "input"):
+        kind = item_kind(item, where)
+        if kind == "message" and item.get("role") in ("system", "developer"):
+            if messages:
+                raise unsayable(f"a {item['role']} message inside the conversation", MESSAGES, where)
+            system.append(joined_text(item.get("content"), f"{where}.content"))
+            continue
+        role, blocks = _blocks(item, kind, where)
+        if messages and messages[-1]["role"] == role:
+            messages[-1]["content"] += blocks
+        elif blocks:
+            messages.append({"role": role, "content": blocks})
+    return system, messages
+
+
+def _blocks(item: Json, kind: str, where: str) -> tuple[str, list[Json]]:
+    if kind == "function_call_output":
+        return "user", [tool_result_block(item, where)]
+    if kind == "message":
+        role = text_at(item, "role", where)
+        if role == "user":
+            return role, user_blocks(item.get("content"), f"{where}.content")
+        if role != "assistant":
+            raise unsayable(role, f"{MESSAGES} as a role", where)
+    blocks = assistant_blocks(item, kind, where)
+    if kind == "reasoning" and any(block.get("signature") == "" for block in blocks):
+        raise unsayable("reasoning without a signature", MESSAGES, where, fix="leave reasoning items out of the input")
+    return "assistant", blocks
+
+
+def _as_thinking(block: Json) -> Json:
+    """Reasoning only its maker can read, told as thinking without text: clients send that back unchanged."""
+    if block["type"] != "redacted_thinking":
+        return block
+    return {"type": "thinking", "thinking": "", "signature": block["data"]}
+
+
+def _is_refusal(item: Json) -> bool:
+    content = item.get("content")
+    return isinstance(content, list) and any(
+        isinstance(part, dict) and part.get("type") == "refusal" for part in content
+    )
+
+
+def _stop_reason(response: Json, content: list[Json], refused: bool) -> str:
+    status = response.get("status")
+    if status not in (None, "completed", "incomplete"):
+        raise unsayable(status, f"{MESSAGES} as the end of an answer", "status")
+    reason = dict_at(response, "incomplete_details", "response").get("reason") if status == "incomplete" else None
+    if reason == "max_output_tokens":
+        return "max_tokens"
+    if reason == "content_filter" or refused:
+        return "refusal"
+    if reason is not None:
+        raise unsayable(reason, f"{MESSAGES} as a stop_reason", "incomplete_details.reason")
+    return "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"

@@ -1,0 +1,84 @@
+"""Server-sent events: JSON payloads to bytes and back."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import orjson
+
+from nemo_gym.convert.shapes import Json, as_dict
+from nemo_gym.errors import ConversionError
+
+DONE = b"data: [DONE]\n\n"
+
+
+def encode(payload: Any, event: str | None = None) -> bytes:
+    """One event on the wire."""
+    try:
+        text = orjson.dumps(payload)
+    except TypeError:  # huge integers, half characters: the slow writer copes
+        text = _slow_json(payload)
+    name = f"event: {event}\n".encode() if event else b""
+    return name + b"data: " + text + b"\n\n"
+
+
+def encode_typed(events: Iterable[Json]) -> Iterator[bytes]:
+    """Events that carry their own name in `type`, as both OpenAI's and Anthropic's do."""
+    for event in events:
+        yield encode(event, event["type"])
+
+
+def decode(stream: bytes | Iterable[bytes]) -> Iterator[Json]:
+    """The JSON payloads of a stream, in order, however its bytes were cut; `[DONE]` and comments are skipped.
+
+    Raises:
+        ConversionError: a payload is not a JSON object, or the stream ends inside an event.
+    """
+    data: list[bytes] = []
+    number = 0
+    for line in _lines([stream] if isinstance(stream, bytes) else stream):
+        if line.startswith(b"data:"):
+            data.append(line[5:].removeprefix(b" "))
+        elif not line and data:
+            payload, data = b"\n".join(data), []
+            if payload.strip() != b"[DONE]":
+                yield _payload(payload, f"event {number}")
+            number += 1
+    if data and b"\n".join(data).strip() != b"[DONE]":
+        raise ConversionError("the stream ends inside an event", where=f"event {number}")
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    rest: list[bytes] = []
+    for chunk in chunks:
+        head, *lines = chunk.split(b"\n")
+        rest.append(head)
+        for line in lines:
+            yield b"".join(rest).removesuffix(b"\r")
+            rest = [line]
+    last = b"".join(rest)
+    if last:
+        yield last
+
+
+def _payload(payload: bytes, where: str) -> Json:
+    try:
+        value = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        value = _slow_loads(payload, where)
+    return as_dict(value, where)
+
+
+def _slow_loads(payload: bytes, where: str) -> Any:
+    """What the fast reader refuses but our own writer may have sent: huge integers and half characters."""
+    try:
+        return json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise ConversionError("is not JSON", where=where) from error
+
+
+def _slow_json(payload: Any) -> bytes:
+    try:
+        return json.dumps(payload, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConversionError("is not JSON that can be written down", where="event") from error

@@ -1,0 +1,40 @@
+"""Reasoning written inline: `<think>…</think>` in an assistant message's text."""
+
+import re
+from collections.abc import Callable, Iterable
+
+THINK_TAG_PATTERN = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+
+SplitThoughts = Callable[[str], tuple[list[str], str]]
+"""A message's text -> the thoughts in it, and the text without them."""
+
+
+def wrap_in_think_tags(texts: Iterable[str]) -> str:
+    return "".join(f"<think>{text}</think>" for text in texts)
+
+
+def parse_think_tags(content: str) -> tuple[list[str], str]:
+    """The thoughts in `content`, in order, and what is left of it without them."""
+    if "<think>" not in content:  # the common case, and the pattern scans every character
+        return [], content
+    return THINK_TAG_PATTERN.findall(content), THINK_TAG_PATTERN.sub("", content)
+
+
+def no_thoughts(content: str) -> tuple[list[str], str]:
+    """For models whose text is never searched for thoughts."""
+    return [], content
+
+
+def outside_think_tags(content: str, tokens: list[str]) -> list[int]:
+    """Indices of the `tokens` that spell text outside the thoughts; all of them if they do not spell `content`."""
+    spans = [found.span() for found in THINK_TAG_PATTERN.finditer(content)]
+    if not spans or "".join(tokens) != content:
+        return list(range(len(tokens)))
+    kept, start, span = [], 0, 0
+    for index, token in enumerate(tokens):
+        while span < len(spans) and start >= spans[span][1]:
+            span += 1
+        if span == len(spans) or start + len(token) <= spans[span][0]:
+            kept.append(index)
+        start += len(token)
+    return kept

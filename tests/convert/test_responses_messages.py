@@ -1,0 +1,504 @@
+"""Responses ↔ Anthropic Messages: case by case, and the laws."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_gym.convert.message_options import thinking_option, unsaid_in_messages, unsaid_of_messages
+from nemo_gym.convert.responses_messages import (
+    message_from_response,
+    messages_request,
+    response_from_message,
+    responses_request,
+)
+from nemo_gym.errors import ConversionError
+
+Json = dict[str, Any]
+law = settings(max_examples=100, deadline=None)
+
+
+def same_id(prefix: str) -> str:
+    return f"{prefix}_0"
+
+
+def asked(*messages: Json, **options: Any) -> Json:
+    return responses_request({"messages": list(messages), **options}, new_id=same_id)
+
+
+def answered(*output: Json, **fields: Any) -> Json:
+    response = {"output": list(output), "status": "completed", **fields}
+    return message_from_response(response, model="claude", new_id=same_id)
+
+
+def said(*texts: str) -> Json:
+    content = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
+    return {"type": "message", "id": "msg_0", "role": "assistant", "status": "completed", "content": content}
+
+
+def called(arguments: str = "{}") -> Json:
+    return {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments, "status": "completed"}
+
+
+PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+PNG_PART = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto"}
+
+
+def test_a_messages_request_becomes_a_responses_request() -> None:
+    params = asked(
+        {"role": "user", "content": "hi"},
+        model="m",
+        max_tokens=9,
+        temperature=0.5,
+        top_p=0.9,
+        stream=True,
+        system=[{"type": "text", "text": "a"}, {"type": "text", "text": "b", "cache_control": {}}],
+        tools=[{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+    )
+
+    assert params == {
+        "input": [{"type": "message", "role": "user", "content": "hi"}],
+        "model": "m",
+        "max_output_tokens": 9,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "instructions": "a\nb",
+        "tools": [
+            {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": False}
+        ],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "meant"),
+    [
+        ({"type": "auto"}, "auto"),
+        ({"type": "none"}, "none"),
+        ({"type": "any"}, "required"),
+        ({"type": "tool", "name": "f"}, {"type": "function", "name": "f"}),
+    ],
+)
+def test_tool_choices_have_their_counterpart(choice: Json, meant: Any) -> None:
+    assert asked(tool_choice=choice)["tool_choice"] == meant
+
+
+def test_text_and_images_share_a_message_and_tool_results_stand_alone() -> None:
+    """The order of what the user says and what the tools answer is the order the model sees."""
+    content = [
+        {"type": "text", "text": "look"},
+        PNG,
+        {
+            "type": "tool_result",
+            "tool_use_id": "c",
+            "content": [{"type": "text", "text": "1"}, {"type": "text", "text": "2"}],
+        },
+        {"type": "text", "text": "and?"},
+    ]
+
+    assert asked({"role": "user", "content": content})["input"] == [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "look"}, PNG_PART]},
+        {"type": "function_call_output", "call_id": "c", "output": "1\n2"},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "and?"}]},
+    ]
+
+
+def test_a_tool_result_with_a_picture_keeps_it() -> None:
+    """Coding agents read screenshots through their tools."""
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "see"}, PNG]}
+
+    assert asked({"role": "user", "content": [result]})["input"][0]["output"] == [
+        {"type": "input_text", "text": "see"},
+        PNG_PART,
+    ]
+
+
+def test_an_assistant_message_becomes_reasoning_text_and_calls() -> None:
+    content = [
+        {"type": "thinking", "thinking": "hm", "signature": "s"},
+        {"type": "text", "text": "ok"},
+        {"type": "tool_use", "id": "c", "name": "f", "input": {"a": "é"}},
+    ]
+
+    assert asked({"role": "assistant", "content": content})["input"] == [
+        {
+            "type": "reasoning",
+            "id": "rs_0",
+            "summary": [{"type": "summary_text", "text": "hm"}],
+            "encrypted_content": "s",
+        },
+        said("ok"),
+        called('{"a": "é"}'),
+    ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "document"}]},
+        {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "http://x"}}]},
+        {"role": "user", "content": [{"type": "image", "source": {**PNG["source"], "media_type": "image/tiff"}}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "search_result"}]}],
+        },
+        {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]},
+        {"role": "assistant", "content": [{"type": "server_tool_use"}]},
+        {"role": "assistant", "content": [PNG]},
+    ],
+)
+def test_blocks_our_models_cannot_take_are_refused_with_their_place(message: Json) -> None:
+    with pytest.raises(NotImplementedError, match=r"messages\[0\].content\[0\].*cannot be said"):
+        asked(message)
+
+
+def test_a_system_message_inside_the_conversation_stays_where_it_is() -> None:
+    message = {"role": "system", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+
+    assert asked(message)["input"] == [{"type": "message", "role": "system", "content": "a\nb"}]
+
+
+def test_arguments_too_deep_to_write_down_are_one_clear_error() -> None:
+    deep: Json = {}
+    for _ in range(20_000):
+        deep = {"a": deep}
+
+    with pytest.raises(ConversionError, match=r"content\[0\].input: is not JSON that can be written down"):
+        asked({"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": deep}]})
+
+
+def test_an_error_about_bottomless_input_can_be_read() -> None:
+    deep: Json = {}
+    for _ in range(20_000):
+        deep = {"a": deep}
+
+    with pytest.raises(ConversionError, match="a deeply nested dict cannot be said"):
+        asked({"role": "user", "content": [{"type": "image", "source": {"type": deep}}]})
+
+
+def test_tools_that_run_at_the_provider_are_refused() -> None:
+    with pytest.raises(ConversionError, match=r"tools\[0\]: 'web_search_20250305' cannot be said"):
+        asked(tools=[{"type": "web_search_20250305", "name": "web_search"}])
+
+
+def test_options_without_a_counterpart_are_listed() -> None:
+    """Clients always send some; they must not stop a rollout, but they must not vanish unseen either."""
+    body = {"messages": [], "thinking": {"type": "adaptive"}, "top_k": 3, "stop_sequences": [], "metadata": None}
+
+    assert unsaid_of_messages(body) == ["thinking", "top_k"]
+    assert unsaid_in_messages({"store": True, "truncation": "auto", "include": []}) == ["store", "truncation"]
+
+
+def test_a_response_becomes_a_message_under_the_requested_name() -> None:
+    reasoning = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]}
+    usage = {"input_tokens": 5, "output_tokens": 3, "total_tokens": 8, "input_tokens_details": {"cached_tokens": None}}
+
+    assert answered(reasoning, said("ok"), called('{"a": 1}'), usage=usage, model="served") == {
+        "id": "msg_0",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude",
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": ""},
+            {"type": "text", "text": "ok"},
+            {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}},
+        ],
+        "stop_reason": "tool_use",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 5, "output_tokens": 3},
+    }
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        ({"output": [said("x")], "status": "completed"}, "end_turn"),
+        ({"output": [called()], "status": "completed"}, "tool_use"),
+        (
+            {"output": [called()], "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}},
+            "max_tokens",
+        ),
+        ({"output": [], "status": "incomplete", "incomplete_details": {"reason": "content_filter"}}, "refusal"),
+        ({"output": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]}, "refusal"),
+    ],
+)
+def test_the_way_a_response_ended_is_the_stop_reason(response: Json, reason: str) -> None:
+    assert message_from_response(response, model="m", new_id=same_id)["stop_reason"] == reason
+
+
+def test_cached_tokens_are_counted_apart() -> None:
+    """Anthropic's input_tokens are only those that were not read from the cache."""
+    usage = {"input_tokens": 5, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 4}}
+
+    assert answered(usage=usage)["usage"] == {"input_tokens": 1, "output_tokens": 3, "cache_read_input_tokens": 4}
+
+
+@pytest.mark.parametrize("arguments", ["{oops", "[1]", "5", '"text"', "null"])
+def test_arguments_that_are_no_object_reach_the_tool_as_they_are(arguments: str) -> None:
+    """A model's malformed call is the model's mistake: the rollout goes on and is graded."""
+    message = answered(called(arguments))
+
+    assert response_from_message({}, message, model="m", now=1, new_id=same_id)["output"] == [called(arguments)]
+
+
+@pytest.mark.parametrize(
+    "output", [{"type": "web_search_call"}, {"role": "user", "content": "x"}, {"type": "function_call_output"}]
+)
+def test_items_that_are_no_part_of_an_answer_are_refused(output: Json) -> None:
+    with pytest.raises(ConversionError, match=r"output\[0\]"):
+        answered(output)
+
+
+def test_a_failed_response_is_no_message() -> None:
+    with pytest.raises(ConversionError, match="'failed' cannot be said"):
+        answered(status="failed")
+
+
+def test_a_responses_request_becomes_a_messages_request() -> None:
+    params = {
+        "instructions": "a",
+        "input": [
+            {"role": "developer", "content": "b"},
+            {"role": "user", "content": "q"},
+            {"type": "reasoning", "id": "r", "summary": [{"text": "hm"}], "encrypted_content": "s"},
+            called('{"x": 1}'),
+            {"type": "function_call_output", "call_id": "c", "output": "42"},
+            {"role": "user", "content": [{"type": "input_text", "text": "so?"}, PNG_PART]},
+        ],
+        "tools": [{"type": "function", "name": "f", "parameters": None, "strict": True}],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+        "temperature": 1.0,
+        "user": "u",
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
+    }
+
+    request = messages_request(params, model="claude", max_tokens=100, thinking=True, thinking_budget_tokens=50)
+
+    assert request == {
+        "model": "claude",
+        "max_tokens": 100,
+        "system": "a\n\nb",
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "q"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "hm", "signature": "s"},
+                    {"type": "tool_use", "id": "c", "name": "f", "input": {"x": 1}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "c", "content": "42"},
+                    {"type": "text", "text": "so?"},
+                    PNG,
+                ],
+            },
+        ],
+        "temperature": 1.0,
+        "metadata": {"user_id": "u"},
+        "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}},
+        "tools": [{"name": "f", "input_schema": {"type": "object", "properties": {}}, "strict": True}],
+        "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+        "thinking": {"type": "enabled", "budget_tokens": 50},
+    }
+
+
+@pytest.mark.parametrize(
+    ("params", "problem"),
+    [
+        ({"input": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}, r"input\[1\].*inside"),
+        ({"input": [{"type": "reasoning", "summary": [{"text": "hm"}]}]}, r"input\[0\].*without a signature"),
+        ({"input": [{"role": "user", "content": [{"type": "input_video", "video_url": "v"}]}]}, "input_video"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "file:x"}]}]}, "image_url"),
+        ({"input": "x", "previous_response_id": "r"}, "previous_response_id"),
+        ({"input": "x", "tools": [{"type": "web_search"}]}, r"tools\[0\].*web_search"),
+        ({"input": "x", "tool_choice": "required"}, "no tools"),
+        ({"input": "x", "text": {"format": {"type": "json_object"}}}, "json_object"),
+    ],
+)
+def test_what_messages_cannot_say_is_named_with_its_place(params: Json, problem: str) -> None:
+    with pytest.raises(ConversionError, match=problem):
+        messages_request(params, model="m", max_tokens=1)
+
+
+@pytest.mark.parametrize(
+    ("thinking", "option"),
+    [
+        (None, None),
+        (False, None),
+        (True, {"type": "enabled", "budget_tokens": 9}),
+        ("adaptive", {"type": "adaptive"}),
+        ({"type": "enabled", "budget_tokens": 1}, {"type": "enabled", "budget_tokens": 1}),
+    ],
+)
+def test_thinking_can_be_asked_for_in_every_way_the_api_knows(thinking: Any, option: Json | None) -> None:
+    assert thinking_option(thinking, 9) == option
+
+
+@pytest.mark.parametrize(
+    ("stop", "status", "details"),
+    [
+        ("end_turn", "completed", None),
+        ("stop_sequence", "completed", None),
+        ("max_tokens", "incomplete", {"reason": "max_output_tokens"}),
+        ("model_context_window_exceeded", "incomplete", {"reason": "max_output_tokens"}),
+        ("refusal", "incomplete", {"reason": "content_filter"}),
+    ],
+)
+def test_the_stop_reason_is_the_status(stop: str, status: str, details: Json | None) -> None:
+    message = {"content": [{"type": "text", "text": "x"}], "stop_reason": stop}
+
+    response = response_from_message({"temperature": 0.2}, message, model="m", now=7, new_id=same_id)
+
+    assert (response["status"], response["incomplete_details"]) == (status, details)
+    assert (response["created_at"], response["temperature"], response["usage"]) == (7, 0.2, None)
+
+
+def test_an_answer_that_goes_on_elsewhere_is_refused() -> None:
+    with pytest.raises(ConversionError, match="pause_turn"):
+        response_from_message({}, {"content": [], "stop_reason": "pause_turn"}, model="m", now=1, new_id=same_id)
+
+
+def test_an_empty_answer_is_an_empty_message() -> None:
+    response = response_from_message({}, {"content": [], "stop_reason": "end_turn"}, model="m", now=1, new_id=same_id)
+
+    assert response["output"] == [said("")]
+
+
+def test_sealed_reasoning_reaches_its_maker_again() -> None:
+    """A Messages model refuses a conversation whose thinking was altered."""
+    blocks = [
+        {"type": "redacted_thinking", "data": "sealed"},
+        {"type": "thinking", "thinking": "", "signature": "s"},
+        {"type": "text", "text": "x"},
+    ]
+    response = response_from_message({}, {"content": blocks}, model="m", now=1, new_id=same_id)
+
+    request = messages_request({"input": response["output"]}, model="m", max_tokens=1)
+
+    assert request["messages"] == [{"role": "assistant", "content": blocks}]
+
+
+def test_sealed_reasoning_is_shown_to_a_client_as_thinking_it_can_send_back() -> None:
+    sealed = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "sealed"}
+
+    blocks = answered(sealed)["content"]
+
+    assert blocks == [{"type": "thinking", "thinking": "", "signature": "sealed"}]
+    assert asked({"role": "assistant", "content": blocks})["input"][0]["encrypted_content"] == "sealed"
+
+
+some = st.text(alphabet="abc \né漢", min_size=1, max_size=6)
+name = st.text(alphabet="fgh_", min_size=1, max_size=4)
+values = st.dictionaries(name, st.integers() | some | st.lists(st.booleans(), max_size=2), max_size=2)
+text_block = st.builds(lambda t: {"type": "text", "text": t}, some)
+tool_use = st.builds(lambda i, n, v: {"type": "tool_use", "id": i, "name": n, "input": v}, some, name, values)
+thinking = st.builds(lambda t, s: {"type": "thinking", "thinking": t, "signature": s}, some, some)
+image = st.builds(
+    lambda m, d: {"type": "image", "source": {"type": "base64", "media_type": m, "data": d}},
+    st.sampled_from(["image/png", "image/jpeg", "image/gif", "image/webp"]),
+    st.text(alphabet="AB+/=", max_size=4),
+)
+tool_result = st.builds(lambda i, c: {"type": "tool_result", "tool_use_id": i, "content": c}, some, some)
+user = st.builds(
+    lambda c: {"role": "user", "content": c}, st.lists(text_block | image | tool_result, min_size=1, max_size=3)
+)
+assistant_content = st.lists(text_block | tool_use | thinking, min_size=1, max_size=4)
+assistant = st.builds(lambda c: {"role": "assistant", "content": c}, assistant_content)
+messages_options = st.fixed_dictionaries(
+    {"model": some, "max_tokens": st.integers(1, 9)},
+    optional={"system": some, "temperature": st.floats(0, 1), "top_p": st.floats(0, 1)},
+)
+tooling = st.just({}) | st.fixed_dictionaries(
+    {
+        "tools": st.lists(
+            st.fixed_dictionaries(
+                {"name": name, "input_schema": st.just({"type": "object"})},
+                optional={"description": some, "strict": st.just(True)},
+            ),
+            min_size=1,
+            max_size=2,
+        )
+    },
+    optional={
+        "tool_choice": st.one_of(
+            st.just({"type": "none"}),
+            st.builds(
+                lambda c, p: c | p,
+                st.sampled_from([{"type": "auto"}, {"type": "any"}, {"type": "tool", "name": "f"}]),
+                st.sampled_from([{}, {"disable_parallel_tool_use": True}]),
+            ),
+        )
+    },
+)
+
+
+@given(st.lists(st.tuples(user, assistant), max_size=2), messages_options, tooling)
+@law
+def test_a_messages_request_comes_back_from_responses(
+    turns: list[tuple[Json, Json]], options: Json, tools: Json
+) -> None:
+    """messages → responses → messages is the identity on what both dialects can say."""
+    body = {**options, "messages": [message for turn in turns for message in turn], **tools}
+
+    params = responses_request(body, new_id=same_id)
+
+    assert messages_request(params, model=params["model"], max_tokens=0) == body
+
+
+@given(assistant_content, st.sampled_from(["max_tokens", "refusal", None]), st.integers(0, 9), st.integers(1, 9))
+@law
+def test_a_message_comes_back_from_responses(content: list[Json], cut: str | None, fresh: int, cached: int) -> None:
+    """messages → responses → messages, for answers."""
+    calls = any(block["type"] == "tool_use" for block in content)
+    message = {
+        "id": "msg_0",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": content,
+        "stop_reason": cut or ("tool_use" if calls else "end_turn"),
+        "stop_sequence": None,
+        "usage": {"input_tokens": fresh, "output_tokens": 3, "cache_read_input_tokens": cached},
+    }
+
+    response = response_from_message({}, message, model="m", now=1, new_id=same_id)
+
+    assert message_from_response(response, model="m", new_id=same_id) == message
+
+
+items = st.lists(
+    st.one_of(
+        st.builds(lambda parts: said(*parts), st.lists(some, min_size=1, max_size=2)),
+        st.builds(lambda v: called(json.dumps(v, ensure_ascii=False)), values),
+        st.builds(
+            lambda t, s: {
+                "type": "reasoning",
+                "id": "rs_0",
+                "summary": [{"type": "summary_text", "text": t}],
+                "encrypted_content": s,
+            },
+            some,
+            some,
+        ),
+    ),
+    min_size=1,
+    max_size=4,
+).filter(lambda found: all(a["type"] != "message" or b["type"] != "message" for a, b in pairwise(found)))
+
+
+@given(items)
+@law
+def test_a_turn_of_a_model_comes_back_from_messages(output: list[Json]) -> None:
+    """responses → messages → responses is the identity on what a model says in one turn."""
+    message = message_from_response({"output": output}, model="m", new_id=same_id)
+
+    assert response_from_message({}, message, model="m", now=1, new_id=same_id)["output"] == output

@@ -1,0 +1,69 @@
+"""Streaming requests of coding agents, made plain."""
+
+from typing import Any
+
+import pytest
+
+from nemo_gym.convert.streamed_request import flattened_request
+from nemo_gym.errors import ConversionError
+
+
+def tool(name: str) -> dict[str, Any]:
+    return {"type": "function", "name": name, "parameters": {}}
+
+
+def test_tools_of_a_namespace_get_flat_names_and_so_do_their_calls() -> None:
+    """A model that knows only flat names must find its earlier calls under the same ones."""
+    body = {
+        "stream": True,
+        "tools": [tool("a"), {"type": "namespace", "name": "ns", "tools": [tool("b"), {"type": "odd"}]}],
+        "input": [{"type": "function_call", "name": "b", "namespace": "ns", "call_id": "c", "arguments": "{}"}],
+    }
+
+    request, dropped = flattened_request(body)
+
+    assert request == {
+        "tools": [tool("a"), tool("ns__b")],
+        "input": [{"type": "function_call", "name": "ns__b", "call_id": "c", "arguments": "{}"}],
+    }
+    assert dropped == ["tools[1].tools[1]: has no name"]
+
+
+def test_tools_given_inside_the_input_join_the_others() -> None:
+    body = {"tools": [tool("a")], "input": [{"type": "additional_tools", "tools": [tool("b")]}, {"role": "user"}]}
+
+    request, _ = flattened_request(body)
+
+    assert (request["tools"], request["input"]) == ([tool("a"), tool("b")], [{"role": "user"}])
+
+
+def test_opening_system_messages_move_to_the_instructions() -> None:
+    body = {
+        "instructions": "a",
+        "input": [
+            {"role": "developer", "content": [{"type": "input_text", "text": "b"}]},
+            {"role": "system", "content": "c"},
+            {"role": "user", "content": "q"},
+            {"role": "system", "content": "d"},
+        ],
+    }
+
+    request, dropped = flattened_request(body)
+
+    assert request["instructions"] == "a\n\nb\n\nc"
+    assert request["input"] == body["input"][2:]  # type: ignore[index]
+    assert dropped == []
+
+
+def test_the_callers_request_is_left_alone() -> None:
+    body = {"stream": True, "tools": [{"type": "namespace", "name": "n", "tools": [tool("b")]}], "input": []}
+
+    flattened_request(body)
+
+    assert body["stream"] is True
+    assert body["tools"] == [{"type": "namespace", "name": "n", "tools": [tool("b")]}]
+
+
+def test_a_body_that_is_no_request_is_an_error() -> None:
+    with pytest.raises(ConversionError, match="request: expected an object"):
+        flattened_request([])
