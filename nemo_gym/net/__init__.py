@@ -1,1 +1,1 @@
-
+"""Calls between servers: deadlines, retries with an end, circuit breakers, in-memory dispatch, model endpoints."""

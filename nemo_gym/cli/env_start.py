@@ -1,0 +1,29 @@
+"""Start the servers of a configuration and keep them up until interrupted."""
+
+import argparse
+from collections.abc import Sequence
+
+import uvloop
+
+from nemo_gym.cli import output
+from nemo_gym.cli.inputs import add_config_arguments, config_overrides
+from nemo_gym.cli.serving import interruptible, servers, servers_config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config_arguments(parser)
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    return uvloop.run(_start(config_overrides(args, rest)))
+
+
+async def _start(overrides: Sequence[str]) -> int:
+    config = servers_config(overrides)
+    async with interruptible() as stop, servers(config, cells=1, echo=True) as running:
+        for instance in running.instances:
+            output.talk(f"{instance.name}: http://{instance.host}:{instance.port} ({instance.hosting})")
+        head = running.config["head_server"]
+        output.talk(f"all {len(running.instances)} servers are ready; head at http://{head['host']}:{head['port']}")
+        await stop.wait()
+    return 0

@@ -1,0 +1,151 @@
+"""`gym`: evaluate agents, run servers, check configurations.
+
+Flags cover the common inputs; anything else is a Hydra override (`+key=value`, `++key=value`, `key=value`, `~key`)
+and may stand anywhere among them.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from types import ModuleType
+from typing import Any, NoReturn
+
+from nemo_gym.cli import output
+from nemo_gym.errors import GymError
+
+GROUPS: dict[str, tuple[str, dict[str, str]]] = {
+    "env": (
+        "run, inspect and check environments",
+        {
+            "start": "nemo_gym.cli.env_start",
+            "status": "nemo_gym.cli.env_status",
+            "validate": "nemo_gym.cli.env_validate",
+            "resolve": "nemo_gym.cli.env_resolve",
+            "init": "nemo_gym.cli.env_init",
+            "test": "nemo_gym.cli.env_test",
+            "packages": "nemo_gym.cli.env_packages",
+            "prefetch": "nemo_gym.cli.env_prefetch",
+        },
+    ),
+    "eval": ("evaluate a model", {"run": "nemo_gym.cli.eval_run"}),
+}
+"""Group -> (what it is for, command -> module). A command module has a docstring, `add_arguments` and `run`."""
+
+USAGE_ERROR = 2
+INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that takes no abbreviations and whose complaints name the nearest thing that exists."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        output.error(message)
+        raise SystemExit(USAGE_ERROR)
+
+
+def build_parser(words: Sequence[str]) -> tuple[Parser, ModuleType | None]:
+    """The parser, with the one command's arguments that `words` ask for; other commands are not even imported."""
+    parser = Parser(prog="gym", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="store_true", help="print the version and what this installation stands on")
+    groups = parser.add_subparsers(dest="group", metavar="GROUP", parser_class=Parser)
+    chosen: ModuleType | None = None
+    plain = [word for word in words if not word.startswith("-")]
+    for group, (purpose, commands) in GROUPS.items():
+        sub = groups.add_parser(group, help=purpose, description=purpose)
+        leaves = sub.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+        for name, path in commands.items():
+            if plain[:2] == [group, name]:
+                chosen = importlib.import_module(path)
+                text = (chosen.__doc__ or "").strip()
+                leaf = leaves.add_parser(
+                    name,
+                    help=text.splitlines()[0],
+                    description=text,
+                    formatter_class=argparse.RawDescriptionHelpFormatter,
+                )
+                chosen.add_arguments(leaf)
+            else:
+                leaves.add_parser(name, help=_first_line(path))
+    return parser, chosen
+
+
+def _first_line(path: str) -> str:
+    """The first line of a command's docstring, read without importing it."""
+    spec = importlib.util.find_spec(path)
+    if spec is None or spec.origin is None:
+        return ""
+    with open(spec.origin, encoding="utf-8") as source:  # noqa: PTH123 - a path we were just given as text
+        return source.readline().strip().strip('"')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    _check_words(words)
+    parser, command = build_parser(words)
+    args, rest = parser.parse_known_args(words)
+    unknown = [word for word in rest if word.startswith("-")]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_nearest_flag(parser, args, unknown[0])}")
+    if args.version:
+        importlib.import_module("nemo_gym.cli.version").show()
+        return 0
+    if command is None:
+        _help_for(parser, args)
+        return 1
+    try:
+        return int(command.run(args, rest))
+    except GymError as error:
+        if os.environ.get("NEMO_GYM_DEBUG"):
+            raise
+        output.error(str(error))
+        return error.exit_status
+    except KeyboardInterrupt:
+        output.talk("interrupted")
+        return INTERRUPTED
+
+
+def _check_words(words: Sequence[str]) -> None:
+    """A misspelt group or command gets the nearest one that exists."""
+    plain = [word for word in words if not word.startswith("-")]
+    if not plain:
+        return
+    levels = [("group", list(GROUPS)), ("command", list(GROUPS.get(plain[0], ("", {}))[1]))]
+    for word, (kind, known) in zip(plain[:2], levels, strict=False):
+        if known and word not in known and "=" not in word:
+            close = get_close_matches(word, known, n=1)
+            hint = f" Did you mean `{close[0]}`?" if close else f" There are: {', '.join(known)}."
+            output.error(f"`{word}` is not a {kind} of gym.{hint}")
+            raise SystemExit(USAGE_ERROR)
+        if "=" in word:
+            return
+
+
+def _nearest_flag(parser: argparse.ArgumentParser, args: argparse.Namespace, word: str) -> str:
+    leaf: argparse.ArgumentParser = parser
+    for level in (args.group, getattr(args, "command", None)):
+        choices = next((a.choices for a in leaf._actions if isinstance(a, argparse._SubParsersAction)), None)
+        if level and choices:
+            leaf = choices[level]
+    close = get_close_matches(word.split("=")[0], list(leaf._option_string_actions), n=1)
+    return f". Did you mean `{close[0]}`?" if close else ""
+
+
+def _help_for(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    leaf = parser
+    choices = next((a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
+    if args.group and choices:
+        leaf = choices[args.group]
+    output.data(leaf.format_help())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,61 @@
+"""Starting the servers of a configuration from a command, and stopping them however it ends."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from nemo_gym import component_search_roots
+from nemo_gym.cli import output
+from nemo_gym.config.resolve import Request, resolve
+from nemo_gym.global_config import GlobalConfigDictParser, surroundings
+from nemo_gym.launch.registry import registered
+from nemo_gym.launch.run import CELLS_KEY, Run
+
+
+def servers_config(overrides: Sequence[str]) -> DictConfig:
+    """The checked configuration of a run; ports that nobody chose are still open."""
+    resolved = resolve(Request(overrides=list(overrides), offline=True), surroundings())
+    for warning in resolved.warnings:
+        output.talk(f"Warning: {warning}")
+    GlobalConfigDictParser().raise_on_no_server_instances(resolved.config)
+    return resolved.config
+
+
+@asynccontextmanager
+async def servers(config: DictConfig, *, cells: int, echo: bool) -> AsyncIterator[Run]:
+    """The servers of `config`, up for as long as the block runs. `echo` shows what they print."""
+    folder = config.get("nemo_gym_log_dir")
+    run = Run(
+        config,
+        component_search_roots(),
+        cells=int(config.get(CELLS_KEY) or cells),
+        log_dir=Path(folder) if folder else None,
+        watch=(lambda name, line: output.talk(f"({name}) {line}")) if echo else None,
+    )
+    async with run:
+        with registered(run.config):
+            yield run
+
+
+@asynccontextmanager
+async def interruptible() -> AsyncIterator[asyncio.Event]:
+    """An event that Ctrl-C or SIGTERM sets; a second one ends the process at once."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def heard() -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        output.talk("finishing; interrupt again to stop at once")
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, heard)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,1 @@
+"""Starting servers, keeping them alive, and leaving nothing behind."""

@@ -1,0 +1,122 @@
+"""What runs in a server process: a cell of many instances, or one server folder that believes it is alone.
+
+Forked children of the zygote call `Hosts.run`; an interpreter of its own runs
+`python -m nemo_gym.launch.hosting BOOT_FD READY_FD REQUEST`.
+"""
+
+import json
+import os
+import runpy
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym import global_config, server_utils  # noqa: F401 - server_utils: what every server needs, loaded before the fork
+from nemo_gym.errors import GymError
+from nemo_gym.keys import CONFIG_PATH_ENV_VAR
+from nemo_gym.launch.cell import Place, run_cell
+from nemo_gym.launch.instances import Instance
+from nemo_gym.launch.ports import unix_name
+from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR
+from nemo_gym.serve.run import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, tell_ready
+
+
+def boot_message(
+    config: DictConfig, found: list[Instance], listeners: Mapping[str, int], cell_listeners: list[int]
+) -> dict[str, Any]:
+    """Everything a server process must know, as JSON."""
+    return {
+        "config": OmegaConf.to_container(config, resolve=True),
+        "instances": [asdict(instance) | {"folder": str(instance.folder)} for instance in found],
+        "listeners": dict(listeners),
+        "cell_listeners": cell_listeners,
+    }
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The instances of a run and the sockets they listen on, as a server process inherits them."""
+
+    config: DictConfig
+    instances: dict[str, Instance]
+    listeners: dict[str, int]
+    cell_listeners: list[int]
+
+    @classmethod
+    def from_boot(cls, boot: Mapping[str, Any]) -> "Hosts":
+        found = [Instance(**{**block, "folder": Path(block["folder"])}) for block in boot["instances"]]
+        return cls(
+            config=OmegaConf.create(boot["config"]),
+            instances={instance.name: instance for instance in found},
+            listeners=dict(boot["listeners"]),
+            cell_listeners=list(boot["cell_listeners"]),
+        )
+
+    def run(self, request: Mapping[str, Any], ready: int) -> None:
+        """Become what the request says, until told to stop. A failure to start is reported in words, then raised."""
+        global_config._GLOBAL_CONFIG_DICT = self.config
+        try:
+            if request["kind"] == "cell":
+                self._run_cell(request["cell"], ready)
+            else:
+                self._run_alone(self.instances[request["instance"]], ready)
+        except GymError as problem:
+            tell_ready(ready, failed=str(problem))
+            raise SystemExit(problem.exit_status) from None
+
+    def _keep_only(self, kept: set[int]) -> None:
+        """Close every listening socket that belongs to somebody else."""
+        for fd in {*self.listeners.values(), *self.cell_listeners} - kept:
+            os.close(fd)
+
+    def _run_cell(self, cell: int, ready: int) -> None:
+        hosted = [instance for instance in self.instances.values() if instance.hosting == "cell"]
+        own = {self.listeners[instance.name] for instance in hosted} | {self.cell_listeners[cell]}
+        addresses = [_unix_address(fd) for fd in self.cell_listeners]
+        self._keep_only(own)
+        place = Place(
+            number=cell,
+            listeners={instance.name: _adopted(self.listeners[instance.name]) for instance in hosted},
+            door=_adopted(self.cell_listeners[cell]),
+            addresses=addresses,
+            token=os.environ[RUN_TOKEN_ENV_VAR],
+        )
+        run_cell(self.config, hosted, place, ready)
+
+    def _run_alone(self, instance: Instance, ready: int) -> None:
+        """Run the folder's entrypoint as a script, with its folder as the world it sees."""
+        listener = self.listeners[instance.name]
+        self._keep_only({listener})
+        os.environ[CONFIG_PATH_ENV_VAR] = instance.name
+        os.environ[LISTEN_FD_ENV_VAR] = str(listener)
+        os.environ[READY_FD_ENV_VAR] = str(ready)
+        os.chdir(instance.folder)
+        sys.path.insert(0, str(instance.folder))
+        sys.argv = [instance.entrypoint]
+        runpy.run_path(str(instance.folder / instance.entrypoint), run_name="__main__")
+
+
+def _adopted(fd: int) -> socket.socket:
+    return socket.socket(fileno=fd)
+
+
+def _unix_address(fd: int) -> str:
+    """The name of a Unix listening socket, without taking the descriptor over."""
+    with socket.socket(fileno=os.dup(fd)) as borrowed:
+        return unix_name(borrowed)
+
+
+def main(boot_fd: int, ready_fd: int, request: str) -> None:
+    """Run one instance in this interpreter."""
+    with os.fdopen(boot_fd, "rb") as boot:
+        hosts = Hosts.from_boot(json.load(boot))
+    hosts.run(json.loads(request), ready_fd)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

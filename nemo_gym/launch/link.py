@@ -1,0 +1,275 @@
+"""A request from one process of a run to a server in another, without HTTP: frames over a Unix socket.
+
+A frame is two lengths, a JSON head and a body. `Link` is the caller's end and carries any number of requests at once;
+`Door` is where a cell answers them. Both ends speak ASGI to the rest of the program: a `LinkedApp` can be mounted
+wherever an app can, and the door calls real apps.
+"""
+
+import asyncio
+import itertools
+import secrets
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import orjson
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from nemo_gym.errors import ServerUnreachable
+
+LENGTHS = struct.Struct("!II")
+MOST_BYTES = 1024 * 1024 * 1024
+
+Frame = Callable[[dict[str, Any], bytes], None]
+
+
+class FrameProtocol(asyncio.Protocol):
+    """Frames in and out of one connection."""
+
+    def __init__(self, on_frame: Frame, on_lost: Callable[[], None]) -> None:
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's own class is no subclass of it
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= LENGTHS.size:
+            head, body = LENGTHS.unpack_from(self._buffer)
+            if head + body > MOST_BYTES:
+                self.close()
+                return
+            start, end = LENGTHS.size, LENGTHS.size + head + body
+            if len(self._buffer) < end:
+                return
+            view = bytes(self._buffer[start:end])
+            del self._buffer[:end]
+            self._on_frame(orjson.loads(view[:head]), view[head:])
+
+    def send(self, head: Mapping[str, Any], body: bytes = b"") -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        encoded = orjson.dumps(head)
+        self._transport.write(b"".join((LENGTHS.pack(len(encoded), len(body)), encoded, body)))
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
+        self._on_lost()
+
+
+class Link:
+    """The caller's end: one connection to one cell."""
+
+    def __init__(self, address: str, token: str, name: str) -> None:
+        self._address = address
+        self._token = token
+        self._name = name
+        self._numbers = itertools.count()
+        self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
+        self._protocol: FrameProtocol | None = None
+        self._connecting = asyncio.Lock()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._waiting)
+
+    async def _connected(self) -> FrameProtocol:
+        async with self._connecting:
+            if self._protocol is None:
+                _, protocol = await asyncio.get_running_loop().create_unix_connection(
+                    lambda: FrameProtocol(self._answered, self._lost), sock=self._socket()
+                )
+                protocol.send({"token": self._token})
+                self._protocol = protocol
+            return self._protocol
+
+    def _socket(self) -> socket.socket:
+        """A connected socket; uvloop itself cannot connect to a name that is no file."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        try:
+            connection.connect(self._address)  # to a Unix socket this succeeds or fails at once
+        except OSError as error:
+            connection.close()
+            raise ServerUnreachable(f"cannot be reached: {error.strerror}", where=self._name) from error
+        return connection
+
+    async def call(self, head: Mapping[str, Any], body: bytes) -> tuple[dict[str, Any], bytes]:
+        """Send a request and return the answer's head and body. Cancelling cancels the handler at the other end.
+
+        Raises:
+            ServerUnreachable: the cell is gone, before or while it worked on this.
+        """
+        protocol = self._protocol or await self._connected()
+        number = next(self._numbers)
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
+        protocol.send({**head, "id": number}, body)
+        try:
+            return await waiting
+        except asyncio.CancelledError:
+            protocol.send({"cancel": number})
+            raise
+        finally:
+            self._waiting.pop(number, None)
+
+    def _answered(self, head: dict[str, Any], body: bytes) -> None:
+        waiting = self._waiting.get(head["id"])
+        if waiting is not None and not waiting.done():
+            waiting.set_result((head, body))
+
+    def _lost(self) -> None:
+        self._protocol = None
+        problem = ServerUnreachable("ended while it worked on this", where=self._name)
+        for waiting in list(self._waiting.values()):
+            if not waiting.done():
+                waiting.set_exception(problem)
+
+    def close(self) -> None:
+        if self._protocol is not None:
+            self._protocol.close()
+
+
+class LinkedApp:
+    """An ASGI app whose work is done by an instance in another process."""
+
+    def __init__(self, instance: str, choose: Callable[[], Link]) -> None:
+        self._instance = instance
+        self._choose = choose
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = b""
+        more = True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        head = {
+            "instance": self._instance,
+            "method": scope["method"],
+            "path": scope["path"],
+            "raw_path": scope.get("raw_path", b"").decode("latin-1"),
+            "query": scope["query_string"].decode("latin-1"),
+            "headers": [[name.decode("latin-1"), value.decode("latin-1")] for name, value in scope["headers"]],
+        }
+        answer, content = await self._choose().call(head, body)
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in answer["headers"]]
+        await send({"type": "http.response.start", "status": answer["status"], "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+
+class Door:
+    """A cell's end: answers frames by calling the app of the instance they name."""
+
+    def __init__(self, apps: Mapping[str, ASGIApp], token: str) -> None:
+        self._apps = apps
+        self._token = token
+        self._visits: set[Visit] = set()
+
+    def protocol(self) -> FrameProtocol:
+        """For one connection."""
+        visit = Visit(self._apps, self._token, self._visits.discard)
+        self._visits.add(visit)
+        return visit.protocol
+
+    async def close(self) -> None:
+        """Hang up; what is under way is cancelled."""
+        for visit in list(self._visits):
+            visit.protocol.close()
+        await asyncio.sleep(0)
+
+
+class Visit:
+    """One connection at a door, and the requests it has under way."""
+
+    def __init__(self, apps: Mapping[str, ASGIApp], token: str, gone: Callable[["Visit"], None]) -> None:
+        self._apps = apps
+        self._token = token
+        self._gone = gone
+        self._known = False
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self.protocol = FrameProtocol(self._frame, self._lost)
+
+    def _frame(self, head: dict[str, Any], body: bytes) -> None:
+        if not self._known:
+            self._known = secrets.compare_digest(str(head.get("token", "")), self._token)
+            if not self._known:
+                self.protocol.close()
+        elif "cancel" in head:
+            task = self._tasks.get(head["cancel"])
+            if task is not None:
+                task.cancel()
+        else:
+            number = head["id"]
+            task = asyncio.create_task(self._answer(head, body))
+            self._tasks[number] = task
+            task.add_done_callback(lambda _: self._tasks.pop(number, None))
+
+    async def _answer(self, head: dict[str, Any], body: bytes) -> None:
+        exchange = _Exchange(body)
+        app = self._apps.get(head["instance"])
+        if app is not None:
+            try:
+                await app(_scope(head), exchange.receive, exchange.send)
+            except Exception as error:  # the boundary of a server: whatever its app lets through is a 500
+                exchange.fail(repr(error))
+        else:
+            exchange.fail(f"no instance '{head['instance']}' in this cell", status=404)
+        self.protocol.send(
+            {"id": head["id"], "status": exchange.status, "headers": exchange.headers}, b"".join(exchange.chunks)
+        )
+
+    def _lost(self) -> None:
+        for task in list(self._tasks.values()):
+            task.cancel()
+        self._gone(self)
+
+
+class _Exchange:
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+        self._never = asyncio.get_running_loop().create_future()
+        self.status = 500
+        self.headers: list[list[str]] = []
+        self.chunks: list[bytes] = []
+
+    async def receive(self) -> Message:
+        if self._body is None:
+            await self._never  # the caller is there until the task is cancelled
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = [[n.decode("latin-1"), v.decode("latin-1")] for n, v in message.get("headers", ())]
+        elif message["type"] == "http.response.body":
+            self.chunks.append(message.get("body", b""))
+
+    def fail(self, text: str, status: int = 500) -> None:
+        self.status, self.headers = status, [["content-type", "application/json"]]
+        self.chunks = [orjson.dumps(text)]
+
+
+def _scope(head: Mapping[str, Any]) -> Scope:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": head["method"],
+        "scheme": "http",
+        "path": head["path"],
+        "raw_path": head["raw_path"].encode("latin-1"),
+        "query_string": head["query"].encode("latin-1"),
+        "root_path": "",
+        "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["headers"]],
+        "client": ("127.0.0.1", 0),
+        "server": ("127.0.0.1", 0),
+    }

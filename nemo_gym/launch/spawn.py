@@ -1,0 +1,174 @@
+"""Two ways to bring a process up — forked by the zygote, or executed by another interpreter — behind one face."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from nemo_gym.errors import GymError
+
+Exited = Callable[[int, int], None]
+"""Called with a process id and its exit status (negative: the signal that ended it)."""
+
+
+class Spawner(Protocol):
+    """Starts processes and tells when they end. The descriptors stay the caller's to close."""
+
+    async def spawn(self, request: Mapping[str, Any], output: int, ready: int) -> int: ...
+
+    def signal(self, pid: int, number: int) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def boot_file(boot: Mapping[str, Any]) -> int:
+    """A descriptor from which a child reads what it needs to know; nothing of it shows in a process list."""
+    with tempfile.TemporaryFile() as unnamed:
+        unnamed.write(json.dumps(boot).encode())
+        unnamed.seek(0)
+        return os.dup(unnamed.fileno())
+
+
+class ZygoteSpawner:
+    """Forks from one preloaded process."""
+
+    def __init__(self, exited: Exited) -> None:
+        self._exited = exited
+        self._waiting: dict[str, asyncio.Future[int]] = {}
+        self._up: asyncio.Future[None] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    async def start(self, boot: Mapping[str, Any], inherited: Sequence[int], env: Mapping[str, str]) -> None:
+        """Start the preloaded process and wait until it has imported everything."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        boot_fd = boot_file(boot)
+        try:
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - a fork and an exec; waiting happens elsewhere
+                [sys.executable, "-m", "nemo_gym.launch.zygote", str(theirs.fileno()), str(boot_fd)],
+                pass_fds=[theirs.fileno(), boot_fd, *inherited],
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+            os.close(boot_fd)
+        ours.setblocking(False)
+        self._control, self._up = ours, loop.create_future()
+        loop.add_reader(ours, self._hear)
+        await self._up
+
+    def _hear(self) -> None:
+        assert self._control is not None
+        try:
+            message = self._control.recv(64 * 1024)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            message = b""
+        if not message:
+            self._lost()
+            return
+        event = json.loads(message)
+        if event["event"] == "up" and self._up is not None and not self._up.done():
+            self._up.set_result(None)
+        elif event["event"] == "spawned":
+            self._waiting.pop(event["id"]).set_result(event["pid"])
+        elif event["event"] == "exited":
+            self._exited(event["pid"], event["status"])
+
+    def _lost(self) -> None:
+        """The zygote is gone: nobody waits for its answer any longer."""
+        assert self._control is not None
+        asyncio.get_running_loop().remove_reader(self._control)
+        problem = GymError("the process that starts servers ended", where="launch", fix="look at the output above")
+        for waiting in [self._up, *self._waiting.values()]:
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(problem)
+        self._waiting.clear()
+
+    async def spawn(self, request: Mapping[str, Any], output: int, ready: int) -> int:
+        assert self._control is not None
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting[request["id"]] = waiting
+        socket.send_fds(self._control, [json.dumps({**request, "op": "spawn"}).encode()], [output, ready])
+        return int(await waiting)
+
+    def signal(self, pid: int, number: int) -> None:
+        if self._control is not None:
+            self._control.send(json.dumps({"op": "signal", "pid": pid, "signal": int(number)}).encode())
+
+    async def close(self) -> None:
+        """Let the zygote go; whatever it still has is killed."""
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control)
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            await asyncio.to_thread(self._process.wait)
+            self._process = None
+
+
+class ExecSpawner:
+    """Runs one instance in an interpreter of its own."""
+
+    def __init__(self, python: Path, boot: Mapping[str, Any], inherited: Sequence[int], env: Mapping[str, str],
+                 exited: Exited) -> None:  # fmt: skip
+        self._python = python
+        self._boot = boot
+        self._inherited = inherited
+        self._env = env
+        self._exited = exited
+        self._watching: set[asyncio.Task[None]] = set()
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+
+    async def spawn(self, request: Mapping[str, Any], output: int, ready: int) -> int:
+        boot_fd = boot_file(self._boot)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                str(self._python), "-m", "nemo_gym.launch.hosting", str(boot_fd), str(ready), json.dumps(dict(request)),
+                pass_fds=[boot_fd, ready, *self._inherited],
+                env=dict(self._env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+        finally:
+            os.close(boot_fd)
+        self._processes[process.pid] = process
+        task = asyncio.create_task(self._watch(process))
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
+        return process.pid
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        status = await process.wait()
+        _signal_group(process.pid, signal.SIGKILL)
+        self._processes.pop(process.pid, None)
+        self._exited(process.pid, status)
+
+    def signal(self, pid: int, number: int) -> None:
+        if pid in self._processes:
+            _signal_group(pid, number)
+
+    async def close(self) -> None:
+        for pid in self._processes:
+            _signal_group(pid, signal.SIGKILL)
+        await asyncio.gather(*self._watching)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return

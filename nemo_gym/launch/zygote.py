@@ -1,0 +1,153 @@
+"""The preloaded parent: it has imported what every server needs, holds no thread and no loop, and forks on demand.
+
+Started as `python -m nemo_gym.launch.zygote CONTROL_FD BOOT_FD`. The supervisor talks to it over a socket that keeps
+message boundaries; what a child may inherit (listening sockets) is already open here. When that socket closes — the
+supervisor ended, however it ended — every child's process group is killed and the zygote leaves.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+MOST_BYTES = 64 * 1024
+PR_SET_PDEATHSIG = 1
+
+Target = Callable[[dict[str, Any], int], None]
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends (Linux only; elsewhere the control socket serves)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Zygote:
+    """Forks children for the supervisor and tells it when they end."""
+
+    def __init__(self, control: socket.socket, target: Target) -> None:
+        self._control = control
+        self._target = target
+        self._children: set[int] = set()
+
+    def run(self) -> None:
+        """Serve requests until the supervisor is gone."""
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        os.set_blocking(wake_read, False)
+        signal.set_wakeup_fd(wake_write)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._control, selectors.EVENT_READ, self._serve)
+            selector.register(wake_read, selectors.EVENT_READ, lambda: self._reap(wake_read))
+            self._tell({"event": "up"})
+            alive = True
+            while alive:
+                alive = False not in [key.data() for key, _ in selector.select()]
+        self._kill_all()
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        try:
+            self._control.send(json.dumps(message).encode())
+        except OSError:
+            return  # the supervisor is gone; the next read says so
+
+    def _serve(self) -> bool:
+        try:
+            message, fds, _, _ = socket.recv_fds(self._control, MOST_BYTES, 8)
+        except ConnectionError:
+            return False
+        if not message:
+            return False
+        request = json.loads(message)
+        if request["op"] == "spawn":
+            self._spawn(request, fds)
+        elif request["pid"] in self._children:
+            _signal_group(request["pid"], request["signal"])
+        return True
+
+    def _spawn(self, request: dict[str, Any], fds: list[int]) -> None:
+        output, ready = fds
+        pid = os.fork()
+        if pid == 0:
+            self._become_child(request, output, ready)
+        os.close(output)
+        os.close(ready)
+        self._children.add(pid)
+        self._tell({"event": "spawned", "id": request["id"], "pid": pid})
+
+    def _become_child(self, request: dict[str, Any], output: int, ready: int) -> None:
+        status = 1
+        try:
+            os.setpgid(0, 0)
+            die_with_parent()
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            self._control.close()
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os.close(output)
+            self._target(request, ready)
+            status = 0
+        except SystemExit as stop:
+            status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        except BaseException:  # the boundary of a process: whatever escaped is its last words
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _reap(self, wake_read: int) -> bool:
+        try:
+            while os.read(wake_read, 4096):
+                pass
+        except BlockingIOError:
+            pass
+        while self._children:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            self._children.discard(pid)
+            _signal_group(pid, signal.SIGKILL)  # what the server itself had started ends with it
+            self._tell({"event": "exited", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+        return True
+
+    def _kill_all(self) -> None:
+        for pid in self._children:
+            _signal_group(pid, signal.SIGKILL)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def main(control_fd: int, boot_fd: int) -> None:
+    """Import everything, freeze it, then fork on demand."""
+    from nemo_gym.launch.hosting import Hosts
+
+    with os.fdopen(boot_fd, "rb") as boot:
+        hosts = Hosts.from_boot(json.load(boot))
+    control = socket.socket(fileno=control_fd)
+    gc.collect()
+    gc.freeze()  # shared pages stay shared: the collector of a child never writes to them
+    Zygote(control, hosts.run).run()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

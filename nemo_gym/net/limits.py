@@ -1,0 +1,219 @@
+"""How many calls an endpoint gets at once, learnt from its refusals.
+
+An endpoint that says 429 or 503 gets half as many calls from then on, none before its `Retry-After` has passed, and
+one more at a time for each round of answers without a refusal. What the configuration allows is never exceeded.
+"""
+
+import asyncio
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeVar
+
+from aiohttp import ClientResponse, ClientResponseError
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+
+from nemo_gym.errors import DeadlineExceeded, GymError, ModelFailed
+from nemo_gym.net import deadline, sessions
+from nemo_gym.net.client import send
+from nemo_gym.net.openai import NeMoGymAsyncOpenAI
+from nemo_gym.net.retry import MODEL_CALL, next_pause, parse_retry_after
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+OVERLOADED = frozenset({429, 503})
+"""Answers that say "not so many at once"."""
+
+LONGEST_REST = 60.0
+"""Seconds. One answer's `Retry-After` keeps the other calls waiting no longer than this; they ask for themselves."""
+
+_WITHOUT_OVERLOAD = replace(MODEL_CALL, statuses=MODEL_CALL.statuses - OVERLOADED, asked_to_wait=frozenset())
+
+
+class AdaptiveLimit:
+    """Places for calls to one endpoint, first come first served; `most` at once, or any number.
+
+    Refusals of calls that were sent before the last cut do not cut again: one wave of them is one message. Belongs
+    to one event loop at a time.
+    """
+
+    def __init__(self, most: int | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = math.inf if most is None else float(most)
+        self._allowed = self._most
+        self._clock = clock
+        self._in_flight = 0
+        self._cuts = 0
+        self._rest_ends = 0.0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def allowed(self) -> float:
+        """Calls that may be under way at once; infinite when nobody ever set a limit."""
+        return self._allowed
+
+    @property
+    def in_flight(self) -> int:
+        return self._in_flight
+
+    async def enter(self) -> int:
+        """Wait for a place and for the end of a rest. The number returned is for `refused`; end with `leave`."""
+        if self._in_flight < self._allowed and not self._waiting:
+            self._in_flight += 1
+        else:
+            await self._queue()
+        if self._rest_ends:
+            await self._rest()
+        return self._cuts
+
+    def leave(self) -> None:
+        """Give the place back."""
+        self._in_flight -= 1
+        while self._waiting and self._in_flight < self._allowed:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._in_flight += 1
+                turn.set_result(None)
+
+    def succeeded(self) -> None:
+        """An answer without refusal: one more place after as many of them as there are places."""
+        if self._allowed < self._most:
+            self._allowed = min(self._most, self._allowed + 1.0 / self._allowed)
+
+    def refused(self, entered: int, retry_after: float | None = None) -> None:
+        """The call that entered as `entered` was one too many."""
+        if entered == self._cuts:
+            self._cuts += 1
+            self._allowed = max(1.0, min(self._allowed, float(self._in_flight)) / 2)
+        if retry_after:
+            self._rest_ends = max(self._rest_ends, self._clock() + min(retry_after, LONGEST_REST))
+
+    async def _queue(self) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # the place came at the same moment
+                self.leave()
+            raise
+
+    async def _rest(self) -> None:
+        try:
+            while (left := self._rest_ends - self._clock()) > 0:  # noqa: ASYNC110 - a rest has an end, not an event
+                await asyncio.sleep(left * random.uniform(1.0, 1.1))  # not all at the same instant
+        except asyncio.CancelledError:
+            self.leave()
+            raise
+        self._rest_ends = 0.0
+
+
+class PacedOpenAI(NeMoGymAsyncOpenAI):
+    """The OpenAI client of a model server: paced by an `AdaptiveLimit`, its failures attributed to the server.
+
+    A refusal that is not worth waiting for any longer is raised as it came, with its status and body.
+    """
+
+    name: str
+    """The instance whose failures these are."""
+    max_concurrent_requests: int | None = None
+    default_query: dict[str, str] = Field(default_factory=dict)
+    """Sent in the address of every call."""
+    key_header: Literal["authorization", "api-key"] = "authorization"
+
+    _limit: AdaptiveLimit = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        super().model_post_init(context)
+        self._limit = AdaptiveLimit(self.max_concurrent_requests)
+
+    @property
+    def limit(self) -> AdaptiveLimit:
+        return self._limit
+
+    def understood(self, kind: type[Answer], answer: dict[str, Any]) -> Answer:
+        """The endpoint's answer as what it should be.
+
+        Raises:
+            ModelFailed: it is something else.
+        """
+        try:
+            return kind.model_validate(answer)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise ModelFailed(
+                f"the answer of {self.base_url} is no {kind.__name__.removeprefix('NeMoGym')}: {place}: {first['msg']}",
+                where=self.name,
+                fix="check the address in the configuration: does it speak this API?",
+            ) from error
+
+    async def _call(self, method: str, path: str, *, root: str | None = None, **options: Any) -> dict[str, Any]:
+        refusals, first_refused = 0, 0.0
+        while True:
+            entered = await self._enter()
+            try:
+                answer = await super()._call(method, path, root=root, **options)
+                self._limit.succeeded()
+                return answer
+            except ClientResponseError as refusal:
+                if refusal.status not in OVERLOADED:
+                    raise
+                retry_after = _retry_after(refusal)
+                self._limit.refused(entered, retry_after)
+                refusals, first_refused = refusals + 1, first_refused or time.monotonic()
+                wait = _pause(refusals, first_refused, retry_after)
+                if wait is None:
+                    raise
+            except GymError as failure:
+                raise self._attributed(failure) from failure.__cause__
+            finally:
+                self._limit.leave()
+            await asyncio.sleep(wait)
+
+    async def _request(self, **options: Any) -> ClientResponse:
+        key = {"authorization": f"Bearer {self.api_key}", "api-key": str(self.api_key)}[self.key_header]
+        headers = {self.key_header: key, **self.default_headers, **options.pop("headers", {})}
+        if self.default_query:
+            options["params"] = {**self.default_query, **(options.get("params") or {})}
+        return await send(policy=_WITHOUT_OVERLOAD, where=self.name, safe_to_repeat=True, headers=headers, **options)
+
+    async def _enter(self) -> int:
+        limit = deadline.sooner(deadline.remaining(), sessions.settings().request_timeout_seconds)
+        try:
+            async with asyncio.timeout(limit):
+                return await self._limit.enter()
+        except TimeoutError as error:
+            raise DeadlineExceeded(
+                f"no place for another call to {self.base_url} came free in time "
+                f"({self._limit.in_flight} under way, {self._limit.allowed:.0f} allowed)",
+                where=self.name,
+                fix="run fewer rollouts at once, or raise max_concurrent_requests if the endpoint can take it",
+            ) from error
+
+    def _attributed(self, failure: GymError) -> GymError:
+        """The failure with this server's name on it; the address it had there goes into its words."""
+        if failure.where != self.name:
+            if failure.where:
+                failure.problem = f"{failure.where}: {failure.problem}"
+            failure.where = self.name
+        return failure
+
+
+def _retry_after(refusal: ClientResponseError) -> float | None:
+    said = refusal.headers.get("Retry-After") if refusal.headers else None
+    return parse_retry_after(said, datetime.now(UTC))
+
+
+def _pause(refusals: int, first_refused: float, retry_after: float | None) -> float | None:
+    return next_pause(
+        MODEL_CALL,
+        failures=refusals,
+        spent=time.monotonic() - first_refused,
+        left=deadline.sooner(deadline.remaining(), sessions.settings().request_timeout_seconds),
+        uniform=random.uniform,
+        retry_after=retry_after,
+    )

@@ -1,0 +1,171 @@
+"""What an in-memory call returns: the members of `aiohttp.ClientResponse` that callers use."""
+
+import json as standard_json
+from collections.abc import AsyncIterator, Callable
+from http.cookies import SimpleCookie
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import ClientResponseError, ContentTypeError, RequestInfo
+from multidict import CIMultiDictProxy
+from yarl import URL
+
+
+class LocalContent:
+    """The body as a stream, like `aiohttp.StreamReader`: what is read is gone."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._position = 0
+
+    def at_eof(self) -> bool:
+        return self._position >= len(self._body)
+
+    async def read(self, n: int = -1) -> bytes:
+        end = len(self._body) if n < 0 else self._position + n
+        chunk = self._body[self._position : end]
+        self._position += len(chunk)
+        return chunk
+
+    async def readany(self) -> bytes:
+        return await self.read()
+
+    async def readline(self) -> bytes:
+        newline = self._body.find(b"\n", self._position)
+        return await self.read(-1 if newline < 0 else newline + 1 - self._position)
+
+    async def iter_chunked(self, n: int) -> AsyncIterator[bytes]:
+        while not self.at_eof():
+            yield await self.read(n)
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        while not self.at_eof():
+            yield await self.read()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while not self.at_eof():
+            yield await self.readline()
+
+
+class LocalResponse:
+    """A complete response of a server in this process."""
+
+    def __init__(
+        self,
+        *,
+        status: int,
+        reason: str,
+        headers: CIMultiDictProxy[str],
+        body: bytes,
+        url: URL,
+        method: str,
+        request_headers: CIMultiDictProxy[str],
+    ) -> None:
+        self.status = status
+        self.reason = reason
+        self.headers = headers
+        self.url = self.real_url = url
+        self.method = method
+        self.history: tuple[LocalResponse, ...] = ()
+        self.content = LocalContent(body)
+        self.closed = False
+        self._body = body
+        self._request_headers = request_headers
+        self._cookies: SimpleCookie | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.status < 400
+
+    @property
+    def host(self) -> str | None:
+        return self.url.host
+
+    @property
+    def cookies(self) -> SimpleCookie:
+        """Cookies set by this response."""
+        if self._cookies is None:
+            self._cookies = SimpleCookie()
+            for header in self.headers.getall("Set-Cookie", ()):
+                self._cookies.load(header)
+        return self._cookies
+
+    @property
+    def request_info(self) -> RequestInfo:
+        return RequestInfo(self.url, self.method, self._request_headers, self.url)
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("Content-Type", "application/octet-stream").partition(";")[0].strip().lower()
+
+    @property
+    def charset(self) -> str | None:
+        for parameter in self.headers.get("Content-Type", "").split(";")[1:]:
+            name, _, value = parameter.partition("=")
+            if name.strip().lower() == "charset":
+                return value.strip(" \"'") or None
+        return None
+
+    @property
+    def content_length(self) -> int | None:
+        value = self.headers.get("Content-Length")
+        return int(value) if value is not None and value.isdigit() else None
+
+    async def read(self) -> bytes:
+        return self._body
+
+    def get_encoding(self) -> str:
+        return self.charset or "utf-8"
+
+    async def text(self, encoding: str | None = None, errors: str = "strict") -> str:
+        return self._body.decode(encoding or self.get_encoding(), errors=errors)
+
+    async def json(
+        self,
+        *,
+        encoding: str | None = None,
+        loads: Callable[[str], Any] = standard_json.loads,
+        content_type: str | None = "application/json",
+    ) -> Any:
+        if content_type and not self._is_json(content_type):
+            raise ContentTypeError(
+                self.request_info,
+                (),
+                status=self.status,
+                message=f"Attempt to decode JSON with unexpected mimetype: {self.content_type}",
+                headers=self.headers,
+            )
+        text = (await self.text(encoding)).strip()
+        return loads(text) if text else None
+
+    def _is_json(self, expected: str) -> bool:
+        actual = self.content_type
+        if expected == "application/json":
+            return actual == expected or (actual.startswith("application/") and actual.endswith("+json"))
+        return expected in actual
+
+    def raise_for_status(self) -> None:
+        if not self.ok:
+            raise ClientResponseError(
+                self.request_info, (), status=self.status, message=self.reason, headers=self.headers
+            )
+
+    def release(self) -> None:
+        """Nothing to give back: no connection was used."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    async def wait_for_close(self) -> None:
+        self.closed = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.closed = True
+
+    def __repr__(self) -> str:
+        return f"<LocalResponse({self.url}) [{self.status} {self.reason}]>"

@@ -1,0 +1,178 @@
+"""One aiohttp session per running event loop, made on first use and closed with its loop."""
+
+import asyncio
+import atexit
+import os
+import socket
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Self
+from weakref import WeakKeyDictionary
+
+from aiohttp import AddrInfoType, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from pydantic import BaseModel, Field
+
+KEEPALIVE_SECONDS = 15.0
+"""Shorter than our servers' 30 s, so that the client, not the server, ends an idle connection."""
+
+
+class GlobalAIOHTTPAsyncClientConfig(BaseModel):
+    """The global configuration keys that shape outgoing calls; other keys are ignored."""
+
+    global_aiohttp_connector_limit: int = Field(default=100 * 1024, ge=1)
+    global_aiohttp_connector_limit_per_host: int = Field(default=1024, ge=1)
+    global_aiohttp_client_request_debug: bool = False
+    global_aiohttp_tcp_keepalive_idle_seconds: int = Field(default=60, ge=1)
+    global_aiohttp_tcp_keepalive_interval_seconds: int = Field(default=10, ge=1)
+    global_aiohttp_tcp_keepalive_probes: int = Field(default=3, ge=1)
+    request_timeout_seconds: float = Field(default=3600.0, gt=0)
+    """The deadline of a call for which nobody above set one."""
+    connect_timeout_seconds: float = Field(default=30.0, gt=0)
+
+    @classmethod
+    def from_global_config(cls, config: Mapping[str, Any]) -> Self:
+        """The settings that a global configuration gives; what it leaves out keeps its default."""
+        return cls.model_validate({name: config[name] for name in cls.model_fields if config.get(name) is not None})
+
+
+class _Sessions:
+    """The process's sessions and the settings new ones are made with."""
+
+    def __init__(self) -> None:
+        self.settings: GlobalAIOHTTPAsyncClientConfig | None = None
+        self.by_loop: WeakKeyDictionary[
+            asyncio.AbstractEventLoop, tuple[ClientSession, AsyncGenerator[ClientSession, None]]
+        ] = WeakKeyDictionary()
+
+
+_sessions = _Sessions()
+_DEFAULTS = GlobalAIOHTTPAsyncClientConfig()
+
+
+def configure(settings: GlobalAIOHTTPAsyncClientConfig | None) -> None:
+    """Use these settings for sessions made from now on; None goes back to the defaults."""
+    _sessions.settings = settings
+
+
+def settings() -> GlobalAIOHTTPAsyncClientConfig:
+    return _sessions.settings or _DEFAULTS
+
+
+def is_configured() -> bool:
+    return _sessions.settings is not None
+
+
+def has_session() -> bool:
+    """Whether the running loop has an open session."""
+    try:
+        entry = _sessions.by_loop.get(asyncio.get_running_loop())
+    except RuntimeError:
+        return any(not session.closed for session, _ in _sessions.by_loop.values())
+    return entry is not None and not entry[0].closed
+
+
+def current_session() -> ClientSession:
+    """The running loop's session. Call it from a coroutine."""
+    loop = asyncio.get_running_loop()
+    entry = _sessions.by_loop.get(loop)
+    if entry is not None and not entry[0].closed:
+        return entry[0]
+    _drop_closed_loops()
+    owner = _own_session(settings())
+    session = _first_value(owner)
+    _sessions.by_loop[loop] = (session, owner)
+    return session
+
+
+async def _own_session(chosen: GlobalAIOHTTPAsyncClientConfig) -> AsyncGenerator[ClientSession, None]:
+    """Yield an open session, close it when the generator is closed.
+
+    An event loop closes its asynchronous generators as the last thing before it closes (`asyncio.run`, uvicorn and
+    the test clients all do), so this is the one place where "closed with its loop" can be said without a hook.
+    """
+    workers = max(1, int(os.environ.get("NEMO_GYM_FASTAPI_NUM_WORKERS") or 1))
+    connector = TCPConnector(
+        limit=max(1, chosen.global_aiohttp_connector_limit // workers),
+        limit_per_host=max(1, chosen.global_aiohttp_connector_limit_per_host // workers),
+        keepalive_timeout=KEEPALIVE_SECONDS,
+        socket_factory=lambda address: _keepalive_socket(address, chosen),
+    )
+    session = ClientSession(connector=connector, cookie_jar=DummyCookieJar(), timeout=ClientTimeout(total=None))
+    try:
+        yield session
+    finally:
+        await session.close()
+
+
+def _first_value(owner: AsyncGenerator[ClientSession, None]) -> ClientSession:
+    """Run the generator to its first yield without awaiting: nothing before it waits."""
+    step = owner.__anext__()
+    try:
+        step.send(None)
+    except StopIteration as yielded:
+        session = yielded.value
+        assert isinstance(session, ClientSession)
+        return session
+    raise RuntimeError("the session owner waited before its first yield")  # pragma: no cover
+
+
+def _keepalive_socket(address: AddrInfoType, chosen: GlobalAIOHTTPAsyncClientConfig) -> socket.socket:
+    """A socket that notices a peer which vanished without saying goodbye."""
+    family, kind, protocol, _, _ = address
+    connection = socket.socket(family=family, type=kind, proto=protocol)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", chosen.global_aiohttp_tcp_keepalive_idle_seconds),
+        ("TCP_KEEPINTVL", chosen.global_aiohttp_tcp_keepalive_interval_seconds),
+        ("TCP_KEEPCNT", chosen.global_aiohttp_tcp_keepalive_probes),
+    ):
+        if hasattr(socket, option):  # macOS names the first one differently
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return connection
+
+
+def _drop_closed_loops() -> None:
+    """Forget sessions of loops that were closed without shutting their generators down."""
+    for loop in [loop for loop in _sessions.by_loop if loop.is_closed()]:
+        session, _ = _sessions.by_loop.pop(loop)
+        _close_without_loop(session)
+
+
+def _close_without_loop(session: ClientSession) -> None:
+    connector = session.connector
+    session.detach()
+    if connector is not None:
+        connector._close()  # the public form must be awaited; with its loop closed only bookkeeping is left
+
+
+async def close_current_session() -> None:
+    """Close the running loop's session; the next call opens a new one."""
+    entry = _sessions.by_loop.pop(asyncio.get_running_loop(), None)
+    if entry is not None:
+        await entry[1].aclose()
+
+
+def close_all() -> None:
+    """Close every session from outside their loops (at exit)."""
+    for loop in list(_sessions.by_loop):
+        entry = _sessions.by_loop.get(loop)
+        if entry is None or loop.is_running():
+            continue
+        del _sessions.by_loop[loop]
+        if loop.is_closed():
+            _close_without_loop(entry[0])
+        else:
+            loop.run_until_complete(entry[1].aclose())
+
+
+atexit.register(close_all)
+
+__all__ = [
+    "GlobalAIOHTTPAsyncClientConfig",
+    "close_all",
+    "close_current_session",
+    "configure",
+    "current_session",
+    "has_session",
+    "is_configured",
+    "settings",
+]

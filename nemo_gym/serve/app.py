@@ -1,0 +1,68 @@
+"""The FastAPI app our servers are made of: strict about JSON bodies, quick with JSON answers."""
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.datastructures import Default
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+
+from nemo_gym.config.secrets import MASK, is_secret_name, mask_secrets
+from nemo_gym.serve.direct import DirectRouter
+from nemo_gym.serve.requests import GymRequest, json_bytes
+
+logger = logging.getLogger("nemo_gym.serve")
+
+
+class GymRoute(APIRoute):
+    """A route that hands its handler a `GymRequest`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await handler(GymRequest(request.scope, request.receive))
+
+        return handle
+
+
+class GymJSONResponse(JSONResponse):
+    """JSON by orjson, for handlers that declare no response model."""
+
+    def render(self, content: Any) -> bytes:
+        return json_bytes(content)
+
+
+async def invalid_request(request: Request, error: Exception) -> Response:
+    """422 in FastAPI's usual shape, without secrets; the log says what was wrong."""
+    assert isinstance(error, RequestValidationError)
+    problems = [_without_secrets(problem) for problem in error.errors()]
+    summary = "; ".join(f"{'.'.join(map(str, p.get('loc', ())))}: {p.get('msg', '')}" for p in problems[:5])
+    logger.warning("%s %s: 422, %d problem(s): %s", request.method, request.url.path, len(problems), summary)
+    return Response(json_bytes({"detail": problems}), status_code=422, media_type="application/json")
+
+
+def _without_secrets(problem: dict[str, Any]) -> dict[str, Any]:
+    rest = {key: value for key, value in problem.items() if key != "input"}
+    shown: dict[str, Any] = jsonable_encoder(rest, custom_encoder={ValueError: str, AssertionError: str})
+    if "input" in problem:
+        secret = any(isinstance(part, str) and is_secret_name(part) for part in problem.get("loc", ()))
+        shown["input"] = MASK if secret else mask_secrets(_plain(problem["input"]))
+    return shown
+
+
+def _plain(value: Any) -> Any:
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes | bytearray) else jsonable_encoder(value)
+
+
+def create_app(title: str = "NeMo Gym server", **options: Any) -> FastAPI:
+    """A FastAPI app with our request parsing, JSON responses and 422 answers. `options` are FastAPI's."""
+    app = FastAPI(title=title, default_response_class=Default(GymJSONResponse), **options)
+    app.router.route_class = GymRoute
+    app.router.middleware_stack = DirectRouter(app.router)
+    app.add_exception_handler(RequestValidationError, invalid_request)
+    return app

@@ -1,0 +1,46 @@
+"""The caller's deadline, taken from its header and kept for everything this request calls."""
+
+import asyncio
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from nemo_gym.errors import DeadlineExceeded
+from nemo_gym.keys import DEADLINE_HEADER
+from nemo_gym.net import deadline
+
+_HEADER = DEADLINE_HEADER.encode("ascii")
+
+
+class DeadlineMiddleware:
+    """Serve a request only as long as its caller waits for it.
+
+    When the time is over the handler is cancelled and `DeadlineExceeded` raised: nobody would read its answer.
+    """
+
+    def __init__(self, app: ASGIApp, server_name: str = "") -> None:
+        self.app = app
+        self.server_name = server_name
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        seconds = _seconds_left(scope) if scope["type"] == "http" else None
+        if seconds is None:
+            await self.app(scope, receive, send)
+            return
+        try:
+            with deadline.within(seconds):
+                async with asyncio.timeout(seconds) as timer:
+                    await self.app(scope, receive, send)
+        except TimeoutError as error:
+            if not timer.expired():
+                raise
+            raise DeadlineExceeded(
+                f"{scope['method']} {scope['path']} was not done within the {seconds:.1f} s its caller allowed",
+                where=self.server_name or None,
+            ) from error
+
+
+def _seconds_left(scope: Scope) -> float | None:
+    for name, value in scope["headers"]:
+        if name == _HEADER:
+            return deadline.from_header(value)
+    return None

@@ -1,0 +1,111 @@
+"""The head server's routes: who is there, and what the configuration says."""
+
+import os
+import secrets
+from collections.abc import Callable
+from typing import Any, Literal
+
+import orjson
+from fastapi import FastAPI, Request
+from omegaconf import DictConfig, OmegaConf
+from pydantic import BaseModel
+
+from nemo_gym.config.secrets import mask_secrets
+from nemo_gym.errors import GymError, ServerUnreachable
+from nemo_gym.net import blocking
+from nemo_gym.serve.app import create_app
+from nemo_gym.serve.failures import FailureMiddleware
+from nemo_gym.serve.health import add_liveness
+
+RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"
+RUN_TOKEN_HEADER = "x-nemo-gym-run-token"
+"""Processes of one run share this token; only with it the head server shows secrets."""
+
+
+ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
+
+
+class ServerInstanceDisplayConfig(BaseModel):
+    """One line of `gym env status`."""
+
+    config_path: str | None = None
+    dir_path: str | None = None
+    entrypoint: str | None = None
+    host: str | None = None
+    name: str | None = None
+    pid: int | None = None
+    port: int | None = None
+    process_name: str | None = None
+    server_type: str | None = None
+    start_time: float | None = None
+    status: ServerStatus | None = None
+    uptime_seconds: float | None = None
+    url: str | None = None
+
+
+class HeadServerUnreachable(ServerUnreachable, ValueError):
+    """No head server answers where one is expected."""
+
+
+def run_token_headers() -> dict[str, str]:
+    """The header that proves membership of the run, if this process was given the token."""
+    token = os.environ.get(RUN_TOKEN_ENV_VAR)
+    return {RUN_TOKEN_HEADER: token} if token else {}
+
+
+def fetch_config_yaml(host: str, port: int, patience: float) -> str:
+    """The configuration that the head server at this address tells.
+
+    Raises:
+        HeadServerUnreachable: nobody answers there, or not as a head server would.
+    """
+    try:
+        status, body = blocking.get(
+            host, port, "/global_config_dict_yaml", timeout=patience, headers=run_token_headers(), where="head server"
+        )
+    except GymError as error:
+        raise _unreachable(host, port, str(error)) from error
+    try:
+        text = orjson.loads(body) if status == 200 else None
+    except ValueError:
+        text = None
+    if not isinstance(text, str):
+        raise _unreachable(host, port, f"the answer, status {status}, is not a head server's")
+    return text
+
+
+def _unreachable(host: str, port: int, reason: str) -> HeadServerUnreachable:
+    return HeadServerUnreachable(
+        f"could not connect to the head server at {host}:{port} ({reason})",
+        where="head_server",
+        fix="start the servers first, or set head_server.host and head_server.port to where they run",
+    )
+
+
+def is_of_this_run(request: Request) -> bool:
+    """Whether the request carries the run's token; never true when there is no token."""
+    expected = os.environ.get(RUN_TOKEN_ENV_VAR)
+    given = request.headers.get(RUN_TOKEN_HEADER)
+    return bool(expected and given) and secrets.compare_digest(str(expected).encode(), str(given).encode())
+
+
+def config_yaml(config: DictConfig, *, with_secrets: bool) -> str:
+    """The whole configuration as YAML; interpolations stay as written."""
+    return OmegaConf.to_yaml(config if with_secrets else mask_secrets(config))
+
+
+def head_app(config: Callable[[], DictConfig], instances: Callable[[], list[dict[str, Any]]]) -> FastAPI:
+    """The head server's app. Both arguments are asked at every request."""
+    app = create_app("NeMo Gym head server")
+
+    @app.get("/global_config_dict_yaml")
+    async def global_config_dict_yaml(request: Request) -> str:
+        return config_yaml(config(), with_secrets=is_of_this_run(request))
+
+    @app.get("/server_instances")
+    async def server_instances() -> list[dict[str, Any]]:
+        return instances()
+
+    add_liveness(app)
+    app.add_middleware(FailureMiddleware, server_name="head_server")
+    return app

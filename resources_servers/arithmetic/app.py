@@ -1,0 +1,68 @@
+"""Arithmetic: the reply is right when the last number in it equals the expected one."""
+
+import re
+from typing import Any
+
+from pydantic import ConfigDict
+
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseRunRequest,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    ReverifyMode,
+    SimpleResourcesServer,
+)
+from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+
+NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?", re.ASCII)
+
+
+def last_number(text: str) -> float | None:
+    """The last number written in `text`, thousands separators ignored, or None."""
+    found = NUMBER.findall(text)
+    return float(found[-1].replace(",", "")) if found else None
+
+
+class ArithmeticConfig(BaseResourcesServerConfig):
+    REVERIFY_MODE = ReverifyMode.STATELESS
+
+
+class ArithmeticRunRequest(BaseRunRequest):
+    model_config = ConfigDict(extra="allow")
+
+    expected_answer: float
+
+
+class ArithmeticVerifyRequest(ArithmeticRunRequest, BaseVerifyRequest):
+    pass
+
+
+class ArithmeticVerifyResponse(BaseVerifyResponse):
+    model_config = ConfigDict(extra="allow")
+
+    expected_answer: float
+    extracted_answer: float | None
+
+
+class ArithmeticServer(SimpleResourcesServer):
+    HOSTING = "cell"
+
+    config: ArithmeticConfig
+
+    async def verify(self, body: ArithmeticVerifyRequest) -> ArithmeticVerifyResponse:
+        answer = last_number(body.response.output_text)
+        return ArithmeticVerifyResponse(
+            **body.model_dump(), extracted_answer=answer, reward=float(answer == body.expected_answer)
+        )
+
+    def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
+        return compute_pass_majority_metrics(tasks, answer_key="extracted_answer")[0]
+
+    def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
+        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
+        return means | highest_k_metrics(agent_metrics, "pass@{k}")
+
+
+if __name__ == "__main__":
+    ArithmeticServer.run_webserver()

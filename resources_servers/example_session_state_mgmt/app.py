@@ -1,0 +1,87 @@
+"""A counter per session: two tools change and read it, the verdict compares it with what was asked for."""
+
+from typing import Any, ClassVar
+
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, PrivateAttr
+
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseRunRequest,
+    BaseSeedSessionRequest,
+    BaseSeedSessionResponse,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    ReverifyMode,
+    SimpleResourcesServer,
+)
+from nemo_gym.server_utils import SESSION_ID_KEY
+
+
+class CounterConfig(BaseResourcesServerConfig):
+    REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.UNSUPPORTED  # the counter is gone after its verdict
+
+
+class CounterSeedRequest(BaseSeedSessionRequest):
+    initial_count: int = 0
+
+
+class IncrementCounterRequest(BaseModel):
+    count: int
+
+
+class IncrementCounterResponse(BaseModel):
+    success: bool
+
+
+class GetCounterValueResponse(BaseModel):
+    count: int
+
+
+class CounterRunRequest(BaseRunRequest):
+    initial_count: int = 0
+    expected_count: int
+
+
+class CounterVerifyRequest(CounterRunRequest, BaseVerifyRequest):
+    pass
+
+
+class CounterVerifyResponse(CounterVerifyRequest, BaseVerifyResponse):
+    final_count: int
+
+
+class CounterServer(SimpleResourcesServer):
+    HOSTING = "cell"
+
+    config: CounterConfig
+    _counts: dict[str, int] = PrivateAttr(default_factory=dict)
+
+    def setup_webserver(self) -> FastAPI:
+        app = super().setup_webserver()
+        app.post("/increment_counter")(self.increment_counter)
+        app.post("/get_counter_value")(self.get_counter_value)
+        return app
+
+    async def seed_session(self, request: Request, body: CounterSeedRequest) -> BaseSeedSessionResponse:
+        self._counts[request.session[SESSION_ID_KEY]] = body.initial_count
+        return BaseSeedSessionResponse()
+
+    async def increment_counter(self, request: Request, body: IncrementCounterRequest) -> IncrementCounterResponse:
+        """Add a number to the counter."""
+        session = request.session[SESSION_ID_KEY]
+        self._counts[session] = self._counts.get(session, 0) + body.count
+        return IncrementCounterResponse(success=True)
+
+    async def get_counter_value(self, request: Request, body: dict[str, Any]) -> GetCounterValueResponse:  # noqa: ARG002
+        """Read the counter."""
+        return GetCounterValueResponse(count=self._counts.get(request.session[SESSION_ID_KEY], 0))
+
+    async def verify(self, request: Request, body: CounterVerifyRequest) -> CounterVerifyResponse:
+        """Full reward when the counter stands where the row expects it. The session ends here."""
+        final = self._counts.pop(request.session[SESSION_ID_KEY], 0)
+        return CounterVerifyResponse(**body.model_dump(), final_count=final, reward=float(final == body.expected_count))
+
+
+if __name__ == "__main__":
+    CounterServer.run_webserver()

@@ -1,0 +1,155 @@
+"""Embedded model: a small real LLM in the server's own process, for trying things without a key, a GPU or a network."""
+
+from pathlib import Path
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from fastapi import Body
+from pydantic import Field, PrivateAttr
+
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.responses_converter import ResponsesConverter
+from responses_api_models.embedded_model.engine import Engine, Generation, Sampling, bundled_weights
+from responses_api_models.embedded_model.tools import (
+    as_text,
+    call_or_text_grammar,
+    parse_call,
+    tool_schema,
+    with_tool_instructions,
+)
+
+
+class EmbeddedModelConfig(BaseResponsesAPIModelConfig):
+    weights: str | None = None
+    """A GGUF file; the bundled SmolLM2-135M-Instruct when unset."""
+    model: str = "SmolLM2-135M-Instruct"
+    """The name written into answers."""
+    threads: int = Field(default=1, ge=1)
+    slots: int = Field(default=4, ge=1)
+    """Answers written at the same time; more requests wait their turn."""
+    context_length: int = Field(default=2048, ge=128)
+    """Tokens of prompt and answer together, per slot."""
+    temperature: float = Field(default=0.0, ge=0.0)
+    """Used when a request names none."""
+    max_output_tokens: int = Field(default=256, ge=1)
+    """Used when a request names none."""
+    return_token_id_information: bool = False
+    """Put prompt ids, generated ids and their log-probabilities on the answer, as trainers need them."""
+
+
+def response_schema(chat: dict[str, Any]) -> dict[str, Any] | None:
+    """The JSON schema an answer must follow, if the request asks for one."""
+    wanted = chat.get("response_format") or {}
+    if wanted.get("type") == "json_schema":
+        return dict(wanted["json_schema"].get("schema") or {"type": "object"})
+    return {"type": "object"} if wanted.get("type") == "json_object" else None
+
+
+def named_tool(choice: Any) -> str | None:
+    return choice["function"]["name"] if isinstance(choice, dict) else None
+
+
+def first_set(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+class EmbeddedModel(SimpleResponsesAPIModel):
+    config: EmbeddedModelConfig
+    _engine: Engine = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        weights = Path(self.config.weights) if self.config.weights else bundled_weights()
+        self._engine = Engine(
+            weights,
+            threads=self.config.threads,
+            slots=self.config.slots,
+            context_length=self.config.context_length,
+        )
+        super().model_post_init(context)
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+        converter = ResponsesConverter(return_token_id_information=self.config.return_token_id_information)
+        completion = await self.chat_completions(converter.responses_to_chat_completion_create_params(body))
+        named = body.model_copy(update={"model": self.config.model})
+        return converter.chat_completion_to_response(named, completion)
+
+    async def chat_completions(
+        self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    ) -> NeMoGymChatCompletion:
+        chat = body.model_dump(exclude_unset=True)
+        tools = [] if chat.get("tool_choice") == "none" else list(chat.get("tools") or [])
+        messages = [as_text(message) for message in chat["messages"]]
+        generation = await self._engine.generate(
+            with_tool_instructions(messages, tools) if tools else messages, self.sampling(chat, tools)
+        )
+        return NeMoGymChatCompletion.model_validate(self.completion(chat, generation, tools))
+
+    def sampling(self, chat: dict[str, Any], tools: list[dict[str, Any]]) -> Sampling:
+        """What the request says about choosing tokens, and the grammar its tools or schema imply."""
+        stop = chat.get("stop") or ()
+        schema, grammar = response_schema(chat), None
+        if tools and chat.get("tool_choice", "auto") == "auto":
+            from xllamacpp import json_schema_to_grammar
+
+            schema, grammar = None, call_or_text_grammar(json_schema_to_grammar(tool_schema(tools)))
+        elif tools:
+            schema = tool_schema(tools, named_tool(chat["tool_choice"]))
+        return Sampling(
+            temperature=first_set(chat.get("temperature"), self.config.temperature),
+            top_p=first_set(chat.get("top_p"), 1.0),
+            max_tokens=first_set(
+                chat.get("max_completion_tokens"), chat.get("max_tokens"), self.config.max_output_tokens
+            ),
+            seed=chat.get("seed"),
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            top_logprobs=first_set(chat.get("top_logprobs"), 0),
+            json_schema=schema,
+            grammar=grammar,
+        )
+
+    def completion(self, chat: dict[str, Any], generation: Generation, tools: list[dict[str, Any]]) -> dict[str, Any]:
+        """A chat completion as the OpenAI API words it."""
+        call = parse_call(generation.text) if tools else None
+        message: dict[str, Any] = {"role": "assistant", "content": None if call else generation.text}
+        if call:
+            name, arguments = call
+            function = {"name": name, "arguments": arguments}
+            message["tool_calls"] = [{"id": f"call_{uuid4().hex}", "type": "function", "function": function}]
+        if self.config.return_token_id_information:
+            message["prompt_token_ids"] = generation.prompt_token_ids
+            message["generation_token_ids"] = generation.token_ids
+            message["generation_log_probs"] = generation.log_probs
+        choice: dict[str, Any] = {
+            "index": 0,
+            "finish_reason": "tool_calls" if call else generation.finish_reason,
+            "message": message,
+        }
+        if chat.get("logprobs"):
+            choice["logprobs"] = {"content": [chat_logprob(token) for token in generation.tokens]}
+        read, written = len(generation.prompt_token_ids), len(generation.token_ids)
+        return {
+            "id": f"chatcmpl_{uuid4().hex}",
+            "object": "chat.completion",
+            "created": int(time()),
+            "model": self.config.model,
+            "choices": [choice],
+            "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
+        }
+
+
+def chat_logprob(token: dict[str, Any]) -> dict[str, Any]:
+    """One token's log-probability with its alternatives, without the engine's own ids."""
+    keys = ("token", "logprob", "bytes")
+    alternatives = [{key: other[key] for key in keys} for other in token.get("top_logprobs", [])]
+    return {**{key: token[key] for key in keys}, "top_logprobs": alternatives}
+
+
+if __name__ == "__main__":
+    EmbeddedModel.run_webserver()

@@ -1,0 +1,126 @@
+"""Reading what vLLM answered: thoughts, token ids, log-probabilities, and the refusal that means "too long"."""
+
+from time import time
+from typing import Any
+from uuid import uuid4
+
+from aiohttp import ClientResponseError
+
+from nemo_gym.convert.thinking import wrap_in_think_tags
+from nemo_gym.convert.tokens import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS
+from nemo_gym.errors import ModelFailed
+
+Json = dict[str, Any]
+
+TOKEN_ID = "token_id:"
+_TOO_LONG = (b"context length", b"max_tokens", b"maximum model length")
+
+
+def is_too_long(refusal: ClientResponseError) -> bool:
+    """Whether the endpoint refused because prompt and answer do not fit into the model's context."""
+    said = getattr(refusal, "response_content", b"")
+    return refusal.status == 400 and isinstance(said, bytes) and any(words in said.lower() for words in _TOO_LONG)
+
+
+def empty_completion(model: str) -> Json:
+    """Nothing was said because there was no room: an ordinary answer that ended by `length`."""
+    message = {"role": "assistant", "content": ""}
+    return {
+        "id": f"chatcmpl_{uuid4().hex}",
+        "object": "chat.completion",
+        "created": int(time()),
+        "model": model,
+        "choices": [{"index": 0, "finish_reason": "length", "message": message}],
+    }
+
+
+def first_choice(answer: Json, where: str) -> Json:
+    """The choice that holds the answer.
+
+    Raises:
+        ModelFailed: there is none.
+    """
+    choices = answer.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        return choices[0]
+    raise ModelFailed(
+        "the endpoint's answer has no choices", where=where, fix="check base_url: does it speak the OpenAI API?"
+    )
+
+
+def put_thoughts_inline(message: Json) -> None:
+    """Write the thoughts an endpoint parsed out back in front of the text, between `<think>` tags."""
+    fields = [message.pop(name, None) for name in ("reasoning_content", "reasoning")]
+    thought = next((text for text in fields if text), None)
+    content = message.get("content") or ""
+    if thought:
+        message["content"] = wrap_in_think_tags([thought]) + content
+    elif isinstance(content, str) and "</think>" in content and "<think>" not in content:
+        message["content"] = "<think>" + content  # the chat template had opened the thought already
+
+
+def take_token_fields(answer: Json, choice: Json, where: str) -> Json:
+    """Remove the token fields from wherever vLLM put them, and return them; without `prompt_token_ids` if unknown.
+
+    In the message itself (endpoints made for training), beside it (`return_token_ids`), or spelled in the
+    log-probabilities (`return_tokens_as_token_ids`).
+
+    Raises:
+        ModelFailed: the endpoint gave none, or they do not fit together.
+    """
+    message = choice["message"]
+    bundle = {name: message.pop(name) for name in TOKEN_FIELDS if message.get(name) is not None}
+    prompt = [holder.pop("prompt_token_ids", None) for holder in (answer, choice)]
+    written = choice.pop("token_ids", None)
+    routed = choice.pop("routed_experts", None)
+    if all(name in bundle for name in REQUIRED_TOKEN_FIELDS):
+        return _consistent(bundle, where)
+    entries = (choice.get("logprobs") or {}).get("content") or []
+    ids = written if written is not None else [_spelled(entry, where) for entry in entries]
+    fields: Json = {"generation_token_ids": ids, "generation_log_probs": [float(entry["logprob"]) for entry in entries]}
+    known = next((ids for ids in prompt if ids is not None), None)
+    if known is not None:
+        fields["prompt_token_ids"] = known
+    if routed is not None:
+        fields["routed_experts"] = routed
+    if choice.get("logprobs") is None and message.get("content"):
+        raise _no_tokens("the endpoint gave no log-probabilities", where)
+    return _consistent(fields, where)
+
+
+def _spelled(entry: Json, where: str) -> int:
+    """The id in a token written as `token_id:<n>`."""
+    token = str(entry.get("token"))
+    try:
+        return int(token.removeprefix(TOKEN_ID)) if token.startswith(TOKEN_ID) else int(entry["token_id"])
+    except (KeyError, ValueError):
+        raise _no_tokens(f"the endpoint gave a token without its id: {token!r}", where) from None
+
+
+def _consistent(fields: Json, where: str) -> Json:
+    ids, log_probs = fields["generation_token_ids"], fields["generation_log_probs"]
+    if len(ids) != len(log_probs):
+        raise _no_tokens(f"the endpoint gave {len(ids)} token ids and {len(log_probs)} log-probabilities", where)
+    return fields
+
+
+def _no_tokens(problem: str, where: str) -> ModelFailed:
+    return ModelFailed(
+        problem,
+        where=where,
+        fix="set request_prompt_and_generation_token_ids for vLLM 0.10.2 or later, "
+        "or return_token_id_information: false if nobody trains on this",
+    )
+
+
+def chat_from_completion(answer: Json, where: str) -> Json:
+    """A text completion in the words of a chat completion."""
+    choice = dict(first_choice(answer, where))
+    said = choice.pop("logprobs", None) or {}
+    pairs = zip(said.get("tokens") or [], said.get("token_logprobs") or [], strict=False)
+    content = [{"token": token, "logprob": value or 0.0, "bytes": None, "top_logprobs": []} for token, value in pairs]
+    choice["message"] = {"role": "assistant", "content": choice.pop("text", "")}
+    choice["logprobs"] = {"content": content} if content else None
+    choice["finish_reason"] = choice.get("finish_reason") or "stop"
+    choice["index"] = choice.get("index", 0)
+    return {**answer, "object": "chat.completion", "choices": [choice]}

@@ -1,0 +1,187 @@
+"""vLLM model: chat completions of one or several vLLM endpoints behind the Responses API, token ids included."""
+
+import asyncio
+import hashlib
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from aiohttp import ClientResponseError
+from fastapi import Request
+from pydantic import PrivateAttr
+
+from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
+from nemo_gym.errors import GymError, ModelFailed
+from nemo_gym.net.limits import PacedOpenAI
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletion,
+    NeMoGymChatCompletionCreateParamsNonStreaming,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.responses_converter import ResponsesConverter
+from nemo_gym.server_utils import SESSION_ID_KEY
+from responses_api_models.vllm_model import answers, asking, audio
+from responses_api_models.vllm_model.rendering import Render, local_render
+from responses_api_models.vllm_model.settings import VLLMModelConfig
+from responses_api_models.vllm_model.transport_log import TransportLog
+
+__all__ = ["VLLMModel", "VLLMModelConfig"]
+
+Json = dict[str, Any]
+Call = Literal["chat_completion", "completion", "response", "tokenize"]
+
+
+class VLLMModel(SimpleResponsesAPIModel):
+    """Subclasses override `chat_completions` or `responses`, or one step of them."""
+
+    HOSTING = "cell"
+
+    config: VLLMModelConfig
+    _clients: list[PacedOpenAI] = PrivateAttr()
+    _converter: ResponsesConverter = PrivateAttr()
+    _render: Render | None = PrivateAttr(default=None)
+    _log: TransportLog | None = PrivateAttr(default=None)
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        self._clients = self.make_clients()
+        self._converter = self.make_converter()
+        self._log = TransportLog.from_environment()
+        if self.config.tokenizer is not None:
+            self._render = local_render(self.config.tokenizer, self.config.name)
+
+    def make_clients(self) -> list[PacedOpenAI]:
+        """One client per endpoint, each with a limit of its own."""
+        return [
+            PacedOpenAI(
+                name=self.config.name,
+                base_url=url,
+                api_key=self.config.api_key,
+                default_headers=self.config.default_headers,
+                max_concurrent_requests=self.config.max_concurrent_requests,
+            )
+            for url in self.config.base_url
+        ]
+
+    def make_converter(self) -> ResponsesConverter:
+        """What translates between the dialects; subclasses for other notations of thoughts give their own."""
+        return ResponsesConverter(
+            return_token_id_information=self.config.return_token_id_information,
+            uses_reasoning_parser=self.config.uses_reasoning_parser,
+        )
+
+    async def responses(  # type: ignore[override]  # a leading request is allowed, and the endpoint depends on it
+        self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming = Body()
+    ) -> NeMoGymResponse:
+        if self.config.is_responses_native:
+            asked = asking.with_settings(self.config, body.model_dump(exclude_unset=True))
+            client = self.client_for(request)
+            return client.understood(NeMoGymResponse, await self.ask(client, "response", asked))
+        chat = self._converter.responses_to_chat_completion_create_params(body)
+        completion = await self.chat_completions(request, chat)
+        named = body.model_copy(update={"model": self.config.model})
+        return self._converter.chat_completion_to_response(named, completion)
+
+    async def chat_completions(  # type: ignore[override]
+        self, request: Request, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
+    ) -> NeMoGymChatCompletion:
+        client = self.client_for(request)
+        asked = await self.chat_request(body)
+        try:
+            answer, prompt = await self.completed(client, asked)
+        except ClientResponseError as refusal:
+            if not answers.is_too_long(refusal):
+                raise
+            return NeMoGymChatCompletion.model_validate(answers.empty_completion(self.config.model))
+        choice = answers.first_choice(answer, self.config.name)
+        if not isinstance(choice.get("message"), dict):
+            raise ModelFailed("the endpoint's answer has no message", where=self.config.name)
+        if self.config.return_token_id_information:
+            await self.add_token_fields(client, asked, answer, prompt)
+            if not body.logprobs:
+                choice.pop("logprobs", None)
+        if self.config.uses_reasoning_parser:
+            answers.put_thoughts_inline(choice["message"])
+        return client.understood(NeMoGymChatCompletion, answer)
+
+    def client_for(self, request: Request) -> PacedOpenAI:
+        """The endpoint of the caller's session: the same for every turn of a conversation, so its prefix is cached."""
+        if len(self._clients) == 1:
+            return self._clients[0]
+        session_id = str(request.session.get(SESSION_ID_KEY, ""))
+        number = int.from_bytes(hashlib.sha256(session_id.encode()).digest(), "big")
+        return self._clients[number % len(self._clients)]
+
+    async def chat_request(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> Json:
+        """The request as it is sent to the endpoint."""
+        asked = asking.with_settings(self.config, body.model_dump(exclude_unset=True))
+        if self.config.return_token_id_information:
+            asked = asking.with_token_ids(self.config, asked)
+        messages = asking.with_messages(self.config, asked["messages"], self._converter._extract_reasoning_from_content)
+        if self.config.audio_root is not None and audio.names_files(messages):
+            messages = await asyncio.to_thread(audio.with_audio_inline, messages, Path(self.config.audio_root))
+        return {**asked, "messages": messages}
+
+    async def completed(self, client: PacedOpenAI, asked: Json) -> tuple[Json, list[int] | None]:
+        """The endpoint's answer as a chat completion, and the prompt's token ids if it was asked with them."""
+        if not self.config.use_completions_api:
+            return await self.ask(client, "chat_completion", asked), None
+        prompt: str | list[int]
+        if not self.config.render_chat_template:
+            prompt = asking.bare_prompt(asked["messages"])
+        elif self._render is not None:
+            prompt = await asyncio.to_thread(self._render, asked)
+        else:
+            prompt = await self.prompt_token_ids(client, asked)
+        answer = await self.ask(client, "completion", asking.completion_request(asked, prompt))
+        return answers.chat_from_completion(answer, self.config.name), prompt if isinstance(prompt, list) else None
+
+    async def add_token_fields(self, client: PacedOpenAI, asked: Json, answer: Json, prompt: list[int] | None) -> None:
+        """Put token ids and log-probabilities on the answer's message."""
+        choice = answers.first_choice(answer, self.config.name)
+        fields = answers.take_token_fields(answer, choice, self.config.name)
+        if "prompt_token_ids" not in fields:
+            fields["prompt_token_ids"] = prompt if prompt is not None else await self.prompt_token_ids(client, asked)
+        choice["message"].update(fields)
+
+    async def prompt_token_ids(self, client: PacedOpenAI, asked: Json) -> list[int]:
+        """The ids of a request's prompt, from the endpoint's own tokenizer and chat template."""
+        if self.config.use_completions_api and not self.config.render_chat_template:
+            body: Json = {"model": self.config.model, "prompt": asking.bare_prompt(asked["messages"])}
+        else:
+            body = asking.tokenize_request(asked)
+        tokens = (await self.ask(client, "tokenize", body)).get("tokens")
+        if not isinstance(tokens, list):
+            raise ModelFailed("the endpoint's /tokenize gave no tokens", where=self.config.name)
+        return tokens
+
+    async def ask(self, client: PacedOpenAI, call: Call, body: Json) -> Json:
+        """Send one request to an endpoint and return its answer as it came."""
+        send = getattr(client, f"create_{call}")
+        if self._log is None:
+            answer: Json = await send(**body)
+            return answer
+        started = time.monotonic()
+        outcome: Json = {}
+        try:
+            answer = await send(**body)
+            outcome = {"response": answer}
+            return answer
+        except (GymError, ClientResponseError) as error:
+            said = getattr(error, "response_content", b"")
+            outcome = {"error": str(error), "said": said.decode("utf-8", "replace")}
+            raise
+        finally:
+            self._log.write(
+                server=self.config.name,
+                endpoint=client.base_url,
+                call=call,
+                request=body,
+                seconds=time.monotonic() - started,
+                **outcome,
+            )
+
+
+if __name__ == "__main__":
+    VLLMModel.run_webserver()

@@ -1,0 +1,145 @@
+"""A request as vLLM wants it: plain dictionaries in, plain dictionaries out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from fastapi import HTTPException
+
+from nemo_gym.convert.thinking import SplitThoughts
+from responses_api_models.vllm_model.settings import VLLMModelConfig
+
+Json = dict[str, Any]
+
+IN_METADATA = ("extra_body", "chat_template_kwargs")
+"""Settings that a Responses request has no field for travel in its metadata, as JSON text."""
+
+_CHAT_ONLY = frozenset(
+    {
+        "chat_template_kwargs",
+        "function_call",
+        "functions",
+        "logprobs",
+        "max_completion_tokens",
+        "messages",
+        "metadata",
+        "modalities",
+        "parallel_tool_calls",
+        "prompt_cache_key",
+        "reasoning_effort",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "verbosity",
+        "web_search_options",
+    }
+)
+
+
+def settings_in_metadata(metadata: Mapping[str, str]) -> tuple[Json, Json, Json]:
+    """(extra body, chat template arguments, the rest of the metadata).
+
+    Raises:
+        HTTPException: 400, the text is not a JSON object.
+    """
+    found: list[Json] = []
+    for name in IN_METADATA:
+        text = metadata.get(name)
+        try:
+            value = orjson.loads(text) if text else {}
+        except orjson.JSONDecodeError as error:
+            raise HTTPException(400, f"metadata.{name} is not JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise HTTPException(400, f"metadata.{name} is JSON but not an object")
+        found.append(value)
+    return found[0], found[1], {key: value for key, value in metadata.items() if key not in IN_METADATA}
+
+
+def with_settings(config: VLLMModelConfig, body: Json) -> Json:
+    """`body` with everything that configuration and metadata say about it; for chat and native Responses alike.
+
+    Weakest first: the configured extra body, the caller's fields, the metadata, the configured overrides.
+    """
+    extra, template, metadata = settings_in_metadata(body.get("metadata") or {})
+    request = {**config.extra_body, **body, **extra}
+    request.pop("metadata", None)
+    if metadata:
+        request["metadata"] = metadata
+    arguments = {**config.chat_template_kwargs, **(request.get("chat_template_kwargs") or {}), **template}
+    if arguments:
+        request["chat_template_kwargs"] = arguments
+    return {**request, **config.sampling_overrides, "model": config.model}
+
+
+def with_token_ids(config: VLLMModelConfig, request: Json) -> Json:
+    """`request`, asking also for what trainers need."""
+    wish = "return_token_ids" if config.request_prompt_and_generation_token_ids else "return_tokens_as_token_ids"
+    return {**request, "logprobs": True, wish: True}
+
+
+def with_messages(config: VLLMModelConfig, messages: list[Json], split_thoughts: SplitThoughts) -> list[Json]:
+    """The conversation with roles and thoughts written the way the endpoint's chat template reads them."""
+    return [_message(config, message, split_thoughts) for message in messages]
+
+
+def _message(config: VLLMModelConfig, message: Json, split_thoughts: SplitThoughts) -> Json:
+    role = message.get("role")
+    if role == "developer" and config.replace_developer_role_with_system:
+        return {**message, "role": "system"}
+    content = message.get("content")
+    if role != "assistant" or not config.uses_reasoning_parser or not isinstance(content, str):
+        return message
+    thoughts, text = split_thoughts(content)
+    if not thoughts:
+        return message
+    if len(thoughts) > 1 and not config.sequential_reasoning_allowed:
+        raise HTTPException(400, f"the conversation has {len(thoughts)} thoughts in a row; this model takes one")
+    if config.uses_interleaved_reasoning and config.preserve_reasoning_in_assistant_content:
+        return message
+    told = {**message, "content": text or (None if message.get("tool_calls") else "")}
+    if config.uses_interleaved_reasoning:
+        # vLLM renamed the field; each version reads one of the two.
+        told["reasoning_content"] = told["reasoning"] = "\n".join(thoughts)
+    return told
+
+
+def tokenize_request(request: Json) -> Json:
+    """What to ask `/tokenize` for the ids of a chat request's prompt."""
+    asked = ("model", "messages", "tools", "chat_template", "chat_template_kwargs", "mm_processor_kwargs")
+    return {key: request[key] for key in asked if request.get(key) is not None}
+
+
+def bare_prompt(messages: list[Json]) -> str:
+    """The text of a conversation and nothing else, for models that know no chat.
+
+    Raises:
+        HTTPException: 400, there is something else than text.
+    """
+    texts = []
+    for message in messages:
+        content = message.get("content") or ""
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if message.get("tool_calls") or any(part.get("type") != "text" for part in parts):
+            raise HTTPException(400, "without a chat template a prompt can hold text only; set render_chat_template")
+        texts.append("".join(part["text"] for part in parts))
+    return "\n\n".join(texts)
+
+
+def completion_request(request: Json, prompt: str | list[int]) -> Json:
+    """A chat request as a request for text completion after `prompt`.
+
+    Raises:
+        HTTPException: 400, it asks for tool calls that nobody would parse.
+    """
+    if request.get("tools") and isinstance(prompt, str):
+        raise HTTPException(400, "without a chat template there are no tools; set render_chat_template")
+    completion = {key: value for key, value in request.items() if key not in _CHAT_ONLY}
+    limit = request.get("max_completion_tokens")
+    if limit is not None:
+        completion["max_tokens"] = limit
+    if request.get("logprobs"):
+        completion["logprobs"] = request.get("top_logprobs") or 1
+    return {**completion, "prompt": prompt}

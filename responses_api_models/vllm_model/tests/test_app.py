@@ -1,0 +1,350 @@
+"""The endpoint behind the model is a small server on loopback that talks like vLLM."""
+
+import json
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from nemo_gym.base_responses_api_model import Body
+from nemo_gym.net import client
+from responses_api_models.openai_model.tests.endpoint import Said, ask, listening, nobody
+from responses_api_models.vllm_model.app import VLLMModel
+from responses_api_models.vllm_model.tests.support import USER, completion, model
+
+
+@pytest.fixture(autouse=True)
+def _no_memory_of_other_tests() -> None:
+    client.health.clear()
+
+
+async def sent(body: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    """What the endpoint is asked when the model is asked `body` in chat."""
+    async with listening(chat=Said(completion())) as endpoint:
+        reply = await ask(model(endpoint.url, **settings), "/v1/chat/completions", {"messages": [USER], **body})
+        assert reply.status == 200, await reply.text()
+    return endpoint.bodies[0]
+
+
+@pytest.mark.asyncio
+async def test_a_responses_request_is_asked_in_chat_and_answered_in_responses():
+    """The point of this server."""
+    async with listening(chat=Said(completion("four"))) as endpoint:
+        reply = await ask(
+            model(endpoint.url), "/v1/responses", {"input": "2+2?", "instructions": "Be brief.", "max_output_tokens": 9}
+        )
+
+    answer = await reply.json()
+    assert endpoint.bodies[0] == {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "2+2?"}]},
+        ],
+        "max_tokens": 9,
+        "model": "small",
+    }
+    assert answer["output"][0]["content"][0]["text"] == "four"
+    assert (answer["model"], answer["status"]) == ("small", "completed")
+    assert answer["usage"]["total_tokens"] == 5
+
+
+@pytest.mark.asyncio
+async def test_tool_calls_come_back_as_function_calls():
+    """Agents act on them."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    tool = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": True}
+
+    async with listening(chat=Said(completion(None, "tool_calls", tool_calls=[call]))) as endpoint:
+        reply = await ask(model(endpoint.url), "/v1/responses", {"input": "1+1?", "tools": [tool]})
+
+    output = (await reply.json())["output"]
+    assert [(item["type"], item["name"], item["call_id"]) for item in output] == [("function_call", "add", "call_1")]
+    assert endpoint.bodies[0]["tools"] == [
+        {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    ]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "said",
+    [
+        completion("four", reasoning_content="2 and 2"),
+        completion("four", reasoning="2 and 2"),
+        completion("<think>2 and 2</think>four"),
+        completion("2 and 2</think>four"),
+    ],
+    ids=["old field", "new field", "in the text", "opened by the template"],
+)
+async def test_thoughts_are_told_apart_wherever_vllm_puts_them(said: dict[str, Any]):
+    """A verifier must not grade what the model only thought."""
+    async with listening(chat=Said(said)) as endpoint:
+        reply = await ask(model(endpoint.url), "/v1/responses", {"input": "2+2?"})
+        chat = await ask(model(endpoint.url), "/v1/chat/completions", {"messages": [USER]})
+
+    thought, message = (await reply.json())["output"]
+    assert thought["summary"][0]["text"] == "2 and 2"
+    assert message["content"][0]["text"] == "four"
+    assert (await chat.json())["choices"][0]["message"]["content"] == "<think>2 and 2</think>four"
+
+
+@pytest.mark.asyncio
+async def test_without_a_reasoning_parser_text_is_left_alone():
+    """Some models write about the tags."""
+    async with listening(chat=Said(completion("<think>a</think>b"))) as endpoint:
+        reply = await ask(model(endpoint.url, uses_reasoning_parser=False), "/v1/responses", {"input": "?"})
+
+    assert (await reply.json())["output"][0]["content"][0]["text"] == "<think>a</think>b"
+
+
+THOUGHT = {"role": "assistant", "content": "<think>a</think>b"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, {"content": "b", "reasoning_content": "a", "reasoning": "a"}),
+        ({"preserve_reasoning_in_assistant_content": True}, {"content": "<think>a</think>b"}),
+        ({"uses_interleaved_reasoning": False}, {"content": "b"}),
+        (
+            {"uses_interleaved_reasoning": False, "preserve_reasoning_in_assistant_content": True},
+            {"content": "b"},
+        ),
+        ({"uses_reasoning_parser": False}, {"content": "<think>a</think>b"}),
+    ],
+)
+async def test_earlier_thoughts_are_written_as_the_template_reads_them(settings: dict[str, Any], told: dict[str, Any]):
+    """Each model family has its own opinion on what it should see again."""
+    request = await sent({"messages": [USER, THOUGHT, USER]}, **settings)
+
+    assert request["messages"][1] == {"role": "assistant", **told}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("allowed", "status"), [(True, 200), (False, 400)])
+async def test_two_thoughts_in_a_row_can_be_refused(allowed: bool, status: int):
+    """A template that prints only one of them would change the conversation silently."""
+    thoughts = [{"type": "reasoning", "id": name, "summary": [{"type": "summary_text", "text": name}]} for name in "ab"]
+    async with listening(chat=Said(completion())) as endpoint:
+        server = model(endpoint.url, sequential_reasoning_allowed=allowed)
+        reply = await ask(server, "/v1/responses", {"input": [USER, *thoughts, USER]})
+
+    assert reply.status == status
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("replace", "role"), [(True, "system"), (False, "developer")])
+async def test_developer_messages_can_be_sent_as_system_messages(replace: bool, role: str):
+    """Most open models' templates know no developer."""
+    request = await sent(
+        {"messages": [{"role": "developer", "content": "Be brief."}, USER]}, replace_developer_role_with_system=replace
+    )
+
+    assert request["messages"][0] == {"role": role, "content": "Be brief."}
+
+
+@pytest.mark.asyncio
+async def test_settings_are_merged_weakest_first():
+    """Configured extras, then the caller, then the caller's metadata, then the configured overrides."""
+    request = await sent(
+        {
+            "temperature": 0.5,
+            "top_p": 0.5,
+            "metadata": {"extra_body": json.dumps({"top_p": 0.7, "seed": 7}), "row": "12"},
+        },
+        extra_body={"temperature": 0.1, "top_k": 5},
+        sampling_overrides={"seed": 1},
+    )
+
+    assert request["temperature"] == 0.5
+    assert request["top_p"] == 0.7
+    assert request["top_k"] == 5
+    assert request["seed"] == 1
+    assert request["metadata"] == {"row": "12"}
+
+
+@pytest.mark.asyncio
+async def test_template_arguments_of_configuration_and_row_are_merged():
+    """A row switches thinking off without repeating everything else."""
+    request = await sent(
+        {"metadata": {"chat_template_kwargs": '{"enable_thinking": false}'}},
+        chat_template_kwargs={"enable_thinking": True, "style": "plain"},
+    )
+
+    assert request["chat_template_kwargs"] == {"enable_thinking": False, "style": "plain"}
+    assert "metadata" not in request
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("text", ["{", "[1]"])
+async def test_metadata_that_is_no_json_object_is_refused(text: str):
+    """A typo in a dataset is the dataset's error, told once."""
+    async with listening(chat=Said(completion())) as endpoint:
+        reply = await ask(
+            model(endpoint.url), "/v1/chat/completions", {"messages": [USER], "metadata": {"extra_body": text}}
+        )
+
+    assert reply.status == 400
+    assert "metadata.extra_body" in await reply.text()
+    assert endpoint.calls == []
+
+
+@pytest.mark.asyncio
+async def test_a_conversation_stays_with_its_endpoint():
+    """Its prefix is cached there."""
+    async with AsyncExitStack() as stack:
+        endpoints = [await stack.enter_async_context(listening(chat=Said(completion()))) for _ in range(3)]
+        server = model([endpoint.url for endpoint in endpoints])
+        for _ in range(12):
+            first = await ask(server, "/v1/chat/completions", {"messages": [USER]})
+            await ask(server, "/v1/chat/completions", {"messages": [USER]}, cookies=first.cookies)
+
+    counts = [len(endpoint.calls) for endpoint in endpoints]
+    assert sum(counts) == 24
+    assert all(count % 2 == 0 for count in counts)
+    assert sum(count > 0 for count in counts) > 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
+        b"max_tokens must be at least 1, got -4",
+        b"The decoder prompt (length 9) is longer than the maximum model length of 8.",
+    ],
+)
+async def test_a_prompt_that_does_not_fit_is_an_incomplete_answer(said: bytes):
+    """A long conversation ends; it does not fail."""
+    async with listening(chat=Said({"error": {"message": said.decode()}}, 400)) as endpoint:
+        reply = await ask(model(endpoint.url, return_token_id_information=True), "/v1/responses", {"input": "?"})
+        chat = await ask(model(endpoint.url), "/v1/chat/completions", {"messages": [USER]})
+
+    answer = await reply.json()
+    assert answer["status"] == "incomplete"
+    assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert answer["output"][0]["content"][0]["text"] == ""
+    assert (await chat.json())["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.asyncio
+async def test_another_refusal_keeps_its_status_and_words():
+    """Only "too long" is an answer; the rest is a failure of this model."""
+    async with listening(chat=Said(b"temperature must be non-negative", 400)) as endpoint:
+        reply = await ask(model(endpoint.url), "/v1/responses", {"input": "?"})
+
+    assert reply.status == 500
+    assert reply.headers["x-nemo-gym-upstream-status"] == "400"
+    assert reply.headers["x-nemo-gym-failed"] == "policy_model"
+    assert "non-negative" in await reply.text()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (Said(b"<html>"), "not JSON"),
+        (Said(completion(), half=True), "ServerUnreachable"),
+        (Said({"error": "queue"}), "no choices"),
+        (Said({"choices": [{"index": 0}]}), "no message"),
+        (Said({"choices": [{"message": {"content": 5}}]}), "is no ChatCompletion"),
+        (Said(b"Unauthorized", 401), "Unauthorized"),
+    ],
+    ids=["not JSON", "half a body", "no choices", "no message", "another shape", "wrong key"],
+)
+async def test_a_bad_answer_is_named_and_attributed(said: Said, words: str):
+    """The person reading learns which it was and whose."""
+    async with listening(chat=said) as endpoint:
+        reply = await ask(model(endpoint.url), "/v1/responses", {"input": "hi"})
+
+    assert reply.status == 500
+    assert reply.headers["x-nemo-gym-failed"] == "policy_model"
+    assert words in await reply.text()
+
+
+@pytest.mark.asyncio
+async def test_an_endpoint_that_is_down_or_slow_is_told_within_the_deadline():
+    """Nobody waits longer than the rollout may take."""
+    down = await ask(model(nobody()), "/v1/responses", {"input": "hi"}, seconds=0.4)
+    async with listening(chat=Said(hang=True)) as endpoint:
+        slow = await ask(model(endpoint.url), "/v1/responses", {"input": "hi"}, seconds=0.3)
+
+    assert (down.status, slow.status) == (500, 504)
+    assert {reply.headers["x-nemo-gym-failed"] for reply in (down, slow)} == {"policy_model"}
+
+
+@pytest.mark.asyncio
+async def test_an_endpoint_that_speaks_responses_is_asked_in_responses():
+    """gpt-oss behind vLLM keeps its own notion of reasoning items."""
+    answer = {
+        "id": "r",
+        "created_at": 1,
+        "model": "small",
+        "object": "response",
+        "output": [],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+    async with listening(responses=Said(answer)) as endpoint:
+        server = model(endpoint.url, is_responses_native=True, sampling_overrides={"temperature": 1.0})
+        reply = await ask(
+            server, "/v1/responses", {"input": "hi", "metadata": {"extra_body": '{"top_k": 3}'}, "temperature": 0.0}
+        )
+
+    assert reply.status == 200
+    assert endpoint.bodies == [{"input": "hi", "model": "small", "temperature": 1.0, "top_k": 3}]
+
+
+@pytest.mark.asyncio
+async def test_a_subclass_can_override_either_method():
+    """Eight existing components do."""
+
+    class Shouting(VLLMModel):
+        async def chat_completions(self, request, body=Body()):
+            completion = await super().chat_completions(request, body)
+            completion.choices[0].message.content = completion.choices[0].message.content.upper()
+            return completion
+
+    async with listening(chat=Said(completion("four"))) as endpoint:
+        quiet = model(endpoint.url)
+        reply = await ask(
+            Shouting(config=quiet.config, server_client=quiet.server_client), "/v1/responses", {"input": "2+2?"}
+        )
+
+    assert (await reply.json())["output"][0]["content"][0]["text"] == "FOUR"
+
+
+@pytest.mark.asyncio
+async def test_messages_are_answered_too():
+    """Anthropic-style agents get the same model."""
+    async with listening(chat=Said(completion("four", reasoning="2 and 2"))) as endpoint:
+        reply = await ask(model(endpoint.url), "/v1/messages", {"messages": [USER], "max_tokens": 9, "model": "x"})
+
+    assert [block["type"] for block in (await reply.json())["content"]] == ["thinking", "text"]
+
+
+@pytest.mark.asyncio
+async def test_calls_can_be_written_down(tmp_path, monkeypatch):
+    """Who said what is the first question when a score looks odd; keys are nobody's business."""
+    log = tmp_path / "new" / "calls.jsonl"
+    monkeypatch.setenv("NEMO_GYM_VLLM_TRANSPORT_LOG", str(log))
+
+    async with listening(chat=[Said(completion()), Said(b"no", 400)]) as endpoint:
+        server = model(endpoint.url)
+        for _ in range(2):
+            await ask(server, "/v1/chat/completions", {"messages": [USER]})
+
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["call"] for line in lines] == ["chat_completion"] * 2
+    assert lines[0]["response"]["choices"][0]["message"]["content"] == "four"
+    assert lines[0]["request"]["messages"] == [USER]
+    assert lines[1]["said"] == "no"
+    assert "vllm-very-secret" not in log.read_text()
+
+
+def test_a_model_without_endpoints_is_refused_at_the_start():
+    """An empty list is a configuration error, not a division by zero later."""
+    with pytest.raises(ValidationError, match="at least one endpoint"):
+        model([])

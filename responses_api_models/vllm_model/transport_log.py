@@ -1,0 +1,37 @@
+"""A file of everything sent to the endpoints and what came back, for finding out who said what."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from nemo_gym.net.client import encode_json
+
+TRANSPORT_LOG_ENV_VAR = "NEMO_GYM_VLLM_TRANSPORT_LOG"
+
+
+class TransportLog:
+    """One JSON line per call, appended whole, so that several processes can share the file. Keys are not in it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    @classmethod
+    def from_environment(cls) -> Self | None:
+        """The log that `NEMO_GYM_VLLM_TRANSPORT_LOG` names, if it does."""
+        name = os.environ.get(TRANSPORT_LOG_ENV_VAR)
+        return cls(Path(name)) if name else None
+
+    def write(self, *, server: str, endpoint: str, call: str, request: Any, seconds: float, **outcome: Any) -> None:
+        line = {
+            "time": datetime.now(UTC).isoformat(),
+            "server": server,
+            "endpoint": endpoint,
+            "call": call,
+            "seconds": round(seconds, 3),
+            "request": request,
+            **outcome,
+        }
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("ab", buffering=0) as file:
+            file.write(encode_json(line) + b"\n")

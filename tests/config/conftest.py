@@ -1,0 +1,95 @@
+"""A place to write config files in, and a way to resolve them without a process around."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.config.defaults import Surroundings
+from nemo_gym.config.resolve import Request, Resolved, resolve
+
+MODEL = """\
+policy_model:
+  responses_api_models:
+    openai_model:
+      entrypoint: app.py
+      openai_base_url: ${policy_base_url}
+      openai_api_key: ${policy_api_key}
+      openai_model: ${policy_model_name}
+"""
+ENV = "policy_base_url: http://localhost:1\npolicy_api_key: sk-verysecret\npolicy_model_name: m\n"
+WEATHER = """\
+weather:
+  resources_servers:
+    example_weather:
+      entrypoint: app.py
+      domain: agent
+weather_agent:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      resources_server: {type: resources_servers, name: weather}
+      model_server:
+        type: responses_api_models
+        name: policy_model
+      datasets:
+        - {name: example, type: example, jsonl_fpath: data/example.jsonl}
+"""
+
+
+class Workspace:
+    """A folder with config files."""
+
+    MODEL = MODEL
+    ENV = ENV
+    WEATHER = WEATHER
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.ports = iter(range(12000, 13000))
+
+    def write(self, **files: str) -> None:
+        for name, text in files.items():
+            (self.root / f"{name}.yaml").write_text(text, encoding="utf-8")
+
+    def surroundings(self) -> Surroundings:
+        return Surroundings(
+            roots=[self.root],
+            working_dir=self.root,
+            current_dir=self.root,
+            python_version="3.11.7",
+            pick_port=lambda taken, low, high: next(self.ports),
+            own_address=lambda: "10.0.0.7",
+            installed_version=lambda name: None,
+        )
+
+    def resolve(self, *overrides: str, **options: Any) -> Resolved:
+        return resolve(Request(overrides=overrides, **options), self.surroundings())
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    monkeypatch.chdir(tmp_path)
+    return Workspace(tmp_path)
+
+
+@pytest.fixture
+def weather(workspace: Workspace) -> Workspace:
+    """The complete little example: a model, a resources server, an agent and env.yaml."""
+    workspace.write(model=MODEL, weather=WEATHER, env=ENV)
+    return workspace
+
+
+@pytest.fixture
+def complaint(workspace: Workspace) -> Callable[..., str]:
+    """The text of the error that one config file causes."""
+    from nemo_gym.errors import ConfigError
+
+    def text(config: str, *overrides: str, **options: Any) -> str:
+        workspace.write(bad=config)
+        with pytest.raises(ConfigError) as caught:
+            workspace.resolve("+config_paths=[bad.yaml]", *overrides, **options)
+        return str(caught.value)
+
+    return text

@@ -1,0 +1,176 @@
+"""`_inherit_from`, `_copy`, `_delete_key` and their text forms."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_gym.config.directives import expand_directives
+from nemo_gym.errors import InheritPathNotFoundError
+
+
+def expand(tree):
+    expanded = expand_directives(tree)
+    assert [problem.what for problem in expanded.problems] == []
+    return expanded.tree
+
+
+def problems(tree) -> list[str]:
+    return [problem.what for problem in expand_directives(tree).problems]
+
+
+def test_an_heir_gets_the_source_with_its_own_keys_on_top_and_the_source_leaves():
+    """A benchmark takes over a generic server."""
+    tree = {"generic": {"x": 1, "deep": {"a": 1, "b": 2}}, "mine": {"_inherit_from": "generic", "deep": {"b": 3}}}
+
+    assert expand(tree) == {"mine": {"x": 1, "deep": {"a": 1, "b": 3}}}
+
+
+def test_a_copied_source_stays():
+    assert expand({"a": {"x": 1}, "b": {"_copy": "a", "y": 2}}) == {"a": {"x": 1}, "b": {"x": 1, "y": 2}}
+
+
+def test_several_heirs_may_share_one_source():
+    tree = {"a": {"x": 1}, "b": {"_inherit_from": "a"}, "c": {"_inherit_from": "a", "x": 2}}
+
+    assert expand(tree) == {"b": {"x": 1}, "c": {"x": 2}}
+
+
+def test_heirs_share_nothing_with_each_other():
+    result = expand({"a": {"x": [1]}, "b": {"_copy": "a"}, "c": {"_copy": "a"}})
+
+    result["b"]["x"].append(2)
+
+    assert result["a"] == result["c"] == {"x": [1]}
+
+
+def test_directives_inside_a_source_are_carried_out_whatever_the_order():
+    """The existing implementation left them in the result."""
+    tree = {"c": {"_copy": "b"}, "b": {"y": {"_copy": "a"}, "z": "${copy:a.x}"}, "a": {"x": 1}}
+
+    result = expand(tree)
+
+    assert result["c"] == result["b"] == {"y": {"x": 1}, "z": 1}
+
+
+def test_a_chain_of_heirs_collects_everything_on_its_way():
+    tree = {"a": {"x": 1}, "b": {"_inherit_from": "a", "y": 2}, "c": {"_inherit_from": "b", "z": 3}}
+
+    assert expand(tree) == {"c": {"x": 1, "y": 2, "z": 3}}
+
+
+def test_a_path_may_lead_through_an_heir():
+    tree = {"a": {"x": {"k": 1}}, "b": {"_copy": "a"}, "c": {"_copy": "b.x"}}
+
+    assert expand(tree)["c"] == {"k": 1}
+
+
+def test_text_forms_and_lists():
+    tree = {"a": {"x": 1}, "l": [{"_copy": "a", "y": 2}, "${copy:a}"], "moved": "${inherit_from:b}", "b": [1, 2]}
+
+    assert expand(tree) == {"a": {"x": 1}, "l": [{"x": 1, "y": 2}, {"x": 1}], "moved": [1, 2]}
+
+
+def test_keys_are_deleted_from_what_is_inherited():
+    tree = {"a": {"x": 1, "y": 2, "z": 3}, "b": {"_inherit_from": "a", "_delete_key": "x, z", "z": 9}}
+
+    assert expand(tree) == {"b": {"y": 2, "z": 3}}
+
+
+def test_deleting_what_is_not_there_is_a_problem():
+    assert problems({"a": {"x": 1}, "b": {"_inherit_from": "a", "_delete_key": "q"}}) == [
+        "_delete_key: there is no 'q' to delete"
+    ]
+
+
+def test_a_source_that_is_not_filled_in_makes_its_heir_unfilled():
+    assert expand({"a": "???", "b": {"_copy": "a.x"}}) == {"a": "???", "b": "???"}
+
+
+def test_a_missing_source_is_named_with_close_ones():
+    expanded = expand_directives({"simple": {"agent": {"x": 1}}, "b": {"_inherit_from": "simple.agnet"}})
+
+    (problem,) = expanded.problems
+    assert problem.kind is InheritPathNotFoundError
+    assert problem.what.startswith(
+        "_inherit_from names 'simple.agnet', which does not exist — did you mean 'simple.agent'"
+    )
+    assert problem.path == ("b", "_inherit_from")
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"a": {"_inherit_from": "a"}},
+        {"a": {"_copy": "b"}, "b": {"_copy": "c"}, "c": {"_copy": "a"}},
+        {"a": {"x": {"_copy": "b"}}, "b": {"y": {"_copy": "a"}}},
+        {"a": {"b": {"_copy": "a"}}},
+        {"a": "${copy:b}", "b": "${copy:a}"},
+    ],
+)
+def test_circles_are_told_once(tree):
+    (text,) = problems(tree)
+
+    assert "goes in a circle" in text
+
+
+def test_a_long_chain_ends_in_an_error_not_in_the_stack():
+    tree = {"n0": {"x": 1}, **{f"n{i}": {"_copy": f"n{i - 1}"} for i in range(1, 400)}}
+
+    assert problems(dict(reversed(tree.items())))[0].startswith("inheritance is more than 50 steps long")
+
+
+def test_copies_that_multiply_are_refused_quickly():
+    tree = {"n0": {"x": 1}}
+    for i in range(1, 40):
+        tree[f"n{i}"] = {"left": {"_copy": f"n{i - 1}"}, "right": {"_copy": f"n{i - 1}"}}
+    started = time.process_time()
+
+    assert any("values" in text for text in problems(tree))
+
+    assert time.process_time() - started < 10
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "", ["a"], {"a": 1}])
+def test_a_directive_without_a_path_is_a_problem(wrong):
+    assert "needs a dotted path" in problems({"b": {"_copy": wrong}})[0]
+
+
+def test_the_original_tree_is_not_changed():
+    tree = {"a": {"x": 1}, "b": {"_inherit_from": "a"}}
+
+    expand(tree)
+
+    assert tree == {"a": {"x": 1}, "b": {"_inherit_from": "a"}}
+
+
+names = st.sampled_from(["a", "b", "c", "a.x", "b.x", "a.x.y", "", "zz", "???"])
+node = st.recursive(
+    st.integers() | st.sampled_from(["???", "${copy:a}", "${inherit_from:b.x}", "${a}", "t"]),
+    lambda inner: (
+        st.dictionaries(st.sampled_from(["x", "y", "z"]), inner, max_size=3)
+        | st.builds(
+            lambda d, w, p: {**d, w: p},
+            st.dictionaries(st.sampled_from(["x", "y"]), inner, max_size=2),
+            st.sampled_from(["_copy", "_inherit_from", "_delete_key"]),
+            names,
+        )
+        | st.lists(inner, max_size=2)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(st.sampled_from(["a", "b", "c", "_copy"]), node, max_size=4))
+def test_any_tree_with_directives_ends(tree):
+    """With a result in which no dictionary directive is left, or with problems."""
+    expanded = expand_directives(tree)
+
+    def left(value):
+        if isinstance(value, dict):
+            return any(key in ("_copy", "_inherit_from") or left(item) for key, item in value.items())
+        return isinstance(value, list) and any(map(left, value))
+
+    assert expanded.problems or not left(expanded.tree)

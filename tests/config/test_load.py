@@ -1,0 +1,118 @@
+"""Finding and reading files, whatever state they are in."""
+
+import os
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nemo_gym.config.load import find_file, load_files, read_source
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, MalformedConfigPathsError
+
+
+def refused(path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_source(path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"\xff\xfea\x00:\x001\x00", "is written in UTF-16"),
+        (b"a: 1\nb: \xe9\n", "bad.yaml:2: is not UTF-8 text"),
+        (b"- a\n- b\n", "holds a list, not a mapping"),
+        (b"just text", "holds a single value, not a mapping"),
+        (b"a: \x00", "bad.yaml:1"),
+    ],
+)
+def test_a_file_that_is_not_a_mapping_in_utf8_is_named(tmp_path, monkeypatch, raw, expected):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.yaml").write_bytes(raw)
+
+    assert expected in refused(tmp_path / "bad.yaml")
+
+
+def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path):
+    (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbfa:\r\n  b: 1\r\nc: x\r\n")
+
+    assert read_source(tmp_path / "a.yaml").tree == {"a": {"b": 1}, "c": "x"}
+
+
+def test_a_ten_megabyte_config_is_refused_at_once(tmp_path):
+    (tmp_path / "big.yaml").write_text("a: 1\n" * 2_000_000)
+    started = time.process_time()
+
+    text = refused(tmp_path / "big.yaml")
+
+    assert "10,000,000 bytes" in text
+    assert ".jsonl" in text
+    assert time.process_time() - started < 1
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path):
+    assert "cannot be read" in refused(tmp_path)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+
+    with pytest.raises(ConfigPathNotFoundError):
+        find_file("pipe.yaml", [tmp_path])
+
+
+def test_earlier_roots_shadow_later_ones(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.yaml").write_text(f"x: {name}")
+
+    assert find_file("a.yaml", [tmp_path / "one", tmp_path / "two"]) == tmp_path / "one" / "a.yaml"
+    assert find_file(str(tmp_path / "two" / "a.yaml"), [tmp_path / "one"]) == tmp_path / "two" / "a.yaml"
+
+
+@pytest.mark.parametrize("entry", ["", "  ", "a\0b", "x" * 5000, "nothing.yaml"])
+def test_paths_that_cannot_be_are_not_found(tmp_path, entry):
+    with pytest.raises(ConfigPathNotFoundError):
+        find_file(entry, [tmp_path])
+
+
+def test_a_folder_is_not_a_config_file(tmp_path):
+    (tmp_path / "d").mkdir()
+
+    with pytest.raises(ConfigPathNotFoundError, match="is a folder"):
+        find_file("d", [tmp_path])
+
+
+def test_a_missing_include_names_the_file_that_asked_for_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text("config_paths: [gone.yaml]")
+
+    with pytest.raises(ConfigPathNotFoundError, match=r"^a\.yaml: config file 'gone\.yaml' does not exist"):
+        load_files(["a.yaml"], [tmp_path])
+
+
+@pytest.mark.parametrize("paths", ["b.yaml", "{x: y}", "[1]", "7"])
+def test_config_paths_inside_a_file_must_be_a_list_too(tmp_path, paths):
+    (tmp_path / "a.yaml").write_text(f"config_paths: {paths}")
+
+    with pytest.raises(MalformedConfigPathsError, match=r"a\.yaml"):
+        load_files(["a.yaml"], [tmp_path])
+
+
+def test_a_link_to_itself_ends(tmp_path):
+    (tmp_path / "a.yaml").symlink_to(tmp_path / "a.yaml")
+
+    with pytest.raises(ConfigPathNotFoundError):
+        load_files(["a.yaml"], [tmp_path])
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_mapping_or_a_config_error(tmp_path, raw):
+    (tmp_path / "x.yaml").write_bytes(raw)
+
+    try:
+        assert isinstance(read_source(tmp_path / "x.yaml").tree, dict)
+    except ConfigError as error:
+        assert "x.yaml" in str(error)

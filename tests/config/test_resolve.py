@@ -1,0 +1,320 @@
+"""From files, env.yaml and overrides to one checked tree."""
+
+import os
+import warnings
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym.errors import ConfigError, ConfigMissingValuesError, MalformedConfigPathsError
+
+BOTH = "+config_paths=[model.yaml,weather.yaml]"
+BLOCK = "weather.resources_servers.example_weather"
+
+
+def test_the_seed_example_resolves_with_an_address_for_every_server(weather):
+    """This is what every user does first."""
+    resolved = weather.resolve(BOTH)
+
+    config = resolved.config
+    assert isinstance(config, DictConfig)
+    assert config.policy_model.responses_api_models.openai_model.openai_api_key == "sk-verysecret"
+    assert [instance.name for instance in resolved.instances.valid] == ["policy_model", "weather", "weather_agent"]
+    assert config.weather.resources_servers.example_weather.host == "127.0.0.1"
+    assert config.disallowed_ports == [11000, 12000, 12001, 12002]
+    assert config.head_server == {"host": "127.0.0.1", "port": 11000}
+    assert resolved.warnings == []
+
+
+def test_later_paths_beat_earlier_ones_env_beats_paths_and_the_command_line_beats_all(workspace):
+    workspace.write(one="{a: 1, b: 1, c: 1, d: 1}", two="{b: 2, c: 2, d: 2}", env="{c: 3, d: 3}")
+
+    config = workspace.resolve("+config_paths=[one.yaml,two.yaml]", "+d=4").config
+
+    assert [config[key] for key in "abcd"] == [1, 2, 3, 4]
+
+
+def test_initial_values_rank_with_the_command_line_and_below_its_overrides(workspace):
+    """A trainer's values win over files; what a person types wins over the trainer."""
+    workspace.write(env="{a: env, b: env}")
+
+    config = workspace.resolve("+b=typed", initial={"a": "trainer", "b": "trainer"}).config
+
+    assert (config.a, config.b) == ("trainer", "typed")
+
+
+def test_a_file_overrides_what_it_includes(workspace):
+    workspace.write(
+        top="{config_paths: [base.yaml], x: top}",
+        base="{config_paths: [deep.yaml], x: base, y: base}",
+        deep="{y: 0, z: 0}",
+    )
+
+    config = workspace.resolve("+config_paths=[top.yaml]").config
+
+    assert (config.x, config.y, config.z) == ("top", "base", 0)
+    assert config.config_paths == ["top.yaml", "base.yaml", "deep.yaml"]
+
+
+def test_a_later_sibling_beats_an_earlier_one_with_all_its_includes(workspace):
+    workspace.write(a="{config_paths: [b.yaml]}", b="x: b", c="{config_paths: [d.yaml]}", d="x: d")
+
+    assert workspace.resolve("+config_paths=[a.yaml,c.yaml]").config.x == "d"
+
+
+def test_a_file_named_twice_is_read_once_and_told(workspace):
+    workspace.write(a="{config_paths: [shared.yaml]}", b="{config_paths: [shared.yaml]}", shared="x: 1")
+
+    resolved = workspace.resolve("+config_paths=[a.yaml,b.yaml]")
+
+    assert any("several configs reference 'shared.yaml'" in warning for warning in resolved.warnings)
+
+
+def test_config_paths_may_point_to_a_list_in_env_yaml(weather):
+    """The seed's `'+config_paths=${simple_weather_config_paths}'`."""
+    weather.write(env=weather.ENV + "mine: [model.yaml, weather.yaml]\n")
+
+    assert weather.resolve("+config_paths=${mine}").config.config_paths == ["model.yaml", "weather.yaml"]
+
+
+def test_maps_merge_deeply_and_lists_replace(workspace):
+    workspace.write(a="{m: {x: 1, l: [1, 2, 3]}}", b="{m: {y: 2, l: [9]}}")
+
+    assert workspace.resolve("+config_paths=[a.yaml,b.yaml]").config.m == {"x": 1, "y": 2, "l": [9]}
+
+
+@pytest.mark.parametrize(
+    ("below", "above"),
+    [
+        ({"a": {"b": 1}}, {"a": None}),
+        ({"a": {"b": 1}}, {"a": "???"}),
+        ({"a": 1}, {"a": "???"}),
+        ({"a": 1}, {"a": {"b": 2}}),
+        ({"a": {"b": {"c": 1}, "d": [1]}}, {"a": {"b": {"e": 2}, "d": []}}),
+        ({"a": None}, {"a": {"b": 1}}),
+        ({"base": {"x": 1}, "a": "${base}"}, {"a": {"y": 2}}),
+        ({"a": [{"x": 1}]}, {"a": [{"y": 1}]}),
+    ],
+)
+def test_merging_follows_omegaconf(below, above):
+    """Configs written for the existing implementation keep their meaning."""
+    from nemo_gym.config.merge import merge
+
+    expected = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(below), OmegaConf.create(above)))
+
+    assert merge(below, above) == expected
+
+
+def test_offline_nothing_is_probed_and_ports_stay_open(weather):
+    weather.ports = None  # asking for a port would now fail
+
+    config = weather.resolve(BOTH, offline=True).config
+
+    assert config.weather.resources_servers.example_weather.port == -1
+    assert config.disallowed_ports == [11000]
+
+
+def test_what_was_resolved_offline_can_be_resolved_again(weather):
+    """`env resolve` prints a config that people feed back."""
+    first = weather.resolve(BOTH, offline=True).config
+
+    again = weather.resolve(initial=OmegaConf.to_container(first)).config
+
+    assert again.weather.resources_servers.example_weather.port > 0
+
+
+def test_nothing_is_written_to_the_working_directory(weather):
+    before = sorted(os.listdir(weather.root))
+
+    weather.resolve(BOTH)
+
+    assert sorted(os.listdir(weather.root)) == before
+
+
+def test_the_machine_address_is_used_when_asked(weather):
+    config = weather.resolve(BOTH, "+use_absolute_ip=true").config
+
+    assert config.head_server.host == config.weather.resources_servers.example_weather.host == "10.0.0.7"
+
+
+def test_results_and_cache_folders_become_absolute(workspace):
+    config = workspace.resolve("+results_dir=out").config
+
+    assert config.results_dir == str(workspace.root / "out")
+    assert config.cache_dir == str(workspace.root / "cache")
+    assert config.uv_cache_dir == str(workspace.root / "cache" / "uv")
+
+
+def test_skip_verification_reaches_agents_that_do_not_say_otherwise(weather):
+    config = weather.resolve(BOTH, "+skip_verification=true", "+skip_verification_reward=0.5").config
+
+    agent = config.weather_agent.responses_api_agents.simple_agent
+    assert (agent.skip_verification, agent.skip_verification_reward) == (True, 0.5)
+    assert "skip_verification" not in config.weather.resources_servers.example_weather
+
+
+def test_the_stand_in_model_yields_to_the_real_one(weather):
+    """`validate` needs no model endpoint."""
+    stand_in = {
+        "policy_base_url": "",
+        "policy_api_key": "",
+        "policy_model_name": "",
+        "policy_model": {"responses_api_models": {"dummy_model": {"entrypoint": "app.py", "extra": 1}}},
+    }
+    weather.write(env="")
+
+    alone = weather.resolve("+config_paths=[weather.yaml]", initial=stand_in, offline=True).config
+    beside = weather.resolve(BOTH, initial=stand_in, offline=True).config
+
+    assert list(alone.policy_model.responses_api_models) == ["dummy_model"]
+    assert list(beside.policy_model.responses_api_models) == ["openai_model"]
+    assert beside.policy_model.responses_api_models.openai_model.extra == 1
+
+
+def test_missing_values_are_all_listed_with_their_place(workspace):
+    workspace.write(a="x: ???\nlist:\n  - y: ???\n")
+
+    with pytest.raises(ConfigMissingValuesError) as caught:
+        workspace.resolve("+config_paths=[a.yaml]")
+
+    text = str(caught.value)
+    assert "x  (a.yaml:1:1)" in text
+    assert "list[0].y  (a.yaml:3:5)" in text
+    assert "++x=<value> ++list[0].y=<value>" in text
+
+
+def test_a_missing_value_is_filled_from_the_command_line(workspace):
+    workspace.write(a="x: ???")
+
+    assert workspace.resolve("+config_paths=[a.yaml]", "+x=3").config.x == 3
+
+
+def test_secrets_are_hidden_on_request_and_settings_stay_readable(weather):
+    config = weather.resolve(BOTH, f"+{BLOCK}.max_output_tokens=4096", hide_secrets=True).config
+
+    text = OmegaConf.to_yaml(config, resolve=True)
+    assert "sk-verysecret" not in text
+    assert "max_output_tokens: 4096" in text
+
+
+def test_almost_servers_are_only_told_when_the_configuration_says_so(weather):
+    weather.write(weather=weather.WEATHER.replace("domain: agent", "domain: agnet"))
+
+    resolved = weather.resolve(BOTH, "+error_on_almost_servers=false")
+
+    assert any("did you mean 'agent'" in warning for warning in resolved.warnings)
+
+
+def test_env_yaml_may_speak_of_servers_that_are_not_used(workspace):
+    """It is shared by many runs."""
+    workspace.write(env="other: {responses_api_models: {vllm_model: {temperature: 1}}}")
+
+    resolved = workspace.resolve()
+
+    assert any("'other' has no entrypoint" in warning for warning in resolved.warnings)
+
+
+def test_older_dataset_identifiers_are_told_not_raised(weather):
+    weather.write(
+        weather=weather.WEATHER.replace(
+            "jsonl_fpath: data/example.jsonl", "jsonl_fpath: a.jsonl, huggingface_identifier: {repo_id: org/x}"
+        )
+    )
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resolved = weather.resolve(BOTH)
+
+    assert any("huggingface_identifier" in warning for warning in resolved.warnings)
+
+
+def test_parent_versions_are_shared_with_servers_only_if_installed(workspace):
+    from dataclasses import replace
+
+    from nemo_gym.config.resolve import Request, resolve
+
+    around = replace(workspace.surroundings(), installed_version={"ray": "2.60.0", "openai": "2.8.0"}.get)
+
+    assert resolve(Request(), around).config.head_server_deps == ["ray[default]==2.60.0", "openai==2.8.0"]
+    skewed = resolve(Request(overrides=["+allow_openai_version_skew=true"]), around)
+    assert skewed.config.head_server_deps == ["ray[default]==2.60.0"]
+    assert workspace.resolve().config.head_server_deps == []
+
+
+def test_a_mapping_for_config_paths_is_refused(workspace):
+    with pytest.raises(MalformedConfigPathsError, match="not a mapping"):
+        workspace.resolve("+config_paths={a: b}")
+
+
+def test_env_yaml_at_a_given_place_is_read_instead_of_the_found_one(workspace, tmp_path):
+    workspace.write(env="x: found", mine="x: given")
+
+    assert workspace.resolve(env_path=tmp_path / "mine.yaml").config.x == "given"
+    assert workspace.resolve(read_env=False).config.get("x") is None
+
+
+def test_interpolation_outside_servers_that_leads_nowhere_is_only_told(workspace):
+    resolved = workspace.resolve("+note=${nothing_here}")
+
+    assert any("nothing_here" in warning for warning in resolved.warnings)
+
+
+def test_environment_variables_are_read_through_oc_env(weather, monkeypatch):
+    monkeypatch.setenv("WEATHER_UNITS", "celsius")
+
+    config = weather.resolve(BOTH, f"+{BLOCK}.units=${{oc.env:WEATHER_UNITS}}").config
+
+    assert config.weather.resources_servers.example_weather.units == "celsius"
+    with pytest.raises(ConfigError, match="NOT_THERE"):
+        weather.resolve(BOTH, f"+{BLOCK}.units=${{oc.env:NOT_THERE}}")
+
+
+SEED = """\
+multineedle_resources_server:
+  resources_servers:
+    multineedle: {entrypoint: app.py, domain: agent, verified: false}
+multineedle_simple_agent:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      resources_server:
+        type: resources_servers
+        name: multineedle_resources_server
+      model_server:
+        type: responses_api_models
+        name: openai_model
+      datasets:
+      - name: train
+        type: train
+        license: Apache 2.0
+        jsonl_fpath: resources_servers/multineedle/data/train.jsonl
+        gitlab_identifier:
+          dataset_name: multineedle
+          version: 0.0.1
+          artifact_fpath: multineedle/train.jsonl
+        license: Apache 2.0
+openai_model:
+  responses_api_models:
+    openai_model:
+      entrypoint: app.py
+      openai_api_key: ${policy_api_key}
+"""
+
+
+def test_the_readmes_own_config_resolves_as_it_stands(workspace):
+    """It repeats `license` and uses the older identifier and model instance; people paste it."""
+    workspace.write(seed=SEED, env=workspace.ENV)
+
+    resolved = workspace.resolve("+config_paths=[seed.yaml]")
+
+    assert len(resolved.instances.valid) == 3
+    assert resolved.instances.valid[1].datasets[0].source.version == "0.0.1"
+    assert any("'license' is given twice with the same value" in warning for warning in resolved.warnings)
+
+
+def test_nothing_in_a_resolved_configuration_shows_a_secret_by_accident(weather):
+    """Tracebacks and debuggers print such objects."""
+    resolved = weather.resolve(BOTH, "+judge_api_key=sk-typed-in")
+
+    for thing in (resolved, resolved.sources, resolved.instances.valid, resolved.positions.overrides):
+        assert "sk-" not in repr(thing)

@@ -1,0 +1,168 @@
+"""A secret works where it is needed and shows itself nowhere."""
+
+import copy
+import json
+import pickle
+import time
+
+import pytest
+from omegaconf import OmegaConf
+from pydantic import BaseModel, ValidationError
+
+from nemo_gym.config.schema import BaseRunServerInstanceConfig, Secret
+from nemo_gym.config.secrets import is_secret_name, mask_secrets, mask_text, redact_text, secret_values
+
+ADDRESS = {"host": "h", "port": 1, "entrypoint": "app.py", "name": "n"}
+
+
+SECRET = """
+    api_key openai_api_key policy_api_key OPENAI_API_KEY openaiApiKey apikey api_keys api_key_2 key hf_token token
+    access_token wandb_api_key mlflow_tracking_token password db_password passwd secret client_secret
+    aws_secret_access_key Authorization authorization credentials bearer_token session_cookie access_tokens
+    private_key session_key x-api-key
+"""
+NOT_SECRET = """
+    max_output_tokens max_tokens num_tokens prompt_tokens token_ids prompt_token_ids tokenizer token_id_capture
+    key_metrics keyword keywords answer_key subset_key group_key monkey turkey keyboard eos_token pad_token stop_tokens
+    group_keys api_key_env password_file secret_name cookie_name wandb_project policy_model public_key tokenize
+    token_count author authority max_completion_tokens _ 123
+"""
+
+
+@pytest.mark.parametrize("name", SECRET.split())
+def test_names_that_mean_a_secret(name):
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize("name", ["", *NOT_SECRET.split()])
+def test_names_that_do_not(name):
+    """Masking too much makes a resolved config useless."""
+    assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://user:pass@host/path", "https://****@host/path"),
+        ("https://tok@host", "https://****@host"),
+        ("postgres://u:p@ss@db:5432/x", "postgres://****@db:5432/x"),
+        ("http://h/v1?api_key=abc&x=1", "http://h/v1?api_key=****&x=1"),
+        ("Authorization: Bearer abcdef123456", "Authorization: Bearer ****"),
+        ("http://host:8000/v1", "http://host:8000/v1"),
+        ("write to me@example.com", "write to me@example.com"),
+        ("a basic understanding of things", "a basic understanding of things"),
+    ],
+)
+def test_credentials_inside_text_are_masked(text, shown):
+    assert mask_text(text) == shown
+
+
+class Judge(BaseModel):
+    api_key: str
+    model: str = "m"
+
+
+class ServerConfig(BaseRunServerInstanceConfig):
+    openai_api_key: str
+    declared: Secret = Secret("")
+    headers: dict[str, str] = {}
+    judge: Judge | None = None
+    api_keys: list[str] = []
+    max_output_tokens: int = 4096
+
+
+def test_no_secret_of_a_server_config_is_shown_declared_or_not():
+    config = ServerConfig(
+        **ADDRESS,
+        openai_api_key="sk-one",
+        declared="sk-two",
+        headers={"Authorization": "sk-three", "Accept": "json"},
+        judge=Judge(api_key="sk-four"),
+        api_keys=["sk-five", "sk-six"],
+    )
+
+    for text in (repr(config), str(config), f"{config}", repr([config]), repr(config.declared)):
+        assert "sk-" not in text
+    assert "max_output_tokens=4096" in repr(config)
+    assert "'Accept': 'json'" in repr(config)
+    assert "model='m'" in repr(config)
+
+
+def test_a_declared_secret_is_the_real_text_for_those_who_use_it():
+    config = ServerConfig(**ADDRESS, openai_api_key="sk-one", declared="sk-two")
+
+    assert f"Bearer {config.declared}" == "Bearer sk-two"
+    assert config.declared == "sk-two"
+    assert config.model_dump()["declared"] == "sk-two"
+    assert json.loads(config.model_dump_json())["declared"] == "sk-two"
+    assert json.loads(json.dumps({"k": config.declared})) == {"k": "sk-two"}
+    assert repr(copy.deepcopy(config).declared) == "'****'"
+    assert repr(pickle.loads(pickle.dumps(config.declared))) == "'****'"
+    assert ServerConfig.model_validate(config.model_dump()) == config
+    assert OmegaConf.create(config.model_dump()).declared == "sk-two"
+
+
+def test_validation_errors_of_a_server_config_do_not_echo_its_input():
+    with pytest.raises(ValidationError) as caught:
+        ServerConfig(**{**ADDRESS, "port": "sk-mistaken"}, openai_api_key=["sk-one"])
+
+    assert "sk-" not in str(caught.value)
+
+
+def test_a_masked_copy_leaves_the_original_alone():
+    original = {
+        "policy_api_key": "sk-1234567",
+        "block": {"max_output_tokens": 4, "keys": ["a"], "url": "http://u:p@h", "note": "uses sk-1234567 here"},
+        "api_keys": ["x", "y"],
+        "credentials": {"user": "me"},
+        "empty_key": "",
+        "hf_token": None,
+    }
+    before = copy.deepcopy(original)
+
+    masked = mask_secrets(original)
+
+    assert original == before
+    assert masked == {
+        "policy_api_key": "****",
+        "block": {"max_output_tokens": 4, "keys": ["a"], "url": "http://****@h", "note": "uses **** here"},
+        "api_keys": ["****", "****"],
+        "credentials": {"user": "****"},
+        "empty_key": "",
+        "hf_token": None,
+    }
+
+
+def test_models_and_tuples_are_masked_as_plain_data():
+    assert mask_secrets({"judge": Judge(api_key="sk-1"), "pair": ("Bearer abc12345", 1), "s": Secret("x")}) == {
+        "judge": {"api_key": "****", "model": "m"},
+        "pair": ["Bearer ****", 1],
+        "s": "****",
+    }
+
+
+def test_a_masked_omegaconf_tree_stays_one():
+    masked = mask_secrets(OmegaConf.create({"api_key": "abc", "ref": "${api_key}"}))
+
+    assert OmegaConf.to_container(masked, resolve=True) == {"api_key": "****", "ref": "****"}
+
+
+def test_known_secrets_are_taken_out_of_any_text():
+    """A provider may echo the key in its error message."""
+    config = OmegaConf.create({"k": {"openai_api_key": "${root_key}"}, "root_key": "abcdef-123"})
+
+    assert redact_text("401: key abcdef-123 is wrong", config) == "401: key **** is wrong"
+
+
+def test_short_and_placeholder_values_are_not_searched_for_in_text():
+    assert secret_values({"api_key": "x", "token": "????", "password": "${oc.env:NOT_SET}"}) == []
+
+
+def test_masking_a_long_text_takes_no_time():
+    """Error bodies of a provider pass through here."""
+    text = "a." * 200_000 + "://" + "?a_" * 50_000 + "bearer " * 10_000
+    started = time.process_time()
+
+    mask_text(text)
+
+    assert time.process_time() - started < 2

@@ -1,0 +1,47 @@
+"""Ports are taken once, by us, before anybody is told about them."""
+
+import socket
+
+import pytest
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.launch.ports import PortTaken, listen, listen_in_range
+
+
+def test_a_taken_port_is_refused_with_its_number() -> None:
+    """Two runs on one host is an everyday event; the message must say which port and what to do."""
+    with listen("one", "127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+
+        with pytest.raises(PortTaken, match=f"^two: port {port} on 127.0.0.1 is in use"):
+            listen("two", "127.0.0.1", port)
+
+
+def test_a_range_gives_a_free_port_of_it() -> None:
+    """Taken ports are passed over without anybody noticing."""
+    with listen("probe", "127.0.0.1", 0) as probe:
+        taken = probe.getsockname()[1]
+
+        with listen_in_range("s", "127.0.0.1", taken, taken + 20) as found:
+            assert taken < found.getsockname()[1] <= taken + 20
+
+
+def test_a_full_range_is_an_error_with_an_end() -> None:
+    """Fifty tries, then a sentence: nothing searches for ever."""
+    with listen("probe", "127.0.0.1", 0) as probe:
+        taken = probe.getsockname()[1]
+
+        with pytest.raises(PortTaken, match=f"no free port between {taken} and {taken}"):
+            listen_in_range("s", "127.0.0.1", taken, taken)
+
+
+def test_an_address_of_another_machine_is_a_configuration_error() -> None:
+    """`host` is where this server listens, not where somebody else is."""
+    with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1"):
+        listen("s", "192.0.2.1", 0)
+
+
+def test_connections_wait_until_the_server_is_up() -> None:
+    """The socket listens from the start, so an early caller waits instead of failing."""
+    with listen("s", "127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname(), timeout=5) as early:
+        assert early.getpeername() == listener.getsockname()

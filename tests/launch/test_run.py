@@ -1,0 +1,269 @@
+"""Servers come up, stay apart, come back and leave nothing behind. Real processes on loopback."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym.launch.ports import PortTaken, listen
+from nemo_gym.launch.run import Run
+from nemo_gym.launch.supervisor import ServerDidNotStart
+
+pytestmark = pytest.mark.asyncio
+
+COUNTER = """
+    from fastapi import Request
+    from nemo_gym.base_resources_server import BaseResourcesServerConfig, BaseVerifyResponse, SimpleResourcesServer
+    from nemo_gym.server_utils import SESSION_ID_KEY
+
+    COUNTS = {{}}
+
+    class Counter(SimpleResourcesServer):
+        {hosting}
+        config: BaseResourcesServerConfig
+
+        def setup_webserver(self):
+            app = super().setup_webserver()
+            app.post("/add")(self.add)
+            return app
+
+        async def add(self, request: Request) -> dict:
+            session = request.session[SESSION_ID_KEY]
+            COUNTS[session] = COUNTS.get(session, 0) + 1
+            return {{"count": COUNTS[session], "session": session}}
+
+        async def verify(self, body):
+            raise NotImplementedError
+
+    if __name__ == "__main__":
+        Counter.run_webserver()
+"""
+
+
+def write_folder(root: Path, name: str, source: str, **files: str) -> Path:
+    folder = root / "resources_servers" / name
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    (folder / "app.py").write_text(textwrap.dedent(source))
+    (folder / "requirements.txt").write_text("-e nemo-gym[dev] @ ../../\n")
+    for file, text in files.items():
+        (folder / f"{file}.py").write_text(textwrap.dedent(text))
+    return folder
+
+
+def config_for(**implementations: str) -> DictConfig:
+    blocks: dict[str, Any] = {
+        name: {
+            "resources_servers": {
+                folder: {"entrypoint": "app.py", "domain": "other", "host": "127.0.0.1", "port": -1}
+            }
+        }
+        for name, folder in implementations.items()
+    }
+    return OmegaConf.create({"head_server": {"host": "127.0.0.1", "port": 0}, **blocks})
+
+
+def url(run: Run, name: str) -> str:
+    instance = next(instance for instance in run.instances if instance.name == name)
+    return f"http://{instance.host}:{instance.port}"
+
+
+async def called(session: aiohttp.ClientSession, run: Run, name: str) -> dict[str, Any]:
+    async with session.post(f"{url(run, name)}/add") as answer:
+        return dict(await answer.json())
+
+
+async def test_folders_that_share_names_and_globals_never_meet(tmp_path: Path) -> None:
+    """Two authors both wrote utils.py, changed the environment and the working directory; neither may notice."""
+    source = """
+        import os
+        from nemo_gym.base_resources_server import BaseResourcesServerConfig, SimpleResourcesServer
+        import utils
+
+        os.environ["WHO"] = utils.NAME
+        import builtins
+        assert not hasattr(builtins, "claimed"), "another server was here"
+        builtins.claimed = utils.NAME
+
+        class Mine(SimpleResourcesServer):
+            config: BaseResourcesServerConfig
+
+            def setup_webserver(self):
+                app = super().setup_webserver()
+                app.get("/who")(self.who)
+                return app
+
+            async def who(self) -> dict:
+                here = os.path.basename(os.getcwd())
+                return {"utils": utils.NAME, "env": os.environ["WHO"], "cwd": here, "file": open("note.txt").read()}
+
+            async def verify(self, body):
+                raise NotImplementedError
+
+        if __name__ == "__main__":
+            Mine.run_webserver()
+    """
+    for name in ("left", "right"):
+        folder = write_folder(tmp_path, name, source, utils=f"NAME = '{name}'")
+        (folder / "note.txt").write_text(name)
+
+    async with Run(config_for(a="left", b="right"), [tmp_path]) as run, aiohttp.ClientSession() as session:
+        answers = []
+        for name in ("a", "b"):
+            async with session.get(f"{url(run, name)}/who") as answer:
+                answers.append(await answer.json())
+
+    assert answers == [{"utils": n, "env": n, "cwd": n, "file": n} for n in ("left", "right")]
+
+
+async def test_a_session_is_found_whichever_cell_answers(tmp_path: Path) -> None:
+    """Four cells share a port; a caller's state lives in one of them, and no call may miss it."""
+    write_folder(tmp_path, "counter", COUNTER.format(hosting='HOSTING = "cell"'))
+    sys.path.insert(0, str(tmp_path))
+    callers, calls = 24, 12
+
+    async def count(address: str) -> list[int]:
+        # A new connection for every call, so that the kernel may choose another cell each time.
+        jar: dict[str, str] = {}
+        seen = []
+        for _ in range(calls):
+            async with (
+                aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), cookies=jar) as session,
+                session.post(f"{address}/add") as answer,
+            ):
+                assert answer.status == 200, await answer.text()
+                jar = {name: cookie.value for name, cookie in answer.cookies.items()}
+                seen.append((await answer.json())["count"])
+        return seen
+
+    os.environ["NEMO_GYM_EXTRA_ROOTS"] = str(tmp_path)
+    try:
+        async with Run(config_for(c="counter"), [tmp_path], cells=4) as run:
+            counts = await asyncio.gather(*[count(url(run, "c")) for _ in range(callers)])
+    finally:
+        del os.environ["NEMO_GYM_EXTRA_ROOTS"]
+        sys.path.remove(str(tmp_path))
+
+    assert counts == [list(range(1, calls + 1))] * callers
+
+
+async def test_a_forged_session_is_a_new_session(tmp_path: Path) -> None:
+    """A cookie that names a cell must be signed, or anybody could read another's state."""
+    write_folder(tmp_path, "counter", COUNTER.format(hosting=""))
+
+    async with Run(config_for(c="counter"), [tmp_path]) as run:
+        async with aiohttp.ClientSession() as session:
+            first = await called(session, run, "c")
+        forged = {"Counter___c": "eyJzZXNzaW9uX2lkIjoieCJ9.forged"}
+        async with aiohttp.ClientSession(cookies=forged) as session:
+            second = await called(session, run, "c")
+
+    assert first["session"] != second["session"]
+    assert second["count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("import no_such_module\n", "No module named 'no_such_module'"),
+        ("def broken(:\n", "SyntaxError"),
+        ("raise RuntimeError('at import')\n", "at import"),
+        ("import os\nos._exit(7)\n", "it ended with status 7"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "it was killed"),
+    ],
+)
+async def test_a_server_that_does_not_come_up_is_named_with_its_reason(
+    tmp_path: Path, source: str, words: str
+) -> None:
+    """The message must make reading the log unnecessary."""
+    write_folder(tmp_path, "broken", source)
+
+    with pytest.raises(ServerDidNotStart) as raised:
+        async with Run(config_for(b="broken"), [tmp_path]):
+            pass
+
+    assert raised.value.where == "b"
+    assert words in str(raised.value)
+
+
+async def test_a_crashed_server_comes_back(tmp_path: Path) -> None:
+    """One segfault at night must not cost the night."""
+    write_folder(tmp_path, "counter", COUNTER.format(hosting=""))
+
+    async with Run(config_for(c="counter"), [tmp_path]) as run, aiohttp.ClientSession() as session:
+        before = run.server_instances()[0]["pid"]
+        os.kill(before, signal.SIGKILL)
+        async with asyncio.timeout(20):
+            while run.server_instances()[0]["pid"] in (before, None):
+                await asyncio.sleep(0.02)
+            # The socket stayed open throughout, so a caller waits instead of being refused.
+            answer = await called(session, run, "c")
+
+        assert answer["count"] == 1
+
+
+async def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:
+    """A port the user chose is not quietly replaced."""
+    write_folder(tmp_path, "counter", COUNTER.format(hosting=""))
+    config = config_for(c="counter")
+    with listen("squatter", "127.0.0.1", 0) as squatter:
+        port = squatter.getsockname()[1]
+        config.c.resources_servers.counter.port = port
+
+        with pytest.raises(OSError, match=f"c: port {port} on 127.0.0.1 is in use"):
+            async with Run(config, [tmp_path]):
+                pass
+
+
+async def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
+    """`kill -9` of the command must not leave servers holding ports."""
+    write_folder(tmp_path, "counter", COUNTER.format(hosting=""))
+    script = f"""
+        import asyncio, sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from test_run import Path, Run, config_for
+
+        async def main():
+            async with Run(config_for(c="counter"), [Path({str(tmp_path)!r})]) as run:
+                print(run.instances[0].port, run.server_instances()[0]["pid"], flush=True)
+                await asyncio.sleep(600)
+
+        asyncio.run(main())
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    port, pid = map(int, (await asyncio.to_thread(parent.stdout.readline)).split())
+
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+
+    deadline = time.monotonic() + 10
+    while not _is_gone(pid, port) and time.monotonic() < deadline:
+        await asyncio.sleep(0.02)
+    assert _is_gone(pid, port)
+
+
+def _is_gone(pid: int, port: int) -> bool:
+    try:
+        listen("again", "127.0.0.1", port).close()
+    except PortTaken:
+        return False
+    return not _alive(pid)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

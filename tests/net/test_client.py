@@ -1,0 +1,223 @@
+"""One outgoing call: what is repeated, what is not, and what an error says."""
+
+import asyncio
+import logging
+
+import aiohttp
+import orjson
+import pytest
+
+from nemo_gym.errors import CircuitOpen, ConfigError, DeadlineExceeded, ServerUnreachable
+from nemo_gym.keys import DEADLINE_HEADER
+from nemo_gym.net import client, deadline, sessions
+from nemo_gym.net.client import send
+from nemo_gym.net.health import SUMMARY_SECONDS, HealthBook
+from nemo_gym.net.retry import ONCE, RetryPolicy
+from nemo_gym.net.sessions import GlobalAIOHTTPAsyncClientConfig
+
+QUICK = RetryPolicy(attempts=4, first_pause=0.0, longest_pause=0.0)
+MODEL = RetryPolicy(attempts=4, first_pause=0.0, longest_pause=0.0, statuses=frozenset({502}))
+
+
+def deadline_of(request: bytes) -> float:
+    for line in request.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.decode().lower() == DEADLINE_HEADER:
+            return float(value)
+    raise AssertionError("no deadline header was sent")
+
+
+@pytest.mark.asyncio
+async def test_an_answer_comes_back_whatever_its_status(scripted_server, say):
+    """A tool's 404 is an answer for the model, not a failure of the call."""
+    async with scripted_server(say(404, b'{"no":1}')) as server:
+        response = await send("post", server.url, json={"a": 1}, policy=QUICK)
+
+        assert response.status == 404
+        assert orjson.loads(await response.read()) == {"no": 1}
+        assert len(server.requests) == 1
+        assert server.requests[0].endswith(b'{"a":1}')
+        assert b"Content-Type: application/json" in server.requests[0]
+
+
+@pytest.mark.asyncio
+async def test_a_post_that_may_have_been_executed_is_not_sent_twice(scripted_server, say):
+    """Repeating it could move a robot twice or count a reward twice."""
+    async with scripted_server("close", say(200)) as server:
+        with pytest.raises(ServerUnreachable, match="weather") as caught:
+            await send("POST", server.url, json={}, policy=QUICK, where="weather")
+
+        assert len(server.requests) == 1
+        assert caught.value.where == "weather"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("method", "options"), [("GET", {}), ("POST", {"safe_to_repeat": True})])
+async def test_a_lost_connection_is_tried_again_when_that_is_safe(scripted_server, say, method, options):
+    """Model calls keep no state, so a dropped keep-alive connection costs nothing but a second."""
+    async with scripted_server("close", "close", say(200)) as server:
+        response = await send(method, server.url, policy=QUICK, **options)
+
+        assert response.status == 200
+        assert len(server.requests) >= 3
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_was_never_made_is_tried_again_even_for_post(nobody):
+    """Nothing was sent, so nothing can have happened: servers that are still starting are waited for."""
+    with pytest.raises(ServerUnreachable, match="after 4 attempts"):
+        await send("POST", nobody, json={}, policy=QUICK)
+
+
+@pytest.mark.asyncio
+async def test_a_body_that_can_be_read_only_once_is_sent_only_once(nobody):
+    """A second attempt would silently send an empty stream."""
+
+    async def stream():
+        yield b"x"
+
+    with pytest.raises(ServerUnreachable) as caught:
+        await send("POST", nobody, data=stream(), policy=QUICK, safe_to_repeat=True)
+
+    assert "attempts" not in str(caught.value)
+
+
+@pytest.mark.asyncio
+async def test_retry_after_is_waited_for_and_the_second_answer_returned(scripted_server, say):
+    async with scripted_server(say(503, Retry_After="0"), say(200)) as server:
+        response = await send("POST", server.url, json={}, policy=QUICK)
+
+        assert response.status == 200
+        assert len(server.requests) == 2
+
+
+@pytest.mark.asyncio
+async def test_a_refusal_that_asks_for_more_time_than_there_is_is_returned_at_once(scripted_server, say):
+    """Waiting beyond the deadline cannot help; the caller should know now."""
+    async with scripted_server(say(429, Retry_After="3600")) as server:
+        with deadline.within(30):
+            response = await send("POST", server.url, json={}, policy=QUICK)
+
+        assert response.status == 429
+        assert len(server.requests) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_gateway_error_is_repeated_only_if_the_policy_and_safety_allow(scripted_server, say):
+    """502 says nothing about whether the server behind the gateway did the work."""
+    async with scripted_server(say(502), say(200)) as server:
+        assert (await send("POST", server.url, policy=MODEL)).status == 502
+    async with scripted_server(say(502), say(200)) as server:
+        assert (await send("POST", server.url, policy=MODEL, safe_to_repeat=True)).status == 200
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_never_comes_ends_with_the_deadline(scripted_server):
+    """Nothing waits for ever, and the error names whom it waited for."""
+    async with scripted_server("hang") as server:
+        with deadline.within(0.05), pytest.raises(DeadlineExceeded) as caught:
+            await send("GET", server.url, where="slow_judge", policy=QUICK)
+
+    assert caught.value.where == "slow_judge"
+    assert isinstance(caught.value, TimeoutError)
+
+
+@pytest.mark.asyncio
+async def test_the_callers_own_timeout_counts_like_a_deadline(scripted_server):
+    async with scripted_server("hang") as server:
+        with pytest.raises(DeadlineExceeded):
+            await send("GET", server.url, timeout=0.05, policy=QUICK)
+        with pytest.raises(DeadlineExceeded):
+            await send("GET", server.url, timeout=aiohttp.ClientTimeout(total=0.05), policy=QUICK)
+
+
+@pytest.mark.asyncio
+async def test_each_call_tells_the_callee_how_long_it_waits(scripted_server, say):
+    """The next hop can then stop working when nobody waits any more."""
+    sessions.configure(GlobalAIOHTTPAsyncClientConfig(request_timeout_seconds=77))
+    async with scripted_server(say(200)) as server:
+        await send("GET", server.url)
+        with deadline.within(30):
+            await send("GET", server.url)
+
+    assert 47 < deadline_of(server.requests[0]) <= 77
+    assert 0 < deadline_of(server.requests[1]) <= 30
+
+
+@pytest.mark.asyncio
+async def test_cancelling_a_call_cancels_it(scripted_server):
+    async with scripted_server("hang") as server:
+        call = asyncio.create_task(send("GET", server.url))
+        await server.hanging.wait()
+
+        call.cancel()
+
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+
+@pytest.mark.asyncio
+async def test_an_endpoint_that_never_answers_is_left_alone_after_a_while(nobody):
+    """A dead server must not cost every rollout a full set of retries."""
+    for _ in range(4):
+        with pytest.raises(ServerUnreachable):
+            await send("GET", nobody, policy=QUICK)
+
+    with pytest.raises(CircuitOpen, match="left alone") as caught:
+        await send("GET", nobody, policy=ONCE, where="dead")
+
+    assert caught.value.where == "dead"
+
+
+@pytest.mark.asyncio
+async def test_the_first_failure_is_logged_and_the_rest_are_not(nobody, caplog):
+    """A thousand rollouts meeting one dead server should leave one line, with its name."""
+    with caplog.at_level(logging.INFO, logger="nemo_gym.net"):
+        for _ in range(3):
+            with pytest.raises(ServerUnreachable):
+                await send("GET", nobody, policy=QUICK, where="policy_model")
+
+    assert len(caplog.records) == 1
+    assert "policy_model" in caplog.text
+
+
+def test_failures_are_summed_up_now_and_then_and_when_it_is_over(caplog):
+    now = 0.0
+    book = HealthBook(lambda: now)
+    with caplog.at_level(logging.INFO, logger="nemo_gym.net"):
+        for _ in range(5):
+            book.entry("h:1").failed("judge", OSError("gone"))
+        now = SUMMARY_SECONDS
+        book.entry("h:1").failed("judge", OSError("gone again"))
+        book.answered("h:1", "judge")
+
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING", "INFO"]
+    assert "6 times" in caplog.messages[1]
+    assert "answers again after 6" in caplog.messages[2]
+    assert len(book) == 0
+
+
+@pytest.mark.asyncio
+async def test_debug_shows_every_failure_in_detail(nobody, caplog):
+    sessions.configure(GlobalAIOHTTPAsyncClientConfig(global_aiohttp_client_request_debug=True))
+
+    with caplog.at_level(logging.WARNING, logger="nemo_gym.net"), pytest.raises(ServerUnreachable):
+        await send("GET", nobody, policy=QUICK)
+
+    assert sum("attempt" in message for message in caplog.messages) == 4
+
+
+def test_integers_beyond_64_bits_and_sets_survive_encoding():
+    """Number theory tasks use them; orjson alone would refuse."""
+    assert orjson.loads(client.encode_json({"s": {1}})) == {"s": [1]}
+    assert client.encode_json({"n": 2**80}) == b'{"n": 1208925819614629174706176}'
+    with pytest.raises(TypeError):
+        client.encode_json({"f": object()})
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("url", ["http://[oops", "localhost:8000/v1", "", "file:///etc/hosts", "http://"])
+async def test_an_address_that_is_none_is_a_configuration_error(url):
+    """`policy_base_url` without its scheme is the commonest mistake; it should say so."""
+    with pytest.raises(ConfigError, match="is not an HTTP address"):
+        await send("GET", url, policy=QUICK)

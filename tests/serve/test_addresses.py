@@ -1,0 +1,100 @@
+"""Where instances are, and which calls carry the id of their rollout."""
+
+import pytest
+from omegaconf import OmegaConf
+from pydantic import BaseModel
+
+from nemo_gym.errors import ConfigError, ServerRefNotFoundError
+from nemo_gym.serve.addresses import (
+    Address,
+    address_of,
+    base_url,
+    checked,
+    entrypoint_of,
+    observes_rollouts,
+    rollout_prefix,
+)
+from nemo_gym.serve.correlation import rollout_context
+
+CONFIG = OmegaConf.create(
+    {
+        "default_host": "127.0.0.1",
+        "sums": {"resources_servers": {"sums_impl": {"entrypoint": "app.py", "host": "${default_host}", "port": 5}}},
+        "unplaced": {"resources_servers": {"x": {"entrypoint": "app.py"}}},
+    }
+)
+
+
+def test_an_instance_is_found_by_its_id_with_interpolations_resolved():
+    assert address_of(CONFIG, "sums") == Address("sums", "resources_servers", "127.0.0.1", 5)
+    assert address_of(CONFIG, "sums").base_url == "http://127.0.0.1:5"
+    assert entrypoint_of(CONFIG, "sums") == "resources_servers/sums_impl/app.py"
+
+
+def test_an_ipv6_address_gets_its_brackets():
+    assert base_url("::1", 5) == "http://[::1]:5"
+
+
+@pytest.mark.parametrize("name", ["sums_impl", "default_host", "", "nope"])
+def test_an_unknown_name_is_refused_with_those_that_exist(name):
+    """The implementation's name instead of the instance id is the usual mistake."""
+    with pytest.raises(ServerRefNotFoundError, match="sums, unplaced"):
+        address_of(CONFIG, name)
+
+
+def test_an_instance_without_address_says_so():
+    with pytest.raises(ConfigError, match="unplaced: the instance has no host and port"):
+        address_of(CONFIG, "unplaced")
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, False),
+        ({"observability_enabled": True}, True),
+        ({"token_id_capture": {"enabled": True}}, True),
+        ({"token_id_capture": {"enabled": False}}, False),
+    ],
+)
+def test_rollouts_are_observed_when_something_wants_their_ids(config, expected):
+    assert observes_rollouts(config) is expected
+    assert observes_rollouts(OmegaConf.create(config)) is expected
+
+
+ENV = Address("env", "resources_servers", "h", 1)
+MODEL = Address("model", "responses_api_models", "h", 1)
+AGENT = Address("agent", "responses_api_agents", "h", 1)
+
+
+def test_which_calls_carry_the_rollout():
+    """Everything a resources server is asked, the three model endpoints, and nothing else."""
+    with rollout_context("3-1", token_capture=True):
+        assert rollout_prefix(ENV, "/tool", None) == "/ng-rollout/3-1"
+        assert rollout_prefix(MODEL, "/v1/responses", None) == "/ng-rollout/3-1/training-token-capture"
+        assert rollout_prefix(MODEL, "/v1/models", None) == ""
+        assert rollout_prefix(AGENT, "/run", None) == ""
+        assert rollout_prefix(ENV, "/ng-rollout/7-7/tool", None) == ""
+    assert rollout_prefix(ENV, "/tool", None) == ""
+
+
+def test_verify_may_bring_the_id_in_its_body():
+    body = {"_ng_task_index": 2, "_ng_rollout_index": 0}
+
+    assert rollout_prefix(ENV, "/verify", body) == "/ng-rollout/2-0"
+    assert rollout_prefix(ENV, "/tool", body) == ""
+
+
+class Config(BaseModel):
+    port: int
+    api_key: int
+
+
+def test_a_config_that_does_not_fit_names_the_fields_and_no_value():
+    """Values may be secrets; names never are."""
+    with pytest.raises(ConfigError) as caught:
+        checked(Config, {"port": "x", "api_key": "sk-secret-1"}, where="sums")
+
+    assert "sums: not a valid Config" in str(caught.value)
+    assert "port" in str(caught.value) and "api_key" in str(caught.value)
+    assert "sk-secret-1" not in str(caught.value)
+    assert checked(Config, {"port": 1, "api_key": 2}, where="sums").port == 1

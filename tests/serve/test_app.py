@@ -1,0 +1,146 @@
+"""The app: bad bodies are clear 4xx answers, good ones are read exactly."""
+
+import json
+import logging
+
+import pytest
+from fastapi import Request
+from fastapi.testclient import TestClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, field_validator
+
+from nemo_gym.serve import requests
+from nemo_gym.serve.app import create_app
+from nemo_gym.serve.failures import FailureMiddleware
+
+
+class Task(BaseModel):
+    number: int
+    extra: object = None
+    api_key: str = ""
+
+    @field_validator("number")
+    @classmethod
+    def check(cls, value: int) -> int:
+        if value == 13:
+            raise ValueError("unlucky")
+        return value
+
+
+def client() -> TestClient:
+    app = create_app()
+
+    @app.post("/task")
+    async def task(body: Task) -> Task:
+        return body
+
+    @app.post("/task/{kind}")
+    async def task_of_kind(kind: str, body: Task) -> Task:
+        """Takes FastAPI's general way because of its path parameter."""
+        return body
+
+    @app.post("/plain")
+    async def plain(request: Request):
+        return {"number": await request.json(), "nan": float("nan"), "big": 2**70}
+
+    app.add_middleware(FailureMiddleware, server_name="env")
+    return TestClient(app)
+
+
+JSON = {"content-type": "application/json"}
+BAD_BODIES = {
+    "nested too deeply": b"[" * 100_000,
+    "nested objects": b'{"a":' * 5_000 + b"1" + b"}" * 5_000,
+    "deep but closed": b'{"number":1,"extra":' + b"[" * 300 + b"]" * 300 + b"}",
+    "broken UTF-8": b'{"number": 1, "extra": "\xff\xfe"}',
+    "NaN": b'{"number": NaN}',
+    "infinity": b'{"number": 1, "extra": -Infinity}',
+    "lone surrogate": b'{"number": 1, "extra": "\\ud800"}',
+    "number too long": b'{"number": ' + b"9" * 5_000 + b"}",
+    "cut off": b'{"number": 1',
+    "nothing": b"",
+    "null": b"null",
+    "a list": b"[1]",
+    "wrong type": b'{"number": "x"}',
+    "not lucky": b'{"number": 13}',
+}
+
+
+@pytest.mark.parametrize("path", ["/task", "/task/any"])
+@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES.keys())
+def test_a_bad_body_is_a_clear_4xx_on_both_ways(path, body):
+    """Models write the arguments of tools; whatever they write must not become a traceback."""
+    answer = client().post(path, content=body, headers=JSON)
+
+    assert answer.status_code in (400, 422)
+    detail = answer.json()["detail"]
+    assert all({"type", "loc", "msg"} <= problem.keys() for problem in detail)
+
+
+@pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES.keys())
+def test_both_ways_through_fastapi_say_the_same(body):
+    """The direct way is an optimisation, so nobody may notice it."""
+    direct, general = (client().post(path, content=body, headers=JSON) for path in ("/task", "/task/any"))
+
+    assert (direct.status_code, direct.json()) == (general.status_code, general.json())
+
+
+def test_a_body_that_is_too_large_is_refused(monkeypatch):
+    monkeypatch.setattr(requests, "LARGEST_BODY", 1000)
+
+    for path in ("/task", "/task/any"):
+        answer = client().post(path, content=b'{"number": 1, "extra": "' + b"x" * 2000 + b'"}', headers=JSON)
+        assert answer.status_code == 413
+        assert "1000 bytes" in answer.json()["detail"]
+
+
+def test_integers_keep_their_value_beyond_64_bits():
+    """orjson would turn them into floats; a number theory task would be graded wrong."""
+    number = 2**80 + 1
+
+    assert client().post("/task", content=json.dumps({"number": 1, "extra": number})).status_code == 422
+    answer = client().post("/task", content=json.dumps({"number": 1, "extra": number}), headers=JSON)
+    assert answer.json()["extra"] == number
+
+
+def test_answers_without_a_model_cope_with_nan_and_huge_numbers():
+    answer = client().post("/plain", json=7)
+
+    assert answer.status_code == 200
+    assert answer.json()["big"] == 2**70
+
+
+def test_a_validation_error_shows_the_problem_but_no_secret(caplog):
+    """422 answers and logs end up in issue reports."""
+    with caplog.at_level(logging.WARNING):
+        answer = client().post("/task", json={"number": "x", "api_key": ["sk-secret-1"]})
+        missing = client().post("/task", json={"api_key": "sk-secret-1", "max_output_tokens": 5})
+
+    assert answer.status_code == missing.status_code == 422
+    assert "sk-secret-1" not in answer.text + missing.text + caplog.text
+    assert missing.json()["detail"][0]["input"]["max_output_tokens"] == 5
+    assert "body.number" in caplog.text
+
+
+ONE_CLIENT = client()
+
+
+@given(st.binary(max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_no_bytes_whatsoever_are_a_500(body: bytes):
+    assert ONE_CLIENT.post("/task", content=body, headers=JSON).status_code in (200, 400, 422)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(json_values)
+@settings(max_examples=80, deadline=None)
+def test_strict_parsing_reads_what_the_standard_library_writes(value):
+    assert requests.parse_json(json.dumps(value).encode()) == value
+    assert json.loads(requests.json_bytes(value)) == value

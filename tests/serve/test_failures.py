@@ -1,0 +1,139 @@
+"""Failures as answers: said once, attributed once, without secrets."""
+
+import asyncio
+import json
+import logging
+
+import pytest
+from aiohttp import ClientResponseError, RequestInfo
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from fastapi.testclient import TestClient
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from nemo_gym.errors import DeadlineExceeded, EnvFailed, ServerUnreachable
+from nemo_gym.net.status import FAILED_HEADER
+from nemo_gym.serve.app import create_app
+from nemo_gym.serve.failures import FailureMiddleware
+
+URL_ = URL("http://h:1/x")
+
+
+def inner_error(content: bytes, **headers: str) -> ClientResponseError:
+    info = RequestInfo(URL_, "POST", CIMultiDictProxy(CIMultiDict()), URL_)
+    error = ClientResponseError(info, (), status=500, message="x", headers=CIMultiDictProxy(CIMultiDict(headers)))
+    error.response_content = content  # type: ignore[attr-defined]
+    return error
+
+
+def client_raising(error: BaseException, **options) -> TestClient:
+    app = create_app()
+
+    @app.post("/run")
+    async def run(request: Request) -> None:
+        raise error
+
+    @app.post("/late")
+    async def late(request: Request) -> StreamingResponse:
+        async def chunks():
+            yield b"begun"
+            raise error
+
+        return StreamingResponse(chunks())
+
+    app.add_middleware(FailureMiddleware, server_name="my_agent", **options)
+    return TestClient(app)
+
+
+def test_an_exception_is_500_with_its_repr_and_one_traceback_in_the_log(caplog):
+    """The caller learns what happened, the log learns where."""
+    with caplog.at_level(logging.ERROR):
+        answer = client_raising(ValueError("odd number")).post("/run")
+
+    assert answer.status_code == 500
+    assert answer.json() == "ValueError('odd number')"
+    assert answer.headers[FAILED_HEADER] == "my_agent"
+    assert len(caplog.records) == 1
+    assert "Traceback" in caplog.text and "odd number" in caplog.text
+
+
+def test_a_failed_inner_call_says_which_server_and_what_it_said():
+    answer = client_raising(inner_error(b'"disk full"')).post("/run")
+
+    assert answer.status_code == 500
+    assert "my_agent" in answer.json() and "disk full" in answer.json()
+
+
+def test_the_first_who_failed_is_named_through_every_hop():
+    """Otherwise every failure of a judge is blamed on the agent in front of it."""
+    named = inner_error(b"x", **{FAILED_HEADER: "judge"})
+
+    assert client_raising(named).post("/run").headers[FAILED_HEADER] == "judge"
+    assert client_raising(ServerUnreachable("gone", where="policy_model")).post("/run").headers[FAILED_HEADER] == (
+        "policy_model"
+    )
+    assert client_raising(EnvFailed("bad")).post("/run").headers[FAILED_HEADER] == "my_agent"
+
+
+def test_a_passed_deadline_is_504():
+    answer = client_raising(DeadlineExceeded("too late", where="judge")).post("/run")
+
+    assert answer.status_code == 504
+    assert "too late" in answer.json()
+
+
+def test_secrets_are_in_neither_answer_nor_log(caplog):
+    """Exceptions of HTTP libraries like to quote URLs and headers."""
+    error = RuntimeError("GET http://user:hunter2@h/ with sk-abc")
+    client = client_raising(error, redact=lambda text: text.replace("sk-abc", "****").replace("hunter2", "****"))
+
+    with caplog.at_level(logging.ERROR):
+        answer = client.post("/run")
+
+    assert "hunter2" not in answer.text + caplog.text
+    assert "sk-abc" not in answer.text + caplog.text
+
+
+def test_by_default_credentials_in_urls_are_masked():
+    answer = client_raising(RuntimeError("http://user:hunter2@h/")).post("/run")
+
+    assert "hunter2" not in answer.text
+
+
+def test_sys_exit_in_a_verifier_fails_the_request_not_the_server():
+    answer = client_raising(SystemExit(3)).post("/run")
+
+    assert answer.status_code == 500
+    assert "SystemExit" in answer.json()
+
+
+def test_text_that_is_no_utf8_and_names_with_line_breaks_are_still_answered():
+    """Header injection and encoding errors must not turn a failure into a crash."""
+    answer = client_raising(EnvFailed("\ud800", where="a\r\nset-cookie: x=1")).post("/run")
+
+    assert answer.status_code == 500
+    assert "set-cookie" not in answer.headers
+    assert isinstance(json.loads(answer.content), str)
+
+
+@pytest.mark.asyncio
+async def test_cancellation_is_not_an_answer():
+    """Turning it into a 500 would keep cancelled work alive."""
+    sent = []
+
+    async def app(scope, receive, send):
+        raise asyncio.CancelledError
+
+    async def send(message):
+        sent.append(message)
+
+    with pytest.raises(asyncio.CancelledError):
+        await FailureMiddleware(app)({"type": "http", "method": "GET", "path": "/"}, None, send)
+    assert sent == []
+
+
+def test_a_failure_after_the_answer_began_breaks_the_connection():
+    """Half an answer with status 200 must not look complete."""
+    with pytest.raises(RuntimeError, match="mid-stream"):
+        client_raising(RuntimeError("mid-stream")).post("/late")

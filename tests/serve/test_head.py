@@ -1,0 +1,67 @@
+"""The head server: who is there, and what the configuration says — without its secrets."""
+
+import pytest
+from fastapi.testclient import TestClient
+from omegaconf import OmegaConf
+
+from nemo_gym.serve.head import RUN_TOKEN_HEADER, HeadServerUnreachable, fetch_config_yaml, head_app, run_token_headers
+
+CONFIG = OmegaConf.create(
+    {
+        "policy_api_key": "sk-secret-1",
+        "policy_base_url": "http://h/v1",
+        "max_output_tokens": 5,
+        "env": {"resources_servers": {"sums": {"host": "127.0.0.1", "port": 1, "key": "${policy_api_key}"}}},
+    }
+)
+
+
+@pytest.fixture
+def client() -> TestClient:
+    return TestClient(head_app(lambda: CONFIG, lambda: [{"process_name": "env", "port": 1}]))
+
+
+def shown(client: TestClient, **headers: str):
+    text = client.get("/global_config_dict_yaml", headers=headers).json()
+    assert isinstance(text, str)
+    return OmegaConf.create(text)
+
+
+def test_hosts_and_ports_are_told_and_secrets_are_not(client):
+    """Anybody on the machine can ask; a client needs only addresses."""
+    config = shown(client)
+
+    assert config.env.resources_servers.sums.port == 1
+    assert config.max_output_tokens == 5
+    assert config.policy_api_key == "****"
+    assert "sk-secret-1" not in client.get("/global_config_dict_yaml").text
+
+
+def test_a_process_of_the_run_sees_everything(client, monkeypatch):
+    monkeypatch.setenv("NEMO_GYM_RUN_TOKEN", "of-this-run")
+
+    assert shown(client, **run_token_headers()).policy_api_key == "sk-secret-1"
+    assert shown(client, **{RUN_TOKEN_HEADER: "guessed"}).policy_api_key == "****"
+
+
+def test_without_a_token_of_the_run_no_token_opens_anything(client, monkeypatch):
+    """An empty expectation must not match an empty header."""
+    monkeypatch.delenv("NEMO_GYM_RUN_TOKEN", raising=False)
+
+    assert run_token_headers() == {}
+    for guess in ("", "None", "x"):
+        assert shown(client, **{RUN_TOKEN_HEADER: guess}).policy_api_key == "****"
+
+
+def test_instances_and_liveness(client):
+    assert client.get("/server_instances").json() == [{"process_name": "env", "port": 1}]
+    assert client.get("/").json() == {"status": "ok"}
+
+
+def test_nobody_at_the_address_is_a_value_error_that_says_what_to_do():
+    """The contract promises ValueError; a person needs to know which address was tried."""
+    with pytest.raises(HeadServerUnreachable, match=r"127\.0\.0\.1:1\b") as caught:
+        fetch_config_yaml("127.0.0.1", 1, 1.0)
+
+    assert isinstance(caught.value, ValueError)
+    assert "try: start the servers first" in str(caught.value)

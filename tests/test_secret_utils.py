@@ -1,0 +1,52 @@
+"""`recursively_hide_secrets`: what `gym env resolve` prints."""
+
+from omegaconf import OmegaConf
+
+from nemo_gym.secret_utils import recursively_hide_secrets
+
+
+def test_secrets_are_hidden_in_place_and_settings_are_not():
+    """The existing implementation masked `max_output_tokens` and forgot passwords."""
+    config = OmegaConf.create(
+        {
+            "policy_api_key": "sk-abcdef",
+            "server": {"password": "p", "max_output_tokens": 512, "api_keys": ["a", "b"], "stop_tokens": ["</s>"]},
+            "list": [{"hf_token": "t"}, {"plain": "x"}],
+            "copy": "${policy_api_key}",
+            "unset": {"api_key": None},
+            "missing": {"api_key": "???"},
+        }
+    )
+
+    recursively_hide_secrets(config)
+
+    assert OmegaConf.to_container(config) == {
+        "policy_api_key": "****",
+        "server": {
+            "password": "****",
+            "max_output_tokens": 512,
+            "api_keys": ["****", "****"],
+            "stop_tokens": ["</s>"],
+        },
+        "list": [{"hf_token": "****"}, {"plain": "x"}],
+        "copy": "${policy_api_key}",
+        "unset": {"api_key": None},
+        "missing": {"api_key": "???"},
+    }
+
+
+def test_a_secret_given_by_an_interpolation_is_hidden_too(monkeypatch):
+    monkeypatch.setenv("A_KEY", "sk-from-env")
+    config = OmegaConf.create({"api_key": "${oc.env:A_KEY}", "log": "sk-from-env was used"})
+
+    recursively_hide_secrets(config)
+
+    assert OmegaConf.to_container(config, resolve=True) == {"api_key": "****", "log": "**** was used"}
+
+
+def test_plain_data_works_as_well():
+    config = {"a": [{"token": "x"}]}
+
+    recursively_hide_secrets(config)
+
+    assert config == {"a": [{"token": "****"}]}
