@@ -7,6 +7,7 @@ cannot be made.
 import argparse
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -31,7 +32,8 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     GlobalConfigDictParser().raise_on_no_server_instances(resolved.config)
     plain = OmegaConf.to_container(resolved.config, resolve=True)
     assert isinstance(plain, dict)
-    found = instances({str(key): value for key, value in plain.items()}, component_search_roots())
+    real = {str(key): value for key, value in plain.items() if not _is_stand_in(value, stand_in.get(key))}
+    found = instances(real, component_search_roots())
     settings = VenvSettings.from_config(resolved.config)
     wanted = distinct(environments_for(found, settings).values())
     if not wanted:
@@ -48,3 +50,10 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     for failure in failures:
         output.error(str(failure))
     return failures[0].status if failures else 0
+
+
+def _is_stand_in(block: Any, stand_in: Any) -> bool:
+    """Whether a server block is the model that takes the place of one nobody named."""
+    if not isinstance(block, dict) or not isinstance(stand_in, dict):
+        return False
+    return all(isinstance(block.get(kind), dict) and block[kind].keys() == stand_in[kind].keys() for kind in stand_in)

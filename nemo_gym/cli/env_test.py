@@ -8,7 +8,6 @@ one folder; for all, 1 when any failed, had no tests, or has incomplete data.
 import argparse
 import asyncio
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,8 +74,7 @@ def _verdicts(
             verdicts.append(Verdict(suite, "not installed", failure.status, 0.0))
             continue
         output.talk(f"testing {suite.label}")
-        shown = sys.stderr if to_stderr else None
-        verdicts.append(run_suite(suite, environment, validate_data=validate_data, output=shown))
+        verdicts.append(run_suite(suite, environment, validate_data=validate_data, to_stderr=to_stderr))
         if environment is not None and clean.get("delete_venvs_after_each_test"):
             _remove(environment, settings)
     return verdicts

@@ -92,6 +92,7 @@ class Cell:
         self._servers: dict[str, SimpleServer] = {}
         self._apps: dict[str, ASGIApp] = {}
         self._door = Door(self._apps, place.token)
+        self._answering: asyncio.Server | None = None
         self._links = [Link(address, place.token, f"cell {n}") for n, address in enumerate(place.addresses)]
 
     def build(self) -> None:
@@ -115,11 +116,14 @@ class Cell:
             listening = Listening(app, self._place.listeners[instance.name], options)
             await listening.open()
             self._listening.append(listening)
-        await asyncio.get_running_loop().create_unix_server(self._door.protocol, sock=self._place.door)
+        loop = asyncio.get_running_loop()
+        self._answering = await loop.create_unix_server(self._door.protocol, sock=self._place.door)
 
     async def close(self) -> None:
         """Let what is under way finish within the grace, then give everything back."""
         await close_all(self._listening, GRACE_SECONDS)
+        if self._answering is not None:
+            self._answering.close()
         await self._door.close()
         for link in self._links:
             link.close()

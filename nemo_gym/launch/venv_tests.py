@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Literal
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SERVER_TYPES
@@ -20,6 +20,7 @@ from nemo_gym.launch.venv import Environment, VenvSettings, environment_for, ins
 Result = Literal["passed", "failed", "missing", "unrecognised", "not installed"]
 
 EXAMPLES = 5
+STDERR = 2
 JUNIT_ENV_VAR = "GYM_CI_JUNIT_DIR"
 # Starlette's test client warns about httpx, which existing folders need; where warnings are errors that would fail all.
 QUIET = "ignore:Using `httpx` with `starlette.testclient` is deprecated"
@@ -98,16 +99,16 @@ def server_environment(suite: Suite, settings: VenvSettings, *, tests: bool) -> 
 
 
 def run_suite(
-    suite: Suite, environment: Environment | None, *, validate_data: bool, output: IO[Any] | None = None
+    suite: Suite, environment: Environment | None, *, validate_data: bool, to_stderr: bool = False
 ) -> Verdict:
-    """Run pytest in the folder and check its example data if asked; what pytest prints goes to `output`."""
+    """Run pytest in the folder and check its example data if asked."""
     began = time.monotonic()
     done = subprocess.run(
         pytest_command(suite, environment, os.environ),
         cwd=suite.folder,
         env=suite_environment(suite, environment, os.environ),
         stdin=subprocess.DEVNULL,
-        stdout=output,
+        stdout=STDERR if to_stderr else None,
         check=False,
     )
     return Verdict(

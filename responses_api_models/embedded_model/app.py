@@ -1,11 +1,14 @@
 """Embedded model: a small real LLM in the server's own process, for trying things without a key, a GPU or a network."""
 
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from time import time
 from typing import Any
 from uuid import uuid4
 
-from fastapi import Body
+from fastapi import Body, FastAPI
 from pydantic import Field, PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
@@ -24,6 +27,9 @@ from responses_api_models.embedded_model.tools import (
     tool_schema,
     with_tool_instructions,
 )
+from responses_api_models.vllm_model.asking import settings_in_metadata
+
+MOST_WORKERS = 4
 
 
 class EmbeddedModelConfig(BaseResponsesAPIModelConfig):
@@ -31,9 +37,12 @@ class EmbeddedModelConfig(BaseResponsesAPIModelConfig):
     """A GGUF file; the bundled SmolLM2-135M-Instruct when unset."""
     model: str = "SmolLM2-135M-Instruct"
     """The name written into answers."""
+    workers: int | None = Field(default=None, ge=1)
+    """llama.cpp engines in this process; as many as there are cores, at most four, when unset."""
     threads: int = Field(default=1, ge=1)
-    slots: int = Field(default=4, ge=1)
-    """Answers written at the same time; more requests wait their turn."""
+    """Per worker. More than one pays only on idle cores."""
+    slots: int = Field(default=1, ge=1)
+    """Answers that one worker writes at the same time; more requests wait their turn."""
     context_length: int = Field(default=2048, ge=128)
     """Tokens of prompt and answer together, per slot."""
     temperature: float = Field(default=0.0, ge=0.0)
@@ -52,6 +61,17 @@ def response_schema(chat: dict[str, Any]) -> dict[str, Any] | None:
     return {"type": "object"} if wanted.get("type") == "json_object" else None
 
 
+def with_extra_body(chat: dict[str, Any]) -> dict[str, Any]:
+    """The request with what its metadata adds to it; that is where repeats put their seed."""
+    extra, _, _ = settings_in_metadata(chat.get("metadata") or {})
+    return {**chat, **extra}
+
+
+def usable_cores() -> int:
+    """Cores this process may run on; macOS does not tell and has all of them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def named_tool(choice: Any) -> str | None:
     return choice["function"]["name"] if isinstance(choice, dict) else None
 
@@ -68,11 +88,26 @@ class EmbeddedModel(SimpleResponsesAPIModel):
         weights = Path(self.config.weights) if self.config.weights else bundled_weights()
         self._engine = Engine(
             weights,
+            workers=self.config.workers or min(MOST_WORKERS, usable_cores()),
             threads=self.config.threads,
             slots=self.config.slots,
             context_length=self.config.context_length,
         )
         super().model_post_init(context)
+
+    def setup_webserver(self) -> FastAPI:
+        app = super().setup_webserver()
+        app.router.lifespan_context = self._lifespan
+        return app
+
+    @asynccontextmanager
+    async def _lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
+        """Load while the other servers start; stop llama.cpp before the process ends."""
+        self._engine.start()
+        try:
+            yield
+        finally:
+            await self._engine.close()
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         converter = ResponsesConverter(return_token_id_information=self.config.return_token_id_information)
@@ -83,7 +118,7 @@ class EmbeddedModel(SimpleResponsesAPIModel):
     async def chat_completions(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
     ) -> NeMoGymChatCompletion:
-        chat = body.model_dump(exclude_unset=True)
+        chat = with_extra_body(body.model_dump(exclude_unset=True))
         tools = [] if chat.get("tool_choice") == "none" else list(chat.get("tools") or [])
         messages = [as_text(message) for message in chat["messages"]]
         generation = await self._engine.generate(
@@ -132,7 +167,8 @@ class EmbeddedModel(SimpleResponsesAPIModel):
             "message": message,
         }
         if chat.get("logprobs"):
-            choice["logprobs"] = {"content": [chat_logprob(token) for token in generation.tokens]}
+            count = chat.get("top_logprobs") or 0
+            choice["logprobs"] = {"content": [chat_logprob(token, count) for token in generation.tokens]}
         read, written = len(generation.prompt_token_ids), len(generation.token_ids)
         return {
             "id": f"chatcmpl_{uuid4().hex}",
@@ -144,10 +180,10 @@ class EmbeddedModel(SimpleResponsesAPIModel):
         }
 
 
-def chat_logprob(token: dict[str, Any]) -> dict[str, Any]:
-    """One token's log-probability with its alternatives, without the engine's own ids."""
+def chat_logprob(token: dict[str, Any], count: int) -> dict[str, Any]:
+    """One token's log-probability with `count` alternatives, without the engine's own ids."""
     keys = ("token", "logprob", "bytes")
-    alternatives = [{key: other[key] for key in keys} for other in token.get("top_logprobs", [])]
+    alternatives = [{key: other[key] for key in keys} for other in token.get("top_logprobs", [])[:count]]
     return {**{key: token[key] for key in keys}, "top_logprobs": alternatives}
 
 

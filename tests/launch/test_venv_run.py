@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.launch.run import Run
 from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.launch.venv_build import InstallFailed, uv_executable
@@ -136,14 +137,24 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def registry_answers() -> bool:
-    """Whether a small question to the package registry is answered soon."""
-    question = [str(uv_executable()), "pip", "compile", "--no-deps", "--quiet", "-"]
+@pytest.fixture(scope="module")
+def uv() -> Path:
+    try:
+        return uv_executable()
+    except ConfigError:
+        pytest.skip("uv is not installed")
+
+
+@pytest.fixture(scope="module")
+def _registry(uv: Path) -> None:
+    """Skips where a small question to the package registry is not answered soon."""
+    question = [str(uv), "pip", "compile", "--no-deps", "--quiet", "-"]
     try:
         asked = subprocess.run(question, input=b"math-verify==0.8.0\n", capture_output=True, timeout=20, check=False)
     except subprocess.TimeoutExpired:
-        return False
-    return asked.returncode == 0
+        pytest.skip("the package registry did not answer within 20 s")
+    if asked.returncode:
+        pytest.skip(f"the package registry did not answer: {asked.stderr.decode()[-200:]}")
 
 
 MATH = """{"version": version("math-verify"), "prefix": sys.prefix,
@@ -151,10 +162,9 @@ MATH = """{"version": version("math-verify"), "prefix": sys.prefix,
 
 
 @pytest.mark.network
+@pytest.mark.usefixtures("_registry")
 async def test_two_versions_of_one_package_answer_side_by_side(tmp_path: Path) -> None:
     """The reason environments exist: graders that cannot agree on a version of their library."""
-    if not await asyncio.to_thread(registry_answers):
-        pytest.skip("the package registry did not answer within 20 s")
     imports = "from importlib.metadata import version; from math_verify import parse, verify"
     for name, wanted in (("old", "0.7.0"), ("new", "0.8.0")):
         write_folder(tmp_path, name, f"math-verify=={wanted}", imports=imports, tells=MATH)
@@ -169,10 +179,9 @@ async def test_two_versions_of_one_package_answer_side_by_side(tmp_path: Path) -
 
 
 @pytest.mark.network
+@pytest.mark.usefixtures("_registry")
 async def test_a_requirement_that_does_not_exist_is_explained(tmp_path: Path) -> None:
     """uv's own words are kept, the server and the way out are ours."""
-    if not await asyncio.to_thread(registry_answers):
-        pytest.skip("the package registry did not answer within 20 s")
     write_folder(tmp_path, "greedy", "math-verify==99.0")
 
     with pytest.raises(InstallFailed, match="requirements cannot be met") as raised:
@@ -183,12 +192,9 @@ async def test_a_requirement_that_does_not_exist_is_explained(tmp_path: Path) ->
     assert "math-verify==99.0" in str(raised.value)
 
 
+@pytest.mark.usefixtures("uv")
 async def test_an_unreachable_registry_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A closed port stands for every way a network can be down."""
-    try:
-        uv_executable()
-    except Exception:
-        pytest.skip("uv is not installed")
     for name in ("UV_INDEX_URL", "UV_DEFAULT_INDEX"):
         monkeypatch.setenv(name, "http://127.0.0.1:9/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
