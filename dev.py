@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Everything a contributor runs, with nothing installed but Python >= 3.11 and pip.
 
-    python3 dev.py quickstart   set up, then evaluate a real embedded model
-    python3 dev.py test         set up, then run every test
-    python3 dev.py --help       the rest
+python3 dev.py quickstart   set up, then evaluate a real embedded model
+python3 dev.py test         set up, then run every test
+python3 dev.py --help       the rest
 """
 
 import argparse

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, cast
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, ValidationError
 
-from nemo_gym import WORKING_DIR, component_search_roots  # type: ignore[attr-defined]  # its __all__ is computed
+from nemo_gym import WORKING_DIR, component_search_roots
 from nemo_gym.config import key_names
 from nemo_gym.config.check import Instances, check_refs, find_instances, validation_problems
 from nemo_gym.config.defaults import DEFAULT_HEAD_SERVER_PORT, DEFAULT_HOST, PORT_RANGE, Surroundings, fill_addresses

@@ -68,7 +68,9 @@ def main() -> int:
     figures = [figure for name in args.groups or GROUPS for figure in GROUPS[name]()]
     print(f"{'what':<44} {'measured':>10} {'promised':>10} {'ratio':>6}")
     for figure in figures:
-        print(f"{figure.name:<44} {figure.measured:>10.4f} {figure.promised:>10.4f} {figure.ratio:>6.2f}  {figure.unit}")
+        print(
+            f"{figure.name:<44} {figure.measured:>10.4f} {figure.promised:>10.4f} {figure.ratio:>6.2f}  {figure.unit}"
+        )
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps([asdict(figure) | {"ratio": figure.ratio} for figure in figures], indent=2))

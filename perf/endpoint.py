@@ -103,12 +103,16 @@ class Endpoint(asyncio.Protocol):
         return len(head) + 4 + length if len(body) >= length else None
 
 
+def announce(port_file: Path, port: int) -> None:
+    port_file.write_text(str(port))
+
+
 async def serve(port_file: Path, latency: float) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Endpoint(latency), "127.0.0.1", 0, backlog=65535)
-    port_file.write_text(str(server.sockets[0].getsockname()[1]))
+    announce(port_file, server.sockets[0].getsockname()[1])
     await server.serve_forever()
 
 

@@ -14,7 +14,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("view",),
     ("rollout_collection", "train_data_utils"),
     ("path_utils", "prompt", "skills", "benchmarks"),
-    ("rollouts", "data", "launch", "sandbox", "exporters"),
+    ("rollouts", "data", "launch", "sandbox", "exporters", "scaffold"),
     ("base_resources_server", "base_responses_api_agent", "base_responses_api_model"),
     ("judge",),
     ("server_utils",),

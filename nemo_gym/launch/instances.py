@@ -4,7 +4,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SERVER_TYPES
@@ -47,8 +47,7 @@ def declared_hosting(source: Path) -> Hosting:
             targets = _assigned(statement)
             value = getattr(statement, "value", None)
             if "HOSTING" in targets and isinstance(value, ast.Constant) and value.value in ("cell", "process", "venv"):
-                chosen: Hosting = value.value
-                return chosen
+                return cast("Hosting", value.value)
     return "process"
 
 

@@ -109,7 +109,7 @@ class Link:
         """
         protocol = self._protocol or await self._connected()
         number = next(self._numbers)
-        waiting = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[tuple[dict[str, Any], bytes]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = waiting
         protocol.send({**head, "id": number}, body)
         try:

@@ -19,6 +19,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.launch.venv import STAMP, Environment, VenvSettings, distinct
@@ -55,7 +58,8 @@ class InstallFailed(ServerDidNotStart):
 CAUSES: tuple[tuple[str, str, str], ...] = (
     (r"No space left|os error 28|quota exceeded", "the disk is full",
      "free some space, or point uv_venv_dir and uv_cache_dir at another disk"),
-    (r"No interpreter found|No Python at|Python .* not found", "the Python it asks for is not on this machine",
+    (r"No interpreter found|Failed to inspect Python|No Python at|Python .* not found",
+     "the Python it asks for is not on this machine",
      "install that Python, or change 'requires-python' or 'python_version'"),
     (r"No solution found|unsatisfiable|not found in the package registry|no version of|conflicting URLs",
      "its requirements cannot be met", "correct its requirements.txt or pyproject.toml"),
@@ -97,6 +101,26 @@ def uv_executable() -> Path:
             fix="pip install uv",
         )
     return Path(found)
+
+
+def interpreter(wanted: str, beside: Path | None = None) -> str:
+    """What to ask uv for: a Python that sits beside ours, as version managers place them, else `wanted` as it is.
+
+    uv searches the path, where such managers leave shims that answer for one version only.
+    """
+    if Path(wanted).is_absolute():
+        return wanted
+    try:
+        form = wanted if not wanted[:1].isdigit() else f"=={wanted}" if wanted.count(".") > 1 else f"=={wanted}.*"
+        allowed = SpecifierSet(form)
+    except InvalidSpecifier:
+        return wanted
+    found = []
+    for folder in (beside or Path(sys.base_prefix).parent).iterdir():
+        number = re.fullmatch(r"(?:cpython-)?(\d+\.\d+\.\d+)(?:-.*)?", folder.name)
+        if number and allowed.contains(number[1]) and (folder / "bin" / "python3").exists():
+            found.append((Version(number[1]), str(folder / "bin" / "python3")))
+    return max(found)[1] if found else wanted
 
 
 async def build_all(
@@ -162,7 +186,8 @@ async def build(environment: Environment, settings: VenvSettings, uv: Path, tell
         async with _alone(environment.target.with_name(f"{environment.target.name}.lock"), where) as lock:
             if is_usable(environment, settings):
                 return False
-            logger.info("making an environment for %s in %s (once)", where, environment.target)
+            if tell is None:  # a wait of a minute deserves a word, even where nobody arranged for logs
+                logger.warning("making an environment for %s in %s (once)", where, environment.target)
             async with asyncio.timeout(LONGEST_BUILD):
                 await _make(environment, settings, uv, lock, tell)
             return True
@@ -181,7 +206,7 @@ async def _make(environment: Environment, settings: VenvSettings, uv: Path, lock
     recipe, target = environment.recipe, environment.target
     (target / STAMP).unlink(missing_ok=True)
     steps = _Steps(environment, settings, uv, lock, tell)
-    await steps.run(["venv", "--clear", "--no-project", "--python", recipe.python, str(target)])
+    await steps.run(["venv", "--clear", "--no-project", "--python", interpreter(recipe.python), str(target)])
     words = ["pip", "install", "--python", str(environment.python), "-r", "-"]
     if recipe.constraints:
         constraints = target / "constraints.txt"

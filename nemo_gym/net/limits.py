@@ -1,7 +1,9 @@
 """How many calls an endpoint gets at once, learnt from its refusals.
 
 An endpoint that says 429 or 503 gets half as many calls from then on, none before its `Retry-After` has passed, and
-one more at a time for each round of answers without a refusal. What the configuration allows is never exceeded.
+one more at a time for each round of answers without a refusal. An endpoint that refuses everything for a while, as one
+that restarts does, comes back quickly: up to what it took before it went away, every answer brings another call. What
+the configuration allows is never exceeded.
 """
 
 import asyncio
@@ -44,6 +46,8 @@ class AdaptiveLimit:
     def __init__(self, most: int | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = math.inf if most is None else float(most)
         self._allowed = self._most
+        self._took = self._most  # what half of the calls were when it last answered some and refused others
+        self._answered = True
         self._clock = clock
         self._in_flight = 0
         self._cuts = 0
@@ -79,15 +83,20 @@ class AdaptiveLimit:
                 turn.set_result(None)
 
     def succeeded(self) -> None:
-        """An answer without refusal: one more place after as many of them as there are places."""
+        """An answer without refusal: one more place, or beyond what it once took, one after a round of answers."""
+        self._answered = True
         if self._allowed < self._most:
-            self._allowed = min(self._most, self._allowed + 1.0 / self._allowed)
+            step = 1.0 if self._allowed < self._took else 1.0 / self._allowed
+            self._allowed = min(self._most, self._allowed + step)
 
     def refused(self, entered: int, retry_after: float | None = None) -> None:
         """The call that entered as `entered` was one too many."""
         if entered == self._cuts:
             self._cuts += 1
             self._allowed = max(1.0, min(self._allowed, float(self._in_flight)) / 2)
+            if self._answered:
+                self._took = self._allowed
+            self._answered = False
         if retry_after:
             self._rest_ends = max(self._rest_ends, self._clock() + min(retry_after, LONGEST_REST))
 

@@ -1,6 +1,7 @@
 """The FastAPI app our servers are made of: strict about JSON bodies, quick with JSON answers."""
 
 import logging
+import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -10,6 +11,7 @@ from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from pydantic.warnings import UnsupportedFieldAttributeWarning
 
 from nemo_gym.config.secrets import MASK, is_secret_name, mask_secrets
 from nemo_gym.serve.direct import DirectRouter
@@ -28,6 +30,18 @@ class GymRoute(APIRoute):
             return await handler(GymRequest(request.scope, request.receive))
 
         return handle
+
+
+class GymApp(FastAPI):
+    """FastAPI whose schema can be asked for without a warning about its own body fields.
+
+    FastAPI silences it while a route is made, but types that are built on first use are built later than that.
+    """
+
+    def openapi(self) -> dict[str, Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsupportedFieldAttributeWarning)
+            return super().openapi()
 
 
 class GymJSONResponse(JSONResponse):
@@ -61,7 +75,7 @@ def _plain(value: Any) -> Any:
 
 def create_app(title: str = "NeMo Gym server", **options: Any) -> FastAPI:
     """A FastAPI app with our request parsing, JSON responses and 422 answers. `options` are FastAPI's."""
-    app = FastAPI(title=title, default_response_class=Default(GymJSONResponse), **options)
+    app = GymApp(title=title, default_response_class=Default(GymJSONResponse), **options)
     app.router.route_class = GymRoute
     app.router.middleware_stack = DirectRouter(app.router)
     app.add_exception_handler(RequestValidationError, invalid_request)

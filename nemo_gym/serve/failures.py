@@ -66,22 +66,26 @@ class FailureMiddleware:
         request = f"{scope['method']} {scope['path']}"
         if isinstance(error, ClientResponseError) and hasattr(error, "response_content"):
             inner = _inner_text(error.response_content)
-            logger.error("%s: %s failed: %s", server, request, self.redact(f"{error!r} {inner[:2000]}"))
+            logger.error("%s: %s failed: %s", server, request, self._shown(f"{error!r} {inner[:2000]}"))
             return 500, f"Hit an exception in {server} calling an inner server: {inner}"
         if isinstance(error, DeadlineExceeded):
-            logger.error("%s: %s: %s", server, request, self.redact(str(error)))
+            logger.error("%s: %s: %s", server, request, self._shown(str(error)))
             return 504, str(error)
         if not isinstance(error, Exception):
             logger.error("%s: %s ended by %s", server, request, type(error).__name__)
             return 500, f"An unknown error occurred in {server}: {type(error).__name__}"
-        logger.error("%s: %s failed\n%s", server, request, self.redact("".join(format_exception(error))))
+        logger.error("%s: %s failed\n%s", server, request, self._shown("".join(format_exception(error))))
         return 500, f"{type(error).__name__}({str(error)!r})" if isinstance(error, GymError) else repr(error)
+
+    def _shown(self, text: str) -> str:
+        """`text` without secrets and without what no log file can hold (lone surrogates)."""
+        return self.redact(text).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def told_headers(error: BaseException, server_name: str) -> dict[str, str]:
     """Who failed first, by which exception, and what a provider said, as far as the exception knows."""
     if isinstance(error, ClientResponseError):
-        heard = error.headers or {}
+        heard: Mapping[str, str] = error.headers or {}
         if heard.get(FAILED_HEADER):
             return {name: heard[name] for name in TOLD if heard.get(name)}
         return {FAILED_HEADER: server_name, UPSTREAM_STATUS_HEADER: str(error.status)}

@@ -23,6 +23,7 @@ from responses_api_models.embedded_model.engine import Engine, Generation, Sampl
 from responses_api_models.embedded_model.tools import (
     as_text,
     call_or_text_grammar,
+    chosen_tools,
     parse_call,
     tool_schema,
     with_tool_instructions,
@@ -72,10 +73,6 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def named_tool(choice: Any) -> str | None:
-    return choice["function"]["name"] if isinstance(choice, dict) else None
-
-
 def first_set(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
@@ -119,23 +116,21 @@ class EmbeddedModel(SimpleResponsesAPIModel):
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
     ) -> NeMoGymChatCompletion:
         chat = with_extra_body(body.model_dump(exclude_unset=True))
-        tools = [] if chat.get("tool_choice") == "none" else list(chat.get("tools") or [])
+        tools, must_call = chosen_tools(chat)
         messages = [as_text(message) for message in chat["messages"]]
         generation = await self._engine.generate(
-            with_tool_instructions(messages, tools) if tools else messages, self.sampling(chat, tools)
+            with_tool_instructions(messages, tools) if tools else messages, self.sampling(chat, tools, must_call)
         )
         return NeMoGymChatCompletion.model_validate(self.completion(chat, generation, tools))
 
-    def sampling(self, chat: dict[str, Any], tools: list[dict[str, Any]]) -> Sampling:
+    def sampling(self, chat: dict[str, Any], tools: list[dict[str, Any]], must_call: bool) -> Sampling:
         """What the request says about choosing tokens, and the grammar its tools or schema imply."""
         stop = chat.get("stop") or ()
         schema, grammar = response_schema(chat), None
-        if tools and chat.get("tool_choice", "auto") == "auto":
-            from xllamacpp import json_schema_to_grammar
-
-            schema, grammar = None, call_or_text_grammar(json_schema_to_grammar(tool_schema(tools)))
+        if must_call:
+            schema = tool_schema(tools)
         elif tools:
-            schema = tool_schema(tools, named_tool(chat["tool_choice"]))
+            schema, grammar = None, call_or_text_grammar(tool_schema(tools))
         return Sampling(
             temperature=first_set(chat.get("temperature"), self.config.temperature),
             top_p=first_set(chat.get("top_p"), 1.0),

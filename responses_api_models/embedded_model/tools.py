@@ -7,11 +7,35 @@ what comes back is either plain text or a call that parses.
 import json
 from typing import Any
 
+from fastapi import HTTPException
+
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
-def tool_schema(tools: list[dict[str, Any]], only: str | None = None) -> dict[str, Any]:
-    """JSON schema of one call to any of `tools` (or to the one named `only`)."""
+def chosen_tools(chat: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
+    """The tools a request lets the model call, and whether it must call one.
+
+    Raises:
+        HTTPException: 400, the request names a tool it does not give, or gives one that is not a function.
+    """
+    tools, choice = list(chat.get("tools") or []), chat.get("tool_choice") or "auto"
+    if choice == "none" or not tools:
+        return [], False
+    if any(tool.get("type") != "function" for tool in tools):
+        raise HTTPException(400, "this model calls function tools only")
+    if isinstance(choice, str):
+        return tools, choice == "required"
+    allowed = choice.get("allowed_tools")
+    wanted = allowed["tools"] if allowed else [choice]
+    names = {tool["function"]["name"] for tool in wanted}
+    given = [tool for tool in tools if tool["function"]["name"] in names]
+    if not given:
+        raise HTTPException(400, f"tool_choice names no tool of this request: {', '.join(sorted(names))}")
+    return given, allowed is None or allowed.get("mode") == "required"
+
+
+def tool_schema(tools: list[dict[str, Any]]) -> dict[str, Any]:
+    """JSON schema of one call to any of `tools`."""
     calls = [
         {
             "type": "object",
@@ -23,15 +47,20 @@ def tool_schema(tools: list[dict[str, Any]], only: str | None = None) -> dict[st
             "additionalProperties": False,
         }
         for tool in tools
-        if only in (None, tool["function"]["name"])
     ]
     return calls[0] if len(calls) == 1 else {"anyOf": calls}
 
 
-def call_or_text_grammar(call_grammar: str) -> str:
-    """`call_grammar` (whose start is `root`) wrapped so that plain text without `<` first is allowed too."""
-    renamed = call_grammar.replace("root ::=", "call ::=", 1)
-    return f'root ::= "{OPEN}" call "{CLOSE}" | [^<] text\ntext ::= [^\\x00]*\n{renamed}'
+def call_or_text_grammar(schema: dict[str, Any]) -> str:
+    """A grammar of either one call that follows `schema`, between tags, or text that does not begin like a tag."""
+    lines = [
+        "%llguidance {}",
+        "start: call | TEXT",
+        f'call: "{OPEN}" body "{CLOSE}"',
+        f"body: %json {json.dumps(schema)}",
+        r"TEXT: /[^<](.|\n)*/",
+    ]
+    return "\n".join(lines)
 
 
 def with_tool_instructions(messages: list[dict[str, str]], tools: list[dict[str, Any]]) -> list[dict[str, str]]:
@@ -56,15 +85,27 @@ def parse_call(text: str) -> tuple[str, str] | None:
 
 
 def as_text(message: dict[str, Any]) -> dict[str, str]:
-    """One chat message as role and text: the only form the template knows."""
+    """One chat message as role and text: the only form the template knows.
+
+    Raises:
+        HTTPException: 400, it holds something else than text.
+    """
     content = message.get("content") or ""
     if not isinstance(content, str):
-        content = "".join(part.get("text", "") for part in content)
-    calls = [
-        OPEN + json.dumps({"name": c["function"]["name"], "arguments": json.loads(c["function"]["arguments"])}) + CLOSE
-        for c in message.get("tool_calls") or []
-    ]
+        strange = [part["type"] for part in content if part.get("type") not in ("text", "refusal")]
+        if strange:
+            raise HTTPException(400, f"this model reads text only, not {strange[0]}")
+        content = "".join(part.get("text") or part.get("refusal") or "" for part in content)
+    calls = [_call_as_text(call["function"]) for call in message.get("tool_calls") or []]
     role = {"developer": "system", "tool": "user"}.get(message["role"], message["role"])
     if message["role"] == "tool":
         content = f"<tool_response>{content}</tool_response>"
     return {"role": role, "content": "\n".join(filter(None, [content, *calls]))}
+
+
+def _call_as_text(function: dict[str, str]) -> str:
+    try:
+        arguments = json.loads(function["arguments"])
+    except ValueError:
+        arguments = function["arguments"]  # another model's bad JSON is told as it was
+    return OPEN + json.dumps({"name": function["name"], "arguments": arguments}) + CLOSE

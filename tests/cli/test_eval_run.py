@@ -37,9 +37,7 @@ def model_file(folder: Path, *script: dict[str, Any]) -> str:
 @pytest.fixture
 def rows(tmp_path: Path) -> str:
     path = tmp_path / "rows.jsonl"
-    lines = [
-        {"responses_create_params": {"input": f"What is {a} + {b}?"}, "expected_answer": a + b} for a, b in ROWS
-    ]
+    lines = [{"responses_create_params": {"input": f"What is {a} + {b}?"}, "expected_answer": a + b} for a, b in ROWS]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return str(path)
 
@@ -149,7 +147,7 @@ def test_validate_and_resolve_start_nothing_and_hide_secrets(tmp_path: Path) -> 
     assert json.loads(valid.stdout)["valid"] is True
     assert shown.returncode == 0, shown.stderr
     assert "sk-very-secret" not in shown.stdout + shown.stderr
-    assert not [path for path in tmp_path.iterdir()]
+    assert not list(tmp_path.iterdir())
 
 
 def test_help_and_version_work_without_a_configuration(tmp_path: Path) -> None:

@@ -69,4 +69,6 @@ def test_every_page_is_reachable_from_the_index() -> None:
     """A page nobody links to is not documentation."""
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 
-    assert not [page.name for page in (ROOT / "docs").glob("*.md") if page.name != "index.md" and page.name not in index]
+    assert not [
+        page.name for page in (ROOT / "docs").glob("*.md") if page.name != "index.md" and page.name not in index
+    ]

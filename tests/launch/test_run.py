@@ -63,9 +63,7 @@ def write_folder(root: Path, name: str, source: str, **files: str) -> Path:
 def config_for(**implementations: str) -> DictConfig:
     blocks: dict[str, Any] = {
         name: {
-            "resources_servers": {
-                folder: {"entrypoint": "app.py", "domain": "other", "host": "127.0.0.1", "port": -1}
-            }
+            "resources_servers": {folder: {"entrypoint": "app.py", "domain": "other", "host": "127.0.0.1", "port": -1}}
         }
         for name, folder in implementations.items()
     }
@@ -181,9 +179,7 @@ async def test_a_forged_session_is_a_new_session(tmp_path: Path) -> None:
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "it was killed"),
     ],
 )
-async def test_a_server_that_does_not_come_up_is_named_with_its_reason(
-    tmp_path: Path, source: str, words: str
-) -> None:
+async def test_a_server_that_does_not_come_up_is_named_with_its_reason(tmp_path: Path, source: str, words: str) -> None:
     """The message must make reading the log unnecessary."""
     write_folder(tmp_path, "broken", source)
 
@@ -203,7 +199,7 @@ async def test_a_crashed_server_comes_back(tmp_path: Path) -> None:
         before = run.server_instances()[0]["pid"]
         os.kill(before, signal.SIGKILL)
         async with asyncio.timeout(20):
-            while run.server_instances()[0]["pid"] in (before, None):
+            while run.server_instances()[0]["pid"] in (before, None):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             # The socket stayed open throughout, so a caller waits instead of being refused.
             answer = await called(session, run, "c")
@@ -239,7 +235,9 @@ async def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None
 
         asyncio.run(main())
     """
-    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(  # noqa: ASYNC220
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     port, pid = map(int, (await asyncio.to_thread(parent.stdout.readline)).split())
 
@@ -248,7 +246,7 @@ async def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None
     parent.stdout.close()
 
     deadline = time.monotonic() + 10
-    while not _is_gone(pid, port) and time.monotonic() < deadline:
+    while not _is_gone(pid, port) and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     assert _is_gone(pid, port)
 

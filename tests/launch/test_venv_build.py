@@ -20,6 +20,7 @@ from nemo_gym.launch.venv_build import (
     build_all,
     cause_of,
     installer_environment,
+    interpreter,
     uv_executable,
     without_credentials,
 )
@@ -285,6 +286,21 @@ async def test_without_uv_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch, 
 
     with pytest.raises(ConfigError, match="pip install uv"):
         uv_executable()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [(">=3.12", "3.13.0"), ("<3.13,>=3.12", "cpython-3.12.1-linux"), ("3.12", "cpython-3.12.1-linux"),
+     ("3.13.0", "3.13.0"), ("3.13.1", None), ("pypy", None), ("/usr/bin/python3", None)],
+)  # fmt: skip
+async def test_a_python_beside_ours_is_found(tmp_path: Path, wanted: str, found: str | None) -> None:
+    """It is present, so it is used; version managers hide it from a search of the path."""
+    for name in ("3.13.0", "cpython-3.12.1-linux", "3.9.18"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin" / "python3").touch()
+    (tmp_path / "3.14.0").mkdir()
+
+    assert interpreter(wanted, tmp_path) == (str(tmp_path / found / "bin" / "python3") if found else wanted)
 
 
 async def test_passwords_of_registries_are_not_repeated() -> None:

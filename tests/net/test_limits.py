@@ -97,6 +97,26 @@ async def test_answers_win_the_places_back_but_not_more_than_configured():
 
 
 @pytest.mark.asyncio
+async def test_an_endpoint_that_was_away_gets_its_calls_back_quickly():
+    """A restart refuses wave after wave; an hour of creeping back up would be worse than the restart."""
+    limit = AdaptiveLimit(64)
+    for _ in range(10):
+        tickets = await entered(limit, int(limit.allowed))
+        for ticket in tickets:
+            limit.refused(ticket)
+        for _ in tickets:
+            limit.leave()
+    assert limit.allowed == 1
+
+    for _ in range(31):
+        limit.succeeded()
+    assert limit.allowed == 32
+
+    limit.succeeded()
+    assert 32 < limit.allowed < 33
+
+
+@pytest.mark.asyncio
 async def test_nobody_is_sent_before_the_rest_is_over(monkeypatch):
     """`Retry-After` is for the endpoint, so every caller respects it, not only the refused one."""
     now, slept = [100.0], []

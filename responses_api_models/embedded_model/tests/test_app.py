@@ -184,6 +184,19 @@ async def test_with_tools_it_may_also_just_talk(model: Client):
         assert "<tool_call>" not in item["content"][0]["text"]
 
 
+async def test_a_call_it_chooses_to_make_is_well_formed(model: Client):
+    """Shown one call, it makes another; with `auto` that is its own choice, and it parses."""
+    turns = [
+        {"role": "user", "content": "How is the weather in Rome?"},
+        {"type": "function_call", "call_id": "c", "name": "get_weather", "arguments": '{"city": "Rome"}'},
+        {"role": "user", "content": "How is the weather in Oslo?"},
+    ]
+    (item,) = (await model.respond(turns, tools=[TOOL], max_output_tokens=60))["output"]
+
+    assert (item["type"], item["name"]) == ("function_call", "get_weather")
+    assert json.loads(item["arguments"])["city"] in ("Oslo", "Rome")
+
+
 async def test_a_tools_answer_is_read_back(model: Client):
     """The second turn of a tool loop renders and is answered."""
     turns = [

@@ -22,7 +22,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_missing_packages_are_a_configuration_error_with_the_command_that_helps(monkeypatch):
     """Both come from the package registry; the message is the whole manual."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
 
     for attempt in (engine.bundled_weights, lambda: start(Path("x"))):
         with pytest.raises(ConfigError) as problem:
@@ -30,7 +30,8 @@ def test_missing_packages_are_a_configuration_error_with_the_command_that_helps(
         assert "pip install" in str(problem.value.fix)
 
 
-def test_weights_that_are_missing_or_no_gguf_are_named(tmp_path, installed):
+@pytest.mark.usefixtures("installed")
+def test_weights_that_are_missing_or_no_gguf_are_named(tmp_path):
     """Told when the server starts, not with the first rollout."""
     other = tmp_path / "model.safetensors"
     other.write_bytes(b"{}")

@@ -2,9 +2,13 @@
 
 import json
 
+import pytest
+from fastapi import HTTPException
+
 from responses_api_models.embedded_model.tools import (
     as_text,
     call_or_text_grammar,
+    chosen_tools,
     parse_call,
     tool_schema,
     with_tool_instructions,
@@ -21,9 +25,55 @@ def test_a_call_is_one_of_the_tools_with_its_own_arguments() -> None:
     assert [call["properties"]["name"] for call in schema["anyOf"]] == [{"const": "get_weather"}, {"const": "get_time"}]
 
 
-def test_a_named_tool_is_the_only_choice() -> None:
-    """`tool_choice` with a name leaves nothing to choose."""
-    assert tool_schema([WEATHER, CLOCK], "get_time")["properties"]["name"] == {"const": "get_time"}
+ALLOWED = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_time"}}]}
+
+
+@pytest.mark.parametrize(
+    ("choice", "names", "must"),
+    [
+        (None, ["get_weather", "get_time"], False),
+        ("auto", ["get_weather", "get_time"], False),
+        ("required", ["get_weather", "get_time"], True),
+        ("none", [], False),
+        ({"type": "function", "function": {"name": "get_time"}}, ["get_time"], True),
+        ({"type": "allowed_tools", "allowed_tools": ALLOWED}, ["get_time"], False),
+        ({"type": "allowed_tools", "allowed_tools": {**ALLOWED, "mode": "required"}}, ["get_time"], True),
+    ],
+)
+def test_the_choice_of_tools_is_the_callers(choice, names, must):
+    """Every form the API knows."""
+    tools, must_call = chosen_tools({"tools": [WEATHER, CLOCK], "tool_choice": choice})
+
+    assert ([tool["function"]["name"] for tool in tools], must_call) == (names, must)
+
+
+@pytest.mark.parametrize(
+    "chat",
+    [
+        {"tools": [CLOCK], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}},
+        {"tools": [{"type": "custom", "custom": {"name": "shell"}}]},
+    ],
+    ids=["unknown name", "custom tool"],
+)
+def test_a_choice_that_cannot_be_made_is_refused(chat):
+    """One clear 400 instead of a grammar that matches nothing."""
+    with pytest.raises(HTTPException) as refusal:
+        chosen_tools(chat)
+
+    assert refusal.value.status_code == 400
+
+
+def test_what_is_not_text_is_refused():
+    """A picture left out silently would change the question."""
+    with pytest.raises(HTTPException, match="text only"):
+        as_text({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]})
+
+
+def test_bad_arguments_of_an_earlier_call_are_told_as_they_were():
+    """Conversations written by other models are read too."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": '}}
+
+    assert '{\\"a\\": ' in as_text({"role": "assistant", "content": None, "tool_calls": [call]})["content"]
 
 
 def test_a_call_is_parsed_with_or_without_its_tags() -> None:
@@ -62,7 +112,8 @@ def test_the_tools_join_the_system_message() -> None:
 
 def test_the_grammar_allows_text_or_one_call() -> None:
     """With `auto` the model may also just answer."""
-    grammar = call_or_text_grammar("root ::= object\nobject ::= [a]")
+    grammar = call_or_text_grammar({"type": "object"}).splitlines()
 
-    assert grammar.splitlines()[0] == 'root ::= "<tool_call>" call "</tool_call>" | [^<] text'
-    assert "call ::= object" in grammar
+    assert "start: call | TEXT" in grammar
+    assert 'call: "<tool_call>" body "</tool_call>"' in grammar
+    assert 'body: %json {"type": "object"}' in grammar
