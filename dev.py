@@ -61,6 +61,7 @@ def environment(name: str, locks: list[str], python: str = sys.executable) -> Pa
         run(*uv, "--require-hashes", *alone, "-r", path)
     # A plain path entry: the finder that setuptools makes otherwise costs every start 50 ms.
     run(*uv, "--no-deps", "--config-settings", "editable_mode=compat", "-e", ".")
+    run(interpreter, "-m", "compileall", "-q", "nemo_gym")
     stamp.write_text(digest)
     return interpreter
 

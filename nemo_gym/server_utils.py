@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import uvicorn
 from aiohttp import ClientResponse, ClientSession
 from fastapi import FastAPI
 from omegaconf import DictConfig, OmegaConf
@@ -353,8 +352,8 @@ class HeadServer(BaseServer):
         return head_app(get_global_config_dict, lambda: self._server_instances)
 
     @classmethod
-    def run_webserver(cls) -> tuple[uvicorn.Server, threading.Thread, "HeadServer"]:
-        """Serve in a thread of this process, where `head_server` in the configuration says."""
+    def run_webserver(cls) -> tuple[Any, threading.Thread, "HeadServer"]:
+        """Serve in a thread, where `head_server` in the configuration says: the uvicorn server, its thread, the head."""
         config = ServerClient.load_head_server_config()
         head = cls(config=config)
         server, thread = run.serve_in_thread(head.setup_webserver(), host=config.host, port=config.port)

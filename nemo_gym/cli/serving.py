@@ -12,6 +12,7 @@ from nemo_gym import component_search_roots
 from nemo_gym.cli import output
 from nemo_gym.config.resolve import Request, resolve
 from nemo_gym.global_config import GlobalConfigDictParser, surroundings
+from nemo_gym.launch.check import check_server_blocks
 from nemo_gym.launch.registry import registered
 from nemo_gym.launch.run import CELLS_KEY, Run
 
@@ -19,7 +20,7 @@ from nemo_gym.launch.run import CELLS_KEY, Run
 def servers_config(overrides: Sequence[str]) -> DictConfig:
     """The checked configuration of a run; ports that nobody chose are still open."""
     resolved = resolve(Request(overrides=list(overrides), offline=True), surroundings())
-    for warning in resolved.warnings:
+    for warning in [*resolved.warnings, *check_server_blocks(resolved, component_search_roots())]:
         output.talk(f"Warning: {warning}")
     GlobalConfigDictParser().raise_on_no_server_instances(resolved.config)
     return resolved.config

@@ -53,20 +53,28 @@ def server_class(module: ModuleType) -> type[SimpleServer]:
     return leaves[0]
 
 
+def imported(instance: Instance) -> ModuleType:
+    """The instance's module.
+
+    Raises:
+        ConfigError: importing it fails.
+    """
+    try:
+        return importlib.import_module(instance.module)
+    except Exception as error:  # somebody else's module: whatever it raises is the answer
+        raise ConfigError(
+            f"{instance.folder / instance.entrypoint} cannot be imported: {type(error).__name__}: {error}",
+            where=instance.name,
+        ) from error
+
+
 def build_server(instance: Instance, config: DictConfig, client: ServerClient) -> SimpleServer:
     """Import an instance's module and construct its server.
 
     Raises:
         ConfigError: the module cannot be imported or its configuration is not valid.
     """
-    try:
-        module = importlib.import_module(instance.module)
-    except Exception as error:
-        raise ConfigError(
-            f"{instance.folder / instance.entrypoint} cannot be imported: {type(error).__name__}: {error}",
-            where=instance.name,
-        ) from error
-    cls = server_class(module)
+    cls = server_class(imported(instance))
     return cls(config=server_config(cls, config, instance.name), server_client=client)
 
 

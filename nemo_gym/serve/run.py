@@ -10,15 +10,17 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import orjson
-import uvicorn
 from omegaconf import DictConfig, open_dict
 from starlette.types import ASGIApp
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.serve.session import SESSION_SECRET_ENV_VAR, session_secret
+
+if TYPE_CHECKING:
+    import uvicorn
 
 logger = logging.getLogger("nemo_gym.serve")
 
@@ -68,7 +70,9 @@ def uvicorn_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def serve(app: ASGIApp, options: Mapping[str, Any]) -> None:
     """Serve `app` until a signal ends the process, on the socket the launcher gave us if it did."""
-    server = AnnouncedServer(uvicorn.Config(app, **options))
+    from nemo_gym.serve.announced import AnnouncedServer  # uvicorn, which only a serving process needs
+
+    server = AnnouncedServer(app, options)
     server.run(sockets=inherited_sockets())
     if not server.started:
         raise SystemExit(3)
@@ -94,16 +98,6 @@ def tell_ready(fd: int, *, failed: str | None = None) -> None:
         return  # the launcher is gone, or was told already
 
 
-class AnnouncedServer(uvicorn.Server):
-    """Tells the launcher when it accepts connections."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        fd = os.environ.pop(READY_FD_ENV_VAR, None)
-        if fd and self.started:
-            tell_ready(int(fd))
-
-
 def serve_in_workers(entrypoint: str, num_workers: int, options: Mapping[str, Any]) -> None:
     """Serve `<type>/<implementation>/<file>.py` from `num_workers` processes that import it themselves.
 
@@ -114,6 +108,8 @@ def serve_in_workers(entrypoint: str, num_workers: int, options: Mapping[str, An
     os.environ[NUM_WORKERS_ENV_VAR] = str(num_workers)
     os.environ.setdefault(SESSION_SECRET_ENV_VAR, session_secret())
     module = ".".join(Path(entrypoint).with_suffix("").parts)
+    import uvicorn  # only a serving process needs it
+
     uvicorn.run(f"{module}:app", workers=num_workers, **options)
 
 
@@ -157,9 +153,11 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve_in_thread(app: ASGIApp, *, host: str, port: int) -> tuple[uvicorn.Server, threading.Thread]:
+def serve_in_thread(app: ASGIApp, *, host: str, port: int) -> "tuple[uvicorn.Server, threading.Thread]":
     """Start serving in a daemon thread; set `should_exit` on the server to stop it."""
     listening = listen(host, port)
+    import uvicorn  # only a serving process needs it
+
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, loop="asyncio"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="nemo-gym-head", daemon=True)
     thread.start()

@@ -8,7 +8,7 @@ from time import time
 from typing import Any
 from uuid import uuid4
 
-from fastapi import Body, FastAPI
+from fastapi import Body, FastAPI, HTTPException
 from pydantic import Field, PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, SimpleResponsesAPIModel
@@ -89,6 +89,7 @@ class EmbeddedModel(SimpleResponsesAPIModel):
             threads=self.config.threads,
             slots=self.config.slots,
             context_length=self.config.context_length,
+            where=self.config.name,
         )
         super().model_post_init(context)
 
@@ -116,6 +117,8 @@ class EmbeddedModel(SimpleResponsesAPIModel):
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
     ) -> NeMoGymChatCompletion:
         chat = with_extra_body(body.model_dump(exclude_unset=True))
+        if (chat.get("n") or 1) != 1:
+            raise HTTPException(400, "this model gives one answer per request; ask again for another")
         tools, must_call = chosen_tools(chat)
         messages = [as_text(message) for message in chat["messages"]]
         generation = await self._engine.generate(

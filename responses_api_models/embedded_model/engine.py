@@ -117,9 +117,12 @@ class Engine:
     Belongs to one event loop.
     """
 
-    def __init__(self, weights: Path, *, workers: int, threads: int, slots: int, context_length: int) -> None:
+    def __init__(
+        self, weights: Path, *, workers: int, threads: int, slots: int, context_length: int, where: str = WHERE
+    ) -> None:
+        self._where = where
         if importlib.util.find_spec("xllamacpp") is None:
-            raise ConfigError("the package xllamacpp is not installed", where=WHERE, fix=INSTALL)
+            raise ConfigError("the package xllamacpp is not installed", where=where, fix=INSTALL)
         self._weights = gguf_file(weights)
         self._count = workers
         self._threads = threads
@@ -153,7 +156,7 @@ class Engine:
         try:
             return xllamacpp.Server(params)
         except RuntimeError as error:
-            raise ModelFailed(f"llama.cpp cannot serve {self._weights}: {error}", where=WHERE) from error
+            raise ModelFailed(f"llama.cpp cannot serve {self._weights}: {error}", where=self._where) from error
 
     async def _workers(self) -> list[Worker]:
         return await asyncio.shield(self.start())
@@ -167,11 +170,11 @@ class Engine:
             async with self._session.post(worker.server.listening_address + path, data=orjson.dumps(body)) as answer:
                 content = orjson.loads(await answer.read())
         except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
-            raise ModelFailed(f"the engine gave no answer: {error!r}", where=WHERE) from error
+            raise ModelFailed(f"the engine gave no answer: {error!r}", where=self._where) from error
         if answer.status == 400 and content.get("error", {}).get("type") == "exceed_context_size_error":
             return None
         if answer.status != 200:
-            raise ModelFailed(f"the engine answered {answer.status}: {content}", where=WHERE)
+            raise ModelFailed(f"the engine answered {answer.status}: {content}", where=self._where)
         return content
 
     async def tokenize(self, text: str) -> list[int]:

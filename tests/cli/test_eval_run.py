@@ -136,6 +136,47 @@ def test_mistakes_get_one_clear_answer(tmp_path: Path, words: tuple[str, ...], s
     assert "Traceback" not in done.stderr
 
 
+def test_a_misspelt_field_is_shown_where_it_stands(tmp_path: Path) -> None:
+    """The server's own config class knows its fields; a typo must not be found by a puzzled user at run time."""
+    config = tmp_path / "agent.yaml"
+    lines = [
+        "config_paths: [resources_servers/arithmetic/configs/arithmetic.yaml]",
+        "arithmetic_simple_agent:",
+        "  responses_api_agents:",
+        "    simple_agent:",
+        "      max_step: 3",
+        "      model_server: {type: responses_api_models, name: policy_model}",
+    ]
+    config.write_text("\n".join(lines))
+
+    done = gym(
+        "env",
+        "validate",
+        "--config",
+        str(config),
+        "~arithmetic_simple_agent.responses_api_agents.simple_agent.max_steps",
+        cwd=tmp_path,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "agent.yaml:5:7: 'max_step' is not a field of SimpleAgentConfig — did you mean 'max_steps'?" in done.stderr
+
+
+def test_a_value_of_the_wrong_type_is_an_error_with_its_place(tmp_path: Path) -> None:
+    """Found before anything is started."""
+    config = tmp_path / "agent.yaml"
+    config.write_text(
+        "config_paths: [resources_servers/arithmetic/configs/arithmetic.yaml]\n"
+        "arithmetic_simple_agent:\n  responses_api_agents:\n    simple_agent:\n      max_steps: many\n"
+    )
+
+    done = gym("env", "validate", "--config", str(config), cwd=tmp_path)
+
+    assert done.returncode == 1
+    assert "agent.yaml:5:" in done.stderr
+    assert "max_steps" in done.stderr
+
+
 def test_validate_and_resolve_start_nothing_and_hide_secrets(tmp_path: Path) -> None:
     """A pre-flight check that is safe to paste into an issue."""
     words = ("--environment", "arithmetic", "--model-type", "openai_model")

