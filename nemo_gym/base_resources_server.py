@@ -10,13 +10,14 @@ from typing import Any, ClassVar, Literal
 
 from fastapi import FastAPI
 
-from nemo_gym.capture.endpoints import json_endpoint
 from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest, BaseRunServerInstanceConfig
 from nemo_gym.judge import judge_failsafe
+from nemo_gym.keys import MCP_METADATA_KEY, MCP_SESSION_TOKEN_HEADER, RESERVED_MCP_TOOL_NAMES
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin
 from nemo_gym.rollout_correlation import RolloutContextMiddleware
 from nemo_gym.serve.app import create_app
+from nemo_gym.serve.endpoints import json_endpoint
 from nemo_gym.server_utils import BaseServer, SimpleServer
 from nemo_gym.wire.tasks import (
     BaseMultiRewardVerifyResponse,
@@ -29,9 +30,8 @@ from nemo_gym.wire.tasks import (
     ReverifyMode,
 )
 
-NEMO_GYM_MCP_SESSION_TOKEN_HEADER = "X-NeMo-Gym-Session-Token"
-NEMO_GYM_MCP_METADATA_KEY = "mcp"
-RESERVED_MCP_TOOL_NAMES = frozenset({"verify", "seed_session", "aggregate_metrics", "mcp"})
+NEMO_GYM_MCP_SESSION_TOKEN_HEADER = MCP_SESSION_TOKEN_HEADER
+NEMO_GYM_MCP_METADATA_KEY = MCP_METADATA_KEY
 
 _MCP_PREFIX = "mcp__"
 

@@ -17,7 +17,6 @@ from pydantic import BaseModel
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nemo_gym.capture.endpoints import called, json_endpoint, resolved_signature
 from nemo_gym.capture.settings import captures_model_calls, captures_token_ids
 from nemo_gym.config_types import (
     ROLLOUT_PATH_PREFIX,
@@ -37,6 +36,7 @@ from nemo_gym.rollout_correlation import (
 from nemo_gym.serve.app import create_app
 from nemo_gym.serve.correlation import ROLLOUT_ID
 from nemo_gym.serve.direct import direct_endpoint
+from nemo_gym.serve.endpoints import called, json_endpoint, resolved_signature
 from nemo_gym.server_utils import BaseServer, SimpleServer, get_first_server_config_dict
 from nemo_gym.wire.tasks import BaseRunRequest, BaseVerifyResponse
 

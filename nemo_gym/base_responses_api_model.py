@@ -21,7 +21,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym import chat_streaming, responses_streaming
 from nemo_gym.anthropic_converter import AnthropicConverter
-from nemo_gym.capture.endpoints import called, json_response, resolved_signature
 from nemo_gym.capture.middleware import CaptureMiddleware
 from nemo_gym.capture.record import ModelCallRecord, build_model_call_record
 from nemo_gym.capture.settings import capture_store
@@ -43,6 +42,7 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.rollout_correlation import RolloutContextMiddleware, current_rollout_id
 from nemo_gym.serve.app import create_app
+from nemo_gym.serve.endpoints import called, json_response, resolved_signature
 from nemo_gym.serve.requests import json_bytes
 from nemo_gym.server_utils import BaseServer, SimpleServer
 

@@ -12,9 +12,9 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from nemo_gym.capture.endpoints import called, resolved_signature
 from nemo_gym.errors import EnvFailed
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY
+from nemo_gym.serve.endpoints import called, resolved_signature
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 
 JUDGE_FAILED = "judge_failed"

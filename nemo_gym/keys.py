@@ -17,6 +17,13 @@ NG_FAILURE_JUDGE_ERROR_KEY = "_ng_failure_judge_error"
 NG_MODEL_CALL_CAPTURE_KEY = "ng_model_call_capture"
 NG_AGENT_OBSERVATIONS_KEY = "ng_agent_observations"
 
+NG_FAILURE_DETAIL_KEY = "_ng_failure"
+"""Beside the class of a failure: kind, phase, retryable, message and whom it is attributed to."""
+
+MCP_SESSION_TOKEN_HEADER = "X-NeMo-Gym-Session-Token"
+MCP_METADATA_KEY = "mcp"
+RESERVED_MCP_TOOL_NAMES = frozenset({"verify", "seed_session", "aggregate_metrics", "mcp"})
+
 ROLLOUT_PATH_PREFIX = "ng-rollout"
 TOKEN_CAPTURE_PATH_SEGMENT = "training-token-capture"
 SESSION_ID_KEY = "session_id"

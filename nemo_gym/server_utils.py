@@ -353,7 +353,7 @@ class HeadServer(BaseServer):
 
     @classmethod
     def run_webserver(cls) -> tuple[Any, threading.Thread, "HeadServer"]:
-        """Serve in a thread, where `head_server` in the configuration says: the uvicorn server, its thread, the head."""
+        """Serve in a thread, where `head_server` says; returns the uvicorn server, its thread and the head."""
         config = ServerClient.load_head_server_config()
         head = cls(config=config)
         server, thread = run.serve_in_thread(head.setup_webserver(), host=config.host, port=config.port)

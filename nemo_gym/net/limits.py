@@ -143,23 +143,6 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
     def limit(self) -> AdaptiveLimit:
         return self._limit
 
-    def understood(self, kind: type[Answer], answer: dict[str, Any]) -> Answer:
-        """The endpoint's answer as what it should be.
-
-        Raises:
-            ModelFailed: it is something else.
-        """
-        try:
-            return kind.model_validate(answer)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            raise ModelFailed(
-                f"the answer of {self.base_url} is no {kind.__name__.removeprefix('NeMoGym')}: {place}: {first['msg']}",
-                where=self.name,
-                fix="check the address in the configuration: does it speak this API?",
-            ) from error
-
     async def _call(self, method: str, path: str, *, root: str | None = None, **options: Any) -> dict[str, Any]:
         refusals, first_refused = 0, 0.0
         while True:
@@ -226,3 +209,21 @@ def _pause(refusals: int, first_refused: float, retry_after: float | None) -> fl
         uniform=random.uniform,
         retry_after=retry_after,
     )
+
+
+def understood(kind: type[Answer], answer: dict[str, Any], *, where: str) -> Answer:
+    """An endpoint's answer as what it should be.
+
+    Raises:
+        ModelFailed: it is something else; `where` names the server whose endpoint it is.
+    """
+    try:
+        return kind.model_validate(answer)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ModelFailed(
+            f"the endpoint's answer is no {kind.__name__.removeprefix('NeMoGym')}: {place}: {first['msg']}",
+            where=where,
+            fix="check the endpoint's address in the configuration: does it speak this API?",
+        ) from error

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY, NG_NO_PERSIST_KEY, NG_TERMINAL_KEY
+from nemo_gym.keys import (
+    NG_FAILURE_CLASS_KEY,
+    NG_FAILURE_DETAIL_KEY,
+    NG_FAILURE_JUDGE_ERROR_KEY,
+    NG_NO_PERSIST_KEY,
+    NG_TERMINAL_KEY,
+)
 from nemo_gym.rollouts.job import Job, Row
-
-FAILURE_DETAIL_KEY = "_ng_failure"
-"""Beside the class of a failure: kind, phase, retryable, message and whom it is attributed to."""
 
 REWARD_KEY = "reward"
 LIMIT_CLASS = "limit"
@@ -132,7 +135,11 @@ def record_of(outcome: Outcome) -> Row:
     if isinstance(outcome, Cancelled):
         return outcome.job.stamped({**rest, NG_NO_PERSIST_KEY: True})
     if isinstance(outcome, Limit):
-        said = {NG_FAILURE_CLASS_KEY: LIMIT_CLASS, NG_TERMINAL_KEY: True, FAILURE_DETAIL_KEY: {"which": outcome.which}}
+        said = {
+            NG_FAILURE_CLASS_KEY: LIMIT_CLASS,
+            NG_TERMINAL_KEY: True,
+            NG_FAILURE_DETAIL_KEY: {"which": outcome.which},
+        }
         return outcome.job.stamped({**rest, **said})
     failure = outcome.failure
     detail = {
@@ -142,7 +149,7 @@ def record_of(outcome: Outcome) -> Row:
         "message": failure.message[:LONGEST_MESSAGE],
         "whom": failure.whom,
     }
-    said = {NG_FAILURE_CLASS_KEY: failure.kind, FAILURE_DETAIL_KEY: detail}
+    said = {NG_FAILURE_CLASS_KEY: failure.kind, NG_FAILURE_DETAIL_KEY: detail}
     if not failure.retryable:
         said[NG_TERMINAL_KEY] = True
     return outcome.job.stamped({**rest, **said})
@@ -162,5 +169,5 @@ def _reported(job: Job, failure_class: str, result: Row) -> Failure:
 
 
 def _detail(result: Row) -> Mapping[str, Any]:
-    detail = result.get(FAILURE_DETAIL_KEY)
+    detail = result.get(NG_FAILURE_DETAIL_KEY)
     return detail if isinstance(detail, Mapping) else {}

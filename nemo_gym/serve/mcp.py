@@ -19,13 +19,11 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.keys import SESSION_ID_KEY
+from nemo_gym.keys import MCP_METADATA_KEY, MCP_SESSION_TOKEN_HEADER, SESSION_ID_KEY
 from nemo_gym.net.local import LocalResponse, dispatch
 from nemo_gym.serve.correlation import ROLLOUT_PREFIX_SCOPE_KEY
 from nemo_gym.serve.mcp_token import SessionGrant, TokenSigner
 from nemo_gym.serve.mcp_tools import (
-    METADATA_KEY,
-    SESSION_TOKEN_HEADER,
     MCPExposureError,
     MCPTool,
     bind_route,
@@ -128,12 +126,12 @@ class Exposure:
                 fix=f"one of {', '.join(self.tools)}",
             )
         token = self.signer.sign(session_id, names)
-        headers = {SESSION_TOKEN_HEADER: token}
+        headers = {MCP_SESSION_TOKEN_HEADER: token}
         return MCPServerMetadata(server_name=self.server.config.name, url_path=MCP_PATH, headers=headers).model_dump()
 
     def grant(self, headers: Mapping[str, str]) -> SessionGrant | None:
         """What the request may do; None without a token of ours."""
-        return self.signer.verify(headers.get(SESSION_TOKEN_HEADER, ""))
+        return self.signer.verify(headers.get(MCP_SESSION_TOKEN_HEADER, ""))
 
     def allowed(self, grant: SessionGrant) -> list[MCPTool]:
         return [tool for tool in self.tools.values() if grant.allows(tool.name)]
@@ -185,7 +183,7 @@ class ToolsOverMCP:
         def with_metadata(answer: Any) -> Any:
             if answer is not None and not isinstance(answer, dict):
                 return answer
-            return {**(answer or {}), METADATA_KEY: self.exposure.metadata(session_id, seed)}
+            return {**(answer or {}), MCP_METADATA_KEY: self.exposure.metadata(session_id, seed)}
 
         await self.app(scope, _replay(body, receive), _Rewriter(send, with_metadata))
 
@@ -232,7 +230,7 @@ def _protocol_server(exposure: Exposure) -> Any:
         if grant is None:
             raise error_class(
                 types.INVALID_REQUEST,
-                f"no session: send the {SESSION_TOKEN_HEADER} header that POST /seed_session gave",
+                f"no session: send the {MCP_SESSION_TOKEN_HEADER} header that POST /seed_session gave",
             )
         return grant
 

@@ -16,10 +16,7 @@ from fastapi.routing import APIRoute
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from nemo_gym.errors import ConfigError
-
-SESSION_TOKEN_HEADER = "X-NeMo-Gym-Session-Token"
-METADATA_KEY = "mcp"
-RESERVED_NAMES = frozenset({"verify", "seed_session", "aggregate_metrics", "mcp"})
+from nemo_gym.keys import RESERVED_MCP_TOOL_NAMES
 
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What every MCP client and model API accepts as the name of a tool."""
@@ -60,7 +57,7 @@ def harvest_tools(app: FastAPI) -> tuple[list[MCPTool], MCPTool | None]:
     tools: list[MCPTool] = []
     catch_alls: list[MCPTool] = []
     for path, operation, schemas in _post_operations(app):
-        if path.removeprefix("/") in RESERVED_NAMES:
+        if path.removeprefix("/") in RESERVED_MCP_TOOL_NAMES:
             continue
         tool = bind_route(path, operation, schemas)
         (catch_alls if _CATCH_ALL.fullmatch(path) else tools).append(tool)
@@ -119,7 +116,7 @@ def checked_tools(tools: Iterable[MCPTool], where: str) -> dict[str, MCPTool]:
 
 
 def _problem_with(name: str, known: Mapping[str, MCPTool]) -> str | None:
-    if name in RESERVED_NAMES:
+    if name in RESERVED_MCP_TOOL_NAMES:
         return "has the name of a route that every resources server has"
     if name in known:
         return "is there twice"
@@ -146,7 +143,7 @@ def _post_operations(app: FastAPI) -> Iterable[tuple[str, Mapping[str, Any], Map
 
 
 def _may_be_a_tool(route: APIRoute) -> bool:
-    return "POST" in (route.methods or ()) and route.path.removeprefix("/") not in RESERVED_NAMES
+    return "POST" in (route.methods or ()) and route.path.removeprefix("/") not in RESERVED_MCP_TOOL_NAMES
 
 
 def _body_schema(body: Mapping[str, Any], schemas: Mapping[str, Any], where: str) -> dict[str, Any]:

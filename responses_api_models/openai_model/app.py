@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
-from nemo_gym.net.limits import PacedOpenAI
+from nemo_gym.net.limits import PacedOpenAI, understood
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -54,12 +54,13 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         request = self.request_for(body)
         if self.config.drop_input_reasoning_items and isinstance(request["input"], list):
             request["input"] = [item for item in request["input"] if item.get("type") != "reasoning"]
-        return self._client.understood(NeMoGymResponse, await self.ask("responses", request))
+        return understood(NeMoGymResponse, await self.ask("responses", request), where=self.config.name)
 
     async def chat_completions(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
     ) -> NeMoGymChatCompletion:
-        return self._client.understood(NeMoGymChatCompletion, await self.ask("chat", self.request_for(body)))
+        answer = await self.ask("chat", self.request_for(body))
+        return understood(NeMoGymChatCompletion, answer, where=self.config.name)
 
     def request_for(self, body: Request) -> dict[str, Any]:
         """What the caller set, over the configured extras, for the configured model."""

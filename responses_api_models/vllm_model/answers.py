@@ -77,7 +77,7 @@ def take_token_fields(answer: Json, choice: Json, where: str) -> Json:
         return _consistent(bundle, where)
     entries = (choice.get("logprobs") or {}).get("content") or []
     ids = written if written is not None else [_spelled(entry, where) for entry in entries]
-    fields: Json = {"generation_token_ids": ids, "generation_log_probs": [float(entry["logprob"]) for entry in entries]}
+    fields: Json = {"generation_token_ids": ids, "generation_log_probs": [_log_prob(entry, where) for entry in entries]}
     known = next((ids for ids in prompt if ids is not None), None)
     if known is not None:
         fields["prompt_token_ids"] = known
@@ -95,6 +95,13 @@ def _spelled(entry: Json, where: str) -> int:
         return int(token.removeprefix(TOKEN_ID)) if token.startswith(TOKEN_ID) else int(entry["token_id"])
     except (KeyError, ValueError):
         raise _no_tokens(f"the endpoint gave a token without its id: {token!r}", where) from None
+
+
+def _log_prob(entry: Json, where: str) -> float:
+    value = entry.get("logprob")
+    if isinstance(value, int | float):
+        return float(value)
+    raise _no_tokens(f"the endpoint gave a token without its log-probability: {entry.get('token')!r}", where)
 
 
 def _consistent(fields: Json, where: str) -> Json:

@@ -12,7 +12,7 @@ from pydantic import PrivateAttr
 
 from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
 from nemo_gym.errors import GymError, ModelFailed
-from nemo_gym.net.limits import PacedOpenAI
+from nemo_gym.net.limits import PacedOpenAI, understood
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -77,7 +77,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         if self.config.is_responses_native:
             asked = asking.with_settings(self.config, body.model_dump(exclude_unset=True))
             client = self.client_for(request)
-            return client.understood(NeMoGymResponse, await self.ask(client, "response", asked))
+            return understood(NeMoGymResponse, await self.ask(client, "response", asked), where=self.config.name)
         chat = self._converter.responses_to_chat_completion_create_params(body)
         completion = await self.chat_completions(request, chat)
         named = body.model_copy(update={"model": self.config.model})
@@ -103,7 +103,7 @@ class VLLMModel(SimpleResponsesAPIModel):
                 choice.pop("logprobs", None)
         if self.config.uses_reasoning_parser:
             answers.put_thoughts_inline(choice["message"])
-        return client.understood(NeMoGymChatCompletion, answer)
+        return understood(NeMoGymChatCompletion, answer, where=self.config.name)
 
     def client_for(self, request: Request) -> PacedOpenAI:
         """The endpoint of the caller's session: the same for every turn of a conversation, so its prefix is cached."""

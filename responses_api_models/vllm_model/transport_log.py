@@ -5,16 +5,30 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from nemo_gym.errors import ConfigError
 from nemo_gym.net.client import encode_json
 
 TRANSPORT_LOG_ENV_VAR = "NEMO_GYM_VLLM_TRANSPORT_LOG"
 
 
 class TransportLog:
-    """One JSON line per call, appended whole, so that several processes can share the file. Keys are not in it."""
+    """One JSON line per call, appended whole, so that several processes can share the file. Keys are not in it.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.open("ab").close()
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write {file}: {error.strerror}",
+                where=TRANSPORT_LOG_ENV_VAR,
+                fix="name a file that can be written",
+            ) from error
 
     @classmethod
     def from_environment(cls) -> Self | None:
@@ -32,6 +46,5 @@ class TransportLog:
             "request": request,
             **outcome,
         }
-        self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("ab", buffering=0) as file:
             file.write(encode_json(line) + b"\n")

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from nemo_gym.errors import DeadlineExceeded, ModelFailed, ServerUnreachable
 from nemo_gym.net import deadline, limits
-from nemo_gym.net.limits import LONGEST_REST, AdaptiveLimit, PacedOpenAI
+from nemo_gym.net.limits import LONGEST_REST, AdaptiveLimit, PacedOpenAI, understood
 
 
 @pytest.fixture(autouse=True)
@@ -260,6 +260,6 @@ def test_an_answer_of_another_shape_is_named():
         total: int
 
     with pytest.raises(ModelFailed, match=r"is no Sum: total: Field required") as failure:
-        paced("http://h").understood(Sum, {"sum": 4})
+        understood(Sum, {"sum": 4}, where="policy_model")
 
     assert failure.value.where == "policy_model"

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from nemo_gym.base_responses_api_model import Body
+from nemo_gym.errors import ConfigError
 from nemo_gym.net import client
 from responses_api_models.openai_model.tests.endpoint import Said, ask, listening, nobody
 from responses_api_models.vllm_model.app import VLLMModel
@@ -342,6 +343,14 @@ async def test_calls_can_be_written_down(tmp_path, monkeypatch):
     assert lines[0]["request"]["messages"] == [USER]
     assert lines[1]["said"] == "no"
     assert "vllm-very-secret" not in log.read_text()
+
+
+def test_a_log_that_cannot_be_written_is_refused_at_the_start(tmp_path, monkeypatch):
+    """Better than every rollout failing on it."""
+    monkeypatch.setenv("NEMO_GYM_VLLM_TRANSPORT_LOG", str(tmp_path))
+
+    with pytest.raises(ConfigError, match="cannot write"):
+        model("http://h/v1")
 
 
 def test_a_model_without_endpoints_is_refused_at_the_start():

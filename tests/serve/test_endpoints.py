@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field
 from starlette.testclient import TestClient
 
-from nemo_gym.capture.endpoints import called, json_endpoint, resolved_signature
+from nemo_gym.serve.endpoints import called, json_endpoint, resolved_signature
 
 
 class Question(BaseModel):
