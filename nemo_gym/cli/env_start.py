@@ -5,9 +5,11 @@ from collections.abc import Sequence
 
 import uvloop
 
+from nemo_gym import component_search_roots
 from nemo_gym.cli import output
 from nemo_gym.cli.inputs import add_config_arguments, config_overrides
 from nemo_gym.cli.serving import interruptible, servers, servers_config
+from nemo_gym.launch.venv_rehearsal import rehearse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +22,10 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 
 async def _start(overrides: Sequence[str]) -> int:
     config = servers_config(overrides)
+    if config.get("dry_run"):
+        await rehearse(config, component_search_roots(), watch=lambda name, line: output.talk(f"({name}) {line}"))
+        output.talk("dry run: every server could be built")
+        return 0
     async with interruptible() as stop, servers(config, cells=1, echo=True) as running:
         for instance in running.instances:
             output.talk(f"{instance.name}: http://{instance.host}:{instance.port} ({instance.hosting})")

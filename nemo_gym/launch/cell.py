@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 import uvloop
@@ -60,12 +61,28 @@ def imported(instance: Instance) -> ModuleType:
         ConfigError: importing it fails.
     """
     try:
-        return importlib.import_module(instance.module)
+        _make_visible(instance)
+        module = importlib.import_module(instance.module)
     except Exception as error:  # somebody else's module: whatever it raises is the answer
         raise ConfigError(
             f"{instance.folder / instance.entrypoint} cannot be imported: {type(error).__name__}: {error}",
             where=instance.name,
         ) from error
+    if Path(str(module.__file__)).resolve() != instance.folder / instance.entrypoint:
+        raise ConfigError(
+            f"{instance.module} is already loaded from {module.__file__}",
+            where=instance.name,
+            fix="set `hosting: process` for this instance",
+        )
+    return module
+
+
+def _make_visible(instance: Instance) -> None:
+    """Let the package of the instance's kind find folders of the tree it lives in, whichever tree was loaded first."""
+    package = importlib.import_module(instance.kind)
+    tree = str(instance.folder.parent)
+    if tree not in list(package.__path__):
+        package.__path__ = [tree, *package.__path__]
 
 
 def build_server(instance: Instance, config: DictConfig, client: ServerClient) -> SimpleServer:

@@ -7,6 +7,7 @@ Forked children of the zygote call `Hosts.run`; an interpreter of its own runs
 import json
 import os
 import runpy
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from nemo_gym.launch.cell import Place, run_cell
 from nemo_gym.launch.instances import Instance
 from nemo_gym.launch.ports import unix_name
 from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR
-from nemo_gym.serve.run import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, tell_ready
+from nemo_gym.serve.run import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, end_with_parent, tell_ready
 
 
 def boot_message(
@@ -112,10 +113,14 @@ def _unix_address(fd: int) -> str:
 
 
 def main(boot_fd: int, ready_fd: int, request: str) -> None:
-    """Run one instance in this interpreter."""
+    """Run one instance in this interpreter, for as long as the process that asked for it lives."""
+    asked = json.loads(request)
+    end_with_parent(signal.SIGKILL)
+    if os.getppid() != asked["parent"]:  # it died before we could ask the kernel to tell us
+        return
     with os.fdopen(boot_fd, "rb") as boot:
         hosts = Hosts.from_boot(json.load(boot))
-    hosts.run(json.loads(request), ready_fd)
+    hosts.run(asked, ready_fd)
 
 
 if __name__ == "__main__":

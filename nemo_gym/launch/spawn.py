@@ -133,9 +133,10 @@ class ExecSpawner:
 
     async def spawn(self, request: Mapping[str, Any], output: int, ready: int) -> int:
         boot_fd = boot_file(self._boot)
+        asked = {**request, "parent": os.getpid()}
         try:
             process = await asyncio.create_subprocess_exec(
-                str(self._python), "-m", "nemo_gym.launch.hosting", str(boot_fd), str(ready), json.dumps(dict(request)),
+                str(self._python), "-m", "nemo_gym.launch.hosting", str(boot_fd), str(ready), json.dumps(asked),
                 pass_fds=[boot_fd, ready, *self._inherited],
                 env=dict(self._env),
                 stdin=subprocess.DEVNULL,

@@ -63,6 +63,13 @@ class AdaptiveLimit:
     def in_flight(self) -> int:
         return self._in_flight
 
+    def enter_at_once(self) -> int | None:
+        """What `enter` does when there is nothing to wait for; None when there is."""
+        if self._in_flight >= self._allowed or self._waiting or self._rest_ends:
+            return None
+        self._in_flight += 1
+        return self._cuts
+
     async def enter(self) -> int:
         """Wait for a place and for the end of a rest. The number returned is for `refused`; end with `leave`."""
         if self._in_flight < self._allowed and not self._waiting:
@@ -174,6 +181,9 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
         return await send(policy=_WITHOUT_OVERLOAD, where=self.name, safe_to_repeat=True, headers=headers, **options)
 
     async def _enter(self) -> int:
+        entered = self._limit.enter_at_once()
+        if entered is not None:
+            return entered
         limit = deadline.sooner(deadline.remaining(), sessions.settings().request_timeout_seconds)
         try:
             async with asyncio.timeout(limit):

@@ -38,6 +38,8 @@ SUPPORTED_OPTIONS = frozenset({"json", "data", "params", "headers", "cookies", "
 """What `dispatch` understands; a call with other options goes over HTTP."""
 
 MAX_REDIRECTS = 10
+LOCAL_CALL = "nemo_gym.local"
+"""In the scope of a call made in memory: whoever made it watches the clock and cancels the handler."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "0.0.0.0", "::1", "::"})
 
 _apps: dict[tuple[str, int], ASGIApp] = {}
@@ -281,6 +283,7 @@ def _scope(call: _Request) -> dict[str, Any]:
         "query_string": call.url.raw_query_string.encode("ascii"),
         "root_path": "",
         "headers": headers,
+        LOCAL_CALL: True,
         "client": ("127.0.0.1", 0),
         "server": (call.url.host, call.url.port),
     }

@@ -9,12 +9,16 @@ from fastapi import FastAPI, Request, Response
 from fastapi.datastructures import Default
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic.warnings import UnsupportedFieldAttributeWarning
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.types import ASGIApp
 
 from nemo_gym.config.secrets import MASK, is_secret_name, mask_secrets
 from nemo_gym.serve.direct import DirectRouter
+from nemo_gym.serve.failures import FailureMiddleware
 from nemo_gym.serve.requests import GymRequest, json_bytes
 
 logger = logging.getLogger("nemo_gym.serve")
@@ -37,6 +41,17 @@ class GymApp(FastAPI):
 
     FastAPI silences it while a route is made, but types that are built on first use are built later than that.
     """
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """FastAPI's stack; without its outer error layers where our own already answer for every failure."""
+        layers: list[object] = [middleware.cls for middleware in self.user_middleware]
+        if FailureMiddleware not in layers:
+            return super().build_middleware_stack()
+        handlers = {key: value for key, value in self.exception_handlers.items() if key not in (500, Exception)}
+        stack: ASGIApp = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers=handlers)
+        for cls, args, kwargs in reversed(self.user_middleware):
+            stack = cls(stack, *args, **kwargs)
+        return stack
 
     def openapi(self) -> dict[str, Any]:
         with warnings.catch_warnings():

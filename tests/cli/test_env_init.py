@@ -61,11 +61,11 @@ def test_the_new_environment_can_be_evaluated(here: Path, capsys: pytest.Capture
 
 def test_the_new_configuration_is_valid_and_its_rows_are_five(here: Path) -> None:
     """What `env validate` and `env test` ask of every folder holds from the start."""
-    main(["env", "init", "--environment", "word_mirror"])
+    main(["env", "init", "--environment", "letter_mirror"])
 
-    assert main(["env", "validate", "--environment", "word_mirror"]) == 0
+    assert main(["env", "validate", "--environment", "letter_mirror"]) == 0
     for place in ("environments", "resources_servers"):
-        assert len((here / place / "word_mirror" / "data" / "example.jsonl").read_text().splitlines()) == 5
+        assert len((here / place / "letter_mirror" / "data" / "example.jsonl").read_text().splitlines()) == 5
 
 
 def test_what_exists_is_never_changed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

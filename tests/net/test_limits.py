@@ -6,6 +6,8 @@ import math
 
 import aiohttp
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from nemo_gym.errors import DeadlineExceeded, ModelFailed, ServerUnreachable
@@ -185,6 +187,50 @@ async def test_a_call_cancelled_as_its_place_comes_gives_it_back():
         await gone
 
     assert limit.in_flight == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    most=st.none() | st.integers(1, 20),
+    steps=st.lists(st.sampled_from(["begin", "answer", "refuse", "cancel"]), max_size=80),
+)
+def test_whatever_happens_the_limit_is_kept_and_nobody_is_forgotten(most, steps):
+    """Between the configured limit and one call; every place comes back; whoever waits is served in the end."""
+
+    async def story() -> None:
+        limit = AdaptiveLimit(most)
+        inside: list[int] = []
+        waiting: list[asyncio.Task[None]] = []
+
+        async def begin() -> None:
+            inside.append(await limit.enter())
+
+        def end() -> None:
+            inside.pop(0)
+            limit.leave()
+
+        for step in steps:
+            if step == "begin":
+                waiting.append(asyncio.create_task(begin()))
+            elif step == "cancel" and waiting:
+                waiting.pop().cancel()
+            elif step == "answer" and inside:
+                limit.succeeded()
+                end()
+            elif step == "refuse" and inside:
+                limit.refused(inside[0])
+                end()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert limit.in_flight == len(inside) <= (most or math.inf)
+            assert 1 <= limit.allowed <= (most or math.inf)
+        while inside:
+            end()
+            await asyncio.sleep(0)
+        assert all(task.done() for task in waiting)
+        assert limit.in_flight == 0
+
+    asyncio.run(story())
 
 
 @pytest.mark.asyncio

@@ -31,7 +31,7 @@ def test_workers_import_the_entrypoint_and_share_one_secret(monkeypatch):
     for name in (run.WORKER_ENV_VAR, run.ENTRYPOINT_ENV_VAR, run.NUM_WORKERS_ENV_VAR, "NEMO_GYM_SESSION_SECRET"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    monkeypatch.setattr(run.uvicorn, "run", lambda app, **options: called.update(options, app=app))
+    monkeypatch.setattr("uvicorn.run", lambda app, **options: called.update(options, app=app))
 
     run.serve_in_workers("resources_servers/sums/app.py", 3, {"port": 7})
 
