@@ -14,6 +14,8 @@ from fastapi.responses import Response
 from pydantic import Field, PrivateAttr, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
+from nemo_gym.errors import DeadlineExceeded
+from nemo_gym.net import deadline
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -103,15 +105,15 @@ class ScriptedModel(SimpleResponsesAPIModel):
         if fault is None or (fault.times is not None and self._faults[number] >= fault.times):
             return answer
         self._faults[number] += 1
-        return await spoiled(fault, answer)
+        return await spoiled(fault, answer, self.config.name)
 
 
-async def spoiled(fault: Fault, answer: Answer) -> Answer | Response:
+async def spoiled(fault: Fault, answer: Answer, where: str) -> Answer | Response:
     """The answer with its fault."""
     if fault.kind == "status":
         raise HTTPException(fault.status, fault.message, headers=fault.headers)
     if fault.kind == "stall":
-        await asyncio.sleep(fault.seconds)
+        await stall(fault.seconds, where)
         return answer
     whole = answer.model_dump_json().encode()
     if fault.kind == "half_body":
@@ -123,6 +125,18 @@ async def spoiled(fault: Fault, answer: Answer) -> Answer | Response:
         "wrong_shape": orjson.dumps({"unexpected": fault.message}),
     }[fault.kind]
     return Response(content, media_type="application/json")
+
+
+async def stall(seconds: float, where: str) -> None:
+    """Wait `seconds`, but no longer than the caller does.
+
+    Raises:
+        DeadlineExceeded: the caller's time ended first.
+    """
+    left = deadline.sooner(seconds, deadline.remaining()) or 0.0
+    await asyncio.sleep(left)
+    if left < seconds:
+        raise DeadlineExceeded(f"the script stalls for {seconds:g} s", where=where)
 
 
 if __name__ == "__main__":
