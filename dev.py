@@ -98,8 +98,11 @@ def test() -> int:
     """Run every test: ours, the server folders', and the ones that need other projects' packages."""
     python = environment(".venv", ["dev"])
     run(python, "-m", "pytest", "-n", str(os.cpu_count() or 2), *server_suites())
-    peers = environment(".venv-peers", ["peers"])
-    return run(peers, "-m", "pytest", "-q", "tests/peers", check=False)
+    say("with the packages of other projects")
+    run(environment(".venv-peers", ["peers"]), "-m", "pytest", "-q", "tests/peers")
+    say("with the embedded model")
+    embedded = environment(".venv-embedded", ["dev", "run", "weights"])
+    return run(embedded, "-m", "pytest", "-q", "responses_api_models/embedded_model/tests", check=False)
 
 
 def test_newest() -> int:

@@ -36,7 +36,7 @@ from nemo_gym.rollout_correlation import (
 from nemo_gym.serve.app import create_app
 from nemo_gym.serve.correlation import ROLLOUT_ID
 from nemo_gym.serve.direct import direct_endpoint
-from nemo_gym.serve.endpoints import called, json_endpoint, resolved_signature
+from nemo_gym.serve.endpoints import caller, json_endpoint, resolved_signature
 from nemo_gym.server_utils import BaseServer, SimpleServer, get_first_server_config_dict
 from nemo_gym.wire.tasks import BaseRunRequest, BaseVerifyResponse
 
@@ -143,6 +143,8 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
     def _within_its_rollout(self, run: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         """`run` with the id of its rollout current, so that every call it makes is seen as the rollout's."""
 
+        call = caller(run)
+
         @functools.wraps(run)
         async def running(*args: Any, **kwargs: Any) -> Any:
             body = next((value for value in (*args, *kwargs.values()) if isinstance(value, BaseModel | dict)), None)
@@ -151,7 +153,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
             except ValueError as problem:
                 raise HTTPException(422, str(problem)) from None
             with rollout_context(rollout_id, token_capture=self._token_id_capture_enabled()):
-                return await called(run, *args, **kwargs)
+                return await call(*args, **kwargs)
 
         running.__signature__ = resolved_signature(run)  # type: ignore[attr-defined]
         return running

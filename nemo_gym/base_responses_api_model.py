@@ -42,7 +42,7 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.rollout_correlation import RolloutContextMiddleware, current_rollout_id
 from nemo_gym.serve.app import create_app
-from nemo_gym.serve.endpoints import called, json_response, resolved_signature
+from nemo_gym.serve.endpoints import caller, json_response, resolved_signature
 from nemo_gym.serve.requests import json_bytes
 from nemo_gym.server_utils import BaseServer, SimpleServer
 
@@ -87,7 +87,7 @@ class _Method:
         declared = names[-1].annotation if names else None
         if inspect.isclass(declared) and issubclass(declared, BaseModel):
             params = declared
-        return cls(method, params, takes_request=bool(names) and names[0].name == "request")
+        return cls(caller(method), params, takes_request=bool(names) and names[0].name == "request")
 
     def accepted(self, body: dict[str, Any]) -> BaseModel:
         """The body as the method wants it.
@@ -104,7 +104,7 @@ class _Method:
             ) from None
 
     async def __call__(self, request: Request, params: BaseModel) -> Any:
-        return await (called(self.call, request, params) if self.takes_request else called(self.call, params))
+        return await (self.call(request, params) if self.takes_request else self.call(params))
 
 
 class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):

@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from nemo_gym.errors import EnvFailed
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY
-from nemo_gym.serve.endpoints import called, resolved_signature
+from nemo_gym.serve.endpoints import caller, resolved_signature
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 
 JUDGE_FAILED = "judge_failed"
@@ -64,10 +64,12 @@ def judge_failsafe(verify: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     which takes the row out of every mean and into the failures file.
     """
 
+    call = caller(verify)
+
     @functools.wraps(verify)
     async def guarded(*args: Any, **kwargs: Any) -> Any:
         try:
-            return await called(verify, *args, **kwargs)
+            return await call(*args, **kwargs)
         except JudgeError as failure:
             row = _request_body(*args, *kwargs.values())
             row |= {"reward": 0.0, NG_FAILURE_CLASS_KEY: JUDGE_FAILED, NG_FAILURE_JUDGE_ERROR_KEY: str(failure)}

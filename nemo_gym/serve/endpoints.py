@@ -7,7 +7,7 @@ endpoint made here writes a returned model as it is; its annotations only make t
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from fastapi import Response
@@ -23,9 +23,11 @@ def json_endpoint(handler: Handler) -> Handler:
     Cookies and status set on an injected `Response` are kept. Anything but a model is left to FastAPI.
     """
 
+    call = caller(handler)
+
     @functools.wraps(handler)
     async def endpoint(*args: Any, **kwargs: Any) -> Any:
-        answer = await called(handler, *args, **kwargs)
+        answer = await call(*args, **kwargs)
         return json_response(answer, kwargs.values()) if isinstance(answer, BaseModel) else answer
 
     endpoint.__signature__ = resolved_signature(handler)  # type: ignore[attr-defined]
@@ -42,12 +44,16 @@ def json_response(answer: BaseModel, arguments: Iterable[Any] = ()) -> Response:
     return response
 
 
-async def called(handler: Handler, *args: Any, **kwargs: Any) -> Any:
-    """What a handler returns. One that is not asynchronous runs in a thread, as FastAPI has it."""
+def caller(handler: Handler) -> Callable[..., Awaitable[Any]]:
+    """`handler` as something to await. One that is not asynchronous runs in a thread, as FastAPI has it."""
     if inspect.iscoroutinefunction(inspect.unwrap(handler)) or inspect.iscoroutinefunction(handler):
-        return await handler(*args, **kwargs)
-    answer = await run_in_threadpool(handler, *args, **kwargs)
-    return await answer if inspect.isawaitable(answer) else answer
+        return handler
+
+    async def in_a_thread(*args: Any, **kwargs: Any) -> Any:
+        answer = await run_in_threadpool(handler, *args, **kwargs)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return in_a_thread
 
 
 def resolved_signature(handler: Handler) -> inspect.Signature:

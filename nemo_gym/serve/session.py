@@ -47,10 +47,10 @@ def session_secret() -> str:
     return os.environ.get(SESSION_SECRET_ENV_VAR) or _secret_of_this_process()
 
 
-def new_session_id() -> str:
-    """A fresh id. In a cell it begins with the cell's number, so that others know whose session it is."""
+def session_id_prefix() -> str:
+    """What session ids begin with: in a cell its number, so that others know whose session it is."""
     cell = os.environ.get(CELL_ENV_VAR)
-    return f"{cell}.{uuid4()}" if cell else str(uuid4())
+    return f"{cell}." if cell else ""
 
 
 def cell_of(session_id: str) -> int | None:
@@ -141,6 +141,7 @@ class SessionMiddleware:
         self.policy = policy
         self.cookie_name = cookie_name(key)
         self.codec = SessionCodec(secret or session_secret(), key)
+        self.prefix = session_id_prefix()
         self.shared_id = str(uuid5(NAMESPACE_URL, f"nemo-gym:{key}"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -149,15 +150,18 @@ class SessionMiddleware:
         elif self.policy == "per-session":
             await self._serve_with_cookie(scope, receive, send)
         else:
-            session_id = self.shared_id if self.policy == "shared" else new_session_id()
+            session_id = self.shared_id if self.policy == "shared" else self._new_id()
             scope["session"] = {SESSION_ID_KEY: session_id}
             await self.app(scope, receive, send)
+
+    def _new_id(self) -> str:
+        return f"{self.prefix}{uuid4()}"
 
     async def _serve_with_cookie(self, scope: Scope, receive: Receive, send: Send) -> None:
         session: dict[str, Any] | None = None
         for cookie in cookie_values(scope, self.cookie_name):
             session = self.codec.decode(cookie) or session
-        scope["session"] = session if session is not None else {SESSION_ID_KEY: new_session_id()}
+        scope["session"] = session if session is not None else {SESSION_ID_KEY: self._new_id()}
 
         async def send_with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":

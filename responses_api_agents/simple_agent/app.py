@@ -96,6 +96,7 @@ class SimpleAgentVerifyResponse(BaseVerifyResponse):
 
 class SimpleAgent(SimpleResponsesAPIAgent):
     HOSTING = "cell"
+    SESSION_POLICY = "stateless"  # nothing is kept between requests, so nobody need be recognised
 
     config: SimpleAgentConfig
 

@@ -42,6 +42,7 @@ class AzureClient(PacedOpenAI):
 
 class AzureOpenAIModel(SimpleModelServer):
     HOSTING = "cell"
+    SESSION_POLICY = "stateless"  # nothing is kept between requests, so nobody need be recognised
 
     config: AzureOpenAIModelConfig
 

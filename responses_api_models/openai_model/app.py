@@ -32,6 +32,7 @@ class SimpleModelServerConfig(BaseResponsesAPIModelConfig):
 
 class SimpleModelServer(SimpleResponsesAPIModel):
     HOSTING = "cell"
+    SESSION_POLICY = "stateless"  # nothing is kept between requests, so nobody need be recognised
 
     config: SimpleModelServerConfig
     _client: PacedOpenAI = PrivateAttr()

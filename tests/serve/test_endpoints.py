@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field
 from starlette.testclient import TestClient
 
-from nemo_gym.serve.endpoints import called, json_endpoint, resolved_signature
+from nemo_gym.serve.endpoints import caller, json_endpoint, resolved_signature
 
 
 class Question(BaseModel):
@@ -135,7 +135,7 @@ async def test_a_handler_that_is_not_asynchronous_runs_in_a_thread() -> None:
     def where() -> threading.Thread:
         return threading.current_thread()
 
-    assert await called(where) is not threading.current_thread()
+    assert await caller(where)() is not threading.current_thread()
 
 
 @pytest.mark.asyncio
@@ -150,4 +150,4 @@ async def test_a_plain_decorator_around_an_asynchronous_handler_is_awaited() -> 
         return ask()
 
     assert not inspect.iscoroutinefunction(wrapper)
-    assert await called(wrapper) == 1
+    assert await caller(wrapper)() == 1
