@@ -27,7 +27,7 @@ TOOL = {
         "additionalProperties": False,
     },
 }
-MOST_TIMES_THE_FLOOR = 12.0
+MOST_TIMES_THE_FLOOR = 10.0
 """What CI holds us to today. The aim of the serving issue is 4; docs/performance.md has the figures."""
 
 SYSTEM = "You are a helpful personal assistant that aims to be helpful and reduce any pain points the user has."

@@ -26,6 +26,7 @@ from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.data.agents import agent_datasets, chosen_datasets, stamped_lines
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.rollouts.paths import aggregate_metrics_path_for, failures_path_for
+from nemo_gym.serve.run import settle_collector
 from nemo_gym.server_utils import ServerClient
 
 SAMPLING = ("temperature", "top_p", "max_output_tokens")
@@ -61,6 +62,7 @@ async def _evaluate(args: argparse.Namespace, overrides: Sequence[str]) -> int:
     collection = collection_config(args, config)
     async with interruptible() as stop, servers(config, cells=1, echo=bool(args.verbose)) as running:
         global_config._GLOBAL_CONFIG_DICT = running.config
+        settle_collector()
         progress = Progress(expected(collection), quiet=args.json)
         collecting = asyncio.create_task(Collector(running.config, progress).collect_from_config(collection))
         stopping = asyncio.create_task(stop.wait())

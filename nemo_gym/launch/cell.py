@@ -165,6 +165,7 @@ async def _serve(config: DictConfig, hosted: Sequence[Instance], place: Place, r
     cell = Cell(config, hosted, place)
     cell.build()
     await cell.open()
+    run.settle_collector()
     run.tell_ready(ready)
     await stop.wait()
     await cell.close()

@@ -1,6 +1,7 @@
 """Serving an app in this process: uvicorn, limits, log prefixes, and ending when the parent ends."""
 
 import ctypes
+import gc
 import logging
 import os
 import resource
@@ -174,6 +175,16 @@ def raise_open_files_limit(wanted: int = OPEN_FILES) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     except (ValueError, OSError) as error:
         logger.warning("the limit of open files stays at %d (%s)", soft, error)
+
+
+def settle_collector() -> None:
+    """Leave what is loaded by now out of the collector's rounds, and make them rarer.
+
+    A rollout makes thousands of short-lived objects and hardly a cycle; the default rounds cost a sixth of its time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 def end_with_parent(sent: signal.Signals = signal.SIGTERM) -> bool:
