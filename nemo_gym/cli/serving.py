@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym import component_search_roots
 from nemo_gym.cli import output
 from nemo_gym.config.resolve import Request, resolve
 from nemo_gym.global_config import GlobalConfigDictParser, surroundings
 from nemo_gym.launch.check import check_server_blocks
+from nemo_gym.launch.endpoints import wait_for_endpoints
 from nemo_gym.launch.registry import registered
 from nemo_gym.launch.run import CELLS_KEY, Run
 
@@ -35,11 +36,32 @@ async def servers(config: DictConfig, *, cells: int, echo: bool) -> AsyncIterato
         component_search_roots(),
         cells=int(config.get(CELLS_KEY) or cells),
         log_dir=Path(folder) if folder else None,
-        watch=(lambda name, line: output.talk(f"({name}) {line}")) if echo else None,
+        watch=Echo(everything=echo),
     )
     async with run:
+        plain = OmegaConf.to_container(run.config, resolve=True)
+        assert isinstance(plain, dict)
+        await wait_for_endpoints({str(key): value for key, value in plain.items()}, output.talk)
         with registered(run.config):
             yield run
+
+
+class Echo:
+    """Shows what servers print: everything, or only what they warn of, and of that no more than can be read."""
+
+    MOST_WARNINGS = 20
+
+    def __init__(self, everything: bool) -> None:
+        self._everything = everything
+        self._shown = 0
+
+    def __call__(self, name: str, line: str) -> None:
+        if self._everything:
+            output.talk(f"({name}) {line}")
+        elif line.startswith(("WARNING", "ERROR", "CRITICAL")) and self._shown <= self.MOST_WARNINGS:
+            self._shown += 1
+            more = self._shown > self.MOST_WARNINGS
+            output.talk("further warnings are not shown; --verbose shows all" if more else f"({name}) {line}")
 
 
 @asynccontextmanager
