@@ -107,12 +107,21 @@ def test() -> int:
 
 def test_newest() -> int:
     """Run the tests on the newest Python we promise, where it is installed."""
-    python = shutil.which(f"python{NEWEST}")
-    if python is None or subprocess.run([python, "--version"], capture_output=True, check=False).returncode:
-        say(f"python{NEWEST} is not on this machine: its run is skipped")
+    python = interpreter_of(NEWEST)
+    if python is None:
+        say(f"Python {NEWEST} is not on this machine: its run is skipped")
         return 0
     interpreter = environment(f".venv-{NEWEST}", ["dev"], python)
     return run(interpreter, "-m", "pytest", "-q", "-n", str(os.cpu_count() or 2), *server_suites(), check=False)
+
+
+def interpreter_of(version: str) -> str | None:
+    """A Python of that version: on the path, or installed beside the one that runs this (as pyenv does)."""
+    beside = Path(sys.base_prefix).parent.glob(f"{version}*/bin/python{version}")
+    for candidate in [shutil.which(f"python{version}"), *map(str, sorted(beside))]:
+        if candidate and not subprocess.run([candidate, "--version"], capture_output=True, check=False).returncode:
+            return candidate
+    return None
 
 
 def docs() -> int:

@@ -26,7 +26,7 @@ async def _start(overrides: Sequence[str]) -> int:
         await rehearse(config, component_search_roots(), watch=lambda name, line: output.talk(f"({name}) {line}"))
         output.talk("dry run: every server could be built")
         return 0
-    async with interruptible() as stop, servers(config, cells=1, echo=True) as running:
+    async with interruptible() as stop, servers(config, stop, cells=1, echo=True) as running:
         for instance in running.instances:
             output.talk(f"{instance.name}: http://{instance.host}:{instance.port} ({instance.hosting})")
         head = running.config["head_server"]

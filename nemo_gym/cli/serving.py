@@ -2,20 +2,24 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym import component_search_roots
 from nemo_gym.cli import output
 from nemo_gym.config.resolve import Request, resolve
+from nemo_gym.errors import GymError
 from nemo_gym.global_config import GlobalConfigDictParser, surroundings
 from nemo_gym.launch.check import check_server_blocks
 from nemo_gym.launch.endpoints import wait_for_endpoints
 from nemo_gym.launch.registry import registered
 from nemo_gym.launch.run import CELLS_KEY, Run
+
+T = TypeVar("T")
 
 
 def servers_config(overrides: Sequence[str]) -> DictConfig:
@@ -28,8 +32,12 @@ def servers_config(overrides: Sequence[str]) -> DictConfig:
 
 
 @asynccontextmanager
-async def servers(config: DictConfig, *, cells: int, echo: bool) -> AsyncIterator[Run]:
-    """The servers of `config`, up for as long as the block runs. `echo` shows what they print."""
+async def servers(config: DictConfig, stop: asyncio.Event, *, cells: int, echo: bool) -> AsyncIterator[Run]:
+    """The servers of `config`, up for as long as the block runs. `echo` shows what they print.
+
+    Raises:
+        Interrupted: `stop` was set before they were up.
+    """
     folder = config.get("nemo_gym_log_dir")
     run = Run(
         config,
@@ -38,12 +46,33 @@ async def servers(config: DictConfig, *, cells: int, echo: bool) -> AsyncIterato
         log_dir=Path(folder) if folder else None,
         watch=Echo(everything=echo),
     )
-    async with run:
+    await unless(stop, run.__aenter__())
+    try:
         plain = OmegaConf.to_container(run.config, resolve=True)
         assert isinstance(plain, dict)
-        await wait_for_endpoints({str(key): value for key, value in plain.items()}, output.talk)
+        await unless(stop, wait_for_endpoints({str(key): value for key, value in plain.items()}, output.talk))
         with registered(run.config):
             yield run
+    finally:
+        await run.stop()
+
+
+class Interrupted(GymError):
+    """Somebody asked us to stop before there was anything to keep."""
+
+    exit_status = 130
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives, unless `stop` is set first: then it is cancelled, and has cleaned up when this raises."""
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not working.done():
+        working.cancel()
+        await asyncio.wait({working})
+        raise Interrupted("interrupted before the servers were up")
+    return working.result()
 
 
 class Echo:
