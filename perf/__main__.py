@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from perf import config, imports, rollouts, validate
+from perf import config, imports, rollouts, startup, validate
 
 MARGIN = 1.5
 
@@ -59,10 +59,23 @@ def rollout_figures(short: bool) -> list[Figure]:
     ]
 
 
+def startup_figures(short: bool) -> list[Figure]:
+    shapes = [(1, "cell", 2.5, 220.0), (100, "cell", 6.0, 500.0)]
+    if not short:
+        shapes.append((100, "process", 12.0, 2048.0))
+    figures = []
+    for count, hosting, cpu, memory in shapes:
+        found = startup.measure(count, hosting)
+        name = f"start model, agent and {count} as {hosting}"
+        figures += [Figure(name, found["cpu_s"], cpu), Figure(f"{name}, PSS", found["pss_mb"], memory, "MB")]
+    return figures
+
+
 GROUPS: dict[str, Callable[[bool], list[Figure]]] = {
     "imports": import_figures,
     "validation": validation_figures,
     "configuration": config_figures,
+    "startup": startup_figures,
     "rollouts": rollout_figures,
 }
 

@@ -7,6 +7,7 @@ supervisor ended, however it ended — every child's process group is killed and
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -18,6 +19,19 @@ from typing import Any
 
 MOST_BYTES = 64 * 1024
 PR_SET_PDEATHSIG = 1
+
+PRELOADED = (
+    "nemo_gym.base_resources_server",
+    "nemo_gym.base_responses_api_agent",
+    "nemo_gym.base_responses_api_model",
+    "nemo_gym.judge",
+    "nemo_gym.serve.announced",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.uvloop",
+    "uvicorn.protocols.http.httptools_impl",
+    "uvicorn.protocols.websockets.auto",
+)
+"""What nearly every server loads: once here, and shared by all that are forked."""
 
 Target = Callable[[dict[str, Any], int], None]
 
@@ -141,6 +155,8 @@ def main(control_fd: int, boot_fd: int) -> None:
     """Import everything, freeze it, then fork on demand."""
     from nemo_gym.launch.hosting import Hosts
 
+    for module in PRELOADED:
+        importlib.import_module(module)
     with os.fdopen(boot_fd, "rb") as boot:
         hosts = Hosts.from_boot(json.load(boot))
     control = socket.socket(fileno=control_fd)
