@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.catalog.files import whole_file
-from nemo_gym.config.schema import BaseNeMoGymCLIConfig
+from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.metrics.aggregate import AggregateMetricsMixin, RolloutRowsError, Row, compute_aggregate_metrics
 from nemo_gym.metrics.pass_at_k import (
     add_avg_sample_std_dev,

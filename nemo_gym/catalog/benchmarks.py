@@ -16,7 +16,8 @@ from nemo_gym.config.load import load_files, read_source
 from nemo_gym.config.merge import Tree, merge_into
 from nemo_gym.config.positions import Positions
 from nemo_gym.config.problems import raise_all
-from nemo_gym.config.schema import BaseNeMoGymCLIConfig, BenchmarkDatasetConfig
+from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
+from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig
 from nemo_gym.errors import ConfigError, ConfigInterpolationError
 
 logger = logging.getLogger("nemo_gym.catalog")

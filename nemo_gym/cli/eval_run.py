@@ -7,6 +7,7 @@ continues an interrupted run. Exit status: 0 all rollouts scored, 1 some failed,
 
 import argparse
 import asyncio
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -60,7 +61,10 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
 async def _evaluate(args: argparse.Namespace, overrides: Sequence[str]) -> int:
     config = servers_config(overrides)
     collection = collection_config(args, config)
-    async with interruptible() as stop, servers(config, stop, cells=1, echo=bool(args.verbose)) as running:
+    async with (
+        interruptible() as stop,
+        servers(config, stop, cells=os.cpu_count() or 1, echo=bool(args.verbose)) as running,
+    ):
         global_config._GLOBAL_CONFIG_DICT = running.config
         settle_collector()
         progress = Progress(expected(collection), quiet=args.json)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, PrivateAttr, ValidationError, field_validator, m
 
 from nemo_gym.catalog.files import whole_file
 from nemo_gym.catalog.roots import component_search_roots
-from nemo_gym.config.schema import BaseNeMoGymCLIConfig
+from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, GymError
 from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME
 

@@ -4,7 +4,8 @@ import pytest
 from pydantic import ConfigDict
 
 from nemo_gym.config.check import check_server_block
-from nemo_gym.config.schema import BaseRunServerInstanceConfig, Secret
+from nemo_gym.config.schema_servers import BaseRunServerInstanceConfig
+from nemo_gym.config.secrets import Secret
 from nemo_gym.errors import (
     AlmostServerError,
     ConfigError,

@@ -9,8 +9,8 @@ import pytest
 from omegaconf import OmegaConf
 from pydantic import BaseModel, ValidationError
 
-from nemo_gym.config.schema import BaseRunServerInstanceConfig, Secret
-from nemo_gym.config.secrets import is_secret_name, mask_secrets, mask_text, redact_text, secret_values
+from nemo_gym.config.schema_servers import BaseRunServerInstanceConfig
+from nemo_gym.config.secrets import Secret, is_secret_name, mask_secrets, mask_text, redact_text, secret_values
 
 ADDRESS = {"host": "h", "port": 1, "entrypoint": "app.py", "name": "n"}
 

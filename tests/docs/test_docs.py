@@ -65,6 +65,32 @@ def test_the_example_of_the_configuration_page_is_a_valid_configuration() -> Non
     assert parsed.weather_agent.responses_api_agents.simple_agent.resources_server.name == "weather"
 
 
+def test_the_shown_error_is_the_one_people_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages are improved all the time; what the page shows must follow."""
+    from nemo_gym.config.resolve import Request, resolve
+    from nemo_gym.errors import ServerRefNotFoundError
+    from nemo_gym.global_config import surroundings
+
+    page = ROOT / "docs" / "configuration.md"
+    example = next(blocks(page, "yaml")).replace("name: weather}", "name: example_single_tool_call}")
+    (tmp_path / "weather.yaml").write_text(example)
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ServerRefNotFoundError) as raised:
+        resolve(
+            Request(
+                overrides=[
+                    "+config_paths=[weather.yaml]",
+                    "~weather_agent.responses_api_agents.simple_agent.model_server",
+                ],
+                offline=True,
+            ),
+            surroundings(),
+        )
+
+    assert str(raised.value) in next(blocks(page, "text"))
+
+
 def test_every_page_is_reachable_from_the_index() -> None:
     """A page nobody links to is not documentation."""
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
