@@ -24,6 +24,7 @@ from nemo_gym.launch.link import Door, Link
 from nemo_gym.net import local, sessions
 from nemo_gym.serve import run
 from nemo_gym.serve.session import CELL_ENV_VAR
+from nemo_gym.serve.watch import LoopWatch
 from nemo_gym.server_utils import ServerClient, SimpleServer, server_config
 
 GRACE_SECONDS = 5.0
@@ -166,8 +167,11 @@ async def _serve(config: DictConfig, hosted: Sequence[Instance], place: Place, r
     cell.build()
     await cell.open()
     run.settle_collector()
+    watch = LoopWatch()
+    watch.start()
     run.tell_ready(ready)
     await stop.wait()
+    watch.close()
     await cell.close()
 
 

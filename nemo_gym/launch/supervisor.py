@@ -110,6 +110,9 @@ class Supervisor:
         finished.add_done_callback(self._outputs.discard)
         try:
             pid = await unit.spawner.spawn(unit.request, output_write, ready_write)
+        except BaseException:
+            os.close(ready_read)
+            raise
         finally:
             os.close(output_write)
             os.close(ready_write)

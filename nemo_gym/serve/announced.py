@@ -9,6 +9,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from nemo_gym.serve.run import READY_FD_ENV_VAR, tell_ready
+from nemo_gym.serve.watch import LoopWatch
 
 
 class AnnouncedServer(uvicorn.Server):
@@ -19,6 +20,13 @@ class AnnouncedServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
+        self._watch = LoopWatch()
         fd = os.environ.pop(READY_FD_ENV_VAR, None)
+        if self.started:
+            self._watch.start()
         if fd and self.started:
             tell_ready(int(fd))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._watch.close()
+        await super().shutdown(sockets=sockets)

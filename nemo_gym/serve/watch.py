@@ -1,0 +1,78 @@
+"""Notices when a handler blocks the event loop, and says which server and route it is.
+
+One blocking call in one tool stops every rollout of the process. A thread looks at a heartbeat of the loop; when it
+stays out, the stack of the blocked thread names the culprit.
+"""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from types import FrameType
+
+from nemo_gym.serve.failures import FailureMiddleware
+
+logger = logging.getLogger("nemo_gym.serve")
+
+BEAT_SECONDS = 0.1
+BLOCKED_SECONDS = 0.8
+STACK_LINES = 6
+
+
+class LoopWatch:
+    """Watches the running loop from a daemon thread until it is closed."""
+
+    def __init__(self, blocked_seconds: float = BLOCKED_SECONDS) -> None:
+        self._blocked_seconds = blocked_seconds
+        self._loop = asyncio.get_running_loop()
+        self._watched = threading.get_ident()
+        self._beat = time.monotonic()
+        self._stopped = threading.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread = threading.Thread(target=self._watch, name="nemo-gym-loop-watch", daemon=True)
+
+    def start(self) -> None:
+        self._pulse()
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stopped.set()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _pulse(self) -> None:
+        self._beat = time.monotonic()
+        if not self._stopped.is_set():
+            self._timer = self._loop.call_later(BEAT_SECONDS, self._pulse)
+
+    def _watch(self) -> None:
+        told: float | None = None
+        while not self._stopped.wait(BEAT_SECONDS):
+            beat = self._beat
+            late = time.monotonic() - beat
+            if late > self._blocked_seconds and told != beat:
+                told = beat
+                self._tell(late)
+
+    def _tell(self, late: float) -> None:
+        frame = sys._current_frames().get(self._watched)
+        where = "".join(traceback.format_stack(frame)[-STACK_LINES:]) if frame is not None else ""
+        logger.warning(
+            "%s has blocked the event loop for %.1f s; nothing else in this process moves. "
+            "Move the work to a thread or process (asyncio.to_thread).\n%s",
+            culprit(frame),
+            late,
+            where,
+        )
+
+
+def culprit(frame: FrameType | None) -> str:
+    """The server and route whose handler is on the stack, innermost first."""
+    while frame is not None:
+        server, scope = frame.f_locals.get("self"), frame.f_locals.get("scope")
+        if isinstance(server, FailureMiddleware) and isinstance(scope, dict):
+            return f"{server.server_name}: {scope.get('method')} {scope.get('path')}"
+        frame = frame.f_back
+    return "something outside any request"

@@ -1,0 +1,62 @@
+"""A tool that blocks the loop is named, not merely suffered."""
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+
+from nemo_gym.net import local
+from nemo_gym.serve.app import create_app
+from nemo_gym.serve.failures import FailureMiddleware
+from nemo_gym.serve.watch import LoopWatch
+
+
+async def test_the_blocking_route_is_named_while_it_blocks(caplog: pytest.LogCaptureFixture) -> None:
+    """Without a name people search for days; the stack shows the very line."""
+    app = create_app()
+    seen = threading.Event()
+
+    @app.post("/slow_tool")
+    async def slow_tool() -> dict[str, bool]:
+        deadline = time.monotonic() + 10
+        while not seen.is_set() and time.monotonic() < deadline:
+            time.sleep(0.01)  # noqa: ASYNC251 - this is the offence under test
+        return {"seen": seen.is_set()}
+
+    app.add_middleware(FailureMiddleware, server_name="weather")
+
+    class Notice(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "blocked the event loop" in record.getMessage():
+                seen.set()
+
+    notice = Notice()
+    logging.getLogger("nemo_gym.serve").addHandler(notice)
+    watch = LoopWatch(blocked_seconds=0.2)
+    watch.start()
+    try:
+        with caplog.at_level(logging.WARNING, "nemo_gym.serve"):
+            answer = await local.dispatch(app, "POST", "http://h:1/slow_tool", json={})
+    finally:
+        watch.close()
+        logging.getLogger("nemo_gym.serve").removeHandler(notice)
+
+    assert await answer.json() == {"seen": True}
+    message = next(r.getMessage() for r in caplog.records if "blocked" in r.getMessage())
+    assert message.startswith("weather: POST /slow_tool has blocked the event loop")
+    assert "in slow_tool" in message
+
+
+async def test_a_loop_that_only_waits_is_not_accused(caplog: pytest.LogCaptureFixture) -> None:
+    """Waiting for a model for a minute is not blocking."""
+    watch = LoopWatch(blocked_seconds=0.3)
+    watch.start()
+    try:
+        with caplog.at_level(logging.WARNING, "nemo_gym.serve"):
+            await asyncio.sleep(0.6)
+    finally:
+        watch.close()
+
+    assert not [record for record in caplog.records if "blocked" in record.getMessage()]
