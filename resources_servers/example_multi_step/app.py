@@ -1,0 +1,162 @@
+"""Synonym values: look up one value per synonym, then submit them all, in order, in one call."""
+
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseRunRequest,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    ReverifyMode,
+    SimpleResourcesServer,
+    normalize_tool_name,
+)
+from nemo_gym.openai_utils import NeMoGymFunctionCallOutput, NeMoGymResponseFunctionToolCall
+
+LOOKUP, SUBMIT = "get_synonym_value", "extract_synonym_values"
+
+
+class GetSynonymValueRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    synonym: str
+
+
+class GetSynonymValueResponse(BaseModel):
+    synonym: str
+    synonym_value: int
+
+
+class ExtractSynonymValuesRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    synonym_values: list[StrictInt]
+
+
+class ExtractSynonymValuesResponse(BaseModel):
+    success: bool
+
+
+Arguments = TypeVar("Arguments", GetSynonymValueRequest, ExtractSynonymValuesRequest)
+
+
+def same_word(word: str) -> str:
+    return word.strip().casefold()
+
+
+def value_of(synonym: str) -> int:
+    """Four digits that only the tool can tell: always the same for a word, and nothing a model could work out."""
+    return 1000 + zlib.crc32(same_word(synonym).encode()) % 9000
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What a conversation did with the tools."""
+
+    submissions: Sequence[list[int] | None]
+    """The values of every submission; None where the arguments could not be read."""
+    known: frozenset[str]
+    """Words whose value had come back before the first submission."""
+
+
+def arguments_of(call: NeMoGymResponseFunctionToolCall, kind: type[Arguments]) -> Arguments | None:
+    """The arguments as the tool itself reads them, or None when it would refuse them."""
+    try:
+        return kind.model_validate_json(call.arguments)
+    except ValidationError:
+        return None
+
+
+def steps(output: Iterable[Any]) -> Steps:
+    """Read the tool calls in the order they were made.
+
+    A value counts as known when the tool's answer stands before the submission: a submission made in the same turn as
+    the lookup was a guess.
+    """
+    asked: dict[str, str] = {}
+    known: set[str] = set()
+    submissions: list[list[int] | None] = []
+    for item in output:
+        if isinstance(item, NeMoGymFunctionCallOutput) and not submissions:
+            known |= {asked[item.call_id]} if item.call_id in asked else set()
+        elif isinstance(item, NeMoGymResponseFunctionToolCall):
+            tool = normalize_tool_name(item.name)
+            if tool == SUBMIT:
+                submitted = arguments_of(item, ExtractSynonymValuesRequest)
+                submissions.append(submitted.synonym_values if submitted else None)
+            elif tool == LOOKUP and (lookup := arguments_of(item, GetSynonymValueRequest)):
+                asked[item.call_id] = same_word(lookup.synonym)
+    return Steps(submissions, frozenset(known))
+
+
+class MultiStepConfig(BaseResourcesServerConfig):
+    REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.STATELESS
+
+
+class MultiStepRunRequest(BaseRunRequest):
+    expected_synonyms: list[str] = Field(min_length=1)
+
+
+class MultiStepVerifyRequest(MultiStepRunRequest, BaseVerifyRequest):
+    pass
+
+
+class MultiStepVerifyResponse(MultiStepVerifyRequest, BaseVerifyResponse):
+    expected_synonym_values: list[int]
+    submitted_values: list[int] | None
+    """What the last submission carried; None without a readable one."""
+    submissions: int
+    looked_up: float
+    """Share of the synonyms whose value was known before the first submission."""
+    overlap: float
+    """Share of the expected values found in the submission."""
+    is_reordered: bool
+    """The right values in a wrong order."""
+
+
+class MultiStepServer(SimpleResourcesServer):
+    HOSTING = "cell"
+
+    config: MultiStepConfig
+
+    def setup_webserver(self) -> FastAPI:
+        app = super().setup_webserver()
+        app.post(f"/{LOOKUP}")(self.get_synonym_value)
+        app.post(f"/{SUBMIT}")(self.extract_synonym_values)
+        return app
+
+    async def get_synonym_value(self, body: GetSynonymValueRequest) -> GetSynonymValueResponse:
+        """Tell the value of one synonym."""
+        return GetSynonymValueResponse(synonym=body.synonym, synonym_value=value_of(body.synonym))
+
+    async def extract_synonym_values(self, body: ExtractSynonymValuesRequest) -> ExtractSynonymValuesResponse:  # noqa: ARG002
+        """Submit the values of all synonyms, in order. Can be done once."""
+        return ExtractSynonymValuesResponse(success=True)  # taken, not graded: a model must not learn it here
+
+    async def verify(self, body: MultiStepVerifyRequest) -> MultiStepVerifyResponse:
+        """Full reward for one submission of exactly the expected values, each of them looked up before."""
+        taken = steps(body.response.output)
+        expected = [value_of(word) for word in body.expected_synonyms]
+        submitted = taken.submissions[-1] if taken.submissions else None
+        looked_up = [same_word(word) in taken.known for word in body.expected_synonyms]
+        right = len(taken.submissions) == 1 and submitted == expected and all(looked_up)
+        return MultiStepVerifyResponse(
+            **body.model_dump(),
+            expected_synonym_values=expected,
+            submitted_values=submitted,
+            submissions=len(taken.submissions),
+            looked_up=sum(looked_up) / len(looked_up),
+            overlap=sum(value in (submitted or ()) for value in expected) / len(expected),
+            is_reordered=submitted != expected and sorted(submitted or ()) == sorted(expected),
+            reward=float(right),
+        )
+
+
+if __name__ == "__main__":
+    MultiStepServer.run_webserver()

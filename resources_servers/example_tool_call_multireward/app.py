@@ -1,0 +1,222 @@
+"""Unit conversion with a verdict of three parts: the right tool, the right arguments, the result told in words."""
+
+import math
+import re
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any, ClassVar, Literal, Self
+
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from nemo_gym.base_resources_server import (
+    BaseMultiRewardVerifyResponse,
+    BaseResourcesServerConfig,
+    BaseRunRequest,
+    BaseVerifyRequest,
+    ReverifyMode,
+    SimpleResourcesServer,
+    normalize_tool_name,
+)
+from nemo_gym.openai_utils import (
+    NeMoGymFunctionCallOutput,
+    NeMoGymResponseFunctionToolCall,
+    NeMoGymResponseOutputMessage,
+)
+
+SCALES = {
+    "metre": (1.0, 0.0),
+    "kilometre": (1000.0, 0.0),
+    "mile": (1609.344, 0.0),
+    "foot": (0.3048, 0.0),
+    "gram": (1.0, 0.0),
+    "kilogram": (1000.0, 0.0),
+    "pound": (453.59237, 0.0),
+    "ounce": (28.349523125, 0.0),
+    "kelvin": (1.0, 0.0),
+    "celsius": (1.0, 273.15),
+    "fahrenheit": (5 / 9, 459.67 * 5 / 9),
+}
+"""What one unit is in the first of its kind, and where its zero lies."""
+
+NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?", re.ASCII)
+
+
+class ConversionRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    value: float = Field(strict=True, allow_inf_nan=False)
+    from_unit: str
+    to_unit: str
+
+
+class ConvertLengthRequest(ConversionRequest):
+    from_unit: Literal["metre", "kilometre", "mile", "foot"]
+    to_unit: Literal["metre", "kilometre", "mile", "foot"]
+
+
+class ConvertMassRequest(ConversionRequest):
+    from_unit: Literal["gram", "kilogram", "pound", "ounce"]
+    to_unit: Literal["gram", "kilogram", "pound", "ounce"]
+
+
+class ConvertTemperatureRequest(ConversionRequest):
+    from_unit: Literal["kelvin", "celsius", "fahrenheit"]
+    to_unit: Literal["kelvin", "celsius", "fahrenheit"]
+
+
+class ConversionResponse(BaseModel):
+    value: float
+    unit: str
+
+
+TOOLS: dict[str, type[ConversionRequest]] = {
+    "convert_length": ConvertLengthRequest,
+    "convert_mass": ConvertMassRequest,
+    "convert_temperature": ConvertTemperatureRequest,
+}
+
+
+def converted(asked: ConversionRequest) -> float:
+    """The value in its new unit, to two decimals."""
+    (scale, zero), (new_scale, new_zero) = SCALES[asked.from_unit], SCALES[asked.to_unit]
+    return round((asked.value * scale + zero - new_zero) / new_scale, 2)
+
+
+def last_number(text: str) -> float | None:
+    """The last number written in `text`, thousands separators ignored, or None. Either minus sign will do."""
+    found = NUMBER.findall(text.replace("\N{MINUS SIGN}", "-"))
+    return float(found[-1].replace(",", "")) if found else None
+
+
+def only_call(output: Sequence[Any]) -> NeMoGymResponseFunctionToolCall | None:
+    """The tool call of a conversation that made exactly one: several would be a way to try them all."""
+    calls = [item for item in output if isinstance(item, NeMoGymResponseFunctionToolCall)]
+    return calls[0] if len(calls) == 1 else None
+
+
+def is_same_call(call: NeMoGymResponseFunctionToolCall, tool: str, arguments: ConversionRequest) -> bool:
+    """Whether the tool would read the call's arguments as the expected ones."""
+    try:
+        return TOOLS[tool].model_validate_json(call.arguments) == arguments
+    except ValidationError:
+        return False
+
+
+def told_number(output: Sequence[Any]) -> float | None:
+    """The last number of what was said after a tool had answered; None when nothing was."""
+    answers = [place for place, item in enumerate(output) if isinstance(item, NeMoGymFunctionCallOutput)]
+    if not answers:
+        return None
+    messages = [item for item in output[answers[-1] :] if isinstance(item, NeMoGymResponseOutputMessage)]
+    texts = [getattr(part, "text", "") for message in messages for part in message.content]
+    return last_number("\n".join(texts))
+
+
+class Weights(BaseModel):
+    """What each component adds to the reward; together 1."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    right_tool: float = Field(ge=0)
+    right_arguments: float = Field(ge=0)
+    answered: float = Field(ge=0)
+
+    @model_validator(mode="after")
+    def sum_to_one(self) -> Self:
+        total = self.right_tool + self.right_arguments + self.answered
+        if not math.isclose(total, 1.0):
+            raise ValueError(f"the weights must sum to 1, not {total:g}")
+        return self
+
+    def reward(self, components: dict[str, float]) -> float:
+        """The weighted sum, over the sum of the weights: so nothing is exactly 0 and everything exactly 1."""
+        weights: dict[str, float] = self.model_dump()
+        return math.fsum(weights[name] * components[name] for name in weights) / math.fsum(weights.values())
+
+
+class ConversionConfig(BaseResourcesServerConfig):
+    REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.STATELESS
+
+    weights: Weights
+    tolerance: float = Field(default=0.05, ge=0)
+    """Largest distance between the number told and the tool's result: one decimal is enough in words."""
+
+
+class ConversionRunRequest(BaseRunRequest):
+    expected_tool: Literal["convert_length", "convert_mass", "convert_temperature"]
+    expected_arguments: dict[str, Any]
+
+    def arguments(self) -> ConversionRequest:
+        return TOOLS[self.expected_tool].model_validate(self.expected_arguments)
+
+    @model_validator(mode="after")
+    def arguments_fit_the_tool(self) -> Self:
+        self.arguments()
+        return self
+
+
+class ConversionVerifyRequest(ConversionRunRequest, BaseVerifyRequest):
+    pass
+
+
+class ConversionVerifyResponse(ConversionVerifyRequest, BaseMultiRewardVerifyResponse):
+    expected_answer: float
+    told_answer: float | None
+
+
+class ConversionServer(SimpleResourcesServer):
+    HOSTING = "cell"
+
+    config: ConversionConfig
+
+    def setup_webserver(self) -> FastAPI:
+        app = super().setup_webserver()
+        app.post("/convert_length")(self.convert_length)
+        app.post("/convert_mass")(self.convert_mass)
+        app.post("/convert_temperature")(self.convert_temperature)
+        return app
+
+    async def convert_length(self, body: ConvertLengthRequest) -> ConversionResponse:
+        """Convert a length or distance."""
+        return ConversionResponse(value=converted(body), unit=body.to_unit)
+
+    async def convert_mass(self, body: ConvertMassRequest) -> ConversionResponse:
+        """Convert a mass or weight."""
+        return ConversionResponse(value=converted(body), unit=body.to_unit)
+
+    async def convert_temperature(self, body: ConvertTemperatureRequest) -> ConversionResponse:
+        """Convert a temperature."""
+        return ConversionResponse(value=converted(body), unit=body.to_unit)
+
+    async def verify(self, body: ConversionVerifyRequest) -> ConversionVerifyResponse:
+        """Three steps, each of which counts only after the one before it."""
+        call, arguments = only_call(body.response.output), body.arguments()
+        expected, told = converted(arguments), told_number(body.response.output)
+        right_tool = call is not None and normalize_tool_name(call.name) == body.expected_tool
+        right_arguments = call is not None and right_tool and is_same_call(call, body.expected_tool, arguments)
+        is_near = told is not None and math.isclose(told, expected, rel_tol=0.0, abs_tol=self.config.tolerance + 1e-9)
+        components = {
+            "right_tool": float(right_tool),
+            "right_arguments": float(right_arguments),
+            "answered": float(right_arguments and is_near),
+        }
+        return ConversionVerifyResponse(
+            **body.model_dump(),
+            expected_answer=expected,
+            told_answer=told,
+            reward_components=components,
+            reward=self.config.weights.reward(components),
+        )
+
+    def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
+        components = [rollout["reward_components"] for task in tasks for rollout in task]
+        names = Weights.model_fields if components else ()
+        return {f"mean/reward_components/{name}": fmean(one[name] for one in components) for name in names}
+
+    def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in agent_metrics.items() if name.startswith("mean/reward")}
+
+
+if __name__ == "__main__":
+    ConversionServer.run_webserver()

@@ -1,0 +1,93 @@
+"""Write rows of conversions: `python generate.py OUT --rows 40 --seed 0`."""
+
+import argparse
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+UNITS = {
+    "convert_length": ["metre", "kilometre", "mile", "foot"],
+    "convert_mass": ["gram", "kilogram", "pound", "ounce"],
+    "convert_temperature": ["kelvin", "celsius", "fahrenheit"],
+}
+PAIRS = {
+    "convert_length": [("mile", "kilometre"), ("foot", "metre")],
+    "convert_mass": [("pound", "kilogram"), ("ounce", "gram")],
+    "convert_temperature": [("fahrenheit", "celsius"), ("celsius", "kelvin"), ("kelvin", "fahrenheit")],
+}
+"""What is asked for, in both directions: units of like size, so that no result rounds to nothing."""
+VALUES = range(20, 100)
+IN_WORDS = {
+    "metre": "metres",
+    "kilometre": "kilometres",
+    "mile": "miles",
+    "foot": "feet",
+    "gram": "grams",
+    "kilogram": "kilograms",
+    "pound": "pounds",
+    "ounce": "ounces",
+    "kelvin": "kelvin",
+    "celsius": "degrees Celsius",
+    "fahrenheit": "degrees Fahrenheit",
+}
+DESCRIPTIONS = {
+    "convert_length": "Convert a length or distance.",
+    "convert_mass": "Convert a mass or weight.",
+    "convert_temperature": "Convert a temperature.",
+}
+INSTRUCTIONS = "Convert with one call of the right tool, then tell the result in a sentence that ends in the number."
+
+
+def tool(name: str) -> dict[str, Any]:
+    unit = {"type": "string", "enum": UNITS[name]}
+    parameters = {
+        "type": "object",
+        "properties": {"value": {"type": "number"}, "from_unit": unit, "to_unit": unit},
+        "required": ["value", "from_unit", "to_unit"],
+        "additionalProperties": False,
+    }
+    return {
+        "type": "function",
+        "name": name,
+        "description": DESCRIPTIONS[name],
+        "parameters": parameters,
+        "strict": True,
+    }
+
+
+def row(name: str, value: int, from_unit: str, to_unit: str) -> dict[str, Any]:
+    """One task: a question in words, and the call that answers it."""
+    conversation = [
+        {"role": "developer", "content": INSTRUCTIONS},
+        {"role": "user", "content": f"What is {value} {IN_WORDS[from_unit]} in {IN_WORDS[to_unit]}?"},
+    ]
+    params = {"input": conversation, "tools": [tool(one) for one in UNITS], "parallel_tool_calls": False}
+    arguments = {"value": value, "from_unit": from_unit, "to_unit": to_unit}
+    return {"responses_create_params": params, "expected_tool": name, "expected_arguments": arguments}
+
+
+def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
+    """`count` tasks, the tools in turn."""
+    draw = random.Random(seed)
+    names = list(UNITS)
+    made = []
+    for number in range(count):
+        name = names[number % len(names)]
+        from_unit, to_unit = draw.sample(draw.choice(PAIRS[name]), 2)
+        made.append(row(name, draw.choice(VALUES), from_unit, to_unit))
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rows", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    lines = [json.dumps(r) + "\n" for r in rows(args.rows, seed=args.seed)]
+    args.out.write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
