@@ -62,6 +62,8 @@ class BaseResponsesAPIModel(BaseServer):
 class _CaptureMiddleware:
     """Take the rollout prefix off the path; with a store, write down the calls made under it."""
 
+    LETS_BODIES_PASS = True
+
     def __init__(self, app: ASGIApp, store: CaptureStore | None = None, model_ref: str | None = None) -> None:
         inner = app
         if store is not None:
@@ -89,12 +91,14 @@ class _Method:
             params = declared
         return cls(caller(method), params, takes_request=bool(names) and names[0].name == "request")
 
-    def accepted(self, body: dict[str, Any]) -> BaseModel:
-        """The body as the method wants it.
+    def accepted(self, body: dict[str, Any] | BaseModel) -> BaseModel:
+        """The body as the method wants it; one that is that already was checked where it was made.
 
         Raises:
             RequestValidationError: 422, in FastAPI's shape.
         """
+        if isinstance(body, BaseModel) and not isinstance(body, self.params):
+            body = body.model_dump(exclude_unset=True)
         try:
             return self.params.model_validate(body)
         except ValidationError as error:
@@ -127,6 +131,8 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         async def answer_responses(request: Request, body: dict[str, Any] = Body()) -> Any:
             return await self._answer_responses(responses, request, body)
 
+        answer_responses.takes_models = True  # type: ignore[attr-defined]  # read by serve.direct
+
         async def answer_chat(request: Request, body: dict[str, Any] = Body()) -> Any:
             return await self._answer_chat(chat, request, body)
 
@@ -149,8 +155,8 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         """Answer a Responses request. May also take `request` before `body`."""
 
-    async def _answer_responses(self, method: _Method, request: Request, body: dict[str, Any]) -> Response:
-        if not body.get("stream"):
+    async def _answer_responses(self, method: _Method, request: Request, body: dict[str, Any] | BaseModel) -> Response:
+        if isinstance(body, BaseModel) or not body.get("stream"):
             return _as_json(await method(request, method.accepted(body)))
         wanted, dropped = responses_streaming.sanitise_request(body)
         self._mention(dropped)

@@ -35,7 +35,7 @@ from nemo_gym.keys import CONFIG_PATH_ENV_VAR, SESSION_ID_KEY
 from nemo_gym.net import blocking, client, local, sessions
 from nemo_gym.net.retry import SERVER_CALL, RetryPolicy
 from nemo_gym.net.sessions import GlobalAIOHTTPAsyncClientConfig
-from nemo_gym.net.status import get_response_json, raise_for_status
+from nemo_gym.net.status import get_response_json, get_response_model, raise_for_status
 from nemo_gym.serve import run
 from nemo_gym.serve.addresses import (
     Address,
@@ -182,14 +182,14 @@ class ServerClient(BaseModel):
         """
         address = self._address(server_name)
         body = kwargs.get("json")
-        if isinstance(body, BaseModel):
-            kwargs["json"] = body.model_dump(exclude_unset=True)
         if self._observes:
             url_path = rollout_prefix(address, url_path, body) + url_path
         app = local.app_at(address.host, address.port)
         url = f"{address.base_url}{url_path}"
         if app is not None and kwargs.keys() <= local.SUPPORTED_OPTIONS:
             return await local.dispatch(app, method, url, where=server_name, **kwargs)  # type: ignore[return-value]
+        if isinstance(body, BaseModel):
+            kwargs["json"] = body.model_dump(exclude_unset=True)
         return await request(
             method=method,
             url=url,
@@ -383,6 +383,7 @@ __all__ = [
     "get_global_aiohttp_client",
     "get_global_config_dict",
     "get_response_json",
+    "get_response_model",
     "get_server_url",
     "global_aiohttp_client_exit",
     "initialize_ray",

@@ -5,6 +5,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -46,23 +47,28 @@ def bind(config: DictConfig, found: Sequence[Instance], cells: int) -> Listeners
     """Bind a socket for every instance, every cell's door and the head; write the real ports into `config`."""
     low = config.get("port_range_low") or PORT_RANGE[0]
     high = config.get("port_range_high") or PORT_RANGE[1]
-    bound: dict[str, socket.socket] = {}
     head_config = config["head_server"]
     taken = {instance.port for instance in found if instance.port > 0} | {head_config["port"]}
-    for instance in found:
-        if instance.port > 0:
-            bound[instance.name] = listen(instance.name, instance.host, instance.port)
-        else:
-            bound[instance.name] = listen_in_range(instance.name, instance.host, low, high, taken)
-        port = bound[instance.name].getsockname()[1]
-        taken.add(port)
-        config[instance.name][instance.kind][instance.implementation]["port"] = port
-    try:
-        head = listen("head_server", head_config["host"], head_config["port"])
-    except PortTaken:  # another run has the usual port; whoever looks for this one reads its run file
-        head = listen("head_server", head_config["host"], 0)
-    head_config["port"] = head.getsockname()[1]
-    return Listeners(bound, [listen_privately() for _ in range(cells)], head)
+    with ExitStack() as opened:  # what was opened is closed again if a later one cannot be
+        bound: dict[str, socket.socket] = {}
+        for instance in found:
+            if instance.port > 0:
+                listener = listen(instance.name, instance.host, instance.port)
+            else:
+                listener = listen_in_range(instance.name, instance.host, low, high, taken)
+            bound[instance.name] = opened.enter_context(listener)
+            port = listener.getsockname()[1]
+            taken.add(port)
+            config[instance.name][instance.kind][instance.implementation]["port"] = port
+        try:
+            head = listen("head_server", head_config["host"], head_config["port"])
+        except PortTaken:  # another run has the usual port; whoever looks for this one reads its run file
+            head = listen("head_server", head_config["host"], 0)
+        opened.enter_context(head)
+        head_config["port"] = head.getsockname()[1]
+        doors = [opened.enter_context(listen_privately()) for _ in range(cells)]
+        opened.pop_all()
+    return Listeners(bound, doors, head)
 
 
 class Run:
@@ -76,7 +82,9 @@ class Run:
         cells: int = 1,
         log_dir: Path | None = None,
         watch: Callable[[str, str], None] | None = None,
+        links: bool = True,
     ) -> None:
+        """`links=False` is for a run on a thread of its own: links belong to its loop, callers are on others."""
         self.config = config
         self._roots = roots
         self._cells = cells
@@ -88,6 +96,7 @@ class Run:
         self._head: Listening | None = None
         self._token = secrets.token_urlsafe(32)
         self._links: list[Link] = []
+        self._with_links = links
         self._started = time.time()
         self.instances: list[Instance] = []
 
@@ -117,7 +126,8 @@ class Run:
         await self._zygote.start(self._boot(), self._inherited(), env)
         await self._supervisor.bring_up(self._units(self._isolated(environments, env)))
         await self._open_head()
-        self._mount_links()
+        if self._with_links:
+            self._mount_links()
 
     def _mount_links(self) -> None:
         """Calls from this process to a cell's servers take the short way, to the cell that has least to do."""
@@ -214,9 +224,13 @@ class Run:
             for instance in self.instances
         ]
 
+    def lost(self) -> list[str]:
+        """The processes that ended and are not started again."""
+        return [unit.name for unit in self._supervisor.units if unit.given_up or _did_not_come_back(unit)]
+
     async def stop(self) -> None:
         """End every server and give back every port. Safe to repeat."""
-        for instance in self.instances:
+        for instance in self.instances if self._with_links else ():
             local.unmount(instance.host, instance.port)
         for link in self._links:
             link.close()
@@ -228,3 +242,8 @@ class Run:
         if self._listeners is not None:
             self._listeners.close()
             self._listeners = None
+
+
+def _did_not_come_back(unit: Unit) -> bool:
+    ready = unit.ready
+    return ready is not None and ready.done() and not ready.cancelled() and ready.exception() is not None

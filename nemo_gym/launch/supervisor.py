@@ -23,7 +23,7 @@ FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 10.0
 
 
-class ServerDidNotStart(GymError):
+class ServerDidNotStart(GymError, RuntimeError):
     """A server process ended, or stayed silent, before it was ready."""
 
     exit_status = 3
@@ -198,7 +198,8 @@ class Supervisor:
         try:
             await self._start(unit)
         except ServerDidNotStart as problem:
-            logger.error("%s did not come back: %s", unit.name, problem)
+            unit.given_up = True
+            logger.error("%s did not come back and stays down: %s", unit.name, problem)
 
     async def stop(self, grace: float = 5.0) -> None:
         """Ask every process to finish, then make sure; nothing is left when this returns."""

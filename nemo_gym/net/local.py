@@ -18,12 +18,14 @@ from urllib.parse import unquote
 from aiohttp import FormData, payload
 from aiohttp.client_exceptions import TooManyRedirects
 from multidict import CIMultiDict, CIMultiDictProxy
+from pydantic import BaseModel
 from yarl import URL
 
 from nemo_gym.errors import DeadlineExceeded, ServerUnreachable
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.net import deadline, sessions
 from nemo_gym.net.client import encode_json
+from nemo_gym.net.handed import LOCAL_CALL, Handed
 from nemo_gym.net.local_response import LocalResponse
 from nemo_gym.net.retry import SAFE_METHODS
 
@@ -38,8 +40,6 @@ SUPPORTED_OPTIONS = frozenset({"json", "data", "params", "headers", "cookies", "
 """What `dispatch` understands; a call with other options goes over HTTP."""
 
 MAX_REDIRECTS = 10
-LOCAL_CALL = "nemo_gym.local"
-"""In the scope of a call made in memory: whoever made it watches the clock and cancels the handler."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "0.0.0.0", "::1", "::"})
 
 _apps: dict[tuple[str, int], ASGIApp] = {}
@@ -121,6 +121,11 @@ class _Request:
     url: URL
     headers: CIMultiDict[str]
     body: bytes
+    model: BaseModel | None = None
+    """The body before it is written; `body` is empty then."""
+
+    def written(self) -> bytes:
+        return self.body if self.model is None else encode_json(self.model.model_dump(exclude_unset=True))
 
 
 def _request_headers(
@@ -140,8 +145,11 @@ async def _set_body(call: _Request, json: Any, data: Any) -> None:
     if json is not None:
         if data is not None:
             raise ValueError("data and json parameters can not be used at the same time")
-        call.body = json if isinstance(json, bytes) else encode_json(json)
         call.headers.setdefault("Content-Type", "application/json")
+        if isinstance(json, BaseModel):
+            call.model = json
+            return
+        call.body = json if isinstance(json, bytes) else encode_json(json)
     elif data is not None:
         call.body, content_type = await _encoded(data)
         call.headers.setdefault("Content-Type", content_type)
@@ -185,7 +193,7 @@ def _redirected(call: _Request, status: int, url: URL) -> _Request:
     becomes_get = (status == 303 and call.method != "HEAD") or (status in (301, 302) and call.method == "POST")
     headers = call.headers.copy()
     if not becomes_get:
-        return _Request(call.method, url, headers, call.body)
+        return _Request(call.method, url, headers, call.body, call.model)
     for name in ("Content-Length", "Content-Type"):
         headers.pop(name, None)
     return _Request("GET", url, headers, b"")
@@ -195,7 +203,7 @@ def _redirected(call: _Request, status: int, url: URL) -> _Request:
 class _Exchange:
     """The server's side of one request: gives the body once, collects the response."""
 
-    body: bytes
+    written: Callable[[], bytes]
     given: bool = False
     done: asyncio.Event = field(default_factory=asyncio.Event)
     status: int = 0
@@ -206,7 +214,7 @@ class _Exchange:
     async def receive(self) -> Message:
         if not self.given:
             self.given = True
-            return {"type": "http.request", "body": self.body, "more_body": False}
+            return {"type": "http.request", "body": self.written(), "more_body": False}
         await self.done.wait()  # a listener for disconnects waits until the response is complete
         return {"type": "http.disconnect"}
 
@@ -227,10 +235,13 @@ class _Exchange:
 async def _call(app: ASGIApp, call: _Request, limit: float) -> LocalResponse:
     left = deadline.sooner(deadline.remaining(), limit)
     call.headers.setdefault(DEADLINE_HEADER, deadline.format_seconds(left if left is not None else limit))
-    exchange = _Exchange(call.body)
+    exchange = _Exchange(call.written)
+    handed = Handed(call.model, is_welcome=getattr(app, "hands_models", False))
     # A task of its own with an empty context: a handler must not see (or change) its caller's context variables,
     # as it would not over HTTP. Cancelling the awaiting caller cancels it.
-    handler = asyncio.get_running_loop().create_task(_run(app, _scope(call), exchange), context=contextvars.Context())
+    handler = asyncio.get_running_loop().create_task(
+        _run(app, _scope(call, handed), exchange), context=contextvars.Context()
+    )
     await handler
     if call.method == "HEAD":
         exchange.chunks.clear()
@@ -239,6 +250,7 @@ async def _call(app: ASGIApp, call: _Request, limit: float) -> LocalResponse:
         reason=_reason(exchange.status),
         headers=CIMultiDictProxy(exchange.headers),
         body=b"".join(exchange.chunks),
+        model=handed.answer if exchange.status == 200 else None,
         url=call.url,
         method=call.method,
         request_headers=CIMultiDictProxy(call.headers),
@@ -263,7 +275,7 @@ async def _run(app: ASGIApp, scope: MutableMapping[str, Any], exchange: _Exchang
         exchange.chunks = [b"Internal Server Error"]
 
 
-def _scope(call: _Request) -> dict[str, Any]:
+def _scope(call: _Request, handed: Handed) -> dict[str, Any]:
     raw_path = call.url.raw_path
     host = call.url.raw_authority
     names = {name.lower() for name in call.headers}
@@ -283,7 +295,7 @@ def _scope(call: _Request) -> dict[str, Any]:
         "query_string": call.url.raw_query_string.encode("ascii"),
         "root_path": "",
         "headers": headers,
-        LOCAL_CALL: True,
+        LOCAL_CALL: handed,
         "client": ("127.0.0.1", 0),
         "server": (call.url.host, call.url.port),
     }

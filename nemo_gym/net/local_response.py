@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from aiohttp import ClientResponseError, ContentTypeError, RequestInfo
 from multidict import CIMultiDictProxy
+from pydantic import BaseModel
 from yarl import URL
 
 
@@ -57,6 +58,7 @@ class LocalResponse:
         reason: str,
         headers: CIMultiDictProxy[str],
         body: bytes,
+        model: BaseModel | None = None,
         url: URL,
         method: str,
         request_headers: CIMultiDictProxy[str],
@@ -67,11 +69,25 @@ class LocalResponse:
         self.url = self.real_url = url
         self.method = method
         self.history: tuple[LocalResponse, ...] = ()
-        self.content = LocalContent(body)
+        self.model = model
+        """The answer itself, where the handler gave a model; the body is written from it when asked for."""
         self.closed = False
-        self._body = body
+        self._bytes = body
+        self._content: LocalContent | None = None
         self._request_headers = request_headers
         self._cookies: SimpleCookie | None = None
+
+    @property
+    def _body(self) -> bytes:
+        if not self._bytes and self.model is not None:
+            self._bytes = self.model.model_dump_json(by_alias=True).encode()
+        return self._bytes
+
+    @property
+    def content(self) -> LocalContent:
+        if self._content is None:
+            self._content = LocalContent(self._body)
+        return self._content
 
     @property
     def ok(self) -> bool:

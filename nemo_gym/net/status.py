@@ -5,11 +5,12 @@ some of `.ok`, `.status`, `.read()`, `.json()` and `.content.read()`.
 """
 
 import inspect
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from aiohttp import ClientResponse, ClientResponseError, RequestInfo
 from multidict import CIMultiDict, CIMultiDictProxy
+from pydantic import BaseModel
 from yarl import URL
 
 from nemo_gym.errors import DeadlineExceeded
@@ -20,6 +21,8 @@ UPSTREAM_STATUS_HEADER = "x-nemo-gym-upstream-status"
 """On an error response: what a server outside the run (a provider) answered to the one that failed."""
 ERROR_HEADER = "x-nemo-gym-error"
 """On an error response: the class of the exception behind it."""
+
+Model = TypeVar("Model", bound=BaseModel)
 
 _PLAIN = (dict, list, str, int, float, bool, type(None))
 
@@ -62,6 +65,14 @@ async def get_response_json(response: ClientResponse | Any) -> Any:
     if isinstance(parsed, _PLAIN):
         return parsed
     raise TypeError(f"{type(response).__name__} has no JSON body to read")
+
+
+async def get_response_model(response: ClientResponse | Any, kind: type[Model]) -> Model:
+    """The body of a response as a model; the very model that was answered, where the server is in this process."""
+    answered = getattr(response, "model", None)
+    if isinstance(answered, kind):
+        return answered
+    return kind.model_validate(await get_response_json(response))
 
 
 def _is_ok(response: Any) -> bool:

@@ -42,12 +42,19 @@ class GymApp(FastAPI):
     FastAPI silences it while a route is made, but types that are built on first use are built later than that.
     """
 
+    hands_models: bool = False
+    """Whether in-memory callers may be handed models: every layer lets bodies pass unread."""
+
     def build_middleware_stack(self) -> ASGIApp:
         """FastAPI's stack; without its outer error layers where our own already answer for every failure."""
         layers: list[object] = [middleware.cls for middleware in self.user_middleware]
         if FailureMiddleware not in layers:
             return super().build_middleware_stack()
         handlers = {key: value for key, value in self.exception_handlers.items() if key not in (500, Exception)}
+        self.hands_models = all(
+            getattr(middleware.cls, "LETS_BODIES_PASS", False) and middleware.kwargs.get("store") is None
+            for middleware in self.user_middleware
+        )
         stack: ASGIApp = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers=handlers)
         for cls, args, kwargs in reversed(self.user_middleware):
             stack = cls(stack, *args, **kwargs)

@@ -121,6 +121,8 @@ def apply_rollout_prefix(base_url: str, rollout_id: str | None, *, token_capture
 class RolloutContextMiddleware:
     """Take the rollout prefix off the path and make its id current while the request is served."""
 
+    LETS_BODIES_PASS = True
+
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 

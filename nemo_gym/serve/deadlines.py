@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from nemo_gym.errors import DeadlineExceeded
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.net import deadline
-from nemo_gym.net.local import LOCAL_CALL
+from nemo_gym.net.handed import LOCAL_CALL
 
 _HEADER = DEADLINE_HEADER.encode("ascii")
 
@@ -17,6 +17,8 @@ class DeadlineMiddleware:
 
     When the time is over the handler is cancelled and `DeadlineExceeded` raised: nobody would read its answer.
     """
+
+    LETS_BODIES_PASS = True
 
     def __init__(self, app: ASGIApp, server_name: str = "") -> None:
         self.app = app

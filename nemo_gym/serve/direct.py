@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from nemo_gym.net.handed import handed_request
 from nemo_gym.serve.requests import GymRequest, json_bytes
 
 _UNUSED_PARTS = (
@@ -89,6 +90,8 @@ class _Plan:
     body: TypeAdapter[Any] | None
     answer: TypeAdapter[Any] | None
     status: int
+    takes_models: bool
+    """Whether the endpoint also takes the model that an in-memory caller sent (`takes_models = True` on it)."""
 
 
 def direct_endpoint(route: APIRoute) -> ASGIApp | None:
@@ -119,6 +122,7 @@ def direct_endpoint(route: APIRoute) -> ASGIApp | None:
         body,
         answer,
         int(route.status_code or 200),
+        getattr(call, "takes_models", False),
     )
     return _app(plan)
 
@@ -142,7 +146,8 @@ def _app(plan: _Plan) -> ASGIApp:
         request = GymRequest(scope, receive, send)
         values: dict[str, Any] = {}
         if plan.body is not None and plan.body_name is not None:
-            values[plan.body_name] = _validated(plan.body, await _received(request))
+            sent = handed_request(scope) if plan.takes_models else None
+            values[plan.body_name] = sent or _validated(plan.body, await _received(request))
         if plan.request_name is not None:
             values[plan.request_name] = request
         injected: Response | None = None

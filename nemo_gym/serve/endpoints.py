@@ -13,6 +13,9 @@ from typing import Any
 from fastapi import Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
+from starlette.types import Receive, Scope, Send
+
+from nemo_gym.net.handed import hand_answer
 
 Handler = Callable[..., Any]
 
@@ -34,9 +37,24 @@ def json_endpoint(handler: Handler) -> Handler:
     return endpoint
 
 
+class ModelResponse(Response):
+    """A model as JSON, written when it is sent; an in-memory caller is handed the model itself."""
+
+    def __init__(self, model: BaseModel) -> None:
+        super().__init__(media_type="application/json")
+        del self.headers["content-length"]
+        self.model = model
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.status_code != 200 or not hand_answer(scope, self.model):
+            self.body = self.model.model_dump_json(by_alias=True).encode()
+            self.headers["content-length"] = str(len(self.body))
+        await super().__call__(scope, receive, send)
+
+
 def json_response(answer: BaseModel, arguments: Iterable[Any] = ()) -> Response:
     """A response with the model as JSON, and with what was set on a `Response` among the handler's arguments."""
-    response = Response(answer.model_dump_json(by_alias=True), media_type="application/json")
+    response = ModelResponse(answer)
     for argument in arguments:
         if isinstance(argument, Response):
             response.headers.raw.extend(argument.headers.raw)

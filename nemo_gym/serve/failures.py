@@ -31,6 +31,8 @@ class FailureMiddleware:
     not a failure and passes through. `redact` takes secrets out of the text.
     """
 
+    LETS_BODIES_PASS = True
+
     def __init__(self, app: ASGIApp, server_name: str = "", redact: Callable[[str], str] = mask_text) -> None:
         self.app = app
         self.server_name = server_name

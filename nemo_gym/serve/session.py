@@ -130,6 +130,8 @@ def cookie_values(scope: Scope, name: str) -> list[str]:
 class SessionMiddleware:
     """Give every request its session according to the policy. `key` names the cookie."""
 
+    LETS_BODIES_PASS = True
+
     def __init__(
         self, app: ASGIApp, key: str, policy: SessionPolicy = "per-session", secret: str | None = None
     ) -> None:

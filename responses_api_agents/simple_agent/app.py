@@ -28,7 +28,13 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseFunctionToolCall,
     accumulate_response_usage,
 )
-from nemo_gym.server_utils import ModelServerRef, ResourcesServerRef, get_response_json, raise_for_status
+from nemo_gym.server_utils import (
+    ModelServerRef,
+    ResourcesServerRef,
+    get_response_json,
+    get_response_model,
+    raise_for_status,
+)
 
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 SILENT_TURNS = 2
@@ -119,7 +125,11 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         if self.config.skip_verification:
             reward = self.config.skip_verification_reward
             return SimpleAgentVerifyResponse.model_validate({**row, "reward": reward, "verification_skipped": True})
-        return SimpleAgentVerifyResponse.model_validate(await self._post(environment, "/verify", row, session))
+        reply = await self._reply(environment, "/verify", row, session)
+        verdict = getattr(reply, "model", None)  # in one process the verdict comes as it was made
+        if not isinstance(verdict, BaseVerifyResponse):
+            verdict = await get_response_json(reply)
+        return SimpleAgentVerifyResponse.model_validate(dict(verdict))
 
     async def responses(
         self, request: Request, response: Response, body: NeMoGymResponseCreateParamsNonStreaming = Body()
@@ -145,9 +155,8 @@ class SimpleAgent(SimpleResponsesAPIAgent):
 
         for turn in count(1):
             body = params.model_copy(update={"input": [*asked, *said]})
-            response = NeMoGymResponse.model_validate(
-                await self._post(self.config.model_server.name, model_path, body, session)
-            )
+            reply = await self._reply(self.config.model_server.name, model_path, body, session)
+            response = await get_response_model(reply, NeMoGymResponse)
             said += response.output
             usage = accumulate_response_usage(usage, response.usage)
             for watcher in watchers:
@@ -202,13 +211,16 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             text = (await reply.read()).decode(errors="replace")
         return NeMoGymFunctionCallOutput(type="function_call_output", call_id=call.call_id, output=text)
 
-    async def _post(self, server: str, path: str, body: Any, session: Session) -> Mapping[str, Any]:
+    async def _reply(self, server: str, path: str, body: Any, session: Session) -> Any:
         reply = await self.server_client.post(
             server_name=server, url_path=path, json=body, cookies=session.cookies.copy()
         )
         await raise_for_status(reply)
         session.remember(reply)
-        payload: Mapping[str, Any] = await get_response_json(reply)
+        return reply
+
+    async def _post(self, server: str, path: str, body: Any, session: Session) -> Mapping[str, Any]:
+        payload: Mapping[str, Any] = await get_response_json(await self._reply(server, path, body, session))
         return payload
 
     async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:
