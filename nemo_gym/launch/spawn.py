@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nemo_gym.errors import GymError
+from nemo_gym.launch.groups import signal_group
 
 Exited = Callable[[int, int], None]
 """Called with a process id and its exit status (negative: the signal that ended it)."""
@@ -154,22 +155,15 @@ class ExecSpawner:
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         status = await process.wait()
-        _signal_group(process.pid, signal.SIGKILL)
+        signal_group(process.pid, signal.SIGKILL)
         self._processes.pop(process.pid, None)
         self._exited(process.pid, status)
 
     def signal(self, pid: int, number: int) -> None:
         if pid in self._processes:
-            _signal_group(pid, number)
+            signal_group(pid, number)
 
     async def close(self) -> None:
         for pid in self._processes:
-            _signal_group(pid, signal.SIGKILL)
+            signal_group(pid, signal.SIGKILL)
         await asyncio.gather(*self._watching)
-
-
-def _signal_group(pid: int, number: int) -> None:
-    try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return

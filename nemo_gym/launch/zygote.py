@@ -5,7 +5,6 @@ message boundaries; what a child may inherit (listening sockets) is already open
 supervisor ended, however it ended — every child's process group is killed and the zygote leaves.
 """
 
-import ctypes
 import gc
 import importlib
 import json
@@ -17,8 +16,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from nemo_gym.launch.groups import signal_group
+from nemo_gym.serve.run import end_with_parent
+
 MOST_BYTES = 64 * 1024
-PR_SET_PDEATHSIG = 1
 
 PRELOADED = (
     "nemo_gym.base_resources_server",
@@ -34,12 +35,6 @@ PRELOADED = (
 """What nearly every server loads: once here, and shared by all that are forked."""
 
 Target = Callable[[dict[str, Any], int], None]
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends (Linux only; elsewhere the control socket serves)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Zygote:
@@ -85,7 +80,7 @@ class Zygote:
         if request["op"] == "spawn":
             self._spawn(request, fds)
         elif request["pid"] in self._children:
-            _signal_group(request["pid"], request["signal"])
+            signal_group(request["pid"], request["signal"])
         return True
 
     def _spawn(self, request: dict[str, Any], fds: list[int]) -> None:
@@ -102,7 +97,7 @@ class Zygote:
         status = 1
         try:
             os.setpgid(0, 0)
-            die_with_parent()
+            end_with_parent(signal.SIGKILL)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
@@ -135,20 +130,13 @@ class Zygote:
             if pid == 0:
                 break
             self._children.discard(pid)
-            _signal_group(pid, signal.SIGKILL)  # what the server itself had started ends with it
+            signal_group(pid, signal.SIGKILL)  # what the server itself had started ends with it
             self._tell({"event": "exited", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
         return True
 
     def _kill_all(self) -> None:
         for pid in self._children:
-            _signal_group(pid, signal.SIGKILL)
-
-
-def _signal_group(pid: int, number: int) -> None:
-    try:
-        os.killpg(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
+            signal_group(pid, signal.SIGKILL)
 
 
 def main(control_fd: int, boot_fd: int) -> None:
