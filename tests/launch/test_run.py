@@ -220,6 +220,25 @@ async def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> No
                 pass
 
 
+def proc(pid: int, name: str) -> bytes:
+    return Path(f"/proc/{pid}/{name}").read_bytes()
+
+
+async def test_no_secret_shows_in_a_process_list(tmp_path: Path) -> None:
+    """Anybody on the machine may read command lines, and the owner's other programs the environment."""
+    write_folder(tmp_path, "counter", COUNTER.format(hosting=""))
+    config = config_for(c="counter")
+    config.c.resources_servers.counter.api_key = "sk-never-shown"
+
+    async with Run(config, [tmp_path]) as run:
+        pids = [os.getpid(), run.server_instances()[0]["pid"]]
+        parents = [int(proc(pids[1], "stat").rsplit(b")", 1)[1].split()[1])]
+        shown = [proc(pid, name) for pid in pids + parents for name in ("cmdline", "environ")]
+
+    assert parents[0] != pids[0]
+    assert not [text for text in shown if b"sk-never-shown" in text]
+
+
 async def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
     """`kill -9` of the command must not leave servers holding ports."""
     write_folder(tmp_path, "counter", COUNTER.format(hosting=""))
