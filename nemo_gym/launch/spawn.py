@@ -15,6 +15,9 @@ from typing import Any, Protocol
 from nemo_gym.errors import GymError
 from nemo_gym.launch.groups import signal_group
 
+ZYGOTE_SECONDS = 60.0
+"""How long the preloaded process may take over anything: imports, a fork, its own end. Each takes a second or less."""
+
 Exited = Callable[[int, int], None]
 """Called with a process id and its exit status (negative: the signal that ended it)."""
 
@@ -35,6 +38,15 @@ def boot_file(boot: Mapping[str, Any]) -> int:
         unnamed.write(json.dumps(boot).encode())
         unnamed.seek(0)
         return os.dup(unnamed.fileno())
+
+
+async def _in_time(waiting: "asyncio.Future[Any]", problem: str) -> Any:
+    """What the zygote answers, or an error when it stays silent."""
+    try:
+        async with asyncio.timeout(ZYGOTE_SECONDS):
+            return await waiting
+    except TimeoutError:
+        raise GymError(f"the process that starts servers {problem} in {ZYGOTE_SECONDS:g} s", where="launch") from None
 
 
 class ZygoteSpawner:
@@ -66,7 +78,7 @@ class ZygoteSpawner:
         ours.setblocking(False)
         self._control, self._up = ours, loop.create_future()
         loop.add_reader(ours, self._hear)
-        await self._up
+        await _in_time(self._up, "did not come up")
 
     def _hear(self) -> None:
         assert self._control is not None
@@ -83,7 +95,9 @@ class ZygoteSpawner:
         if event["event"] == "up" and self._up is not None and not self._up.done():
             self._up.set_result(None)
         elif event["event"] == "spawned":
-            self._waiting.pop(event["id"]).set_result(event["pid"])
+            waiting = self._waiting.pop(event["id"], None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(event["pid"])
         elif event["event"] == "exited":
             self._exited(event["pid"], event["status"])
 
@@ -102,7 +116,7 @@ class ZygoteSpawner:
         waiting = asyncio.get_running_loop().create_future()
         self._waiting[request["id"]] = waiting
         socket.send_fds(self._control, [json.dumps({**request, "op": "spawn"}).encode()], [output, ready])
-        return int(await waiting)
+        return int(await _in_time(waiting, f"did not start {request['id']}"))
 
     def signal(self, pid: int, number: int) -> None:
         if self._control is not None:
@@ -115,7 +129,11 @@ class ZygoteSpawner:
             self._control.close()
             self._control = None
         if self._process is not None:
-            await asyncio.to_thread(self._process.wait)
+            try:
+                await asyncio.to_thread(self._process.wait, ZYGOTE_SECONDS)
+            except subprocess.TimeoutExpired:  # it leaves at once when its socket closes; a stopped one cannot
+                self._process.kill()
+                await asyncio.to_thread(self._process.wait)
             self._process = None
 
 
