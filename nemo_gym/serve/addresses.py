@@ -1,5 +1,6 @@
 """Where the server instances of a configuration are, looked up once instead of at every call."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -7,6 +8,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ValidationError
 
+from nemo_gym.config.check import check_server_block
 from nemo_gym.errors import ConfigError, ServerRefNotFoundError
 from nemo_gym.keys import ROLLOUT_PATH_PREFIX, SERVER_TYPES
 from nemo_gym.serve.correlation import (
@@ -15,6 +17,8 @@ from nemo_gym.serve.correlation import (
     maybe_rollout_id_from_run_body,
     rollout_path_prefix,
 )
+
+logger = logging.getLogger("nemo_gym.serve")
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -117,6 +121,9 @@ def checked(declared: type[Model], values: Mapping[str, Any], where: str) -> Mod
     Raises:
         ConfigError: they do not fit; the message names the fields, never their values, which may be secret.
     """
+    for problem in check_server_block(where, values, declared):
+        if problem.is_warning:
+            logger.warning("%s: %s", where, problem)
     try:
         return declared.model_validate(values)
     except ValidationError as error:

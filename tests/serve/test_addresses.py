@@ -98,3 +98,15 @@ def test_a_config_that_does_not_fit_names_the_fields_and_no_value():
     assert "port" in str(caught.value) and "api_key" in str(caught.value)
     assert "sk-secret-1" not in str(caught.value)
     assert checked(Config, {"port": 1, "api_key": 2}, where="sums").port == 1
+
+
+def test_a_misspelt_key_is_told_when_the_server_loads_its_block(caplog: pytest.LogCaptureFixture) -> None:
+    """A server with a process of its own is not imported by `gym env validate`; this is where its typos show."""
+
+    class Config(BaseModel):
+        tolerance: float = 1.0
+
+    with caplog.at_level("WARNING", "nemo_gym.serve"):
+        checked(Config, {"tolerence": 2.0}, where="sums")
+
+    assert "sums: 'tolerence' is not a field of Config — did you mean 'tolerance'?" in caplog.text
