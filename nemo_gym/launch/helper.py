@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -125,6 +126,10 @@ def log_line(name: str, line: str) -> None:
 class _LateThreads(ThreadPoolExecutor):
     """A thread for every piece of work, also while the interpreter ends: `atexit` comes after the usual pools close."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._working: set[threading.Thread] = set()
+
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
 
@@ -134,5 +139,15 @@ class _LateThreads(ThreadPoolExecutor):
             except BaseException as error:  # the boundary of a thread: whoever awaits the future gets it
                 future.set_exception(error)
 
-        threading.Thread(target=work, name="nemo-gym-run-work", daemon=True).start()
+        self._working = {thread for thread in self._working if thread.is_alive()}
+        thread = threading.Thread(target=work, name="nemo-gym-run-work", daemon=True)
+        thread.start()
+        self._working.add(thread)
         return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for the threads too: their work is told a moment before they have ended."""
+        until = time.monotonic() + LONGEST_STOP
+        for thread in self._working if wait else ():
+            thread.join(max(until - time.monotonic(), 0.0))
+        super().shutdown(wait, cancel_futures=cancel_futures)

@@ -279,6 +279,7 @@ class _LoopThread:
         thread, self._thread = self._thread, None
         if loop is None or thread is None:
             return
+        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
