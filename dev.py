@@ -139,7 +139,13 @@ def lock() -> int:
     uv = environment(".venv", ["dev"]).parent / "uv"
     compiled = [uv, "pip", "compile", "-q", "--universal", "--python-version", OLDEST, "--generate-hashes"]
     plain = ["--no-header", "--no-emit-index-url", "--no-annotate", "--upgrade"]
-    for name, extras in {"run": ["embedded"], "dev": ["dev"], "peers": ["dev", "peers"]}.items():
+    locks = {
+        "run": ["embedded"],
+        "dev": ["dev", "data", "math"],
+        "peers": ["dev", "peers"],
+        "publish": ["dev", "data", "hub", "gitlab", "mlflow", "wandb", "publish"],
+    }
+    for name, extras in locks.items():
         chosen = [part for extra in extras for part in ("--extra", extra)]
         run(*compiled, *plain, *chosen, "pyproject.toml", "-o", LOCKS / f"{name}.txt")
     run(*compiled, *plain, LOCKS / "tools.in", "-o", LOCKS / "tools.txt")
