@@ -16,7 +16,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 LOCKS = ROOT / "requirements"
-SOURCES = ["nemo_gym", "tests", "perf", "dev.py", "resources_servers", "responses_api_agents", "responses_api_models"]
+SOURCES = [
+    "nemo_gym",
+    "tests",
+    "perf",
+    "chaos",
+    "dev.py",
+    "resources_servers",
+    "responses_api_agents",
+    "responses_api_models",
+]
 OLDEST, NEWEST = "3.11", "3.13"
 
 
@@ -136,6 +145,16 @@ def perf() -> int:
     return run(environment(".venv", ["dev"]), "-m", "perf", "--short", check=False)
 
 
+def chaos() -> int:
+    """Kill, stop and starve 200 evaluations, and check that nothing is lost, doubled or falsely scored."""
+    return run(environment(".venv", ["dev"]), "-m", "chaos", check=False)
+
+
+def chaos_short() -> int:
+    """The part of `chaos` that CI has time for."""
+    return run(environment(".venv", ["dev"]), "-m", "chaos", "--short", check=False)
+
+
 def lock() -> int:
     """Resolve the locks anew: hash-checked, for every Python we promise, naming no host."""
     uv = environment(".venv", ["dev"]).parent / "uv"
@@ -156,7 +175,7 @@ def lock() -> int:
 
 def check() -> int:
     """All of the above that CI asks for, in its order."""
-    for step in (lint, types, test, test_newest, docs, perf):
+    for step in (lint, types, test, test_newest, docs, chaos_short, perf):
         say(step.__name__)
         status = step()
         if status:
@@ -184,6 +203,8 @@ COMMANDS = {
     "test-newest": test_newest,
     "docs": docs,
     "perf": perf,
+    "chaos": chaos,
+    "chaos-short": chaos_short,
     "lock": lock,
     "check": check,
 }

@@ -1,0 +1,1 @@
+"""Break running evaluations on purpose and check that nothing is lost, doubled or falsely scored."""
