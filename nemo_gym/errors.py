@@ -23,6 +23,7 @@ Anything that is not a `GymError` is a bug and keeps its traceback. A class keep
 callers already catch, survives pickling, and never holds a configuration value that could be a secret.
 """
 
+import re
 from typing import ClassVar
 
 
@@ -30,6 +31,12 @@ class GymError(Exception):
     """A failure we can explain: what went wrong, where, and what to do next."""
 
     exit_status: ClassVar[int] = 1
+    code: ClassVar[str] = "gym-error"
+    """The class's name as people type it: `gym explain config-path-not-found`."""
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        cls.code = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__.removesuffix("Error")).lower()
 
     def __init__(self, problem: str, *, where: str | None = None, fix: str | None = None) -> None:
         super().__init__(problem)

@@ -18,6 +18,16 @@ from nemo_gym.cli import output
 from nemo_gym.errors import GymError
 
 GROUPS: dict[str, tuple[str, dict[str, str]]] = {
+    "list": (
+        "what there is to run",
+        {
+            "benchmarks": "nemo_gym.cli.list_benchmarks",
+            "environments": "nemo_gym.cli.list_environments",
+            "agents": "nemo_gym.cli.list_agents",
+            "models": "nemo_gym.cli.list_models",
+            "resources-servers": "nemo_gym.cli.list_resources_servers",
+        },
+    ),
     "env": (
         "run, inspect and check environments",
         {
@@ -31,9 +41,30 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "prefetch": "nemo_gym.cli.env_prefetch",
         },
     ),
-    "eval": ("evaluate a model", {"run": "nemo_gym.cli.eval_run"}),
+    "eval": (
+        "evaluate a model",
+        {
+            "prepare": "nemo_gym.cli.eval_prepare",
+            "run": "nemo_gym.cli.eval_run",
+            "aggregate": "nemo_gym.cli.eval_aggregate",
+            "profile": "nemo_gym.cli.eval_profile",
+            "reverify": "nemo_gym.cli.eval_reverify",
+        },
+    ),
+    "dev": (
+        "work on NeMo Gym itself",
+        {"test": "nemo_gym.cli.dev_test", "reinstall": "nemo_gym.cli.dev_reinstall"},
+    ),
 }
 """Group -> (what it is for, command -> module). A command module has a docstring, `add_arguments` and `run`."""
+
+ALONE = {
+    "search": "nemo_gym.cli.search",
+    "doctor": "nemo_gym.cli.doctor",
+    "explain": "nemo_gym.cli.explain",
+    "completion": "nemo_gym.cli.completion",
+}
+"""Commands that belong to no group -> module."""
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
@@ -55,26 +86,33 @@ def build_parser(words: Sequence[str]) -> tuple[Parser, ModuleType | None]:
     """The parser, with the one command's arguments that `words` ask for; other commands are not even imported."""
     parser = Parser(prog="gym", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="store_true", help="print the version and what this installation stands on")
-    groups = parser.add_subparsers(dest="group", metavar="GROUP", parser_class=Parser)
-    chosen: ModuleType | None = None
+    parser.add_argument("--json", action="store_true", dest="version_json", help="with --version: as JSON")
+    parser.add_argument("-v", "--verbose", action="store_true", dest="verbose_first", help="say more")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    groups = parser.add_subparsers(dest="group", metavar="COMMAND", parser_class=Parser)
     plain = [word for word in words if not word.startswith("-")]
+    chosen: ModuleType | None = None
     for group, (purpose, commands) in GROUPS.items():
         sub = groups.add_parser(group, help=purpose, description=purpose)
         leaves = sub.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
         for name, path in commands.items():
-            if plain[:2] == [group, name]:
-                chosen = importlib.import_module(path)
-                text = (chosen.__doc__ or "").strip()
-                leaf = leaves.add_parser(
-                    name,
-                    help=text.splitlines()[0],
-                    description=text,
-                    formatter_class=argparse.RawDescriptionHelpFormatter,
-                )
-                chosen.add_arguments(leaf)
-            else:
-                leaves.add_parser(name, help=_first_line(path))
+            chosen = _add_command(leaves, name, path, asked=plain[:2] == [group, name]) or chosen
+    for name, path in ALONE.items():
+        chosen = _add_command(groups, name, path, asked=plain[:1] == [name]) or chosen
     return parser, chosen
+
+
+def _add_command(leaves: Any, name: str, path: str, *, asked: bool) -> ModuleType | None:
+    """A command's parser: whole, with its module, if it is the one asked for, else only its line in the help."""
+    if not asked:
+        leaves.add_parser(name, help=_first_line(path))
+        return None
+    module = importlib.import_module(path)
+    text = (module.__doc__ or "").strip()
+    formatter = argparse.RawDescriptionHelpFormatter
+    leaf = leaves.add_parser(name, help=text.splitlines()[0], description=text, formatter_class=formatter)
+    module.add_arguments(leaf)
+    return module
 
 
 def _first_line(path: str) -> str:
@@ -88,7 +126,9 @@ def _first_line(path: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in given or bool(os.environ.get("NEMO_GYM_DEBUG"))
+    words = [word for word in given if word != "--debug"]  # may stand anywhere
     _check_words(words)
     parser, command = build_parser(words)
     args, rest = parser.parse_known_args(words)
@@ -96,21 +136,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{_nearest_flag(parser, args, unknown[0])}")
     if args.version:
-        importlib.import_module("nemo_gym.cli.version").show()
+        importlib.import_module("nemo_gym.cli.version").show(as_json=args.version_json)
         return 0
     if command is None:
         _help_for(parser, args)
         return 1
+    args.verbose = args.verbose_first or getattr(args, "verbose", False)
     try:
         return int(command.run(args, rest))
     except GymError as error:
-        if os.environ.get("NEMO_GYM_DEBUG"):
+        if debug:
             raise
         output.error(str(error))
+        output.pointer(error)
         return error.exit_status
     except KeyboardInterrupt:
         output.talk("interrupted")
         return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _check_words(words: Sequence[str]) -> None:
@@ -118,12 +163,12 @@ def _check_words(words: Sequence[str]) -> None:
     plain = [word for word in words if not word.startswith("-")]
     if not plain:
         return
-    levels = [("group", list(GROUPS)), ("command", list(GROUPS.get(plain[0], ("", {}))[1]))]
-    for word, (kind, known) in zip(plain[:2], levels, strict=False):
+    levels = [[*GROUPS, *ALONE], list(GROUPS.get(plain[0], ("", {}))[1])]
+    for depth, (word, known) in enumerate(zip(plain[:2], levels, strict=False)):
         if known and word not in known and "=" not in word:
             close = get_close_matches(word, known, n=1)
             hint = f" Did you mean `{close[0]}`?" if close else f" There are: {', '.join(known)}."
-            output.error(f"`{word}` is not a {kind} of gym.{hint}")
+            output.error(f"`{word}` is not a command of {' '.join(['gym', *plain[:depth]])}.{hint}")
             raise SystemExit(USAGE_ERROR)
         if "=" in word:
             return

@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 
+from nemo_gym.errors import GymError
+
 
 def data(text: str) -> None:
     """What was asked for."""
@@ -27,6 +29,12 @@ def talk(text: str) -> None:
 def error(text: str) -> None:
     """What went wrong."""
     talk(f"Error: {text}")
+
+
+def pointer(error: GymError) -> None:
+    """Where more is written about an error; only for people, so only on a terminal."""
+    if sys.stderr.isatty():
+        talk(f"  more: gym explain {error.code}")
 
 
 def table(rows: Sequence[Sequence[str]]) -> None:

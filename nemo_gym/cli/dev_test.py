@@ -1,0 +1,26 @@
+"""Run the tests of NeMo Gym itself, with coverage.
+
+Words that are not ours go to pytest: `gym dev test tests/config`.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from nemo_gym import PARENT_DIR
+from nemo_gym.cli import output
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", metavar="WORD", help="passed on to pytest")
+
+
+def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    if not (PARENT_DIR / "tests").is_dir():
+        output.error(
+            f"there are no tests in {PARENT_DIR}: this needs a clone of the repository, not an installed package"
+        )
+        return 1
+    command = [sys.executable, "-m", "pytest", "--cov=.", "--durations=10", *args.words, *rest]
+    return subprocess.run(command, cwd=PARENT_DIR, check=False).returncode

@@ -1,0 +1,226 @@
+"""One door: every command answers for help, misspelt words get the nearest, and old names still work."""
+
+import importlib
+import json
+import pkgutil
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import nemo_gym
+from nemo_gym import PARENT_DIR
+from nemo_gym.cli import legacy
+from nemo_gym.cli.complete import candidates
+from nemo_gym.cli.explain import explanations
+from nemo_gym.cli.main import ALONE, GROUPS, main
+from nemo_gym.errors import GymError
+from nemo_gym.rollouts.outcome import FailureKind
+
+COMMANDS = [(group, name) for group, (_, commands) in GROUPS.items() for name in commands] + [(name,) for name in ALONE]
+
+
+def ended(*words: str) -> int:
+    """The exit status of a command, however it ends."""
+    try:
+        return main(words)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_explains_itself(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(*words, "--help") == 0
+
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: gym {' '.join(words)}")
+
+
+@pytest.mark.parametrize("words", [(), ("env",), ("list",)], ids=str)
+def test_without_a_command_there_is_help(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """The first thing a newcomer types."""
+    assert ended(*words) == 1
+
+    assert "COMMAND" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("serach", "x"), "Did you mean `search`?"),
+        (("list", "benchmark"), "Did you mean `benchmarks`?"),
+        (("list", "environments", "--domian", "math"), "Did you mean `--domain`?"),
+        (("list", "environments", "--kind", "thing"), "invalid choice"),
+    ],
+)
+def test_a_misspelt_word_is_a_usage_error_that_names_the_nearest(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended(*words) == 2
+
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert shown.out == ""
+
+
+def test_version_as_json_has_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("--version", "--json") == 0
+
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["nemo_gym"] == nemo_gym.__version__
+    assert facts["dependencies"].keys() >= {"openai", "ray"}
+    assert facts["system"].keys() == {"os", "platform", "architecture", "processor", "cpus", "memory_gb"}
+
+
+def test_debug_shows_where_an_error_came_from() -> None:
+    with pytest.raises(GymError):
+        main(["list", "agents", "nobody", "--debug"])
+
+
+@pytest.mark.parametrize("what", ["benchmarks", "environments", "agents", "models", "resources-servers"])
+def test_every_list_has_rows_for_programs(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("list", what, "--json") == 0
+
+    rows = json.loads(capsys.readouterr().out)
+    assert isinstance(rows, list)
+    assert all({"name", "description"} <= row.keys() for row in rows)
+
+
+def test_one_environment_is_shown_with_a_command_that_runs_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("list", "environments", "arithmetic", "--json") == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["usage_example"] == "gym eval run --environment arithmetic --model-type embedded_model"
+    assert found["details"]["agent"] == "arithmetic_simple_agent"
+
+
+def test_a_name_nobody_has_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("list", "environments", "arithmetik") == 1
+
+    assert "gym list environments arithmetic" in capsys.readouterr().err
+
+
+def test_a_filter_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """An environment that says nothing about its modality may still be the one that was wanted."""
+    assert ended("list", "environments", "--modality", "text", "--json") == 0
+
+    assert "say nothing about modality" in capsys.readouterr().err
+
+
+def test_search_finds_by_what_things_are_about(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("search", "summs", "--json") == 0
+    assert "arithmetic" in [row["name"] for row in json.loads(capsys.readouterr().out)]
+
+    assert ended("search", "models", "smol", "--json") == 0
+    assert "embedded_model" in [row["name"] for row in json.loads(capsys.readouterr().out)]
+
+
+def test_folders_of_ones_own_are_searched_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "environments" / "mine").mkdir(parents=True)
+    (tmp_path / "environments" / "mine" / "config.yaml").write_text("# Mine alone\n{}\n")
+
+    assert ended("list", "environments", "mine", "--search-dir", str(tmp_path), "--json") == 0
+
+    assert json.loads(capsys.readouterr().out)["description"] == "Mine alone"
+
+
+def error_classes() -> set[type[GymError]]:
+    """Every kind of error the package can raise."""
+    for module in pkgutil.walk_packages(nemo_gym.__path__, "nemo_gym."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found, waiting = set(), [GymError]
+    while waiting:
+        kind = waiting.pop()
+        found.add(kind)
+        waiting += [sub for sub in kind.__subclasses__() if sub.__module__.startswith("nemo_gym.")]
+    return found
+
+
+def test_every_error_and_failure_is_explained() -> None:
+    """`gym explain` must never shrug at a code we print ourselves."""
+    codes = {kind.code for kind in error_classes()} | {str(kind) for kind in FailureKind}
+    codes |= {f"exit-status-{status}" for status in (0, 1, 2, 3, 130)}
+
+    assert codes - explanations().keys() == set()
+
+
+def test_an_explanation_of_something_unknown_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("explain", "server-dead") == 2
+
+    assert "Did you mean `server" in capsys.readouterr().err
+
+
+def test_the_doctor_finds_this_machine_fit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It shows which keys are set, and never what they are."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+
+    ended("doctor", "--json")
+
+    shown = capsys.readouterr().out
+    findings = {finding["what"]: finding for finding in json.loads(shown)}
+    assert findings["Python"]["level"] == "fine"
+    assert "OPENAI_API_KEY" in findings["Keys in the environment"]["found"]
+    assert "sk-very-secret" not in shown
+    assert all(finding["fix"] for finding in findings.values() if finding["level"] == "problem")
+
+
+@pytest.mark.parametrize(
+    ("before", "begun", "some"),
+    [
+        ([], "e", {"env", "eval", "explain"}),
+        (["eval"], "", {"run", "profile"}),
+        (["list"], "ag", {"agents"}),
+        (["list", "environments"], "--st", {"--status"}),
+        (["list", "environments", "--kind"], "", {"environment", "benchmark"}),
+        (["eval", "run", "--environment"], "ari", {"arithmetic"}),
+        (["env", "validate", "--model-type"], "emb", {"embedded_model"}),
+    ],
+)
+def test_the_shell_completes_commands_flags_and_names(before: list[str], begun: str, some: set[str]) -> None:
+    found = candidates(before, begun)
+
+    assert some <= set(found)
+    assert all(word.startswith(begun) for word in found)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_shell_has_its_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("completion", shell) == 0
+
+    assert "gym completion --words" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("prefix", ["ng_", "nemo_gym_"])
+@pytest.mark.parametrize("name", legacy.REPLACEMENTS)
+def test_every_old_command_names_its_replacement_and_runs_it(
+    prefix: str, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scripts of years past keep working; their authors learn the new name."""
+    monkeypatch.setattr(sys, "argv", [f"/somewhere/bin/{prefix}{name}", "--help"])
+
+    try:
+        status = legacy.main()
+    except SystemExit as end:
+        status = int(end.code or 0)
+
+    shown = capsys.readouterr()
+    assert status == 0
+    assert f"{prefix}{name} is now `gym {' '.join(legacy.REPLACEMENTS[name])}`" in shown.err
+    assert shown.out.startswith("usage: gym")
+
+
+def test_every_old_command_is_installed() -> None:
+    """What is not in the project's scripts cannot be typed."""
+    scripts = tomllib.loads((PARENT_DIR / "pyproject.toml").read_text())["project"]["scripts"]
+
+    assert {f"{prefix}{name}" for prefix in legacy.PREFIXES for name in legacy.REPLACEMENTS} <= scripts.keys()
+    assert all(re.fullmatch(r"nemo_gym\.cli\.(main|legacy):main", target) for target in scripts.values())
+
+
+def test_an_old_command_that_never_was_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert legacy.run("ng_nonsense", []) == 1
+
+    assert "gym --help" in capsys.readouterr().err
