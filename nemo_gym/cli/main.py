@@ -51,6 +51,18 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "reverify": "nemo_gym.cli.eval_reverify",
         },
     ),
+    "dataset": (
+        "prepare, publish and export rows",
+        {
+            "collate": "nemo_gym.cli.dataset_collate",
+            "render": "nemo_gym.cli.dataset_render",
+            "export": "nemo_gym.cli.dataset_export",
+            "upload": "nemo_gym.cli.dataset_upload",
+            "download": "nemo_gym.cli.dataset_download",
+            "migrate": "nemo_gym.cli.dataset_migrate",
+            "rm": "nemo_gym.cli.dataset_rm",
+        },
+    ),
     "dev": (
         "work on NeMo Gym itself",
         {"test": "nemo_gym.cli.dev_test", "reinstall": "nemo_gym.cli.dev_reinstall"},
@@ -59,6 +71,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
 """Group -> (what it is for, command -> module). A command module has a docstring, `add_arguments` and `run`."""
 
 ALONE = {
+    "view": "nemo_gym.cli.view",
     "search": "nemo_gym.cli.search",
     "doctor": "nemo_gym.cli.doctor",
     "explain": "nemo_gym.cli.explain",

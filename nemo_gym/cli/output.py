@@ -26,6 +26,13 @@ def talk(text: str) -> None:
     sys.stderr.flush()
 
 
+def passing(text: str) -> None:
+    """How far it is, on a line that the next call replaces; nothing where nobody watches. Empty clears it."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+
 def error(text: str) -> None:
     """What went wrong."""
     talk(f"Error: {text}")

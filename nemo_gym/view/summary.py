@@ -1,0 +1,141 @@
+"""What the page of a run shows: scores, how rollouts ended, where the time and the tokens went."""
+
+import math
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from nemo_gym.view.index import RunIndex
+
+BINS = 20
+MOST_K = 64
+MOST_BYTES = 4_000_000
+"""Larger side files are not read for the page."""
+
+
+def summary(index: RunIndex) -> dict[str, Any]:
+    """Everything about a run that fits on one page."""
+    done, size = index.progress()
+    with index.connection() as database:
+        return {
+            "name": index.run.name,
+            "path": str(index.run.output),
+            "indexed": done,
+            "size": size,
+            "outcomes": _outcomes(database),
+            "reward": _reward(database),
+            "histogram": _histogram(database),
+            "pass_at_k": _pass_at_k(database),
+            "tokens": _totals(database),
+            "agents": [
+                row[0] for row in database.execute("SELECT DISTINCT agent FROM rollouts WHERE current LIMIT 50")
+            ],
+            "metrics": _read(index.run.metrics),
+            "identity": _read(index.run.identity),
+        }
+
+
+def compare(first: RunIndex, second: RunIndex, count: int = 200) -> dict[str, Any]:
+    """The tasks whose mean reward differs between two runs, the largest difference first."""
+    with first.connection() as database:
+        database.execute("ATTACH DATABASE ? AS other", (str(second.path),))
+        means = (
+            "SELECT task, avg(reward) AS mean, count(*) AS n FROM {} WHERE current AND reward IS NOT NULL GROUP BY task"
+        )
+        joined = (
+            f"SELECT a.task, a.mean, b.mean, a.n, b.n FROM ({means.format('main.rollouts')}) a"
+            f" JOIN ({means.format('other.rollouts')}) b USING (task)"
+        )
+        pairs = database.execute(joined).fetchall()
+    differing = sorted((pair for pair in pairs if pair[1] != pair[2]), key=lambda pair: -abs(pair[2] - pair[1]))
+    return {
+        "tasks": len(pairs),
+        "better": sum(pair[2] > pair[1] for pair in pairs),
+        "worse": sum(pair[2] < pair[1] for pair in pairs),
+        "mean_difference": sum(pair[2] - pair[1] for pair in pairs) / len(pairs) if pairs else None,
+        "half_width_95": _paired_half_width([pair[2] - pair[1] for pair in pairs]),
+        "rows": [
+            {"task": task, "first": one, "second": two, "first_n": n, "second_n": m}
+            for task, one, two, n, m in differing[:count]
+        ],
+    }
+
+
+def _outcomes(database: sqlite3.Connection) -> list[dict[str, Any]]:
+    asked = "SELECT outcome, kind, count(*) FROM rollouts WHERE current GROUP BY 1, 2 ORDER BY 3 DESC"
+    return [{"outcome": outcome, "kind": kind, "count": n} for outcome, kind, n in database.execute(asked)]
+
+
+def _reward(database: sqlite3.Connection) -> dict[str, Any]:
+    """The mean, with its interval clustered by task: repeats of one task are not independent."""
+    groups = database.execute(
+        "SELECT sum(reward), count(*) FROM rollouts WHERE current AND reward IS NOT NULL GROUP BY task"
+    ).fetchall()
+    n = sum(count for _, count in groups)
+    if not n:
+        return {"n": 0, "tasks": 0, "mean": None, "half_width_95": None}
+    mean = sum(total for total, _ in groups) / n
+    spread = None
+    if len(groups) > 1:
+        residuals = sum((total - count * mean) ** 2 for total, count in groups)
+        spread = 1.96 * math.sqrt(residuals * len(groups) / (len(groups) - 1)) / n
+    return {"n": n, "tasks": len(groups), "mean": mean, "half_width_95": spread}
+
+
+def _histogram(database: sqlite3.Connection) -> dict[str, Any]:
+    low, high = database.execute("SELECT min(reward), max(reward) FROM rollouts WHERE current").fetchone()
+    if low is None:
+        return {"low": 0.0, "high": 1.0, "counts": []}
+    low, high = min(low, 0.0), max(high, 1.0)
+    asked = (
+        "SELECT min(cast((reward - ?) / ? * ? AS INTEGER), ?), count(*) FROM rollouts"
+        " WHERE current AND reward IS NOT NULL GROUP BY 1"
+    )
+    counts = [0] * BINS
+    for place, count in database.execute(asked, (low, high - low, BINS, BINS - 1)):
+        counts[place] += count
+    return {"low": low, "high": high, "counts": counts}
+
+
+def _pass_at_k(database: sqlite3.Connection) -> list[dict[str, float]]:
+    """The chance that at least one of k rollouts of a task is solved (reward 1 or more), averaged over tasks."""
+    tasks = database.execute(
+        "SELECT n, solved, count(*) FROM (SELECT count(*) AS n, sum(reward >= 1) AS solved FROM rollouts"
+        " WHERE current AND reward IS NOT NULL GROUP BY task) GROUP BY 1, 2"
+    ).fetchall()
+    if not tasks:
+        return []
+    found = []
+    for k in range(1, min(max(n for n, _, _ in tasks), MOST_K) + 1):
+        usable = [(n, solved, weight) for n, solved, weight in tasks if n >= k]
+        total = sum(weight for _, _, weight in usable)
+        chance = sum(weight * (1 - math.comb(n - solved, k) / math.comb(n, k)) for n, solved, weight in usable)
+        found.append({"k": k, "chance": chance / total, "tasks": total})
+    return found
+
+
+def _totals(database: sqlite3.Connection) -> dict[str, Any]:
+    names = ("tokens_in", "tokens_out", "turns", "tool_calls", "seconds")
+    asked = ", ".join(f"sum({name}), avg({name}), max({name})" for name in names)
+    values = database.execute(f"SELECT {asked} FROM rollouts WHERE current").fetchone()
+    return {
+        name: {"sum": values[place * 3], "mean": values[place * 3 + 1], "max": values[place * 3 + 2]}
+        for place, name in enumerate(names)
+    }
+
+
+def _paired_half_width(differences: list[float]) -> float | None:
+    n = len(differences)
+    if n < 2:
+        return None
+    mean = sum(differences) / n
+    return 1.96 * math.sqrt(sum((value - mean) ** 2 for value in differences) / (n - 1) / n)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return orjson.loads(path.read_bytes()) if path.stat().st_size <= MOST_BYTES else None
+    except (OSError, orjson.JSONDecodeError):
+        return None

@@ -1,0 +1,231 @@
+"""The viewer in a real browser: opened, filtered, read, followed and exported, also with hostile rollouts in it."""
+
+import asyncio
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (python3 dev.py test sets it up)")
+
+import uvicorn  # noqa: E402
+
+from nemo_gym.launch.ports import listen  # noqa: E402
+from nemo_gym.view.export import export  # noqa: E402
+from nemo_gym.view.index import RunIndex  # noqa: E402
+from nemo_gym.view.runs import RunFiles  # noqa: E402
+from nemo_gym.view.server import view_app  # noqa: E402
+from tests.view.records import append, failure, record, write  # noqa: E402
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium (apt install chromium-headless-shell)")
+
+SCREENSHOTS = os.environ.get("GYM_SCREENSHOT_DIR")
+HOSTILE = [
+    "<script>window.hacked = 1</script>",
+    '<img src=x onerror="window.hacked = 1">',
+    "</pre></article><svg onload=window.hacked=1>",
+    "[click](javascript:window.hacked=1)",
+    "\u202egnp.exe",
+    "\x1b[31mred\x1b[0m",
+    "'; DROP TABLE rollouts; --",
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page whose every complaint fails the test, but for the one about a filter with a mistake (status 400)."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "console",
+        lambda said: complaints.append(said.text) if said.type == "error" and "400" not in said.text else None,
+    )
+    yield page
+    context.close()
+    assert complaints == []
+
+
+@contextmanager
+def served(*indexes: RunIndex) -> Iterator[str]:
+    with listen("view", "127.0.0.1", 0) as listener:
+        server = uvicorn.Server(uvicorn.Config(view_app(indexes), log_level="error", lifespan="on"))
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            thread.join(20)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., RunIndex]:
+    def make(*records: Any, failures: tuple[Any, ...] = (), name: str = "run") -> RunIndex:
+        output = write(tmp_path / name / "rollouts.jsonl", *records)
+        write(tmp_path / name / "rollouts_failures.jsonl", *failures)
+        index = RunIndex(RunFiles(output), tmp_path / f"{name}.sqlite")
+        index.build()
+        return index
+
+    return make
+
+
+def twenty(make: Callable[..., RunIndex], name: str = "run", solved: int = 3) -> RunIndex:
+    scored = [record(task, repeat, float(task % solved != 0)) for task in range(10) for repeat in range(2)]
+    return make(*scored[:-1], failures=(failure(9, 1),), name=name)
+
+
+def keep(page: Any, name: str) -> None:
+    """Leave a picture where CI collects them."""
+    if SCREENSHOTS:
+        page.screenshot(path=str(Path(SCREENSHOTS) / f"{name}.png"), full_page=True)
+
+
+def test_why_did_these_fail_is_answered_in_a_few_clicks(page: Any, make: Callable[..., RunIndex]) -> None:
+    """Overview, the failures, one of them, what was said."""
+    with served(twenty(make)) as url:
+        page.goto(url)
+        page.get_by_text("Mean reward").wait_for()
+        keep(page, "overview")
+        row = page.locator("tr", has_text="timeout")
+        row.get_by_role("link", name="look").click()
+        page.locator("#range", has_text="1–1 of 1").first.wait_for()
+        page.locator("tbody tr").first.click()
+        page.get_by_text("policy_model: too slow").wait_for()
+
+        assert "failed: timeout" in page.locator("h1").inner_text()
+
+
+def test_filter_sort_and_read_with_the_keyboard(page: Any, make: Callable[..., RunIndex]) -> None:
+    with served(twenty(make)) as url:
+        page.goto(f"{url}#/run/0/rollouts")
+        page.fill("#where", "reward < 1")
+        page.press("#where", "Enter")
+        page.locator("#range", has_text="of 7").first.wait_for()
+        keep(page, "rollouts")
+        page.get_by_role("button", name="Task").click()
+        page.locator("th[aria-sort=descending]").wait_for()
+        page.locator("tbody tr").first.click()
+        page.locator("h1", has_text="Task 9, repeat 0").wait_for()
+        page.keyboard.press("k")
+        page.locator("h1", has_text="Task 6, repeat 1").wait_for()
+        keep(page, "rollout")
+        page.keyboard.press("r")
+        page.locator("#raw-text", has_text="_ng_task_index").wait_for()
+        page.keyboard.press("f")
+        page.locator("h1", has_text="Task 9, repeat 1").wait_for()
+        page.keyboard.press("Escape")
+        page.locator("#range", has_text="of 7").first.wait_for()
+
+
+def test_a_filter_with_a_mistake_says_so(page: Any, make: Callable[..., RunIndex]) -> None:
+    with served(twenty(make)) as url:
+        page.goto(f"{url}#/run/0/rollouts?where=rewrd<1")
+        page.get_by_role("alert").wait_for()
+
+        assert "reward" in page.get_by_role("alert").inner_text()
+        page.evaluate("location.hash = '#/run/0/rollouts'")
+        page.locator("#range").first.wait_for()
+
+
+def test_a_run_that_goes_on_is_followed_live(page: Any, make: Callable[..., RunIndex]) -> None:
+    index = twenty(make)
+    with served(index) as url:
+        page.goto(f"{url}#/run/0/rollouts")
+        page.locator("#range", has_text="of 20").first.wait_for()
+
+        append(index.run.output, record(10, 0), record(10, 1))
+
+        page.locator("#range", has_text="of 22").first.wait_for()
+
+
+def test_two_runs_are_compared(page: Any, make: Callable[..., RunIndex]) -> None:
+    with served(twenty(make, "first"), twenty(make, "second", solved=2)) as url:
+        page.goto(url)
+        page.get_by_role("link", name="second/rollouts").click()
+        page.get_by_text("Tasks that differ").wait_for()
+        keep(page, "comparison")
+
+        assert "Difference of means" in page.locator("main").inner_text()
+
+
+def test_hostile_rollouts_are_only_ever_text(page: Any, make: Callable[..., RunIndex]) -> None:
+    """Whatever a model writes, it cannot run, load, or turn the page around."""
+    hostile = [record(task, 0, said=text, extracted_answer=text) for task, text in enumerate(HOSTILE)]
+    with served(make(*hostile, failures=(failure(50, 0, message=HOSTILE[0]),))) as url:
+        for view in (
+            "#/run/0",
+            "#/run/0/rollouts",
+            "#/run/0/tasks",
+            *(f"#/run/0/rollout/{n}/0" for n in (0, 1, 2, 4, 50)),
+        ):
+            page.goto(url + view)
+            page.reload()
+            page.locator("main > *").first.wait_for()
+            assert page.evaluate("window.hacked") is None
+            assert (
+                page.evaluate("document.querySelectorAll('main script, main svg[onload], main img[onerror]').length")
+                == 0
+            )
+        page.goto(f"{url}#/run/0/rollout/4/0")
+        page.get_by_text("⟦U+202E⟧gnp.exe").first.wait_for()
+        keep(page, "hostile")
+
+
+def test_a_huge_answer_opens_at_once_and_can_be_read_on(page: Any, make: Callable[..., RunIndex]) -> None:
+    with served(make(record(0, 0, said="x" * 50_000_000))) as url:
+        page.goto(f"{url}#/run/0/rollout/0/0")
+        page.get_by_role("button", name="show more").click(timeout=30_000)
+
+        page.wait_for_function("document.querySelector('.said:last-of-type') !== null")
+        shown = page.evaluate("[...document.querySelectorAll('.said')].at(-1).textContent.length")
+        assert 20_000 <= shown <= 100_000
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_fits_phones_and_desks_by_day_and_night(
+    browser: Any, make: Callable[..., RunIndex], width: int, scheme: str
+) -> None:
+    with served(twenty(make)) as url:
+        context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
+        page = context.new_page()
+        for view in ("#/run/0", "#/run/0/rollouts", "#/run/0/rollout/0/0"):
+            page.goto(url + view)
+            page.locator("main > *").first.wait_for()
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+            keep(page, f"{view.rpartition('/')[2]}-{width}-{scheme}")
+        context.close()
+
+
+def test_a_bundle_opens_from_disk(page: Any, make: Callable[..., RunIndex], tmp_path: Path) -> None:
+    """Shared by mail, opened by somebody without Python."""
+    export([twenty(make)], tmp_path / "bundle")
+
+    page.goto((tmp_path / "bundle" / "index.html").as_uri())
+    page.get_by_text("Mean reward").wait_for()
+    page.get_by_role("link", name="Rollouts").click()
+    page.fill("#where", 'reward < 1 and "nothing" in extracted')
+    page.press("#where", "Enter")
+    page.locator("#range", has_text="of 7").first.wait_for()
+    page.locator("tbody tr").first.click()
+    page.locator("h1", has_text="Task 0, repeat 0").wait_for()
+    page.keyboard.press("j")
+    page.locator("h1", has_text="Task 0, repeat 1").wait_for()

@@ -1,0 +1,127 @@
+"""A record becomes the conversation that took place, however long and however odd."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_gym.view.conversation import LONGEST_TEXT, event_text, event_tokens, events, timings
+from nemo_gym.view.facts import facts_of
+from tests.view.records import record
+
+
+def test_a_conversation_reads_in_order() -> None:
+    total, shown = events(record())
+
+    assert total == 5
+    assert [(event["role"], event["kind"]) for event in shown] == [
+        ("user", "message"),
+        ("assistant", "reasoning"),
+        ("assistant", "tool_call"),
+        ("tool", "tool_result"),
+        ("assistant", "message"),
+    ]
+    assert [event["text"] for event in shown] == ["What is 0 + 1?", "let me think", '{\n  "a": 1\n}', "4", "It is 4."]
+    assert shown[2]["name"] == "add"
+
+
+def test_a_long_text_is_cut_and_can_be_read_on() -> None:
+    """Fifty megabytes in one answer must not end up in one page."""
+    text = "abcde" * LONGEST_TEXT
+    told = record(said=text)
+
+    shown = events(told)[1][-1]
+
+    assert (len(shown["text"]), shown["length"]) == (LONGEST_TEXT, len(text))
+    assert event_text(told, 4, LONGEST_TEXT) == text[LONGEST_TEXT : 2 * LONGEST_TEXT]
+
+
+def test_events_come_in_pages() -> None:
+    told = record()
+    told["response"]["output"] = [{"role": "assistant", "content": str(number)} for number in range(300_000)]
+
+    total, shown = events(told, start=200_001, count=50)
+
+    assert total == 300_001
+    assert [event["text"] for event in shown] == [str(number) for number in range(200_000, 200_050)]
+
+
+def test_instructions_and_plain_input_are_part_of_it() -> None:
+    told = {"responses_create_params": {"instructions": "Be brief.", "input": "Hello"}}
+
+    assert [(event["role"], event["text"]) for event in events(told)[1]] == [("system", "Be brief."), ("user", "Hello")]
+
+
+def test_only_pictures_inside_the_record_are_shown() -> None:
+    """A page that loads pictures from elsewhere tells elsewhere who is looking."""
+    inside = "data:image/png;base64,iVBORw0KGgo="
+    parts = [
+        {"type": "input_image", "image_url": url} for url in (inside, "https://elsewhere/p.png", "data:text/html,x")
+    ]
+    told = {"responses_create_params": {"input": [{"role": "user", "content": parts}]}}
+
+    assert events(told)[1][0]["images"] == [
+        inside,
+        "not shown: https://elsewhere/p.png",
+        "not shown: data:text/html,x",
+    ]
+
+
+def test_tokens_are_shown_with_their_chances() -> None:
+    told = record()
+    told["response"]["output"][-1] |= {
+        "prompt_token_ids": list(range(100)),
+        "generation_token_ids": [7, 8, 9],
+        "generation_log_probs": [-0.1, -0.2, -0.3],
+    }
+
+    assert events(told)[1][-1]["tokens"] == 3
+    found = event_tokens(told, 4)
+    assert (found["prompt_count"], found["ids"], found["log_probs"]) == (100, [7, 8, 9], [-0.1, -0.2, -0.3])
+
+
+def test_calls_that_were_timed_are_listed() -> None:
+    told = record(
+        ng_model_call_capture={"calls": [{"model_ref": {"name": "m"}, "latency_ms": 5}, {"latency_ms": None}]}
+    )
+
+    assert timings(told) == [{"name": "m", "ms": 5.0}]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+NAMES = st.sampled_from(
+    [
+        "responses_create_params",
+        "response",
+        "reward",
+        "input",
+        "output",
+        "content",
+        "usage",
+        "_ng_failure",
+        "type",
+        "role",
+    ]
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(NAMES, JSON | st.dictionaries(NAMES, JSON, max_size=3), max_size=6))
+def test_no_record_is_too_odd_to_look_at(told: dict[str, object]) -> None:
+    """Files of other tools, and of broken ones, are the ones people most need to look at."""
+    facts_of(told, 0)
+    total, shown = events(told)
+    assert total == len(shown) or total > 200
+    json.dumps(shown)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), "1", None, [1]])
+def test_what_is_no_number_is_no_reward(reward: object) -> None:
+    facts = facts_of({"reward": reward}, 0)
+
+    assert (facts.reward, facts.outcome) == (None, "failed")
