@@ -22,7 +22,7 @@ from nemo_gym.view.facts import Facts, components_of, facts_of
 from nemo_gym.view.query import COLUMNS, Condition, Value, condition, search
 from nemo_gym.view.runs import RunFiles
 
-FORMAT = 3
+FORMAT = 4
 BATCH = 4000
 HEAD_BYTES = 4096
 SCORED_FILE, FAILED_FILE = 0, 1
@@ -40,6 +40,7 @@ CREATE TABLE cells(id INTEGER PRIMARY KEY, {", ".join(_IN_CELLS)}, components TE
 CREATE VIRTUAL TABLE words USING fts5(text, content='', detail='none', tokenize='unicode61');
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT);
 CREATE INDEX by_place ON rollouts(task, rollout, current);
+CREATE INDEX by_task ON rollouts(task, reward) WHERE current;
 CREATE INDEX by_reward ON rollouts(reward, task, rollout) WHERE current;
 CREATE INDEX by_failed ON rollouts(task, rollout) WHERE file = 1 AND current;
 CREATE INDEX by_outcome ON rollouts(current, outcome, kind);
@@ -178,6 +179,20 @@ class RunIndex:
         except orjson.JSONDecodeError:
             return {BADLY_FORMED: line.decode("utf-8", errors="replace")}
         return record if isinstance(record, dict) else {BADLY_FORMED: record}
+
+    def kept(self, name: str) -> Any:
+        """What was kept under a name, or None."""
+        with self.connection() as database:
+            found = database.execute(
+                "SELECT value FROM meta WHERE name = 'kept' AND value LIKE ?", (f"{name}\n%",)
+            ).fetchone()
+        return json.loads(found[0].partition("\n")[2]) if found else None
+
+    def keep(self, name: str, value: Any) -> None:
+        """Keep one answer that took long; the next one takes its place."""
+        with self.connection() as database:
+            _note(database, "kept", f"{name}\n{json.dumps(value)}")
+            database.commit()
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:

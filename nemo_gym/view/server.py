@@ -260,11 +260,15 @@ async def static(request: Request) -> Response:
 
 
 async def _follow(indexes: Sequence[RunIndex]) -> None:
-    """Take in what the files gain, for as long as the server runs."""
+    """Take in what the files gain, for as long as the server runs, and have the summary ready when they pause."""
     while True:
-        more = [await run_in_threadpool(index.grow) for index in indexes]
-        if not any(more):
-            await asyncio.sleep(LOOK_SECONDS)
+        for index in indexes:
+            grown = False
+            while await run_in_threadpool(index.grow):
+                grown = True
+            if grown:
+                await run_in_threadpool(summaries.summary, index)
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 async def _bad_filter(_: Request, error: Exception) -> Response:

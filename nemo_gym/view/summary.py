@@ -2,11 +2,13 @@
 
 import math
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from nemo_gym.metrics.intervals import t95
 from nemo_gym.view.index import RunIndex
 
 BINS = 20
@@ -14,26 +16,40 @@ MOST_K = 64
 MOST_BYTES = 4_000_000
 """Larger side files are not read for the page."""
 
+Group = tuple[int, int, float, int]
+"""Tasks that went alike: rollouts, solved ones, sum of rewards, and how many such tasks there are."""
+
 
 def summary(index: RunIndex) -> dict[str, Any]:
-    """Everything about a run that fits on one page."""
+    """Everything about a run that fits on one page. What takes a scan of all rollouts is kept until there are more."""
     done, size = index.progress()
+    counted = index.kept(f"summary {done}")
+    if counted is None:
+        counted = _counted(index)
+        index.keep(f"summary {done}", counted)
+    return {
+        "name": index.run.name,
+        "path": str(index.run.output),
+        "indexed": done,
+        "size": size,
+        **counted,
+        "metrics": _read(index.run.metrics),
+        "identity": _read(index.run.identity),
+    }
+
+
+def _counted(index: RunIndex) -> dict[str, Any]:
     with index.connection() as database:
+        groups = database.execute(
+            "SELECT n, solved, total, count(*) FROM (SELECT count(*) AS n, sum(reward >= 1) AS solved,"
+            " sum(reward) AS total FROM rollouts WHERE current AND reward IS NOT NULL GROUP BY task) GROUP BY 1, 2, 3"
+        ).fetchall()
         return {
-            "name": index.run.name,
-            "path": str(index.run.output),
-            "indexed": done,
-            "size": size,
             "outcomes": _outcomes(database),
-            "reward": _reward(database),
+            "reward": _reward(groups),
             "histogram": _histogram(database),
-            "pass_at_k": _pass_at_k(database),
+            "pass_at_k": _pass_at_k(groups),
             "tokens": _totals(database),
-            "agents": [
-                row[0] for row in database.execute("SELECT DISTINCT agent FROM rollouts WHERE current LIMIT 50")
-            ],
-            "metrics": _read(index.run.metrics),
-            "identity": _read(index.run.identity),
         }
 
 
@@ -68,20 +84,18 @@ def _outcomes(database: sqlite3.Connection) -> list[dict[str, Any]]:
     return [{"outcome": outcome, "kind": kind, "count": n} for outcome, kind, n in database.execute(asked)]
 
 
-def _reward(database: sqlite3.Connection) -> dict[str, Any]:
+def _reward(groups: Sequence[Group]) -> dict[str, Any]:
     """The mean, with its interval clustered by task: repeats of one task are not independent."""
-    groups = database.execute(
-        "SELECT sum(reward), count(*) FROM rollouts WHERE current AND reward IS NOT NULL GROUP BY task"
-    ).fetchall()
-    n = sum(count for _, count in groups)
+    tasks = sum(weight for _, _, _, weight in groups)
+    n = sum(count * weight for count, _, _, weight in groups)
     if not n:
         return {"n": 0, "tasks": 0, "mean": None, "half_width_95": None}
-    mean = sum(total for total, _ in groups) / n
+    mean = sum(total * weight for _, _, total, weight in groups) / n
     spread = None
-    if len(groups) > 1:
-        residuals = sum((total - count * mean) ** 2 for total, count in groups)
-        spread = 1.96 * math.sqrt(residuals * len(groups) / (len(groups) - 1)) / n
-    return {"n": n, "tasks": len(groups), "mean": mean, "half_width_95": spread}
+    if tasks > 1:
+        residuals = sum(weight * (total - count * mean) ** 2 for count, _, total, weight in groups)
+        spread = t95(tasks - 1) * math.sqrt(residuals * tasks / (tasks - 1)) / n
+    return {"n": n, "tasks": tasks, "mean": mean, "half_width_95": spread}
 
 
 def _histogram(database: sqlite3.Connection) -> dict[str, Any]:
@@ -99,20 +113,14 @@ def _histogram(database: sqlite3.Connection) -> dict[str, Any]:
     return {"low": low, "high": high, "counts": counts}
 
 
-def _pass_at_k(database: sqlite3.Connection) -> list[dict[str, float]]:
+def _pass_at_k(groups: Sequence[Group]) -> list[dict[str, float]]:
     """The chance that at least one of k rollouts of a task is solved (reward 1 or more), averaged over tasks."""
-    tasks = database.execute(
-        "SELECT n, solved, count(*) FROM (SELECT count(*) AS n, sum(reward >= 1) AS solved FROM rollouts"
-        " WHERE current AND reward IS NOT NULL GROUP BY task) GROUP BY 1, 2"
-    ).fetchall()
-    if not tasks:
-        return []
     found = []
-    for k in range(1, min(max(n for n, _, _ in tasks), MOST_K) + 1):
-        usable = [(n, solved, weight) for n, solved, weight in tasks if n >= k]
-        total = sum(weight for _, _, weight in usable)
+    for k in range(1, min(max((n for n, *_ in groups), default=0), MOST_K) + 1):
+        usable = [(n, solved, weight) for n, solved, _, weight in groups if n >= k]
+        tasks = sum(weight for _, _, weight in usable)
         chance = sum(weight * (1 - math.comb(n - solved, k) / math.comb(n, k)) for n, solved, weight in usable)
-        found.append({"k": k, "chance": chance / total, "tasks": total})
+        found.append({"k": k, "chance": chance / tasks, "tasks": tasks})
     return found
 
 
@@ -131,7 +139,7 @@ def _paired_half_width(differences: list[float]) -> float | None:
     if n < 2:
         return None
     mean = sum(differences) / n
-    return 1.96 * math.sqrt(sum((value - mean) ** 2 for value in differences) / (n - 1) / n)
+    return t95(n - 1) * math.sqrt(sum((value - mean) ** 2 for value in differences) / (n - 1) / n)
 
 
 def _read(path: Path) -> Any:

@@ -207,11 +207,11 @@ def test_the_page_fits_phones_and_desks_by_day_and_night(
     with served(twenty(make)) as url:
         context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
         page = context.new_page()
-        for view in ("#/run/0", "#/run/0/rollouts", "#/run/0/rollout/0/0"):
-            page.goto(url + view)
-            page.locator("main > *").first.wait_for()
+        for view, shown in (("", ".cards"), ("/rollouts", "#range"), ("/rollout/0/0", ".event"), ("/tasks", ".chip")):
+            page.goto(f"{url}#/run/0{view}")
+            page.locator(shown).first.wait_for()
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
-            keep(page, f"{view.rpartition('/')[2]}-{width}-{scheme}")
+            keep(page, f"{view.split('/')[-1] or 'overview'}-{width}-{scheme}")
         context.close()
 
 
