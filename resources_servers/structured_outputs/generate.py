@@ -1,0 +1,57 @@
+"""Write rows that ask for data about a made-up order: `python generate.py OUT --rows 40 --seed 0`."""
+
+import argparse
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+FORMATS = ("json", "yaml", "xml", "toml", "csv")
+NAMES = ("Ada", "Ben", "Chloe", "Dmitri", "Elif", "Femi", "Goran", "Hana")
+GOODS = ("apples", "bolts", "candles", "drums", "envelopes", "flutes")
+
+ORDER: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "customer": {"type": "string"},
+        "product": {"type": "string", "enum": list(GOODS)},
+        "quantity": {"type": "integer", "minimum": 1},
+        "paid": {"type": "boolean"},
+    },
+}
+
+
+def row(format_name: str, draw: random.Random) -> dict[str, Any]:
+    """One order in words, to be answered as data."""
+    schema: dict[str, Any] = {"type": "array", "items": ORDER} if format_name == "csv" else ORDER
+    customer, product, count = draw.choice(NAMES), draw.choice(GOODS), draw.randint(2, 90)
+    paid = draw.random() < 0.5
+    told = f"{customer} ordered {count} {product} and has {'already' if paid else 'not yet'} paid."
+    root = " Call the root element order." if format_name == "xml" else ""
+    asked = f"Answer with {format_name.upper()} only, no other text, that fits this schema:{root}"
+    question = f"{told}\n{asked}\n{json.dumps(schema)}"
+    return {
+        "responses_create_params": {"input": [{"role": "user", "content": question}]},
+        "schema_str": json.dumps(schema),
+        "schema_type": format_name,
+    }
+
+
+def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
+    """`count` rows, the formats in turn."""
+    draw = random.Random(seed)
+    return [row(FORMATS[number % len(FORMATS)], draw) for number in range(count)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--rows", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    lines = [json.dumps(r) + "\n" for r in rows(args.rows, seed=args.seed)]
+    args.out.write_text("".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Finding and comparing mathematical answers, without understanding an expression."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_gym.grading.latex import clean
+from nemo_gym.grading.math import NeedsSymbols, NotUnderstood, Rules, compare_math, math_answer, needs_symbols
+from nemo_gym.grading.verdict import Extracted, Outcome, Unparsed, Verdict
+
+
+def compare(answer: str, gold: str, question: str | None = None) -> Verdict:
+    return compare_math(answer, gold, symbolic=needs_symbols, question=question)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "rule"),
+    [
+        (r"so $x=\boxed{5}$.", "5", "boxed"),
+        (r"\boxed{1} then, after checking every case again and again, \boxed{2}", "2", "boxed"),
+        (r"\boxed{1} or \boxed{2}", "1, 2", "boxes"),
+        (r"$\boxed{1}$, $\boxed{2}$ and $\boxed{3}$", "1, 2, 3", "boxes"),
+        (r"\boxed{2}, \boxed{2}", "2", "boxed"),
+        ("The answer is 42.", "42", "answer_phrase"),
+        ("Answer: 42", "42", "answer_phrase"),
+        ("**Answer:** $42$", "42", "answer_phrase"),
+        ("**Final answer:**\n\n$\\frac{1}{2}$", r"\frac{1}{2}", "answer_phrase"),
+        ("The answer is 3. Wait, the answer is 4.", "4", "answer_phrase"),
+        ("The answer is $3$ because $x=2$.", "3", "answer_phrase"),
+        ("The answer is $3$ or $4$.", "3, 4", "answer_phrase"),
+        ("The answer is 5 cm.", "5 cm", "answer_phrase"),
+        ("The answer is $5$ cm.", "5 cm", "answer_phrase"),
+        ("Answer: 12 since the rest cancels", "12", "answer_phrase"),
+    ],
+)
+def test_the_final_answer_is_found(text: str, value: str, rule: str) -> None:
+    """A box before a phrase, the last before the first; boxes side by side are one answer."""
+    found = math_answer(text)
+
+    assert isinstance(found, Extracted)
+    assert (found.value, found.rule) == (value, rule)
+    assert 0 <= found.span[0] < found.span[1] <= len(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "42", "so x = 42", r"\boxed{", r"\boxed{1} \boxed{}", "Answer:", "the answer is "]
+)
+def test_no_box_and_no_phrase_is_no_answer(text: str) -> None:
+    """A number somewhere in the text is not an answer."""
+    assert isinstance(math_answer(text), Unparsed)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "reason"),
+    [
+        ("3, 4", "3", "several things where one is expected"),
+        ("3", "3, 4", "one thing where several are expected"),
+        ("(2,1)", "(1,2)", "another value"),
+        ("[1,2]", "(1,2)", "another kind of brackets"),
+        ("y=3", "x=3", "another variable"),
+        ("5 m", "5 cm", "another value"),
+        ("5 kg", "5 cm", "another unit"),
+        ("3 + 4", "7", "not a number, or one that is still to be worked out"),
+        ("14/2", "7", "a division that is still to be done"),
+        ("(1,2,3)", "(1,2)", "3 things where 2 are expected"),
+        (r"\sin x", "x", r"still to be worked out: \sin"),
+        ("odd", "even", "other words"),
+    ],
+)
+def test_a_wrong_answer_says_why(answer: str, gold: str, reason: str) -> None:
+    """An author who wonders about a verdict reads the reason."""
+    verdict = compare(answer, gold)
+
+    assert (verdict.outcome, verdict.reason) == (Outcome.WRONG, reason)
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "x = ", "3 = 4", "1 + 2 = 3", "x = 3 = 4", "{" * 50, "((((((((1,2),3),4),5),6),7),8),9)"]
+)
+def test_an_answer_that_contradicts_itself_is_unparsed(answer: str) -> None:
+    """It cannot be right for any gold."""
+    assert compare(answer, "3").outcome is Outcome.UNPARSED
+
+
+def test_a_gold_that_cannot_be_read_is_undecided() -> None:
+    """The data is at fault, not the answer."""
+    assert compare("5", "3 = 4").outcome is Outcome.UNDECIDED
+
+
+def test_what_the_symbolic_side_cannot_read_is_unparsed() -> None:
+    """Not wrong: nobody looked."""
+
+    def blind(_answer: str, _gold: str) -> bool:
+        raise NotUnderstood("cannot be read")
+
+    assert compare_math("x+?", "x+1", symbolic=blind).outcome is Outcome.UNPARSED
+
+
+def test_expressions_are_left_to_the_symbolic_side() -> None:
+    """This process never evaluates one."""
+    with pytest.raises(NeedsSymbols):
+        compare("(x-1)(x+1)", "x^2-1")
+    with pytest.raises(NeedsSymbols):
+        compare_math("3+4", "7", symbolic=needs_symbols, rules=Rules(worked_out=False))
+
+
+def test_an_expression_copied_from_the_question_is_no_answer() -> None:
+    """Unless it is the expected answer itself."""
+    question = r"Simplify $\frac{2}{4}$ and $x+1$."
+
+    assert compare(r"\frac{2}{4}", r"\frac{1}{2}").correct
+    assert compare(r"\frac{2}{4}", r"\frac{1}{2}", question).reason == "copied from the question"
+    assert compare("x+1", "x+1", question).correct
+
+
+FORMATS = {
+    "plain": lambda value: str(value),
+    "spaced": lambda value: f" {value} ",
+    "dollars": lambda value: f"${value}$",
+    "separators": lambda value: f"{value:,}",
+    "latex separators": lambda value: f"{value:,}".replace(",", "{,}"),
+    "decimal": lambda value: f"{value}.0",
+    "named": lambda value: f"x = {value}",
+    "unit": lambda value: f"{value} cm",
+    "scientific": lambda value: f"{value} \\times 10^{{0}}",
+    "bold": lambda value: f"**{value}**",
+    "text": lambda value: f"\\text{{{value}}}",
+}
+FORMAT = st.sampled_from(sorted(FORMATS))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(-(10**7), 10**7), FORMAT, FORMAT)
+def test_a_number_equals_itself_in_every_format(value: int, one: str, other: str) -> None:
+    """However it is written on either side."""
+    assert compare(FORMATS[one](value), FORMATS[other](value)).correct
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(-(10**4), 10**4), st.integers(-(10**4), 10**4), FORMAT, FORMAT)
+def test_two_numbers_are_never_the_same(one: int, other: int, first: str, second: str) -> None:
+    """Zero false positives, whatever the formats."""
+    if one != other:
+        assert not compare(FORMATS[first](one), FORMATS[second](other)).correct
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(-99, 99), min_size=2, max_size=5, unique=True), st.randoms(use_true_random=False))
+def test_sets_have_no_order_and_tuples_have(values: list[int], chance: object) -> None:
+    """The type of the expected answer decides."""
+    shuffled = sorted(values)
+    if shuffled == values:
+        shuffled.reverse()
+    said, wanted = ", ".join(map(str, shuffled)), ", ".join(map(str, values))
+
+    assert compare(f"\\{{{said}\\}}", f"\\{{{wanted}\\}}").correct
+    assert compare(said, wanted).correct
+    assert not compare(f"({said})", f"({wanted})").correct
+    assert not compare(f"({said})", f"\\{{{wanted}\\}}").correct
+    assert not compare(f"\\{{{said}, 100\\}}", f"\\{{{wanted}\\}}").correct
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet="0123456789.,+-/*^(){}[]\\ xypi=<>%$frac±∞", max_size=40))
+def test_any_text_has_a_verdict_and_equals_itself_or_is_unreadable(text: str) -> None:
+    """No answer crashes the comparison."""
+    try:
+        verdict = compare(text, text)
+    except NeedsSymbols:
+        return
+    assert verdict.outcome in (Outcome.CORRECT, Outcome.UNDECIDED)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.fractions(max_denominator=99), st.integers(1, 5))
+def test_a_decimal_of_few_digits_is_not_the_fraction_it_is_near(value: Fraction, places: int) -> None:
+    """0.333 is not 1/3."""
+    rounded = f"{float(value):.{places}f}"
+    if Fraction(rounded) != value and len(rounded.strip("-").replace(".", "").lstrip("0")) < 6:
+        assert not compare(rounded, f"{value.numerator}/{value.denominator}").correct
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        (r"\left(\dfrac12, \tfrac{3}{4}\right)", r"(\frac{1}{2}, \frac{3}{4})"),
+        (r"x \leqslant 3", r"x \le 3"),
+        ("√2", r"\sqrt{2}"),
+        ("x²", "x^{2}"),
+        ("sqrt(3)/2", r"\sqrt{3}/2"),
+        (r"\text{ cm}", "« cm»"),
+        ("$$5$$.", "5"),
+        ("30^{\\circ}", "30°"),
+    ],
+)
+def test_what_means_the_same_in_print_is_spelled_the_same(text: str, cleaned: str) -> None:
+    """The first step of every comparison."""
+    assert clean(text) == cleaned

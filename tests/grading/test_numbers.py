@@ -1,0 +1,145 @@
+"""Numbers as people write them."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_gym.grading.numbers import Number, last_number, number, numbers_differ
+from nemo_gym.grading.verdict import Extracted, Unparsed
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1,234", "1234"),
+        ("1 234 567", "1234567"),
+        ("−3", "-3"),
+        ("1½", "3/2"),
+        ("-1 1/2", "-3/2"),
+        (r"\frac12", "1/2"),
+        (r"-\frac{1}{2}", "-1/2"),
+        ("0.5", "1/2"),
+        (".5", "1/2"),
+        ("1.5e3", "1500"),
+        (r"1.5 \times 10^{-3}", "3/2000"),
+        ("3 million", "3000000"),
+        (r"0.1\overline{6}", "1/6"),
+        ("1011_2", "11"),
+        ("٣", "3"),
+        ("１２", "12"),
+        ("$1,000.50", "2001/2"),
+    ],
+)
+def test_numbers_are_read_exactly(text: str, value: str) -> None:
+    """A float would make 0.1 + 0.2 out of 0.3."""
+    found = number(text)
+
+    assert found is not None
+    assert found.value == Fraction(value)
+
+
+NOT_NUMBERS = ["", "x", "2+3", "5²", "5x", "1/0", r"\frac{1}{0}", "5 squared", "3,14", "1,23", "1e99999", "9" * 500]
+NOT_NUMBERS += [
+    "nan",
+    "inf",
+    "5 or 6",
+    "1/x",
+    "0x10",
+    "1__2",
+    "--5",
+    "5 not 6",
+    r"\sqrt{4}",
+    "2^3",
+    "1 a/b",
+    "12_13_14",
+]
+
+
+@pytest.mark.parametrize("text", NOT_NUMBERS)
+def test_what_is_not_a_number_is_none(text: str) -> None:
+    """Arithmetic is not done, guesses are not made."""
+    assert number(text) is None
+
+
+def differ(answer: str, gold: str) -> str | None:
+    said, wanted = number(answer), number(gold)
+    assert said is not None
+    assert wanted is not None
+    return numbers_differ(said, wanted)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"), [("5 cm", "0.05 m"), ("90 min", "1.5 hours"), ("$5", "500 cents"), ("5", "5 kg"), ("5 kg", "5")]
+)
+def test_units_agree_or_are_left_out(answer: str, gold: str) -> None:
+    """The question usually names the unit."""
+    assert differ(answer, gold) is None
+
+
+@pytest.mark.parametrize(("answer", "gold"), [("5 cm", "5 m"), ("5 apples", "5 pears"), ("5%", "5 m"), ("$5", "5€")])
+def test_two_units_must_be_the_same(answer: str, gold: str) -> None:
+    """Five metres are not five centimetres."""
+    assert differ(answer, gold) is not None
+
+
+def test_a_division_still_to_be_done_is_no_answer_to_a_whole_number() -> None:
+    """Copying `6/3` from the question is not working it out."""
+    said, wanted = number("6/3"), number("2")
+    assert said is not None
+    assert wanted is not None
+
+    assert numbers_differ(said, wanted) is not None
+    assert numbers_differ(said, wanted, worked_out=False) is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(-(10**12), 10**12))
+def test_every_integer_is_read_back_with_and_without_separators(value: int) -> None:
+    """In any of the usual notations."""
+    for text in (str(value), f"{value:,}", f"{value:,}".replace(",", " "), f"{value:,}".replace(",", "{,}")):
+        found = number(text)
+        assert found is not None
+        assert (found.value, found.form) == (value, "integer")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.fractions(max_denominator=10**6))
+def test_every_fraction_equals_itself_in_latex_and_plain(value: Fraction) -> None:
+    """And nothing else does."""
+    plain = f"{value.numerator}/{value.denominator}"
+    latex = f"{'-' if value < 0 else ''}\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
+    for text in (plain, latex):
+        found = number(text)
+        assert isinstance(found, Number)
+        assert found.value == value
+    other = number(f"{value.numerator + 1}/{value.denominator}")
+    assert other is not None
+    assert numbers_differ(other, Number(value, "fraction")) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "said"),
+    [
+        ("first 3, then 4,500.25.", "18001/4", "4,500.25"),
+        ("from 3-5", "5", "5"),
+        ("it is −7.", "-7", "−7"),
+        ("about 3/4 of it", "3/4", "3/4"),
+        ("5,6", "6", "6"),
+        ("1,234,56", "56", "56"),
+        ("rate 2.5e3 per s", "2500", "2.5e3"),
+    ],
+)
+def test_the_last_number_of_a_text(text: str, value: str, said: str) -> None:
+    """With its place in the text."""
+    found = last_number(text)
+
+    assert isinstance(found, Extracted)
+    assert found.value.value == Fraction(value)
+    assert text[slice(*found.span)] == said
+
+
+def test_a_text_without_a_number_is_unparsed() -> None:
+    """`x2` is a name."""
+    assert isinstance(last_number("x2 and y_3"), Unparsed)
