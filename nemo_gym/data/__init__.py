@@ -1,1 +1,1 @@
-"""Rows before they are run: prompts filled in, skills attached."""
+"""Rows before they are run: checked, measured, collated and published; prompts filled in, skills attached."""

@@ -1,9 +1,9 @@
 """The rows that agents' datasets hold, each stamped with the agent it is for."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -23,39 +23,8 @@ class AgentDataset:
     type: str
     path: Path
     num_repeats: int = 1
-
-
-def agent_datasets(config: Mapping[str, Any], locate: Callable[[str], Path]) -> list[AgentDataset]:
-    """Every dataset of every agent in a resolved configuration."""
-    found = []
-    for name, block in config.items():
-        if not isinstance(block, Mapping) or AGENTS not in block:
-            continue
-        settings = next(iter(block[AGENTS].values()))
-        for dataset in settings.get("datasets") or []:
-            path = locate(str(dataset["jsonl_fpath"]))
-            found.append(AgentDataset(name, dataset["type"], path, dataset.get("num_repeats") or 1))
-    return found
-
-
-def chosen_datasets(found: Sequence[AgentDataset], wanted: str | None) -> list[AgentDataset]:
-    """The datasets of type `wanted`, or of the first preferred type there is; all of them must exist.
-
-    Raises:
-        ConfigError: there is none, or files are missing.
-    """
-    types = [wanted] if wanted else [kind for kind in PREFERRED if any(d.type == kind for d in found)][:1]
-    chosen = [dataset for dataset in found if dataset.type in types]
-    if not chosen:
-        has = ", ".join(sorted({dataset.type for dataset in found})) or "none"
-        raise ConfigError(
-            f"no agent has a dataset of type {wanted or ' or '.join(PREFERRED)} (there are: {has})",
-            fix="name a file with --input and its agent with --agent",
-        )
-    missing = [str(dataset.path) for dataset in chosen if not dataset.path.is_file()]
-    if missing:
-        raise ConfigError(f"dataset files are missing: {', '.join(missing)}", fix="create or download them first")
-    return chosen
+    start_idx: int | None = None
+    end_idx: int | None = None
 
 
 def stamped_lines(datasets: Sequence[AgentDataset]) -> Iterator[bytes]:
@@ -66,7 +35,7 @@ def stamped_lines(datasets: Sequence[AgentDataset]) -> Iterator[bytes]:
     """
     for dataset in datasets:
         with dataset.path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
+            for number, line in islice(enumerate(lines, start=1), dataset.start_idx, dataset.end_idx):
                 if not line.strip():
                     continue
                 stamped = _stamped(line, dataset.agent, where=f"{dataset.path}:{number}")

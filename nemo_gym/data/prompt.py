@@ -11,17 +11,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import orjson
 import yaml
 from pydantic import BaseModel, PrivateAttr, ValidationError, field_validator, model_validator
 
-from nemo_gym.catalog.files import whole_file
 from nemo_gym.catalog.roots import component_search_roots
-from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
-from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, GymError
+from nemo_gym.data.problems import Problem
+from nemo_gym.errors import ConfigPathNotFoundError, GymError
 from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME
 
-PROMPT_CONFIG_USED_KEY = "prompt_config_used"
 SHOWN = 10
 
 Row = dict[str, Any]
@@ -33,6 +30,14 @@ class PromptError(GymError, ValueError):
 
 class PromptFieldError(GymError, KeyError):
     """A template asks for a field that the row does not have."""
+
+
+class HasInput(Problem):
+    """The prompt would throw away what the row asks."""
+
+
+class NoSuchField(Problem):
+    """The template asks for a field the row does not have."""
 
 
 class PromptConfig(BaseModel):
@@ -61,17 +66,6 @@ class PromptConfig(BaseModel):
         if template is not None:
             list(_pieces(template))
         return template
-
-
-class MaterializePromptsConfig(BaseNeMoGymCLIConfig):
-    """Fill a prompt template from every row of a dataset and write the rows that result."""
-
-    input_jsonl_fpath: str
-    """The rows, without `responses_create_params.input`."""
-    prompt_config: str
-    """The prompt file."""
-    output_jsonl_fpath: str
-    """Where the finished rows go."""
 
 
 def load_prompt_config(path: str | Path) -> PromptConfig:
@@ -119,7 +113,7 @@ def validate_prompt_compatibility(rows: Iterable[Mapping[str, Any]], config: Pro
     Raises:
         PromptError: (a ValueError) lists the indices of such rows.
     """
-    offending = [index for index, row in enumerate(rows) if _has_input(row)]
+    offending = [index for index, row in enumerate(rows) if has_input(row)]
     if offending:
         listed = ", ".join(map(str, offending[:SHOWN])) + (", …" if len(offending) > SHOWN else "")
         raise PromptError(
@@ -132,34 +126,23 @@ def validate_prompt_compatibility(rows: Iterable[Mapping[str, Any]], config: Pro
 def apply_prompt_to_row(row: Mapping[str, Any], config: PromptConfig, *, where: str | None = None) -> Row:
     """A copy of `row` whose `responses_create_params.input` is the filled prompt; its other parameters stay."""
     given = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME) or {}
+    if not isinstance(given, Mapping):
+        raise PromptError(f"{RESPONSES_CREATE_PARAMS_KEY_NAME} should be an object", where=where)
     return {**row, RESPONSES_CREATE_PARAMS_KEY_NAME: {**given, "input": fill_prompt(config, row, where=where)}}
 
 
-def materialize_prompts(
-    input_jsonl_fpath: str | Path, prompt_config: str | Path, output_jsonl_fpath: str | Path
-) -> Path:
-    """Fill the prompt for every row of a file, one at a time; the output appears when all rows fit.
-
-    Each row also says which prompt file was used (`prompt_config_used`).
-
-    Raises:
-        ConfigError: the input is missing or a line is not a JSON object.
-        PromptError, PromptFieldError: a row does not fit the prompt; file and line are named.
-    """
-    config = load_prompt_config(prompt_config)
-    used = str(find_prompt_config(prompt_config))
-    output = Path(output_jsonl_fpath)
-    with whole_file(output) as stream:
-        for where, row in _rows(Path(input_jsonl_fpath)):
-            if _has_input(row):
-                raise PromptError(
-                    f"the row already has {RESPONSES_CREATE_PARAMS_KEY_NAME}.input",
-                    where=where,
-                    fix="leave the prompt config out, or use rows without an input",
-                )
-            filled = {**apply_prompt_to_row(row, config, where=where), PROMPT_CONFIG_USED_KEY: used}
-            stream.write(orjson.dumps(filled, option=orjson.OPT_APPEND_NEWLINE))
-    return output
+def prompted(row: Row, prompt: PromptConfig) -> Row | Problem:
+    """The row with its input filled in, or why it cannot be."""
+    if has_input(row):
+        advice = "leave the prompt config out, or use rows without an input"
+        return HasInput(f"{RESPONSES_CREATE_PARAMS_KEY_NAME}.input", "the row already has an input", advice)
+    try:
+        return apply_prompt_to_row(row, prompt)
+    except PromptFieldError as error:
+        reason, _, there = error.problem.partition("; ")
+        return NoSuchField("", reason, there)
+    except PromptError as error:
+        return Problem("", error.problem)
 
 
 @lru_cache(maxsize=256)
@@ -217,24 +200,7 @@ def _filled(template: str, row: Mapping[str, Any], place: str | None) -> str:
     return "".join(parts)
 
 
-def _has_input(row: Mapping[str, Any]) -> bool:
+def has_input(row: Mapping[str, Any]) -> bool:
+    """Whether a row says itself what the model is asked."""
     parameters = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
     return isinstance(parameters, Mapping) and bool(parameters.get("input"))
-
-
-def _rows(path: Path) -> Iterator[tuple[str, Row]]:
-    """The rows of a file with the place of each; blank lines are skipped."""
-    if not path.is_file():
-        raise ConfigPathNotFoundError(f"there is no file {str(path)!r}")
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            try:
-                row = orjson.loads(line)
-            except orjson.JSONDecodeError as error:
-                raise ConfigError(f"the line is not JSON: {error}", where=where) from None
-            if not isinstance(row, dict):
-                raise ConfigError(f"the line is not a JSON object but {type(row).__name__}", where=where)
-            yield where, row

@@ -1,0 +1,77 @@
+"""Several files that appear together when all is well, or not at all."""
+
+import fcntl
+from pathlib import Path
+from secrets import token_hex
+from types import TracebackType
+from typing import BinaryIO, Self
+
+ENDING = 8
+"""Hexadecimal digits at the end of the name of an unfinished file."""
+
+
+class StagedFiles:
+    """Files written under other names until `commit`; leaving the block without it removes them.
+
+    A process that is killed leaves what was there before, and unfinished files (`.<name>.<hex>`). Each is locked while
+    somebody works on it, so the next one to write the same file can tell that it was left behind, and removes it.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[Path, tuple[BinaryIO, Path]] = {}
+        self._new_folders: list[Path] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for stream, unfinished in self._open.values():
+            unfinished.unlink(missing_ok=True)
+            _close(stream)
+        for folder in reversed(self._new_folders):
+            if not any(folder.iterdir()):
+                folder.rmdir()
+
+    def create(self, path: Path) -> BinaryIO:
+        """A stream whose content becomes the file `path`. Missing folders are made at once."""
+        missing = [folder for folder in path.parents if not folder.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._new_folders += reversed(missing)
+        _remove_leftovers(path)
+        unfinished = path.with_name(f".{path.name}.{token_hex(ENDING // 2)}")
+        stream = unfinished.open("xb")
+        self._open[path] = (stream, unfinished)
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        return stream
+
+    def write(self, path: Path, content: bytes) -> None:
+        """A whole file at once."""
+        self.create(path).write(content)
+
+    def commit(self) -> None:
+        """Put every file in its place, over what is there."""
+        for stream, _ in self._open.values():
+            stream.flush()
+        for path, (stream, unfinished) in list(self._open.items()):
+            unfinished.replace(path)
+            del self._open[path]
+            stream.close()
+
+
+def _remove_leftovers(path: Path) -> None:
+    for found in path.parent.glob(f".{path.name}.{'[0-9a-f]' * ENDING}"):
+        try:
+            with found.open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                found.unlink(missing_ok=True)
+        except OSError:  # somebody is writing it, or we may not touch it
+            continue
+
+
+def _close(stream: BinaryIO) -> None:
+    try:
+        stream.close()
+    except OSError:  # the disk was full; the file is gone already
+        return

@@ -1,0 +1,215 @@
+"""The commands that move datasets, before they reach a registry: usage, missing packages, rows that are not right."""
+
+import importlib.util
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.cli.dataset_publish import progress_bar
+from nemo_gym.cli.main import main
+from nemo_gym.data.hub import check_rows, collection_of, repo_of, split_files
+from nemo_gym.data.hub_transfer import RegistryError
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+
+UPLOAD_KEYS = {
+    "hf_token": "hf_sometokenvalue",
+    "hf_organization": "acme",
+    "hf_collection_name": "RL data",
+    "hf_collection_slug": "1234",
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> list[str]:
+    """A complete upload."""
+    (tmp_path / "train.jsonl").write_text('{"responses_create_params": {"input": "x"}}\n')
+    (tmp_path / "sums.yaml").write_text("s:\n  resources_servers:\n    sums: {entrypoint: app.py, domain: math}\n")
+    keys = [f"+{key}='{value}'" for key, value in UPLOAD_KEYS.items()]
+    return ["dataset", "upload", "-i", "train.jsonl", f"+resource_config_path={tmp_path / 'sums.yaml'}", *keys]
+
+
+def test_everything_that_is_missing_is_told_at_once(capsys: Any) -> None:
+    """By flag where there is one, by key otherwise."""
+    code = main(["dataset", "upload"])
+
+    told = capsys.readouterr().err
+    assert code == 2
+    for name in ("hf_token in env.yaml", "+hf_organization", "+hf_collection_slug", "--input", "+resource_config_path"):
+        assert name in told
+
+
+def test_gitlab_needs_an_address(capsys: Any) -> None:
+    code = main(["dataset", "rm", "--name", "x"])
+
+    assert code == 2 and "mlflow_tracking_uri is not set" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--repo-id", "a/b"], "exactly one of output_dirpath and output_fpath"),
+        (["--repo-id", "a/b", "-o", "x", "--output-dir", "y"], "exactly one of"),
+        (["--repo-id", "a/b", "-o", "x", "--artifact", "f", "--split", "train"], "not both"),
+        (["--repo-id", "a/b", "-o", "x"], "output_fpath needs split or artifact_fpath"),
+        (["-o", "x", "--artifact", "f"], "--repo-id"),
+        (["--storage", "gitlab", "--name", "n"], "--revision"),
+    ],
+)
+def test_a_download_that_makes_no_sense_is_refused(words: list[str], told: str, capsys: Any) -> None:
+    code = main(["dataset", "download", *words])
+
+    assert code == 2 and told in capsys.readouterr().err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("huggingface_hub") is not None, reason="the package is installed")
+def test_without_the_hubs_package_the_extra_is_named(words: list[str], capsys: Any) -> None:
+    code = main(words)
+
+    told = capsys.readouterr().err
+    assert code == 1 and "pip install 'nemo-gym[hub]'" in told and "Traceback" not in told
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mlflow") is not None, reason="the package is installed")
+def test_without_mlflow_the_extra_is_named(words: list[str], capsys: Any) -> None:
+    gitlab = ["--storage", "gitlab", "--name", "x", "--revision", "0.0.1", "+mlflow_tracking_uri=http://127.0.0.1:9"]
+
+    code = main([*words, *gitlab])
+
+    assert code == 1 and "pip install 'nemo-gym[gitlab]'" in capsys.readouterr().err
+
+
+def test_rows_are_refused_with_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"x": 1}\n' * 30 + b"\n" + b"nope\n")
+
+    with pytest.raises(ConfigError, match=r"lines 1–30: responses_create_params.*; line 32: not JSON"):
+        check_rows(path, "train")
+    with pytest.raises(ConfigError, match="line 32: not JSON"):
+        check_rows(path, "validation")
+    path.write_bytes(b"\n\n")
+    with pytest.raises(ConfigError, match="no rows"):
+        check_rows(path, "train")
+
+
+def config(**more: Any) -> Any:
+    from nemo_gym.config_types import UploadJsonlDatasetHuggingFaceConfig
+
+    given = {**UPLOAD_KEYS, "input_jsonl_fpath": "x", "resource_config_path": "sums.yaml", **more}
+    return UploadJsonlDatasetHuggingFaceConfig(**given)
+
+
+def test_the_repository_is_named_after_domain_and_server(words: list[str], tmp_path: Path) -> None:
+    place = {"resource_config_path": str(tmp_path / "sums.yaml")}
+
+    assert repo_of(config(**place)) == "acme/Nemotron-RL-math-sums"
+    assert repo_of(config(**place, dataset_name="other", hf_dataset_prefix="P")) == "acme/P-math-other"
+    assert collection_of(config(**place)) == "acme/rl-data-1234"
+
+
+def test_a_config_without_a_domain_is_told(tmp_path: Path) -> None:
+    (tmp_path / "no.yaml").write_text("s:\n  resources_servers:\n    sums: {entrypoint: app.py}\n")
+
+    with pytest.raises(ConfigError, match="no resources server with a 'domain'"):
+        repo_of(config(resource_config_path=str(tmp_path / "no.yaml")))
+    with pytest.raises(ConfigPathNotFoundError, match=r"nowhere\.yaml"):
+        repo_of(config(resource_config_path="nowhere.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("files", "want"),
+    [
+        (["train.jsonl", "data/train-00000-of-00001.parquet"], ["train.jsonl"]),
+        (["README.md", "data/training.jsonl"], ["data/training.jsonl"]),
+        (["data/train-1.parquet", "data/train-0.parquet"], ["data/train-0.parquet", "data/train-1.parquet"]),
+        (["constrained.jsonl", "test.jsonl"], []),
+    ],
+)
+def test_a_split_is_found_by_the_names_of_its_files(files: list[str], want: list[str]) -> None:
+    assert split_files(files, "train", "a/b") == want
+
+
+def test_several_sets_of_files_are_not_guessed_between() -> None:
+    with pytest.raises(RegistryError, match="several files could be the train split"):
+        split_files(["train-0.parquet", "old/train.jsonl"], "train", "a/b")
+
+
+def test_the_export_command_tells_what_it_wrote(tmp_path: Path, capsys: Any) -> None:
+    """The way from rollouts to a training file, by hand."""
+    row = (
+        '{"responses_create_params": {"input": "x"}, "response": {"output": [{"type": "message", "role": "assistant", '
+        '"content": "y"}]}, "reward": 1.0, "_ng_task_index": 0, "_ng_rollout_index": 0}\n'
+    )
+    (tmp_path / "rollouts.jsonl").write_text(row)
+    (tmp_path / "rollouts_run.json").write_text('{"run_id": "abc"}')
+    (tmp_path / "rollouts_materialized_inputs.jsonl").write_text('{"_ng_task_index": 0, "answer": "y"}\n')
+
+    assert main(["dataset", "export", "--format", "rl", "-i", "rollouts.jsonl", "-o", "rl.jsonl"]) == 0
+    assert "1 prompts → rl.jsonl" in capsys.readouterr().out
+    written = (tmp_path / "rl.jsonl").read_text()
+    assert '"run":"abc"' in written and '"metadata":{"answer":"y"}' in written
+
+    code = main(["dataset", "export", "--format", "dpo", "-i", "rollouts.jsonl", "-o", "x.jsonl", "--json"])
+    told = capsys.readouterr()
+    assert code == 1 and not told.out and "gym eval run --num-repeats" in told.err
+
+
+def test_an_output_that_cannot_be_written_is_one_message(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "r.jsonl").write_text(
+        '{"responses_create_params": {"input": "x"}, "response": {"output": [{"type": "message", "role": "assistant", '
+        '"content": "y"}]}, "reward": 1.0}\n'
+    )
+
+    code = main(["dataset", "export", "--format", "sft", "-i", "r.jsonl", "-o", "file/sft.jsonl"])
+
+    told = capsys.readouterr().err
+    assert code == 3 and told.startswith("Error: file") and "Traceback" not in told
+
+
+class Screen(io.StringIO):
+    """A stderr that is, or is not, a terminal."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_is_drawn_on_a_terminal_and_nowhere_else(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log file is no place for a moving bar."""
+    screen = Screen(terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", screen)
+
+    with progress_bar("downloading") as meter:
+        for done in range(11):
+            meter(done * 100_000, 1_000_000)
+
+    assert ("downloading" in screen.getvalue()) == terminal
+    assert ("1.0/1.0 MB" in screen.getvalue()) == terminal
+
+
+def test_the_public_names_need_an_address_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gitlab_utils` and `dataset_orchestrator` read the process's configuration."""
+    from omegaconf import OmegaConf
+
+    from nemo_gym import dataset_orchestrator, gitlab_utils, global_config, hf_utils
+
+    monkeypatch.setattr(global_config, "_GLOBAL_CONFIG_DICT", OmegaConf.create({}))
+
+    with pytest.raises(ConfigError, match="mlflow_tracking_uri is not set"):
+        gitlab_utils.create_mlflow_client()
+    with pytest.raises(ConfigError, match="mlflow_tracking_uri is not set"):
+        dataset_orchestrator.migrate_jsonl_dataset(config())
+    assert set(hf_utils.__all__) >= {"upload_jsonl_dataset", "download_jsonl_dataset"}
