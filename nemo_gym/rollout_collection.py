@@ -4,20 +4,19 @@ A seam: trainers call `RolloutCollectionHelper`, server folders import the `NG_*
 `get_global_config_dict` in this module. The work is done in `nemo_gym.rollouts`.
 """
 
-import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from aiohttp import ClientResponseError
 from pydantic import Field, field_validator
 
 from nemo_gym.capture.settings import capture_store
-from nemo_gym.capture.store import CaptureStore, merge_model_call_capture_into_record
 from nemo_gym.catalog.roots import _resolve_under_cwd_or_install
+from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig, UploadRolloutsConfigMixin
 from nemo_gym.errors import AgentFailed
 from nemo_gym.global_config import get_global_config_dict, maybe_get_global_config_dict
@@ -33,20 +32,30 @@ from nemo_gym.keys import (
     ROLLOUT_INDEX_KEY_NAME,
     TASK_INDEX_KEY_NAME,
 )
+from nemo_gym.net import deadline
+from nemo_gym.net.allowance import ALLOWANCE_HEADER
 from nemo_gym.prompt import apply_prompt_to_row, load_prompt_config
-from nemo_gym.rollout_correlation import maybe_rollout_id_from_run_body
-from nemo_gym.rollouts.aggregate import aggregate, write_metrics
-from nemo_gym.rollouts.collect import DEFAULT_AT_ONCE, Observer, collect
+from nemo_gym.rollouts.again import Retries
+from nemo_gym.rollouts.aggregate import aggregate, ask_server, write_metrics
+from nemo_gym.rollouts.collect import DEFAULT_AT_ONCE, Observer, Send, Terms, collect
 from nemo_gym.rollouts.completion import Pair, in_completion_order
+from nemo_gym.rollouts.flight import Flights
+from nemo_gym.rollouts.identity import Identity, code_of, servers_of
 from nemo_gym.rollouts.job import Job, Row
-from nemo_gym.rollouts.jsonl import write_rows
+from nemo_gym.rollouts.jsonl import read_rows, write_rows
+from nemo_gym.rollouts.observed import observed
+from nemo_gym.rollouts.options import FailureOptions, LimitOptions
 from nemo_gym.rollouts.outcome import Outcome, Scored, record_of
 from nemo_gym.rollouts.paths import aggregate_metrics_path_for, materialized_path_for
-from nemo_gym.rollouts.plan import PlanOptions, plan, read_lines
+from nemo_gym.rollouts.plan import PlanOptions
+from nemo_gym.rollouts.planned import Planned
+from nemo_gym.rollouts.resume import Request, check, prepare
+from nemo_gym.rollouts.rules import rules_of
 from nemo_gym.rollouts.shards import find_shards, merged
+from nemo_gym.rollouts.stop import Stopping
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.rollouts.tally import Tally
-from nemo_gym.rollouts.trajectory import trajectory_of
+from nemo_gym.rollouts.trajectory import attach_trajectory_record
 from nemo_gym.rollouts.whom import server_types
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status, setup_server_client
 from nemo_gym.skills import SkillsConfig, load_skill_directory
@@ -60,9 +69,10 @@ _parsing_reader = get_global_config_dict
 """What would parse the command line of a process that has no configuration yet; a test's stand-in would not."""
 
 _AtLeastOne = Annotated[int, Field(ge=1)]
+_attach_trajectory_record = attach_trajectory_record
 
 
-class SharedRolloutCollectionConfig(UploadRolloutsConfigMixin, BaseNeMoGymCLIConfig):
+class SharedRolloutCollectionConfig(UploadRolloutsConfigMixin, LimitOptions, FailureOptions, BaseNeMoGymCLIConfig):
     """What every way of collecting rollouts takes."""
 
     output_jsonl_fpath: str = Field(description="Where scored rollouts are written, one JSON object per line.")
@@ -96,6 +106,12 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
     )
     num_repeats_add_seed: bool = Field(default=False, description="Ask the model for seed n in rollout number n.")
     resume_from_cache: bool = Field(default=False, description="Keep what is finished and run the rest.")
+    force_resume: bool = Field(
+        default=False, description="Resume although data, configuration or code differ from the run that was begun."
+    )
+    overwrite: bool = Field(
+        default=False, description="Without resuming: remove earlier results instead of keeping them aside."
+    )
     prompt_config: str | None = Field(default=None, description="A prompt file that builds the input of every row.")
     skills: SkillsConfig | None = Field(default=None, description="Skills the agents are given.")
 
@@ -119,10 +135,22 @@ class RolloutAggregationConfig(BaseNeMoGymCLIConfig):
 
 
 class RolloutCollectionHelper:
-    """Collects rollouts from running agents. `observers` are told of every outcome, after it is stored."""
+    """Collects rollouts from running agents.
 
-    def __init__(self, *, observers: Sequence[Observer] = ()) -> None:
+    `observers` are told of every outcome, after it is stored; `on_plan` once, before the first rollout is sent;
+    `flights` always knows which rollouts are under way.
+    """
+
+    def __init__(
+        self,
+        *,
+        observers: Sequence[Observer] = (),
+        flights: Flights | None = None,
+        on_plan: Callable[[Planned], None] | None = None,
+    ) -> None:
         self.observers = list(observers)
+        self.flights = flights if flights is not None else Flights()
+        self.on_plan = on_plan
 
     def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> ServerClient:
         """A client for the servers that the head server knows."""
@@ -149,6 +177,18 @@ class RolloutCollectionHelper:
         at_once = DEFAULT_AT_ONCE if semaphore is None else max(1, len(examples))
         return in_completion_order(examples, send, at_once=at_once)
 
+    def check(self, config: RolloutCollectionConfig, servers: Mapping[str, Any]) -> None:
+        """Raise at once what would end a collection before its first rollout, for those who start servers first.
+
+        `servers` is the configuration they will have. Nothing is changed.
+
+        Raises:
+            ConfigError: what shall be resumed is another run, or there are no rows.
+            StoreError: somebody else collects into this output, or it cannot be written.
+        """
+        with RolloutStore(config.output_jsonl_fpath) as store:
+            check(store, _request(config, servers, 1))
+
     async def run_from_config(self, config: RolloutCollectionConfig) -> list[Row]:
         """Collect, score and return every result, sorted by (task, rollout).
 
@@ -173,25 +213,50 @@ class RolloutCollectionHelper:
         """Collect and score, and return how many rollouts ended how. Memory is bounded by what is in flight.
 
         Raises:
-            ConfigError: the rows cannot be sent as they are; nothing was sent or removed.
-            StoreError: a result could not be written; what was written before is whole.
+            ConfigError: the rows cannot be sent as they are, or what shall be resumed is another run; nothing was
+                sent or removed.
+            StoreError: somebody else collects into this output, or a result could not be written; what was written
+                before is whole.
             AgentFailed: the rollouts are stored, but an agent gave no metrics for them.
         """
         client = self.setup_server_client()  # first: without servers an earlier output must stay
-        store = RolloutStore(config.output_jsonl_fpath)
-        jobs = _jobs(config, store)
+        servers = client.global_config_dict
+        attempts = config.max_rollout_attempts or _get_max_rollout_attempts()
+        request = _request(config, servers, attempts)
+        terms = Terms(
+            type_of=server_types(servers),
+            rules=rules_of(servers),
+            rollout_seconds=config.rollout_timeout_seconds,
+            max_steps=config.max_steps_per_rollout,
+            max_tokens=config.max_tokens_per_rollout,
+            flights=self.flights,
+        )
         tally = Tally()
-        with store:
-            await collect(
-                jobs,
-                _sender(client),
-                [store.write, tally, *self.observers, *observers],
-                at_once=config.num_samples_in_parallel or DEFAULT_AT_ONCE,
-                type_of=server_types(client.global_config_dict),
+        with RolloutStore(config.output_jsonl_fpath) as store:
+            prepared = prepare(store, request)
+            if self.on_plan is not None:
+                self.on_plan(prepared.planned)
+            stopping = Stopping(
+                max_failures=1 if config.fail_fast else config.max_failures,
+                max_tokens=config.max_total_tokens,
+                tokens=prepared.tokens,
             )
+            await collect(
+                prepared.jobs,
+                _sender(client, config),
+                [tally, *self.observers, *observers],
+                at_once=config.num_samples_in_parallel or DEFAULT_AT_ONCE,
+                store=store.write,
+                terms=terms,
+                retries=Retries(max_attempts=attempts, pause_seconds=config.retry_pause_seconds),
+                stopping=stopping,
+            )
+        if stopping.reason is not None:
+            tally.stop(stopping.reason, prepared.planned.to_run)
+            logger.warning("stopped early: %s; what was not run can be resumed", stopping.reason)
         logger.info("%s: %s", store.output, tally)
         if not config.disable_aggregation:
-            await self._aggregate(client, store.records(), store.aggregate_metrics)
+            await self._aggregate(client, store.records(), store.aggregate_metrics, read_rows(store.failures))
         return tally
 
     async def aggregate_from_config(self, config: RolloutAggregationConfig) -> Path:
@@ -204,11 +269,10 @@ class RolloutCollectionHelper:
         await self._aggregate(self.setup_server_client(), merged(shards), metrics)
         return metrics
 
-    async def _aggregate(self, client: ServerClient, records: Iterable[Row], path: Path) -> None:
-        async def ask(agent: str, group: list[Row]) -> Row:
-            return await _ask_for_metrics(client, agent, group)
-
-        entries, failed = await aggregate(records, ask)
+    async def _aggregate(
+        self, client: ServerClient, records: Iterable[Row], path: Path, failures: Iterable[Row] = ()
+    ) -> None:
+        entries, failed = await aggregate(records, partial(ask_server, client), failures=failures)
         write_metrics(path, entries)
         for entry in entries:
             logger.info("%s: %s", entry[AGENT_REF_KEY_NAME]["name"], entry["key_metrics"])
@@ -221,21 +285,38 @@ class RolloutCollectionHelper:
             )
 
 
-def _jobs(config: RolloutCollectionConfig, store: RolloutStore) -> Iterator[Job]:
-    """The jobs to run: those an earlier run left, or all of them, with earlier results removed."""
-    if config.resume_from_cache and store.can_resume():
-        attempts = _get_max_rollout_attempts()
-        history = store.history()
-        rows, done, given_up = store.planned(), len(history.finished), history.given_up(attempts)
-        logger.info(
-            "resuming: %d rollouts, %d finished, %d given up, %d to run", rows, done, given_up, rows - done - given_up
-        )
-        return store.unfinished(history, attempts)
-    if config.resume_from_cache:
-        logger.info("nothing to resume: %s or %s is missing; starting over", store.materialized, store.output)
-    source = _resolve_under_cwd_or_install(config.input_jsonl_fpath)
-    store.begin(plan(read_lines(source, config.limit), _plan_options(config), source=config.input_jsonl_fpath))
-    return store.jobs()
+def _request(config: RolloutCollectionConfig, servers: Mapping[str, Any], max_attempts: int) -> Request:
+    """What `config` asks for, with the identity of the run it would begin."""
+    options = _plan_options(config)
+    identity = Identity(
+        rows="",
+        plan=mask_secrets(
+            {
+                "limit": config.limit or None,
+                "agent_name": config.agent_name,
+                "prompt": load_prompt_config(config.prompt_config).model_dump() if config.prompt_config else None,
+                "skills": options.skills_ref["hash"] if options.skills_ref else None,
+                "responses_create_params": config.responses_create_params,
+                "num_repeats_add_seed": config.num_repeats_add_seed,
+            }
+        ),
+        repeats=config.num_repeats,
+        servers=servers_of(servers),
+        code=code_of(servers),
+        limits=config.model_dump(include=set(LimitOptions.model_fields)),
+    )
+    return Request(
+        source=_resolve_under_cwd_or_install(config.input_jsonl_fpath),
+        source_name=config.input_jsonl_fpath,
+        limit=config.limit,
+        options=options,
+        identity=identity,
+        resume=config.resume_from_cache,
+        force=config.force_resume,
+        overwrite=config.overwrite,
+        max_attempts=max_attempts,
+        limits={"steps": config.max_steps_per_rollout, "tokens": config.max_tokens_per_rollout},
+    )
 
 
 def _plan_options(config: RolloutCollectionConfig) -> PlanOptions:
@@ -256,49 +337,23 @@ def _plan_options(config: RolloutCollectionConfig) -> PlanOptions:
     )
 
 
-def _sender(client: ServerClient) -> Callable[[Job], Awaitable[Any]]:
-    """How a job is sent: to its agent, and with what was observed on the way if that is switched on."""
-    observations = capture_store(_process_config())
+def _sender(client: ServerClient, config: RolloutCollectionConfig) -> Send:
+    """How a job is sent: to its agent, with its time, which starts here, and what else it may use."""
+    seconds = config.rollout_timeout_seconds
+    allowed = {ALLOWANCE_HEADER: config.allowance.header_value()}
 
     async def send(job: Job) -> Any:
-        if observations is None:
-            return await _run_on_agent(client, job.row)
-        rollout_id = maybe_rollout_id_from_run_body(job.row) or str(job.key)
-        await asyncio.to_thread(observations.clear, [rollout_id])  # of an attempt that was cut short
-        result = await _run_on_agent(client, job.row)
-        if isinstance(result, dict):
-            await asyncio.to_thread(_add_observations, job, result, observations, rollout_id)
-        return result
+        with deadline.within(seconds):
+            return await _run_on_agent(client, job.row, headers=allowed)
 
-    return send
+    captures = capture_store(_process_config())
+    return send if captures is None else observed(send, captures)
 
 
-def _add_observations(job: Job, result: Row, observations: CaptureStore, rollout_id: str) -> None:
-    merge_model_call_capture_into_record(result, observations, rollout_id)
-    _attach_trajectory_record(job.row, result)
-
-
-async def _run_on_agent(client: ServerClient, row: Row) -> Any:
-    response = await client.post(server_name=row[AGENT_REF_KEY_NAME]["name"], url_path="/run", json=row)
+async def _run_on_agent(client: ServerClient, row: Row, **options: Any) -> Any:
+    response = await client.post(server_name=row[AGENT_REF_KEY_NAME]["name"], url_path="/run", json=row, **options)
     await raise_for_status(response)
     return await get_response_json(response)
-
-
-async def _ask_for_metrics(client: ServerClient, agent: str, records: list[Row]) -> Row:
-    try:
-        response = await client.post(
-            server_name=agent, url_path="/aggregate_metrics", json={"verify_responses": records}
-        )
-        await raise_for_status(response)
-        metrics = await get_response_json(response)
-    except ClientResponseError as error:
-        said = getattr(error, "response_content", b"")[:500].decode("utf-8", errors="replace")
-        raise AgentFailed(f"/aggregate_metrics answered {error.status}: {said}", where=agent) from error
-    except ValueError as error:
-        raise AgentFailed(f"/aggregate_metrics did not answer with JSON: {error}", where=agent) from error
-    if not isinstance(metrics, dict):
-        raise AgentFailed("/aggregate_metrics did not answer with an object", where=agent)
-    return metrics
 
 
 def _process_config() -> Mapping[str, Any]:
@@ -323,19 +378,6 @@ def _get_max_rollout_attempts() -> int:
         DEFAULT_MAX_ROLLOUT_ATTEMPTS,
     )
     return DEFAULT_MAX_ROLLOUT_ATTEMPTS
-
-
-def _attach_trajectory_record(row: Row, result: Row | None = None) -> Row:
-    """Put `ng_trajectory` on a result, in place, if anything was observed, and return the result.
-
-    Called with the result alone, or with the row it answers first; the row's indices are used where the result
-    does not have its own.
-    """
-    target = row if result is None else result
-    trajectory = trajectory_of({**row, **target})
-    if trajectory is not None:
-        target[NG_TRAJECTORY_KEY] = trajectory.model_dump(mode="json")
-    return target
 
 
 __all__ = [

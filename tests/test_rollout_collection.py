@@ -7,12 +7,10 @@ from collections import Counter
 
 import orjson
 import pytest
-from fastapi import Body, HTTPException
-from pydantic import ConfigDict, ValidationError
+from fastapi import Body
+from pydantic import ValidationError
 
 import nemo_gym.rollout_collection as rollout_collection
-from nemo_gym.base_resources_server import BaseResourcesServerConfig, SimpleResourcesServer
-from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent
 from nemo_gym.capture.record import ModelCallRecord
 from nemo_gym.capture.store import CaptureStore
 from nemo_gym.config_types import BaseServerConfig
@@ -27,115 +25,15 @@ from nemo_gym.rollout_collection import (
     _get_max_rollout_attempts,
 )
 from nemo_gym.rollouts.outcome import Scored
-from nemo_gym.server_utils import ServerClient, raise_for_status, setup_server_client
-from nemo_gym.wire.tasks import BaseRunRequest
-
-
-class RunRequest(BaseRunRequest):
-    model_config = ConfigDict(extra="allow")
-
-
-class Agent(SimpleResponsesAPIAgent):
-    """Rewards each row with its field `n`, or does what its field `do` says."""
-
-    seen: list[dict] = []
-    broken: set[int] = set()
-
-    async def responses(self, body=Body()):
-        raise NotImplementedError
-
-    async def run(self, body: RunRequest = Body()) -> dict:
-        row = body.model_dump(exclude_unset=True)
-        self.seen.append(row)
-        do = row.get("do")
-        if row["n"] in self.broken:
-            raise HTTPException(503, "resting")
-        if do == "verify":
-            await raise_for_status(await self.server_client.post("r", "/verify", json={}))
-        if do == "crash":
-            raise RuntimeError("boom in the agent")
-        if do == "judge":
-            return {**row, "reward": 0.0, "_ng_failure_class": "judge_failed"}
-        if do == "terminal":
-            return {**row, "_ng_failure_class": "bad_task", "_ng_failure_terminal": True}
-        if do == "forget":
-            return {**row, "reward": 0.0, "_ng_no_persist": True}
-        if do == "nothing":
-            return {**row, "reward": None}
-        return {**row, "response": {"usage": {"total_tokens": 7}}, "reward": float(row["n"])}
-
-
-class Verifier(SimpleResourcesServer):
-    """Fails at everything it is asked."""
-
-    async def verify(self, body: dict = Body()) -> dict:
-        raise ZeroDivisionError("no verdict")
-
-
-PORTS = {"a": 1, "b": 2}  # nobody listens there: an agent that is not mounted is not there
-CONFIG = {
-    "head_server": {"host": "127.0.0.1", "port": 31000},
-    **{
-        name: {"responses_api_agents": {"mine": {"entrypoint": "app.py", "host": "127.0.0.1", "port": port}}}
-        for name, port in PORTS.items()
-    },
-    "r": {"resources_servers": {"mine": {"entrypoint": "app.py", "host": "127.0.0.1", "port": 3}}},
-}
-
-
-class World:
-    """Two running agents and a helper that knows them."""
-
-    def __init__(self):
-        head = BaseServerConfig(host="127.0.0.1", port=31000)
-        self.client = ServerClient(head_server_config=head, global_config_dict=CONFIG)
-        self.agents = {}
-        for name, port in PORTS.items():
-            config = BaseResponsesAPIAgentConfig(host="127.0.0.1", port=port, entrypoint="", name=name)
-            agent = Agent(config=config, server_client=self.client, seen=[], broken=set())
-            local.mount("127.0.0.1", port, agent.prepare_webserver(CONFIG))
-            self.agents[name] = agent
-        config = BaseResourcesServerConfig(host="127.0.0.1", port=3, entrypoint="", name="r", domain="other")
-        verifier = Verifier(config=config, server_client=self.client)
-        local.mount("127.0.0.1", 3, verifier.prepare_webserver(CONFIG))
-
-    @property
-    def sent(self):
-        return [row for agent in self.agents.values() for row in agent.seen]
-
-    def helper(self, **arguments):
-        made = RolloutCollectionHelper(**arguments)
-        made.setup_server_client = lambda head_server_config=None: self.client
-        return made
+from nemo_gym.server_utils import setup_server_client
+from tests.rollout_world import PORTS, Agent, RunRequest, World, config_of, places, row, stored
 
 
 @pytest.fixture
 def world():
     made = World()
     yield made
-    for port in (*PORTS.values(), 3):
-        local.unmount("127.0.0.1", port)
-
-
-def row(n, agent="a", **fields):
-    return {"responses_create_params": {"input": "hi"}, "agent_ref": {"name": agent}, "n": n, **fields}
-
-
-def config_of(tmp_path, *rows, **options):
-    source = tmp_path / "in.jsonl"
-    if rows:
-        source.write_bytes(b"".join(orjson.dumps(item) + b"\n" for item in rows))
-    return RolloutCollectionConfig(
-        input_jsonl_fpath=str(source), output_jsonl_fpath=str(tmp_path / "out" / "x.jsonl"), **options
-    )
-
-
-def stored(tmp_path, name="x.jsonl"):
-    return [orjson.loads(line) for line in (tmp_path / "out" / name).read_bytes().splitlines()]
-
-
-def places(rows):
-    return [(item["_ng_task_index"], item["_ng_rollout_index"]) for item in rows]
+    made.close()
 
 
 @pytest.mark.asyncio
@@ -167,7 +65,10 @@ async def test_one_failed_run_is_a_failure_row_and_the_others_are_scored(world, 
     results = await world.helper().run_from_config(config_of(tmp_path, *rows))
 
     assert [item["_ng_task_index"] for item in stored(tmp_path)] == [0, 5]
-    failures = {item["_ng_task_index"]: item for item in stored(tmp_path, "x_failures.jsonl")}
+    lines = stored(tmp_path, "x_failures.jsonl")
+    failures = {item["_ng_task_index"]: item for item in lines}
+    attempts = Counter(item["_ng_task_index"] for item in lines)
+    assert attempts == {1: 2, 2: 2, 3: 1}, "every attempt is kept; a reward that makes no sense is not asked for twice"
     assert {task: item["_ng_failure_class"] for task, item in failures.items()} == {
         1: "agent_error",
         2: "judge_failed",
@@ -186,17 +87,26 @@ async def test_a_failure_is_attributed_to_whoever_failed_first(world, tmp_path):
     """The agent answered 500, but it is the verifier that somebody has to look at."""
     await world.helper().run_from_config(config_of(tmp_path, row(0, do="verify"), disable_aggregation=True))
 
-    (failure,) = stored(tmp_path, "x_failures.jsonl")
+    failure = stored(tmp_path, "x_failures.jsonl")[-1]
     assert failure["_ng_failure_class"] == "verifier_error"
-    assert (failure["_ng_failure"]["phase"], failure["_ng_failure"]["whom"]) == ("environment", "r")
+    assert (failure["_ng_failure"]["phase"], failure["_ng_failure"]["whom"]) == ("verify", "r")
     assert "no verdict" in failure["_ng_failure"]["message"]
+
+
+@pytest.mark.asyncio
+async def test_a_broken_tool_is_told_from_a_broken_verifier(world, tmp_path):
+    await world.helper().run_from_config(config_of(tmp_path, row(0, do="broken tool"), disable_aggregation=True))
+
+    failure = stored(tmp_path, "x_failures.jsonl")[-1]
+    assert failure["_ng_failure_class"] == "tool_error"
+    assert (failure["_ng_failure"]["phase"], failure["_ng_failure"]["whom"]) == ("environment", "r")
 
 
 @pytest.mark.asyncio
 async def test_an_agent_that_is_not_there_is_named(world, tmp_path, monkeypatch):
     monkeypatch.setattr("random.uniform", lambda low, high: low)  # no pauses between the attempts to connect
     local.unmount("127.0.0.1", PORTS["b"])
-    config = config_of(tmp_path, row(0), row(1, "b"), disable_aggregation=True)
+    config = config_of(tmp_path, row(0), row(1, "b"), disable_aggregation=True, max_rollout_attempts=1)
 
     await world.helper().run_from_config(config)
 
@@ -220,7 +130,7 @@ async def test_a_resumed_run_sends_only_what_is_missing(world, tmp_path):
     results = await world.helper().run_from_config(config_of(tmp_path, num_repeats=2, resume_from_cache=True))
 
     assert sorted(places(world.sent)) == [(1, 0), (1, 1), (3, 0), (3, 1)]
-    assert [item.get("_ng_attempt_index") for item in world.sent if item["n"] == 1] == [1, 1]
+    assert [item.get("_ng_attempt_index") for item in world.sent if item["n"] == 1] == [2, 2]
     assert [item.get("_ng_attempt_index") for item in world.sent if item["n"] == 3] == [None, None]
     assert Counter(places(stored(tmp_path))) == dict.fromkeys([(0, 0), (0, 1), (1, 0), (1, 1)], 1)
     assert places(results) == [(0, 0), (0, 1), (1, 0), (1, 1), (3, 0), (3, 1)]
@@ -355,12 +265,13 @@ async def test_a_semaphore_bounds_the_examples_in_flight(world, monkeypatch):
     flying = most = 0
     real = rollout_collection._run_on_agent
 
-    async def watched(client, sent):
+    async def watched(client, sent, **options):
         nonlocal flying, most
         flying += 1
         most = max(most, flying)
+        await asyncio.sleep(0)  # an agent in this process may answer without ever waiting
         try:
-            return await real(client, sent)
+            return await real(client, sent, **options)
         finally:
             flying -= 1
 

@@ -2,20 +2,42 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nemo_gym.rollouts.again import ONE_TRY, ROLLOUT_DEADLINE, Retries
 from nemo_gym.rollouts.classify import TypeOf, failure_of
+from nemo_gym.rollouts.flight import Flights
 from nemo_gym.rollouts.job import Job
-from nemo_gym.rollouts.outcome import Cancelled, Failed, FailureKind, Outcome, outcome_of
+from nemo_gym.rollouts.outcome import Cancelled, Failed, Failure, FailureKind, Limit, Outcome, outcome_of
+from nemo_gym.rollouts.rules import EVERYBODY, Rules
+from nemo_gym.rollouts.stop import Stopping
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
 DEFAULT_AT_ONCE = 1024
 """How many rollouts are in flight when nobody says: enough to keep a server busy, little enough to hold in memory."""
 
+DEADLINE_SLACK = 0.02
+"""Part of a rollout's time: a server further down may notice a little earlier that it is over."""
+
 Send = Callable[[Job], Awaitable[Any]]
 Observer = Callable[[Outcome], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What attempts are judged by."""
+
+    type_of: TypeOf = lambda _: None
+    rules: Rules = field(default_factory=dict)
+    rollout_seconds: float | None = None
+    """What a rollout may take; `send` sees to it, here it is only given its name."""
+    max_steps: int | None = None
+    max_tokens: int | None = None
+    flights: Flights = field(default_factory=Flights)
 
 
 async def collect(
@@ -24,47 +46,109 @@ async def collect(
     observers: Iterable[Observer],
     *,
     at_once: int = DEFAULT_AT_ONCE,
-    type_of: TypeOf = lambda _: None,
+    store: Observer = lambda _: None,
+    terms: Terms | None = None,
+    retries: Retries = ONE_TRY,
+    stopping: Stopping | None = None,
 ) -> None:
     """Send every job, `at_once` at a time, and tell each observer its outcome, in order, before the next is taken.
 
-    A job that fails is an outcome and never stops its siblings, whatever `send` raises. What an observer raises (the
-    disk is full) ends the collection: jobs in flight are cancelled and told as `Cancelled`. No more jobs are taken
-    from `jobs` than are in flight.
+    `store` is told of every attempt before anybody else; `observers` only of how a rollout ended. A job that fails is
+    an outcome and never stops its siblings, whatever `send` raises. What an observer raises (the disk is full) ends
+    the collection: jobs in flight are cancelled and told as `Cancelled`. No more jobs are taken from `jobs` than are
+    in flight. `stopping` says at the end whether and why jobs were left.
     """
     if at_once < 1:
         raise ValueError(f"at least one rollout must be in flight, not {at_once}")
-    told = tuple(observers)
+    crew = _Crew(send, tuple(observers), store, terms or Terms(), retries, stopping or Stopping())
     waiting = iter(jobs)
 
     async def worker() -> None:
-        for job in waiting:  # shared by all workers: taking the next job never awaits
-            outcome = await attempt(job, send, type_of, told)
-            for observer in told:
-                observer(outcome)
+        while crew.stopping.reason is None and (job := next(waiting, None)) is not None:  # taking a job never awaits
+            await crew.carry_out(job)
 
     try:
         async with asyncio.TaskGroup() as workers:
             for _ in range(at_once):
                 workers.create_task(worker())
     except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None  # the others were cancelled because of it
+        first = group.exceptions[0]  # the others were cancelled because of it
+        if not isinstance(first, _Stopped):
+            raise first from None
 
 
-async def attempt(job: Job, send: Send, type_of: TypeOf, cancelled: Iterable[Observer] = ()) -> Outcome:
+class _Stopped(Exception):
+    """Ends all workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Crew:
+    """What every worker does with a job."""
+
+    send: Send
+    observers: tuple[Observer, ...]
+    store: Observer
+    terms: Terms
+    retries: Retries
+    stopping: Stopping
+
+    async def carry_out(self, job: Job) -> None:
+        """Send a job, again if that is worth it, and tell how it ended."""
+        outcome = await attempt(job, self.send, self.terms, self.observers)
+        tries = 1
+        while (pause := self._stored(outcome, tries)) is not None:
+            try:
+                await asyncio.sleep(pause)
+                outcome = await attempt(job.again(job.key.attempt + tries), self.send, self.terms)
+            except asyncio.CancelledError:
+                self._tell(outcome)  # the attempt that is on disk is what is known of it
+                raise
+            tries += 1
+        self._tell(outcome)
+        self.stopping.ended(outcome)
+        if self.stopping.at_once:
+            raise _Stopped
+
+    def _stored(self, outcome: Outcome, tries: int) -> float | None:
+        """Store an attempt; the pause before the next one, or None when it was the last."""
+        self.store(outcome)
+        self.stopping.tried(outcome)
+        return self.retries.pause_after(outcome, tries) if self.stopping.reason is None else None
+
+    def _tell(self, outcome: Outcome) -> None:
+        for observer in self.observers:
+            observer(outcome)
+
+
+async def attempt(job: Job, send: Send, terms: Terms, cancelled: Iterable[Observer] = ()) -> Outcome:
     """Send one job and return what became of it. If it is cancelled, `cancelled` are told before that goes on."""
+    began = time.monotonic()
+    rule = terms.rules.get(job.agent, EVERYBODY)
     try:
-        result = await send(job)
+        with terms.flights.under_way(job):
+            result = await send(job)
     except asyncio.CancelledError:
         for observer in cancelled:
             observer(Cancelled(job))
         raise
     except Exception as error:
-        failure = failure_of(error, job.agent, type_of)
+        seconds = time.monotonic() - began
+        failure = failure_of(error, job.agent, terms.type_of, judges=rule.judges)
         # A bug of ours would otherwise hide among the failures: its traceback goes to the log.
         unexplained = failure.kind == FailureKind.INTERNAL
         logger.log(
             logging.ERROR if unexplained else logging.DEBUG, "rollout %s: %s", job.key, error, exc_info=unexplained
         )
-        return Failed(job, failure)
-    return outcome_of(job, result)
+        return Failed(job, _named(failure, seconds, terms.rollout_seconds), seconds=seconds)
+    outcome = outcome_of(job, result, rule=rule, max_tokens=terms.max_tokens)
+    if isinstance(outcome, Limit):
+        return replace(outcome, most={"steps": terms.max_steps, "tokens": terms.max_tokens}.get(outcome.which))
+    return replace(outcome, seconds=time.monotonic() - began) if isinstance(outcome, Failed) else outcome
+
+
+def _named(failure: Failure, seconds: float, allowed: float | None) -> Failure:
+    """A timeout that came when the rollout's own time was over is that one, whoever noticed it first."""
+    if failure.kind != FailureKind.TIMEOUT or allowed is None or seconds < allowed * (1 - DEADLINE_SLACK):
+        return failure
+    message = f"not done within {allowed:g} s (rollout_timeout_seconds); {failure.message}"
+    return replace(failure, which=ROLLOUT_DEADLINE, message=message)

@@ -30,15 +30,11 @@ def read_rows(path: Path) -> Iterator[Row]:
         return
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            row = _row(line)
+            row = row_of(line)
             if row is not None:
                 yield row
             elif line.endswith(b"\n") and not line.isspace():
-                raise StoreError(
-                    "this line is damaged and is not the last one",
-                    where=f"{path}:{number}",
-                    fix="remove the line; its rollout is run again on resume",
-                )
+                raise damaged(f"{path}:{number}")
 
 
 def repair(path: Path) -> int:
@@ -54,32 +50,44 @@ def repair(path: Path) -> int:
         if begin == size:
             return size
         file.seek(begin)
-        if _row(file.read()) is None:
+        if row_of(file.read()) is None:
             file.truncate(begin)
             return begin
         file.write(b"\n")
         return size + 1
 
 
-def write_rows(path: Path, rows: Iterable[Row], *, first: Callable[[], None] = lambda: None) -> int:
+def write_rows(
+    path: Path,
+    rows: Iterable[Row],
+    *,
+    first: Callable[[], None] = lambda: None,
+    written: Callable[[Row, int], None] = lambda _row, _end: None,
+) -> int:
     """Write a whole file and return how many rows it has; it appears complete or, if `rows` raises, not at all.
 
-    `first` is called when all rows are written, just before the file appears.
+    `first` is called when all rows are written, just before the file appears; `written` after each row, with the
+    offset where its line ends.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.partial")
-    count = 0
+    count = end = 0
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
             for row in rows:
-                file.write(encode_json(row) + b"\n")
+                line = encode_json(row) + b"\n"
+                file.write(line)
+                end += len(line)
                 count += 1
+                written(row, end)
+            file.flush()
+            os.fsync(file.fileno())  # a name must not appear before its content is safe
         first()
         partial.replace(path)
     except StoreError:
         raise
     except OSError as error:
-        raise _unwritable(path, error) from error
+        raise unwritable(path, error) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -93,10 +101,10 @@ class LineWriter:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._end = repair(path)
+            self._end = self._opened_at = repair(path)
             self._file = path.open("ab", buffering=0)
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise unwritable(path, error) from error
 
     def __enter__(self) -> Self:
         return self
@@ -106,8 +114,8 @@ class LineWriter:
     ) -> None:
         self.close()
 
-    def append(self, row: Row) -> None:
-        """Add a row.
+    def append(self, row: Row) -> int:
+        """Add a row and return where its line ends.
 
         Raises:
             StoreError: it is not in the file, and no part of it is.
@@ -120,14 +128,28 @@ class LineWriter:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._file.truncate(self._end)
-            raise _unwritable(self.path, error) from error
+            raise unwritable(self.path, error) from error
         self._end += len(line)
+        return self._end
 
     def close(self) -> None:
+        if not self._file.closed and self._end != self._opened_at:
+            with contextlib.suppress(OSError):  # a pipe, or a disk that is gone: what could be kept is kept
+                os.fsync(self._file.fileno())
         self._file.close()
 
 
-def _unwritable(path: Path, error: OSError) -> StoreError:
+def damaged(where: str) -> StoreError:
+    """The error for a line that cannot be read and is not the last one."""
+    return StoreError(
+        "this line is damaged and is not the last one",
+        where=where,
+        fix="remove the line; its rollout is run again on resume",
+    )
+
+
+def unwritable(path: Path, error: OSError) -> StoreError:
+    """The error for a file that the system does not let us write."""
     return StoreError(
         f"cannot write: {error.strerror or error}",
         where=str(path),
@@ -135,7 +157,8 @@ def _unwritable(path: Path, error: OSError) -> StoreError:
     )
 
 
-def _row(line: bytes) -> Row | None:
+def row_of(line: bytes) -> Row | None:
+    """The row a line holds, or None when it holds none."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -18,6 +18,8 @@ from nemo_gym.keys import (
     NG_TERMINAL_KEY,
 )
 from nemo_gym.rollouts.job import Job, Row
+from nemo_gym.rollouts.rules import EVERYBODY, Rule, range_problem, shows_a_model
+from nemo_gym.rollouts.usage import total_tokens
 
 REWARD_KEY = "reward"
 LIMIT_CLASS = "limit"
@@ -61,6 +63,8 @@ class Failure:
     message: str
     whom: str
     retryable: bool = True
+    which: str | None = None
+    """Of a timeout: the deadline that passed (`rollout`, `model_call`, `tool_call`, `verify`, `request`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,8 @@ class Failed:
     job: Job
     failure: Failure
     record: Row = field(default_factory=dict)
+    seconds: float | None = None
+    """How long the attempt took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,8 @@ class Limit:
     job: Job
     which: str
     record: Row = field(default_factory=dict)
+    most: int | None = None
+    """What the limit was: with a higher one the rollout is worth running again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +108,8 @@ class Cancelled:
 Outcome = Scored | Failed | Limit | Cancelled
 
 
-def outcome_of(job: Job, result: Any) -> Outcome:
-    """What an agent's answer to `/run` means."""
+def outcome_of(job: Job, result: Any, *, rule: Rule = EVERYBODY, max_tokens: int | None = None) -> Outcome:
+    """What an agent's answer to `/run` means. Only what `rule` and `max_tokens` allow is scored."""
     if not isinstance(result, dict):
         message = f"/run answered with {type(result).__name__} instead of an object"
         return Failed(job, Failure(FailureKind.AGENT_ERROR, Phase.AGENT, message, job.agent))
@@ -112,9 +120,14 @@ def outcome_of(job: Job, result: Any) -> Outcome:
         return Limit(job, str(_detail(result).get("which", LIMIT_CLASS)), result)
     if failure_class is not None:
         return Failed(job, _reported(job, str(failure_class), result), result)
-    problem = reward_problem(result.get(REWARD_KEY))
+    problem = reward_problem(result.get(REWARD_KEY)) or range_problem(result[REWARD_KEY], rule)
     if problem is not None:
         return Failed(job, Failure(FailureKind.INVALID_REWARD, Phase.VERIFY, problem, job.agent), result)
+    if rule.needs_model and not shows_a_model(result):
+        message = "no model call succeeded: the response has nothing a model made and counts no tokens"
+        return Failed(job, Failure(FailureKind.MODEL_BAD_REPLY, Phase.MODEL, message, job.agent), result)
+    if max_tokens is not None and total_tokens(result) > max_tokens:
+        return Limit(job, "tokens", result)
     return Scored(job, result)
 
 
@@ -138,17 +151,21 @@ def record_of(outcome: Outcome) -> Row:
         said = {
             NG_FAILURE_CLASS_KEY: LIMIT_CLASS,
             NG_TERMINAL_KEY: True,
-            NG_FAILURE_DETAIL_KEY: {"which": outcome.which},
+            NG_FAILURE_DETAIL_KEY: {"which": outcome.which, **({"most": outcome.most} if outcome.most else {})},
         }
         return outcome.job.stamped({**rest, **said})
     failure = outcome.failure
-    detail = {
+    detail: Row = {
         "kind": failure.kind,
         "phase": failure.phase,
         "retryable": failure.retryable,
         "message": failure.message[:LONGEST_MESSAGE],
         "whom": failure.whom,
     }
+    if failure.which is not None:
+        detail["which"] = failure.which
+    if outcome.seconds is not None:
+        detail["seconds"] = round(outcome.seconds, 3)
     said = {NG_FAILURE_CLASS_KEY: failure.kind, NG_FAILURE_DETAIL_KEY: detail}
     if not failure.retryable:
         said[NG_TERMINAL_KEY] = True

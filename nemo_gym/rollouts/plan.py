@@ -5,7 +5,7 @@ import json
 import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ import orjson
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
+    ATTEMPT_INDEX_KEY_NAME,
     RESPONSES_CREATE_PARAMS_KEY_NAME,
     ROLLOUT_INDEX_KEY_NAME,
     SKILLS_REF_KEY_NAME,
     TASK_INDEX_KEY_NAME,
 )
+from nemo_gym.rollouts.index import HIGHEST_TASK
 from nemo_gym.rollouts.job import Job, Row
 from nemo_gym.rollouts.key import RolloutKey
 
@@ -66,7 +68,7 @@ def read_lines(path: Path, limit: int | None = None) -> Iterator[Line]:
         yield from islice(filled, limit or None)
 
 
-def plan(lines: Iterable[Line], options: PlanOptions, *, source: str) -> Iterator[Job]:
+def plan(lines: Iterable[Line], options: PlanOptions, *, source: str, tasks: "Tasks | None" = None) -> Iterator[Job]:
     """Turn lines into jobs, all repeats of a line together, in the order they will be stored.
 
     Identical lines share a task, so their repeats form one group. Memory is a few dozen bytes per line, whatever
@@ -77,7 +79,7 @@ def plan(lines: Iterable[Line], options: PlanOptions, *, source: str) -> Iterato
         InputRowsError: (a ValueError) rows lack an agent, parameters or a repeat count, or bring an input although
             a prompt shall build it.
     """
-    tasks = _Tasks()
+    tasks = tasks if tasks is not None else Tasks()
     problems = _Problems(source)
     used: set[str] = set()
     for number, line in lines:
@@ -99,6 +101,30 @@ def plan(lines: Iterable[Line], options: PlanOptions, *, source: str) -> Iterato
         unused = sorted(set(options.repeats) - used - {DEFAULT_REPEATS_KEY})
         if unused:
             logger.warning("num_repeats names agents that no row uses: %s", ", ".join(unused))
+
+
+def plan_more(
+    lines: Callable[[], Iterable[Line]], options: PlanOptions, *, before: int | Mapping[str, int], source: str
+) -> Iterator[Job]:
+    """The jobs that `options.repeats` asks for beyond `before`, numbered after those of `before`."""
+    tasks = Tasks()
+    for _ in plan(lines(), replace(options, repeats=before), source=source, tasks=tasks):
+        pass  # only to know how many rollouts each task has
+    more = added_repeats(before, options.repeats)
+    return plan(lines(), replace(options, repeats=more), source=source, tasks=tasks.from_the_start())
+
+
+def added_repeats(before: int | Mapping[str, int], now: int | Mapping[str, int]) -> dict[str, int]:
+    """How many rollouts per row `now` asks for beyond `before`, by agent; below zero where it asks for fewer."""
+    old, new = (
+        dict(repeats) if isinstance(repeats, Mapping) else {DEFAULT_REPEATS_KEY: repeats} for repeats in (before, now)
+    )
+    more: dict[str, int] = {}
+    for agent in {*old, *new}:
+        wanted = new.get(agent, new.get(DEFAULT_REPEATS_KEY))
+        if wanted is not None:
+            more[agent] = wanted - old.get(agent, old.get(DEFAULT_REPEATS_KEY, 0))
+    return more
 
 
 def _parsed(line: bytes, where: str) -> Row:
@@ -131,6 +157,7 @@ def _prepared(row: Row, options: PlanOptions, problems: "_Problems", number: int
     if options.fill_prompt is not None:
         row = options.fill_prompt(row, where)
         given = row[RESPONSES_CREATE_PARAMS_KEY_NAME]
+    row.pop(ATTEMPT_INDEX_KEY_NAME, None)  # of the run this row was taken from
     prepared = {**row, RESPONSES_CREATE_PARAMS_KEY_NAME: {**given, **options.overrides}, AGENT_REF_KEY_NAME: reference}
     if options.skills_ref is not None:
         prepared[SKILLS_REF_KEY_NAME] = dict(options.skills_ref)
@@ -174,23 +201,31 @@ def _seeded(parameters: Row, seed: int, where: str) -> Row:
     return {**parameters, "metadata": {**metadata, "extra_body": seeded}}
 
 
-class _Tasks:
+class Tasks:
     """Task numbers of lines, and how many rollouts each task already has."""
 
     def __init__(self) -> None:
-        self._first_line: dict[bytes, int] = {}
+        self._first_line = FirstLines()
+        self._lines = 0
         self._rollouts = array("L")  # by task, for tasks numbered by us
         self._further: dict[int, int] = {}  # by task, for numbers the rows brought that are higher
 
+    def from_the_start(self) -> "Tasks":
+        """The same, for a second time through the same lines: counting goes on, numbering begins again."""
+        self._lines = 0
+        return self
+
     def of(self, line: bytes, row: Row, where: str) -> int:
         """The number the row brings, else the index of the first identical line."""
-        index = len(self._rollouts)
-        self._rollouts.append(self._further.pop(index, 0))
-        first = self._first_line.setdefault(hashlib.blake2b(line.strip(), digest_size=16).digest(), index)
+        index = self._lines
+        self._lines += 1
+        if index == len(self._rollouts):
+            self._rollouts.append(self._further.pop(index, 0))
+        first = self._first_line.of(line.strip(), index)
         given = row.get(TASK_INDEX_KEY_NAME)
         if given is None:
             return first
-        if not isinstance(given, int) or isinstance(given, bool) or given < 0:
+        if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= HIGHEST_TASK:
             raise InputRowsError(f"{TASK_INDEX_KEY_NAME} must be a whole number from 0, not {given!r}", where=where)
         return given
 
@@ -203,6 +238,57 @@ class _Tasks:
             begin = self._further.get(task, 0)
             self._further[task] = begin + repeats
         return range(begin, begin + repeats)
+
+
+class FirstLines:
+    """Which line was the first with this content: a table of hashes, 24 bytes per place, at most two thirds full.
+
+    A dictionary would take six times as much, which is what a million rows cannot afford.
+    """
+
+    def __init__(self) -> None:
+        self._size = 1 << 10
+        self._used = 0
+        self._low = array("Q", bytes(8 * self._size))
+        self._high = array("Q", bytes(8 * self._size))
+        self._index = array("Q", bytes(8 * self._size))
+
+    def of(self, content: bytes, index: int) -> int:
+        """The index given with the first content like this one, which may be this."""
+        low, high = _two_numbers(content)
+        place = self._place(low, high)
+        if self._low[place] == low and self._high[place] == high:
+            return self._index[place]
+        self._low[place], self._high[place], self._index[place] = low, high, index
+        self._used += 1
+        if self._used * 3 > self._size * 2:
+            self._grow()
+        return index
+
+    def _place(self, low: int, high: int) -> int:
+        """Where these numbers are, or the free place where they belong."""
+        mask = self._size - 1
+        place = low & mask
+        while (known := self._low[place]) and (known != low or self._high[place] != high):
+            place = (place + 1) & mask
+        return place
+
+    def _grow(self) -> None:
+        old = self._low, self._high, self._index
+        self._size *= 2
+        self._low = array("Q", bytes(8 * self._size))
+        self._high = array("Q", bytes(8 * self._size))
+        self._index = array("Q", bytes(8 * self._size))
+        for low, high, index in zip(*old, strict=True):
+            if low:
+                place = self._place(low, high)
+                self._low[place], self._high[place], self._index[place] = low, high, index
+
+
+def _two_numbers(content: bytes) -> tuple[int, int]:
+    digest = hashlib.blake2b(content, digest_size=16).digest()
+    low = int.from_bytes(digest[:8], "little")
+    return low or 1, int.from_bytes(digest[8:], "little")  # 0 marks a free place
 
 
 class _Problems:

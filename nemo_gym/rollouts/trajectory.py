@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from nemo_gym.keys import (
     NG_AGENT_OBSERVATIONS_KEY,
     NG_MODEL_CALL_CAPTURE_KEY,
+    NG_TRAJECTORY_KEY,
     RESPONSE_KEY_NAME,
     ROLLOUT_ID_KEY_NAME,
     ROLLOUT_INDEX_KEY_NAME,
@@ -54,6 +55,19 @@ def trajectory_of(record: Row) -> TrajectoryRecord | None:
         tool_calls=tool_calls,
         gaps=[*gaps, *(gap for bundle in bundles for gap in bundle.gaps), *unmatched, *_capture_gaps(capture)],
     )
+
+
+def attach_trajectory_record(row: Row, result: Row | None = None) -> Row:
+    """Put `ng_trajectory` on a result, in place, if anything was observed, and return the result.
+
+    Called with the result alone, or with the row it answers first; the row's indices are used where the result
+    does not have its own.
+    """
+    target = row if result is None else result
+    trajectory = trajectory_of({**row, **target})
+    if trajectory is not None:
+        target[NG_TRAJECTORY_KEY] = trajectory.model_dump(mode="json")
+    return target
 
 
 def _rollout_id(record: Row) -> str:

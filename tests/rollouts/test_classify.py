@@ -7,16 +7,27 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from nemo_gym.errors import AgentFailed, CircuitOpen, DeadlineExceeded, EnvFailed, ModelFailed, ServerUnreachable
-from nemo_gym.net.status import ERROR_HEADER, FAILED_HEADER, UPSTREAM_STATUS_HEADER
+from nemo_gym.net.allowance import ModelCallTimeout
+from nemo_gym.net.status import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.rollouts.classify import failure_of
 
 TYPES = {"m": "responses_api_models", "r": "resources_servers", "a": "responses_api_agents"}
 
 
 def status_error(
-    status: int, body: object = "", whom: str | None = None, cause: str | None = None, upstream: int | None = None
+    status: int,
+    body: object = "",
+    whom: str | None = None,
+    cause: str | None = None,
+    upstream: int | None = None,
+    path: str | None = None,
 ) -> ClientResponseError:
-    told = {FAILED_HEADER: whom, ERROR_HEADER: cause, UPSTREAM_STATUS_HEADER: upstream and str(upstream)}
+    told = {
+        FAILED_HEADER: whom,
+        ERROR_HEADER: cause,
+        UPSTREAM_STATUS_HEADER: upstream and str(upstream),
+        FAILED_PATH_HEADER: path,
+    }
     info = RequestInfo(URL("http://h:1/run"), "POST", CIMultiDictProxy(CIMultiDict()), URL("http://h:1/run"))
     error = ClientResponseError(info, (), status=status, headers=CIMultiDict({k: v for k, v in told.items() if v}))
     error.response_content = orjson.dumps(body)
@@ -41,12 +52,17 @@ def classified(error):
         (AgentFailed("no"), ("agent_error", "agent", "a", True)),
         (status_error(500, "boom"), ("agent_error", "agent", "a", True)),
         (status_error(500, "boom", whom="r"), ("verifier_error", "environment", "r", True)),
+        (status_error(500, "boom", whom="r", path="/verify"), ("verifier_error", "verify", "r", True)),
+        (status_error(500, "boom", whom="r", path="/get_weather"), ("tool_error", "environment", "r", True)),
+        (status_error(500, "boom", whom="r", path="/seed_session"), ("tool_error", "environment", "r", True)),
+        (status_error(422, "no", whom="r", path="/verify"), ("verifier_error", "verify", "r", False)),
         (status_error(500, "boom", whom="m"), ("model_refused", "model", "m", True)),
         (status_error(500, whom="m", cause="ServerUnreachable"), ("model_unreachable", "model", "m", True)),
         (status_error(500, whom="m", cause="CircuitOpen"), ("model_unreachable", "model", "m", True)),
         (status_error(500, whom="r", cause="ServerUnreachable"), ("server_died", "environment", "r", True)),
         (status_error(500, "ServerUnreachable", whom="r"), ("verifier_error", "environment", "r", True)),
         (status_error(500, whom="m", cause="ValidationError"), ("model_bad_reply", "model", "m", True)),
+        (status_error(500, whom="m", cause="ModelFailed"), ("model_bad_reply", "model", "m", True)),
         (status_error(500, whom="m", upstream=429), ("rate_limited", "model", "m", True)),
         (status_error(500, whom="m", upstream=401), ("model_refused", "model", "m", False)),
         (status_error(500, whom="m", upstream=504), ("timeout", "model", "m", True)),
@@ -72,3 +88,33 @@ def test_an_answer_that_is_not_json_is_the_agents_failure():
 
 def test_what_the_server_said_is_in_the_message():
     assert "answered 500: boom" in failure_of(status_error(500, "boom"), "a", TYPES.get).message
+
+
+@pytest.mark.parametrize(
+    ("error", "which"),
+    [
+        (DeadlineExceeded("late", where="a"), "request"),
+        (ModelCallTimeout("late", where="m"), "model_call"),
+        (status_error(504, whom="m", cause="ModelCallTimeout"), "model_call"),
+        (status_error(504, whom="m", cause="DeadlineExceeded"), "model_call"),
+        (status_error(504, whom="r", cause="VerifyTimeout"), "verify"),
+        (status_error(504, whom="r", cause="ToolCallTimeout"), "tool_call"),
+        (status_error(504, whom="r", cause="DeadlineExceeded", path="/verify"), "verify"),
+        (status_error(504, whom="a", cause="DeadlineExceeded"), "request"),
+    ],
+    ids=repr,
+)
+def test_a_timeout_names_the_deadline_that_passed(error, which):
+    """'Timed out' alone sends people to raise the wrong one of five numbers."""
+    failure = failure_of(error, "a", TYPES.get)
+
+    assert (failure.kind, failure.which) == ("timeout", which)
+
+
+def test_a_model_only_the_verifier_calls_is_a_judge():
+    """The policy was fine: the rollout can be verified again instead of played again."""
+    error = status_error(500, whom="m", cause="ServerUnreachable")
+
+    failure = failure_of(error, "a", TYPES.get, judges={"m"})
+
+    assert (failure.kind, failure.phase, failure.whom) == ("judge_failed", "verify", "m")

@@ -5,12 +5,18 @@ import logging
 
 import pytest
 
-from nemo_gym.errors import AgentFailed
-from nemo_gym.rollouts.collect import collect
+from nemo_gym.errors import AgentFailed, DeadlineExceeded
+from nemo_gym.rollouts.again import Retries
+from nemo_gym.rollouts.collect import Terms, collect
 from nemo_gym.rollouts.job import Job
 from nemo_gym.rollouts.outcome import Cancelled, Failed, Scored
+from nemo_gym.rollouts.rules import Rule
+from nemo_gym.rollouts.stop import Stopping
 
 pytestmark = pytest.mark.asyncio
+
+
+SAID = {"response": {"usage": {"total_tokens": 10}}}
 
 
 def jobs_of(count):
@@ -25,7 +31,7 @@ async def test_a_failed_row_does_not_stop_its_siblings():
     async def send(job):
         if job.key.task == 1:
             raise AgentFailed("502 from the agent", where="simple_agent")
-        return {"reward": 1.0}
+        return {"reward": 1.0, **SAID}
 
     await collect(jobs_of(3), send, [outcomes.append], at_once=2)
 
@@ -65,7 +71,7 @@ async def test_no_more_jobs_are_taken_than_are_in_flight():
         await asyncio.sleep(0)
         flying -= 1
         done += 1
-        return {"reward": 0}
+        return {"reward": 0, **SAID}
 
     await collect(counted(), send, [], at_once=4)
 
@@ -77,7 +83,7 @@ async def test_an_outcome_is_told_before_the_next_job_is_taken():
 
     async def send(job):
         order.append(("sent", job.key.task))
-        return {"reward": 0}
+        return {"reward": 0, **SAID}
 
     await collect(jobs_of(2), send, [lambda o: order.append(("told", o.job.key.task))], at_once=1)
 
@@ -92,7 +98,7 @@ async def test_a_full_disk_ends_the_collection_at_once():
     async def send(job):
         if job.key.task == 0:
             await started.wait()
-            return {"reward": 0}
+            return {"reward": 0, **SAID}
         started.set()
         return await asyncio.Event().wait()
 
@@ -129,3 +135,134 @@ async def test_a_cancelled_collection_says_which_rollouts_were_under_way():
 async def test_nothing_in_flight_is_refused():
     with pytest.raises(ValueError, match="at least one"):
         await collect(jobs_of(1), None, [], at_once=0)
+
+
+AGAIN = Retries(max_attempts=3, pause_seconds=0)
+
+
+async def test_a_failure_that_may_pass_is_tried_again_and_told_once():
+    """The store keeps every attempt; a tally counts every rollout once."""
+    attempts, ended = [], []
+
+    async def send(job):
+        if job.key.task == 1 and not job.key.attempt:
+            raise ConnectionError("gone")
+        return {"reward": 1.0, **SAID}
+
+    await collect(jobs_of(3), send, [ended.append], store=attempts.append, at_once=1, retries=AGAIN)
+
+    assert [(str(o.job.key), type(o)) for o in attempts] == [
+        ("0-0", Scored),
+        ("1-0", Failed),
+        ("1-0-a1", Scored),
+        ("2-0", Scored),
+    ]
+    assert [str(o.job.key) for o in ended] == ["0-0", "1-0-a1", "2-0"]
+
+
+async def test_a_rollout_in_its_pause_is_told_as_it_stands_when_the_run_is_cancelled():
+    ended = []
+    stored = asyncio.Event()
+
+    async def send(job):
+        raise ConnectionError("gone")
+
+    retries = Retries(max_attempts=3, pause_seconds=60, uniform=lambda low, high: high)
+    run = asyncio.create_task(
+        collect(jobs_of(1), send, [ended.append], store=lambda _: stored.set(), retries=retries, at_once=1)
+    )
+    await stored.wait()
+    await asyncio.sleep(0)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+    assert [o.failure.kind for o in ended] == ["server_died"]
+
+
+async def test_a_second_attempt_that_is_cancelled_leaves_the_first_as_the_outcome():
+    """What is on disk and what is counted must be the same."""
+    ended = []
+    again = asyncio.Event()
+
+    async def send(job):
+        if not job.key.attempt:
+            raise ConnectionError("gone")
+        again.set()
+        await asyncio.Event().wait()
+
+    run = asyncio.create_task(collect(jobs_of(1), send, [ended.append], retries=AGAIN, at_once=1))
+    await again.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+    assert [(type(o), str(o.job.key)) for o in ended] == [(Failed, "0-0")]
+
+
+async def test_so_many_failures_end_the_collection_and_cancel_what_is_in_flight():
+    told = []
+
+    async def send(job):
+        if job.key.task == 0:
+            return await asyncio.Event().wait()
+        raise AgentFailed("no")
+
+    stopping = Stopping(max_failures=3)
+    await collect(jobs_of(100), send, [told.append], at_once=2, stopping=stopping)
+
+    assert [type(o) for o in told] == [Failed, Failed, Failed, Cancelled]
+    assert stopping.at_once
+
+
+async def test_spent_tokens_end_the_collection_when_those_in_flight_are_done():
+    """Ten tokens each, three at once: nothing that was begun is thrown away."""
+    told = []
+
+    async def send(job):
+        await asyncio.sleep(0)
+        return {"reward": 1.0, **SAID}
+
+    stopping = Stopping(max_tokens=35)
+    await collect(jobs_of(100), send, [told.append], at_once=3, stopping=stopping)
+
+    assert {type(o) for o in told} == {Scored}
+    assert 4 <= len(told) <= 6
+    assert stopping.tokens == 10 * len(told)
+
+
+async def test_a_failure_is_not_tried_again_when_the_tokens_are_spent():
+    attempts = []
+
+    async def send(job):
+        attempts.append(job)
+        return {"_ng_failure_class": "judge_failed", **SAID}
+
+    await collect(jobs_of(1), send, [], retries=AGAIN, stopping=Stopping(max_tokens=10))
+
+    assert len(attempts) == 1
+
+
+async def test_a_timeout_at_the_end_of_the_rollouts_time_is_the_rollouts():
+    """Whoever notices first, the limit that has to be raised is this one."""
+    told = []
+
+    async def send(job):
+        await asyncio.sleep(0.5 if job.key.task else 0)
+        raise DeadlineExceeded("late", where="m")
+
+    await collect(jobs_of(2), send, [told.append], terms=Terms(rollout_seconds=0.5), at_once=1)
+
+    assert [o.failure.which for o in told] == ["request", "rollout"]
+
+
+async def test_results_are_held_to_the_rules_of_their_agent():
+    told = []
+
+    async def send(job):
+        return {"reward": 2.0, **SAID}
+
+    await collect(jobs_of(1), send, [told.append], terms=Terms(rules={"a": Rule(reward_range=(0, 1))}))
+
+    assert told[0].failure.kind == "invalid_reward"
+    assert told[0].seconds is not None

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections import Counter
 
 import orjson
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.prompt import PromptConfig, apply_prompt_to_row
-from nemo_gym.rollouts.plan import InputRowsError, PlanOptions, plan, read_lines
+from nemo_gym.rollouts.plan import FirstLines, InputRowsError, PlanOptions, added_repeats, plan, plan_more, read_lines
 
 
 def row(agent: str | None = "a", **fields):
@@ -238,3 +239,61 @@ def test_a_task_number_that_is_none_is_refused(number):
         planned(row(_ng_task_index=number))
 
     assert caught.value.where == "rows.jsonl:1"
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.none() | st.integers(0, 5)), max_size=8)
+
+
+@given(ROWS, st.integers(1, 3), st.integers(0, 3))
+@settings(max_examples=80, deadline=None)
+def test_more_repeats_add_rollouts_and_change_none(contents, before, more):
+    """A run resumed with more repeats has what it would have had from the start, and keeps what it has."""
+    lines = lines_of(
+        *(row(agent, x=x, **({} if task is None else {"_ng_task_index": task})) for x, agent, task in contents)
+    )
+    first = list(plan(lines, PlanOptions(repeats=before), source="rows"))
+    added = list(plan_more(lambda: lines, PlanOptions(repeats=before + more), before=before, source="rows"))
+
+    whole = list(plan(lines, PlanOptions(repeats=before + more), source="rows"))
+
+    assert sorted(keys(first) + keys(added)) == sorted(keys(whole))
+    assert len(set(keys(first) + keys(added))) == len(first) + len(added)
+
+    def content(jobs):
+        kept = (frozenset((name, str(job.row[name])) for name in ("x", "agent_ref", "_ng_task_index")) for job in jobs)
+        return Counter(kept)
+
+    assert content(first + added) == content(whole)
+
+
+def test_more_repeats_are_counted_by_agent():
+    assert added_repeats(2, 3) == {"_default": 1}
+    assert added_repeats(2, {"a": 5, "_default": 2}) == {"a": 3, "_default": 0}
+    assert added_repeats({"a": 4, "_default": 1}, 2) == {"a": -2, "_default": 1}
+    assert added_repeats({"a": 1}, {"a": 1}) == {"a": 0}
+
+
+@given(st.lists(st.binary(max_size=2), max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_first_lines_are_found_as_a_dictionary_would(contents):
+    table, known = FirstLines(), {}
+
+    for index, content in enumerate(contents):
+        assert table.of(content, index) == known.setdefault(content, index)
+
+
+def test_first_lines_are_found_after_the_table_has_grown():
+    table = FirstLines()
+
+    for index in range(5000):
+        assert table.of(b"%d" % index, index) == index
+
+    assert [table.of(b"%d" % index, 9999) for index in (0, 1, 681, 682, 683, 4999)] == [0, 1, 681, 682, 683, 4999]
+
+
+def test_the_attempt_of_an_earlier_run_is_not_taken_over():
+    """Rows of a materialized file, or of failures, are rows like any other."""
+    (job,) = planned(row(_ng_attempt_index=2, _ng_rollout_index=7))
+
+    assert keys([job]) == [(0, 0)]
+    assert "_ng_attempt_index" not in job.row

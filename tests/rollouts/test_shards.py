@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.rollouts.shards import find_shards, merged
+from nemo_gym.rollouts.shards import Shards, find_shards, merged
 
 
 def write(path, *places, tail=b""):
@@ -14,12 +14,22 @@ def write(path, *places, tail=b""):
 
 def test_shards_are_found_once_and_sidecars_are_not_shards(tmp_path):
     """A glob like `*.jsonl` also matches failures, inputs and the merged file of last time."""
-    for name in ("b.jsonl", "a.jsonl", "a_failures.jsonl", "a_materialized_inputs.jsonl", "out.jsonl"):
+    beside = ("a_failures.jsonl", "a_materialized_inputs.jsonl", "a_reward_profiling.jsonl")
+    deeper = ("a_previous/a.jsonl", "a/preprocessed_datasets/train.jsonl")
+    for name in ("b.jsonl", "a.jsonl", "out.jsonl", *beside, *deeper):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
 
-    found = find_shards(f"{tmp_path}/*.jsonl, {tmp_path}/a.jsonl", output=tmp_path / "out.jsonl")
+    found = find_shards(f"{tmp_path}/**/*.jsonl, {tmp_path}/a.jsonl", output=tmp_path / "out.jsonl")
 
     assert [path.name for path in found] == ["a.jsonl", "b.jsonl"]
+
+
+def test_an_output_that_is_alone_is_scored_again(tmp_path):
+    """Whoever changed a metric asks for the merged file of last time."""
+    (tmp_path / "out.jsonl").write_text("")
+
+    assert find_shards(f"{tmp_path}/out.jsonl", output=tmp_path / "out.jsonl") == [tmp_path / "out.jsonl"]
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(tmp_path):
@@ -41,6 +51,19 @@ def test_records_of_all_shards_come_sorted(tmp_path):
     ]
 
 
+def test_merged_lines_are_copied_as_they_are(tmp_path):
+    """Merging moves lines; it does not rewrite anybody's numbers."""
+    (tmp_path / "a").write_bytes(b'{"_ng_task_index":1,"_ng_rollout_index":0,"x":1.50}\n')
+    (tmp_path / "b").write_bytes(b'{"x": 2,  "_ng_rollout_index":0, "_ng_task_index":0}')
+    shards = Shards([tmp_path / "a", tmp_path / "b"])
+
+    assert len(list(shards.records())) == 2
+    assert list(shards.sorted_lines()) == [
+        b'{"x": 2,  "_ng_rollout_index":0, "_ng_task_index":0}\n',
+        b'{"_ng_task_index":1,"_ng_rollout_index":0,"x":1.50}\n',
+    ]
+
+
 def test_the_same_rollout_in_two_shards_is_refused(tmp_path):
     """Counting it twice would weigh its task double."""
     write(tmp_path / "a", (0, 0))
@@ -52,7 +75,8 @@ def test_the_same_rollout_in_two_shards_is_refused(tmp_path):
 
 @pytest.mark.parametrize("line", [b"[]\n", b"{}\n", b"nonsense\n"])
 def test_a_line_that_is_no_rollout_is_refused(tmp_path, line):
+    """The file and the line are named."""
     (tmp_path / "a").write_bytes(line)
 
-    with pytest.raises(ConfigError, match="not a rollout"):
+    with pytest.raises(ConfigError, match=r"a:1: this line is not a rollout"):
         list(merged([tmp_path / "a"]))

@@ -1,5 +1,6 @@
 """The files of a run: what is kept where, and what a resumed run does again."""
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -45,50 +46,73 @@ def test_the_failures_file_is_there_even_when_nothing_failed(tmp_path):
     store = RolloutStore(tmp_path / "deep" / "x.jsonl")
 
     with store:
-        pass
+        store.open()
 
     assert store.failures.read_bytes() == b""
+    assert store.output.read_bytes() == b""
 
 
-def test_starting_over_removes_what_an_earlier_run_left(tmp_path):
-    """A failures file that survives would count old attempts against new rollouts."""
+def test_starting_over_keeps_what_an_earlier_run_left_aside(tmp_path):
+    """A mistyped command must not cost a night's rollouts; an old failures file must not count against new ones."""
     store = RolloutStore(tmp_path / "x.jsonl")
-    store.begin([job(0)])
     with store:
+        store.begin([job(0)])
         store.write(Scored(job(0), {"reward": 1.0}))
         store.write(failed(job(1)))
     store.aggregate_metrics.write_text("[]")
 
-    assert store.begin([job(5), job(6)]) == 2
+    with store:
+        kept = store.begin([job(5), job(6)])
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["x_materialized_inputs.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x_index", "x_materialized_inputs.jsonl", "x_previous"]
     assert keys(store.jobs()) == ["5-0", "6-0"]
     assert not store.can_resume()
+    assert kept == tmp_path / "x_previous"
+    before = RolloutStore(kept / "x.jsonl")
+    assert [row["reward"] for row in before.records()] == [1.0]
+    assert before.can_resume(), "what is kept is a complete run"
+
+
+def test_overwriting_keeps_nothing(tmp_path):
+    store = RolloutStore(tmp_path / "x.jsonl")
+    with store:
+        store.begin([job(0)])
+        store.write(Scored(job(0), {"reward": 1.0}))
+
+        assert store.begin([job(5)], keep=False) is None
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x_index", "x_materialized_inputs.jsonl"]
 
 
 def test_nothing_is_removed_when_the_new_rows_are_bad(tmp_path):
     """A typing mistake must not cost a night's rollouts."""
     store = RolloutStore(tmp_path / "x.jsonl")
-    store.begin([job(0)])
     with store:
+        store.begin([job(0)])
         store.write(Scored(job(0), {"reward": 1.0}))
 
     def bad():
         yield job(9)
         raise ValueError("line 2")
 
-    with pytest.raises(ValueError, match="line 2"):
+    with store, pytest.raises(ValueError, match="line 2"):
         store.begin(bad())
 
     assert [row["reward"] for row in store.records()] == [1.0]
     assert keys(store.jobs()) == ["0-0"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "x.jsonl",
+        "x_failures.jsonl",
+        "x_index",
+        "x_materialized_inputs.jsonl",
+    ]
 
 
 def test_a_resumed_run_does_what_is_missing_and_counts_attempts(tmp_path):
     store = RolloutStore(tmp_path / "x.jsonl")
-    store.begin([job(task) for task in range(6)])
     with store:
-        store.write(Scored(job(0), {"reward": 1.0}))
+        store.begin([job(task) for task in range(6)])
+        store.write(Scored(job(0), {"reward": 1.0, "response": {"usage": {"total_tokens": 5}}}))
         store.write(failed(job(1)))
         for _ in range(3):
             store.write(failed(job(2)))
@@ -96,40 +120,84 @@ def test_a_resumed_run_does_what_is_missing_and_counts_attempts(tmp_path):
         store.write(failed(job(4)))
         store.write(Scored(job(4), {"reward": 0.0}))
 
-    history = store.history()
+    with store:
+        history = store.history()
 
     assert store.can_resume()
     assert keys(store.unfinished(history, max_attempts=3)) == ["1-0-a1", "5-0"]
     assert (store.planned(), len(history.finished), history.given_up(3)) == (6, 2, 2)
+    assert history.tokens == 5
+
+
+def test_added_rows_come_after_the_others_and_only_once(tmp_path):
+    """More repeats: a crash between adding rows and writing that down must not add them twice."""
+    store = RolloutStore(tmp_path / "x.jsonl")
+    with store:
+        store.begin([job(0), job(1)])
+
+        assert store.extend([job(0, 1), job(1, 1), job(1)]) == 2
+        assert store.extend([job(0, 1), job(1, 1)]) == 0
+
+    assert keys(store.jobs()) == ["0-0", "1-0", "0-1", "1-1"]
+    assert store.planned() == 4
+
+
+OUTCOMES = st.tuples(
+    st.integers(0, 4), st.integers(0, 1), st.sampled_from(["scored", "failed", "terminal", "cancelled"])
+)
+
+
+def play(store, steps, done):
+    """Carry out steps as a collector would: a finished job is never sent again."""
+    for task, rollout, what in steps:
+        of = job(task, rollout)
+        if of.key.place in done:
+            continue
+        if what == "scored":
+            done.add(of.key.place)
+            store.write(Scored(of, {"reward": 1.0, "text": "\n" * task}))
+        elif what != "cancelled":
+            store.write(failed(of, retryable=what == "failed"))
+
+
+def damage(path, cut, noise):
+    """What a crash, a full disk or a curious person may do to a file."""
+    if path.exists():
+        path.write_bytes(path.read_bytes()[:cut] + noise)
 
 
 @given(
-    steps=st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["scored", "failed", "cancelled"])), max_size=12),
-    cut=st.integers(0, 3000),
+    first=st.lists(OUTCOMES, max_size=12),
+    second=st.lists(OUTCOMES, max_size=6),
+    cuts=st.tuples(st.integers(0, 2000), st.integers(0, 2000), st.integers(0, 600), st.integers(0, 600)),
+    noise=st.tuples(*[st.sampled_from([b"", b"{", b'{"_ng_task_index": 1', b"\0" * 32, b"\xff" * 45])] * 4),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_was_cut_every_rollout_ends_stored_exactly_once(tmp_path, steps, cut):
-    """Run, lose the end of the output, resume: each (task, rollout) once, none doubled, none missing."""
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_was_cut_every_rollout_ends_stored_exactly_once(tmp_path, monkeypatch, first, second, cuts, noise):
+    """Run, lose any end of any file and of any index, resume, again: each (task, rollout) once, none doubled."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # a power cut is not what is played here
     store = RolloutStore(tmp_path / "x.jsonl")
-    store.begin([job(task) for task in range(5)])
-    done: set[int] = set()
+    everything = {(task, rollout) for task in range(5) for rollout in range(2)}
     with store:
-        for task, what in steps:
-            if task in done:
-                continue  # a run never sends a finished job again
-            if what == "scored":
-                done.add(task)
-                store.write(Scored(job(task), {"reward": 1.0}))
-            elif what == "failed":
-                store.write(failed(job(task)))
-    content = store.output.read_bytes()
-    store.output.write_bytes(content[:cut])
+        store.begin([job(*place) for place in sorted(everything)], keep=False)
+        play(store, first, set())
+    damage(store.output, cuts[0], noise[0] if noise[0][:1] == b"{" else b"")
+    damage(store.failures, cuts[1], noise[1] if noise[1][:1] == b"{" else b"")
+    damage(tmp_path / "x_index" / "scored", cuts[2], noise[2])
+    damage(tmp_path / "x_index" / "failed", cuts[3], noise[3])
 
+    with store:
+        play(store, second, {divmod(packed, 2**32) for packed in store.history().finished})
     with store:
         for waiting in store.unfinished(store.history(), max_attempts=100):
             store.write(Scored(waiting, {"reward": 0.0}))
+        history = store.history()
+    places = Counter((row["_ng_task_index"], row["_ng_rollout_index"]) for row in store.records())
+    given_up = {divmod(packed, 2**32) for packed in history.terminal}
 
-    assert Counter(row["_ng_task_index"] for row in store.records()) == dict.fromkeys(range(5), 1)
+    assert set(places.values()) <= {1}
+    assert set(places) | given_up == everything
+    assert {divmod(packed, 2**32) for packed in history.finished} == set(places)
 
 
 def test_a_stored_record_without_a_key_is_refused(tmp_path):
@@ -137,7 +205,7 @@ def test_a_stored_record_without_a_key_is_refused(tmp_path):
     store = RolloutStore(tmp_path / "x.jsonl")
     store.output.write_bytes(orjson.dumps({"reward": 1}) + b"\n")
 
-    with pytest.raises(StoreError, match=r"record 1.*_ng_task_index"):
+    with store, pytest.raises(StoreError, match=r"does not say which rollout it is.*_ng_task_index"):
         store.history()
 
 
@@ -146,8 +214,46 @@ def test_a_closed_store_takes_nothing(tmp_path):
         RolloutStore(tmp_path / "x.jsonl").write(Scored(job(0), {"reward": 1.0}))
 
 
+def test_a_second_collector_is_refused_and_told_who_has_the_output(tmp_path):
+    with RolloutStore(tmp_path / "x.jsonl"), pytest.raises(StoreError, match=f"process {os.getpid()}"):
+        RolloutStore(tmp_path / "x.jsonl").__enter__()
+
+    with RolloutStore(tmp_path / "x.jsonl") as again:
+        again.write(Scored(job(0), {"reward": 1.0}))
+
+
+def test_a_resumed_run_reads_its_index_and_not_its_payloads(tmp_path):
+    """Starting again must not take longer the longer the conversations are: here they could not even be read."""
+    store = RolloutStore(tmp_path / "x.jsonl")
+    with store:
+        store.begin([job(task) for task in range(500)])
+        for task in range(400):
+            store.write(Scored(job(task), {"reward": 1.0, "text": "x" * 50}))
+    for path in (store.output, store.materialized):
+        with path.open("r+b") as file:
+            content = file.read()
+            lines = content.splitlines(keepends=True)
+            file.seek(len(b"".join(lines[:7])))
+            file.write(b"?" * (len(lines[7]) - 1))  # neither the first, the last nor one that is looked at
+
+    with store:
+        history = store.history()
+
+        assert keys(store.unfinished(history, 3)) == [f"{task}-0" for task in range(400, 500)]
+
+
+def test_an_output_that_cannot_be_written_stops_before_anything_is_lost(tmp_path):
+    """A read-only folder is said at once, with the earlier results untouched."""
+    store = RolloutStore(tmp_path / "blocked" / "x.jsonl")
+    (tmp_path / "blocked").write_text("a file where a folder is wanted")
+
+    with pytest.raises(StoreError, match="cannot write"):
+        store.__enter__()
+
+
 COLLECTOR = """
 import asyncio, sys
+from nemo_gym.rollouts.again import Retries
 from nemo_gym.rollouts.collect import collect
 from nemo_gym.rollouts.store import RolloutStore
 
@@ -157,24 +263,27 @@ async def send(job):
     await asyncio.sleep(0)
     if job.key.task % 5 == 0 and not job.key.attempt:
         raise ConnectionError("first attempt")
-    return {"reward": float(job.key.task), "text": "x" * 20_000}
+    return {"reward": float(job.key.task), "text": "x" * 20_000, "response": {"usage": {"total_tokens": 1}}}
 
 def tell(outcome):
     sys.stdout.write(".")
     sys.stdout.flush()
 
 with store:
-    asyncio.run(collect(store.unfinished(store.history(), 3), send, [store.write, tell], at_once=7))
+    jobs = store.unfinished(store.history(), 99)
+    retries = Retries(max_attempts=99, pause_seconds=0)
+    asyncio.run(collect(jobs, send, [tell], store=store.write, retries=retries, at_once=7))
 """
 
 
 def test_a_collector_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_path):
     """`kill -9` at whatever moment; after the last resume the output equals that of an undisturbed run."""
     store = RolloutStore(tmp_path / "x.jsonl")
-    store.begin([job(task, rollout) for task in range(40) for rollout in range(2)])
-    store.output.touch()
+    with store:
+        store.begin([job(task, rollout) for task in range(40) for rollout in range(2)])
+        store.open()
 
-    for after in (1, 13, 29, None, None):  # None: to the end; twice, because failed ones are tried on resume
+    for after in (1, 29, None):  # None: to the end
         child = subprocess.Popen([sys.executable, "-c", COLLECTOR, str(store.output)], stdout=subprocess.PIPE)
         assert child.stdout is not None
         child.stdout.read(after)
@@ -187,4 +296,27 @@ def test_a_collector_that_is_killed_again_and_again_loses_and_doubles_nothing(tm
         (task, rollout): 1 for task in range(40) for rollout in range(2)
     }
     assert all(row["reward"] == row["_ng_task_index"] for row in store.records())
-    assert {row.get("_ng_attempt_index") for row in store.records() if row["_ng_task_index"] % 5 == 0} == {1}
+    again = {row.get("_ng_attempt_index") for row in store.records() if row["_ng_task_index"] % 5 == 0}
+    assert None not in again, "the first attempt of these fails"
+
+
+def test_a_disk_that_fills_up_stops_the_run_and_corrupts_nothing(tmp_path):
+    """After making room the run is resumed as if nothing had happened."""
+    store = RolloutStore(tmp_path / "x.jsonl")
+    with store:
+        store.begin([job(task) for task in range(40)])
+        store.open()
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))\n" + COLLECTOR
+
+    child = subprocess.run([sys.executable, "-c", full, str(store.output)], capture_output=True, text=True, check=False)
+
+    assert child.returncode == 1
+    assert "StoreError" in child.stderr
+    assert "make room" in child.stderr
+    kept = [row["_ng_task_index"] for row in store.records()]
+    assert 0 < len(kept) < 40
+    assert not (tmp_path / "x.lock").exists()
+    done = subprocess.run([sys.executable, "-c", COLLECTOR, str(store.output)], capture_output=True, check=False)
+    assert done.returncode == 0
+    assert Counter(row["_ng_task_index"] for row in store.records()) == dict.fromkeys(range(40), 1)
+    assert [row["_ng_task_index"] for row in store.records()][: len(kept)] == kept

@@ -22,3 +22,12 @@ def test_every_outcome_is_counted_and_failures_say_their_kind():
 
 def test_what_did_not_happen_is_not_mentioned():
     assert str(Tally()) == "0 scored"
+
+
+def test_second_attempts_and_what_was_left_are_told():
+    """Retries roll the dice again: how many scores come from one is part of the result."""
+    tally = Tally()
+    tally(Scored(JOB.again(1), {}))
+    tally.not_run = 5
+
+    assert str(tally) == "1 scored (1 retried) · 5 not run"

@@ -1,0 +1,164 @@
+"""Which run this is, and what makes it another."""
+
+import orjson
+import pytest
+from omegaconf import OmegaConf
+
+from nemo_gym.rollouts.identity import (
+    Identity,
+    RowHash,
+    code_of,
+    read_identity,
+    same_rows,
+    seen_file,
+    servers_of,
+    write_identity,
+)
+from nemo_gym.rollouts.jsonl import StoreError
+
+
+def identity(**changes):
+    return Identity(
+        **{
+            "rows": "blake2b:1",
+            "plan": {"responses_create_params": {"temperature": 0.5}, "limit": None},
+            "repeats": 2,
+            "servers": {"m.openai_model.model": "x"},
+            "code": {"nemo-gym": "1"},
+            **changes,
+        }
+    )
+
+
+def config(**fields):
+    return OmegaConf.create(
+        {
+            "secret": "sk-very-secret-value",
+            "m": {"responses_api_models": {"openai_model": {"openai_api_key": "${secret}", "model": "x", **fields}}},
+            "r": {"resources_servers": {"arithmetic": {"tolerance": 0.1, "nested": {"deep": [1, 2]}}}},
+            "head_server": {"host": "h", "port": 1},
+        }
+    )
+
+
+def test_the_same_run_has_no_differences():
+    assert identity().differences(identity()) == []
+
+
+def test_every_difference_is_listed_with_both_values():
+    """Somebody who is refused must see at a glance which of fifty settings it was."""
+    now = identity(
+        rows="blake2b:2",
+        plan={"responses_create_params": {"temperature": 0.7}, "limit": None, "agent_name": "a"},
+        servers={"m.openai_model.model": "y"},
+        code={"nemo-gym": "2"},
+    )
+
+    assert identity().differences(now) == [
+        "the input rows (or how many of them are used)",
+        'agent_name: (nothing) -> "a"',
+        'responses_create_params: {"temperature": 0.5} -> {"temperature": 0.7}',
+        'm.openai_model.model: "x" -> "y"',
+        'code: nemo-gym: "1" -> "2"',
+    ]
+
+
+def test_a_long_value_is_cut_but_still_told_apart():
+    before = identity(plan={"prompt": "a" * 1000})
+    (line,) = before.differences(identity(plan={"prompt": "a" * 999 + "b"}))
+
+    assert len(line) < 250
+    old, new = line.split(" -> ")
+    assert old.removeprefix("prompt: ") != new
+
+
+def test_repeats_and_limits_are_not_differences():
+    """Those a resumed run may change."""
+    assert identity().differences(identity(repeats=9, limits={"max_steps": 1}, seen={"size": 1})) == []
+
+
+def test_no_secret_is_in_it():
+    assert "very-secret" not in orjson.dumps(servers_of(config())).decode()
+    assert servers_of(config())["m.openai_model.openai_api_key"] == "****"
+
+
+def test_where_a_server_runs_is_not_part_of_it():
+    """A run begun on one machine is continued on another, with another endpoint for the same model."""
+    here = config(host="a", port=1, openai_base_url="http://a/v1", max_concurrent_requests=4, num_workers=2)
+    there = config(host="b", port=2, openai_base_url="http://b/v1", max_concurrent_requests=9, num_workers=1)
+
+    assert servers_of(here) == servers_of(there) == servers_of(config())
+
+
+def test_what_a_server_answers_is_part_of_it():
+    assert servers_of(config())["r.arithmetic.nested.deep"] == [1, 2]
+    assert servers_of(config(temperature=1)) != servers_of(config())
+    assert servers_of({**config(), "skip_verification": True})["skip_verification"] is True
+
+
+def test_code_is_versions_and_the_sources_of_the_servers(tmp_path, monkeypatch):
+    """An edited verifier scores differently: half a run with each would be nobody's result."""
+    folder = tmp_path / "resources_servers" / "arithmetic"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text("one")
+    monkeypatch.setenv("NEMO_GYM_EXTRA_ROOTS", str(tmp_path))
+
+    first = code_of(config())
+    (folder / "tests").mkdir()
+    (folder / "tests" / "test_app.py").write_text("a test")
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "site.py").write_text("installed")
+    (folder / "README.md").write_text("words")
+    assert code_of(config()) == first, "what is not run does not count"
+    (folder / "app.py").write_text("two")
+
+    assert code_of(config()) != first
+    assert {"python", "nemo-gym", "pydantic", "resources_servers/arithmetic"} <= set(first)
+    assert not {"pytest", "ruff"} & set(first), "tools of developers do not change a score"
+
+
+def test_what_was_written_is_read_and_the_story_goes_on(tmp_path):
+    path = tmp_path / "x_run.json"
+    write_identity(path, identity(limits={"max_steps": 3}))
+    known = read_identity(path)
+    assert known is not None
+    before, content = known
+
+    assert before == identity(limits={"max_steps": 3})
+    write_identity(path, identity(repeats=3), content, "num_repeats: 2 -> 3")
+    after = orjson.loads(path.read_bytes())
+
+    assert (after["run_id"], after["started_at"]) == (content["run_id"], content["started_at"])
+    assert [entry["note"] for entry in after["resumed"]] == ["num_repeats: 2 -> 3"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x_run.json"]
+
+
+def test_no_file_is_no_identity_and_a_broken_one_is_said(tmp_path):
+    assert read_identity(tmp_path / "none") is None
+    for broken in (b"{", b"[]", b"{}"):
+        (tmp_path / "x_run.json").write_bytes(broken)
+        with pytest.raises(StoreError, match="does not say which run it is"):
+            read_identity(tmp_path / "x_run.json")
+
+
+def test_the_hash_is_that_of_the_rows_and_not_of_their_line_breaks():
+    def hashed(*lines):
+        rows = RowHash()
+        assert list(rows.over(enumerate(lines))) == list(enumerate(lines))
+        return rows.text()
+
+    assert hashed(b'{"a":1}\n', b'{"b":1}') == hashed(b'{"a":1}\r\n', b'{"b":1}\n')
+    assert hashed(b'{"a":1}\n') != hashed(b'{"a":2}\n')
+    assert hashed(b"12\n", b"3\n") != hashed(b"1\n", b"23\n")
+
+
+def test_a_file_that_was_not_touched_need_not_be_read(tmp_path):
+    path = tmp_path / "in.jsonl"
+    path.write_text("{}\n")
+    before = identity(seen=seen_file(path))
+
+    assert same_rows(before, seen_file(path), before.plan)
+    assert not same_rows(before, seen_file(path), {**before.plan, "limit": 1})
+    path.write_text("{} \n")
+    assert not same_rows(before, seen_file(path), before.plan)
+    assert not same_rows(identity(), seen_file(tmp_path / "none"), before.plan)

@@ -1,0 +1,187 @@
+"""From what was asked for to the jobs to run."""
+
+import contextlib
+import shutil
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollouts.identity import Identity
+from nemo_gym.rollouts.outcome import Failed, Failure, Scored
+from nemo_gym.rollouts.plan import PlanOptions
+from nemo_gym.rollouts.resume import Request, ResumeRefused, check, prepare
+from nemo_gym.rollouts.store import RolloutStore
+
+
+@pytest.fixture
+def store(tmp_path):
+    return RolloutStore(tmp_path / "x.jsonl")
+
+
+@pytest.fixture
+def request_of(tmp_path):
+    """A request for three rows, changed as told."""
+    source = tmp_path / "in.jsonl"
+    rows = [{"responses_create_params": {"input": str(n)}, "agent_ref": {"name": "a"}} for n in range(3)]
+    source.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+
+    def made(*, repeats=1, code="1", **changes):
+        return Request(
+            source=source,
+            source_name="in.jsonl",
+            limit=None,
+            options=PlanOptions(repeats=repeats),
+            identity=Identity(rows="", plan={"limit": None}, repeats=repeats, servers={}, code={"nemo-gym": code}),
+            **changes,
+        )
+
+    return made
+
+
+def keys(jobs):
+    return [str(job.key) for job in jobs]
+
+
+def test_a_new_run_is_all_of_it(store, request_of):
+    with store:
+        prepared = prepare(store, request_of(repeats=2))
+
+        assert keys(prepared.jobs) == ["0-0", "0-1", "1-0", "1-1", "2-0", "2-1"]
+    assert (prepared.planned.total, prepared.planned.to_run, prepared.planned.notes) == (6, 6, [])
+    assert store.can_resume()
+
+
+def test_a_resumed_run_is_the_rest_of_it_with_what_was_spent(store, request_of):
+    with store:
+        jobs = list(prepare(store, request_of()).jobs)
+        store.write(Scored(jobs[0], {"reward": 1.0, "response": {"usage": {"total_tokens": 9}}}))
+        store.write(Failed(jobs[1], Failure("timeout", "model", "", "m")))
+
+    with store:
+        prepared = prepare(store, request_of(resume=True))
+
+        assert keys(prepared.jobs) == ["1-0-a1", "2-0"]
+    assert (prepared.planned.finished, prepared.planned.to_run, prepared.tokens) == (1, 2, 9)
+
+
+def test_rows_added_before_a_crash_are_not_added_again(store, request_of, monkeypatch):
+    """The rows are on disk, but the crash came before the new number of repeats was written down."""
+    with store:
+        prepare(store, request_of())
+
+    def crash(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, store:
+        patched.setattr("nemo_gym.rollouts.resume.write_identity", crash)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(store, request_of(resume=True, repeats=2))
+    assert store.planned() == 6
+
+    with store:
+        prepared = prepare(store, request_of(resume=True, repeats=2))
+
+        assert keys(prepared.jobs) == ["0-0", "1-0", "2-0", "0-1", "1-1", "2-1"]
+    with store:
+        assert prepare(store, request_of(resume=True, repeats=2)).planned.notes == []
+
+
+def test_other_code_is_refused_unless_somebody_insists(store, request_of):
+    with store:
+        prepare(store, request_of())
+        with pytest.raises(ResumeRefused, match='code: nemo-gym: "1" -> "2"'):
+            prepare(store, request_of(resume=True, code="2"))
+        with pytest.raises(ResumeRefused):
+            check(store, request_of(resume=True, code="2"))
+
+        prepared = prepare(store, request_of(resume=True, force=True, code="2"))
+        assert "by force" in prepared.planned.notes[0]
+        assert prepare(store, request_of(resume=True, code="2")).planned.notes == [], "it is that run now"
+
+
+def test_by_force_the_rows_stay_those_that_were_planned(store, request_of):
+    """Fewer repeats by force do not take rollouts away that may be finished already."""
+    with store:
+        prepare(store, request_of(repeats=2))
+
+        assert prepare(store, request_of(resume=True, force=True, repeats=1)).planned.total == 6
+
+
+def test_checking_changes_nothing(store, request_of, tmp_path):
+    with store:
+        check(store, request_of())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
+
+    with store, pytest.raises(ConfigError, match="there is no input file"):
+        check(store, replace(request_of(), source=tmp_path / "none.jsonl"))
+
+
+def test_a_long_list_of_differences_is_cut(store, request_of):
+    many = request_of()
+    with store:
+        prepare(store, many)
+        changed = replace(
+            many, resume=True, identity=replace(many.identity, servers={f"s{n:03}": n for n in range(100)})
+        )
+
+        with pytest.raises(ResumeRefused) as caught:
+            prepare(store, changed)
+
+    assert "and 80 more" in str(caught.value)
+    assert str(caught.value).count("\n") < 30
+
+
+class Crash(BaseException):
+    """The process is gone at this very moment."""
+
+
+def crashing(monkeypatch, after):
+    """Let `after` changes of the file system happen, and crash at the next."""
+    left = [after]
+
+    def guarded(real):
+        def change(*args, **kwargs):
+            if left[0] == 0:
+                raise Crash
+            left[0] -= 1
+            return real(*args, **kwargs)
+
+        return change
+
+    for owner, name in ((Path, "replace"), (Path, "unlink"), (Path, "mkdir"), (Path, "open"), (shutil, "rmtree")):
+        monkeypatch.setattr(owner, name, guarded(getattr(owner, name)))
+
+
+def finish(store, request):
+    with store:
+        for job in prepare(store, request).jobs:
+            store.write(Scored(job, {"reward": 1.0, "new": True}))
+
+
+@pytest.mark.parametrize("after", range(0, 45, 2))
+@pytest.mark.parametrize("change", ["start over", "more repeats"])
+def test_a_crash_at_any_change_of_the_files_loses_and_doubles_nothing(store, request_of, monkeypatch, after, change):
+    """Between any two renames: the run can be finished, and what was there before is still somewhere."""
+    finish(store, request_of())
+    old = store.output.read_bytes()
+    asked = request_of(repeats=2, resume=change == "more repeats")
+
+    with monkeypatch.context() as patched, contextlib.suppress(Crash):
+        crashing(patched, after)
+        finish(store, asked)
+    finish(store, replace(asked, resume=True))
+
+    places = Counter((row["_ng_task_index"], row["_ng_rollout_index"]) for row in store.records())
+    if change == "more repeats":
+        assert places == {(task, rollout): 1 for task in range(3) for rollout in range(2)}
+        assert store.output.read_bytes().startswith(old)
+    else:
+        kept = store.output.parent / "x_previous" / "x.jsonl"
+        before = [path.read_bytes() for path in (kept, store.output) if path.exists()]
+        assert any(content.startswith(old) for content in before), "the earlier results are still there"
+        assert set(places.values()) == {1}
+        assert len(places) == 6
