@@ -1,37 +1,56 @@
 """`gym eval run` from the shell: real servers, the scripted model, files on disk."""
 
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nemo_gym.cli.main import main
+
 ROWS = [(1, 1), (2, 3), (4, 4), (2, 2)]
+PATIENCE = 90.0
+GYM = (sys.executable, "-m", "nemo_gym.cli.main")
+AGENT = "arithmetic_simple_agent"
+ARITHMETIC = ("eval", "run", "--resources-server", "arithmetic", "-a", AGENT, "-o", "out.jsonl")
 
 
-def gym(*words: str, cwd: Path, **options: Any) -> "subprocess.CompletedProcess[str]":
+def gym(*words: str, cwd: Path, **env: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "nemo_gym.cli.main", *words],
+        [*GYM, *words],
         cwd=cwd,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        **options,
+        env={**os.environ, **env},
     )
 
 
-def model_file(folder: Path, *script: dict[str, Any]) -> str:
+def model_file(folder: Path, *script: dict[str, Any], name: str = "model.yaml") -> str:
     """A configuration of the scripted model that answers with `script`."""
     block = {"policy_model": {"responses_api_models": {"scripted_model": {"entrypoint": "app.py", "script": script}}}}
-    path = folder / "model.yaml"
+    path = folder / name
     path.write_text(json.dumps(block))
     return str(path)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -42,101 +61,314 @@ def rows(tmp_path: Path) -> str:
     return str(path)
 
 
-ARITHMETIC = ("eval", "run", "--resources-server", "arithmetic", "-a", "arithmetic_simple_agent", "-o", "out.jsonl")
-
-
 def test_a_run_scores_every_row_and_says_so(tmp_path: Path, rows: str) -> None:
-    """The main job: rows in, scores and files out, exit status 0."""
+    """The main job: rows in, scores and files out, exit status 0; stdout is one JSON object and nothing else."""
+    second = tmp_path / "second.yaml"
+    agent = {
+        "entrypoint": "app.py",
+        "resources_server": {"type": "resources_servers", "name": "arithmetic"},
+        "model_server": {"type": "responses_api_models", "name": "policy_model"},
+    }
+    second.write_text(json.dumps({"second_agent": {"responses_api_agents": {"simple_agent": agent}}}))
+    own = {"responses_create_params": {"input": "What is 3 + 1?"}, "expected_answer": 4}
+    with Path(rows).open("a") as more:
+        more.write(json.dumps({**own, "agent_ref": {"name": "second_agent"}}) + "\n")
+
     done = gym(
-        *ARITHMETIC, "--config", model_file(tmp_path, {"text": "It is 4."}), "-i", rows, "--num-repeats", "2",
-        "--json", cwd=tmp_path,
+        *ARITHMETIC, "--config", model_file(tmp_path, {"text": "It is 4."}), "--config", str(second), "-i", rows,
+        "--num-repeats", "second_agent=3,_default=2", "--temperature", "0.5", "+num_repeats_add_seed=true",
+        "+responses_create_params={top_p: 0.9}", "--json", cwd=tmp_path,
     )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert (result["scored"], result["failed"], result["mean_reward"]) == (8, {}, 0.25)
-    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert (result["scored"], result["failed"], result["missing"]) == (11, {}, 0)
+    assert result["mean_reward"] == pytest.approx(5 / 11)
+    assert result["metrics"][AGENT]["mean/reward"] == 0.25
+    assert result["metrics"]["second_agent"]["mean/reward"] == 1.0
+    assert result["intervals_95"][AGENT]["mean/reward"][0] < 0.25
+    records = lines_of(tmp_path / "out.jsonl")
     assert sorted((r["_ng_task_index"], r["_ng_rollout_index"]) for r in records) == [
-        (task, repeat) for task in range(4) for repeat in range(2)
+        (task, repeat) for task in range(5) for repeat in range(3 if task == 4 else 2)
     ]
-    assert result["metrics"]["arithmetic_simple_agent"]["mean/reward"] == 0.25
+    sent = lines_of(tmp_path / "out_materialized_inputs.jsonl")[1]["responses_create_params"]
+    assert (sent["temperature"], sent["top_p"], sent["metadata"]) == (0.5, 0.9, {"extra_body": '{"seed": 1}'})
 
 
 def test_a_model_that_fails_gives_failures_and_no_reward(tmp_path: Path, rows: str) -> None:
-    """An outage must never look like a bad model."""
-    fault = {"fault": {"kind": "status", "status": 500, "message": "out of order"}}
+    """An outage must never look like a bad model; the first failure is told at once, and -x stops right there."""
+    fault = {"fault": {"kind": "status", "status": 400, "message": "out of order"}}
+    config = model_file(tmp_path, fault)
 
-    done = gym(*ARITHMETIC, "--config", model_file(tmp_path, fault), "-i", rows, "--json", cwd=tmp_path)
+    done = gym(*ARITHMETIC, "--config", config, "-i", rows, "-x", "--concurrency", "1", cwd=tmp_path)
 
     assert done.returncode == 1, done.stderr
-    result = json.loads(done.stdout)
-    assert result["scored"] == 0
-    assert result["mean_reward"] is None
-    failures = [json.loads(line) for line in (tmp_path / "out_failures.jsonl").read_text().splitlines()]
-    assert len(failures) == 4
-    assert {failure["_ng_failure"]["whom"] for failure in failures} == {"policy_model"}
-    assert not [failure for failure in failures if "reward" in failure]
+    assert "first model_refused (rollout 0-0): policy_model: " in done.stderr
+    assert "1 failed (model_refused 1)" in done.stdout
+    assert "mean reward  none: nothing was scored" in done.stdout
+    assert "stopped early: a rollout failed (max_failures 1)" in done.stdout
+    assert "continue  gym eval run" in done.stdout
+    (failure,) = lines_of(tmp_path / "out_failures.jsonl")
+    assert failure["_ng_failure"]["whom"] == "policy_model"
+    assert "reward" not in failure
 
 
-def test_resume_runs_what_is_missing_and_nothing_else(tmp_path: Path, rows: str) -> None:
-    """Finished rollouts are money already spent."""
+class Begun:
+    """A run under way, its first rollouts in flight."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [*GYM, *ARITHMETIC, *words],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        wait_for((folder / "out_materialized_inputs.jsonl").exists)
+
+    def sent(self, *signals: signal.Signals) -> tuple[int, str, str]:
+        """Exit status, stdout and stderr after these signals; a later one is sent when the one before was heard."""
+        assert self.process.stderr is not None
+        said = ""
+        for number in signals:
+            os.kill(self.process.pid, number)
+            while "interrupt again" not in said and (line := self.process.stderr.readline()):
+                said += line
+        stdout, stderr = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, stdout, said + stderr
+
+
+def test_one_interrupt_finishes_what_is_in_flight(tmp_path: Path, rows: str) -> None:
+    """SIGTERM from a batch system, like Ctrl-C, costs nothing that was nearly earned."""
+    model = model_file(tmp_path, {"text": "It is 4.", "delay_seconds": 2.0})
+
+    words = ("--config", model, "-i", rows, "--concurrency", "2", "--num-repeats", "2")
+    status, stdout, stderr = Begun(tmp_path, *words).sent(signal.SIGTERM)
+
+    assert status == 130, stderr
+    assert "continue  gym eval run" in stdout
+    assert "--resume" in stdout
+    done = len((tmp_path / "out.jsonl").read_text().splitlines()) if (tmp_path / "out.jsonl").exists() else 0
+    assert done in (0, 2, 4, 6)  # whole pairs, however late the signal came
+    assert f"{done} scored" in stdout
+    assert "cancelled" not in stdout
+
+
+def test_nobody_waits_for_a_rollout_that_hangs(tmp_path: Path, rows: str) -> None:
+    """A second Ctrl-C does not wait for the end of the grace period."""
+    stall = model_file(tmp_path, {"fault": {"kind": "stall", "seconds": 600}})
+    begun = Begun(tmp_path, "--config", stall, "-i", rows, "--grace", "600")
+
+    status, _, stderr = begun.sent(signal.SIGINT, signal.SIGINT)
+
+    assert status == 130, stderr
+    assert "continue  gym eval run" in stderr
+    assert "Traceback" not in stderr
+
+
+def test_a_driver_collects_in_our_place(tmp_path: Path, rows: str) -> None:
+    """Trainers bring their own loop; servers, configuration and the report are still ours."""
+    (tmp_path / "my_driver.py").write_text(
+        "from nemo_gym.rollout_collection import RolloutCollectionHelper\n"
+        "async def drive(config, global_config_dict):\n"
+        "    assert global_config_dict['policy_model']\n"
+        "    config.limit = 2\n"
+        "    await RolloutCollectionHelper().run_from_config(config)\n"
+    )
     model = model_file(tmp_path, {"text": "It is 4."})
-    first = gym(*ARITHMETIC, "--config", model, "-i", rows, "--json", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
+
+    done = gym(
+        *ARITHMETIC, "--config", model, "-i", rows, "--json", "+rollout_collection_driver=my_driver:drive",
+        cwd=tmp_path,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 2
+    result = json.loads(done.stdout)
+    assert (result["scored"], result["total"], result["mean_reward"]) == (2, 2, 0.0)
+    assert result["metrics"][AGENT]["mean/reward"] == 0.0
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment in which servers are running and registered."""
+    folder = tmp_path_factory.mktemp("running")
+    env = {"XDG_RUNTIME_DIR": str(folder)}
+    model = model_file(folder, {"text": "It is 4."})
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [*GYM, "env", "start", "--environment", "arithmetic", "--config", model],
+            cwd=folder, stdout=log, stderr=log, env={**os.environ, **env},
+        )  # fmt: skip
+    try:
+        wait_for(lambda: "ready" in (folder / "log").read_text() or process.poll() is not None)
+        assert process.poll() is None, (folder / "log").read_text()
+        yield env
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+NO_SERVE = ("eval", "run", "--no-serve", "-o", "out.jsonl", "--json")
+
+
+class Here:
+    """Runs commands in this process, which is much quicker than starting one."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *words: str) -> tuple[int, str, str]:
+        """Exit status, stdout and stderr."""
+        try:
+            status = main(words)
+        except SystemExit as leaving:
+            status = int(leaving.code or 0)
+        said = self._capsys.readouterr()
+        assert "Traceback" not in said.err
+        return status, said.out, said.err
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Here]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    thresholds = gc.get_threshold()
+    yield Here(capsys)
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+@pytest.fixture
+def beside(here: Here, running: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Here:
+    """The same, where servers are running."""
+    for name, value in running.items():
+        monkeypatch.setenv(name, value)
+    return here
+
+
+def test_servers_that_are_running_are_found_without_a_port(tmp_path: Path, beside: Here) -> None:
+    """Keep the servers up, evaluate again and again; a prompt builds the input of rows that have none."""
+    (tmp_path / "prompt.yaml").write_text("user: 'What is {a} plus {b}?'\n")
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text("".join(json.dumps({"a": a, "b": b, "expected_answer": a + b}) + "\n" for a, b in ROWS))
+
+    status, stdout, stderr = beside(*NO_SERVE, "-i", str(bare), "--prompt-config", "prompt.yaml", "-a", AGENT)
+
+    assert status == 0, stderr
+    assert json.loads(stdout)["mean_reward"] == 0.25
+    sent = lines_of(tmp_path / "out_materialized_inputs.jsonl")[1]["responses_create_params"]["input"]
+    assert sent == [{"role": "user", "content": "What is 2 plus 3?"}]
+
+
+def test_running_agents_bring_their_own_rows(tmp_path: Path, beside: Here) -> None:
+    """Nothing needs to be said twice."""
+    status, stdout, stderr = beside(*NO_SERVE, "--limit", "3", "--disable-aggregation")
+
+    assert status == 0, stderr
+    result = json.loads(stdout)
+    assert (result["scored"], result["metrics"]) == (3, {})
+    assert (tmp_path / "out" / "preprocessed_datasets" / "example.jsonl").is_file()
+
+
+def test_resume_runs_what_is_missing_and_nothing_else(tmp_path: Path, rows: str, beside: Here) -> None:
+    """Finished rollouts are money already spent; another run's are not mixed in."""
+    words = (*NO_SERVE, "-i", rows, "-a", AGENT)
+    status, _, stderr = beside(*words)
+    assert status == 0, stderr
     output = tmp_path / "out.jsonl"
     kept = output.read_text().splitlines()[:2]
     output.write_text("".join(f"{line}\n" for line in kept) + '{"torn')
 
-    second = gym(*ARITHMETIC, "--config", model, "-i", rows, "--resume", "--json", cwd=tmp_path)
+    status, stdout, stderr = beside(*words, "--resume")
 
-    assert second.returncode == 0, second.stderr
-    assert json.loads(second.stdout)["scored"] == 2
+    assert status == 0, stderr
+    result = json.loads(stdout)
+    assert (result["scored"], result["finished_before"], result["total"], result["mean_reward"]) == (2, 2, 4, 0.25)
+    assert "resuming: 2 of 4 rollouts are scored" in stderr
     lines = output.read_text().splitlines()
     assert lines[:2] == kept
     assert sorted(json.loads(line)["_ng_task_index"] for line in lines) == [0, 1, 2, 3]
 
+    status, stdout, stderr = beside(*words, "--resume", "--temperature", "1")
 
-def test_an_interrupt_keeps_what_is_done_and_names_the_next_command(tmp_path: Path, rows: str) -> None:
-    """Ctrl-C is how people stop things; it must cost nothing that was earned."""
-    stall = {"fault": {"kind": "stall", "seconds": 600}}
-    command = [sys.executable, "-m", "nemo_gym.cli.main", *ARITHMETIC, "-i", rows]
-    process = subprocess.Popen(
-        [*command, "--config", model_file(tmp_path, stall)],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    materialized = tmp_path / "out_materialized_inputs.jsonl"
-    deadline = time.monotonic() + 60
-    while not materialized.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
-
-    assert process.returncode == 130, stderr
-    assert "--resume" in stdout
+    assert status == 2, stderr
+    assert json.loads(stdout)["error"]["kind"] == "ResumeRefused"
+    assert output.read_text().splitlines() == lines
 
 
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (("eval", "rum"), 2, "`rum` is not a command of gym. Did you mean `run`?"),
-        (("evl",), 2, "`evl` is not a group of gym. Did you mean `eval`?"),
-        (("eval", "run", "--environmnt", "x"), 2, "Did you mean `--environment`?"),
-        (("eval", "run", "--environment", "arithmetik"), 1, "try: arithmetic"),
-        (("eval", "run"), 1, "there is no server instance to start"),
-        (("env", "validate", "+config_paths=nope.yaml"), 1, "config_paths"),
-        (("env", "validate", "--config", "nope.yaml"), 1, "nope.yaml"),
+        (("-a", "arithmetic_simple_agnt"), 2, "try: arithmetic_simple_agent"),
+        (("--run", "1"), 2, "no run is called '1'"),
+        (("+head_server.host=127.0.0.1", "+head_server.port=9"), 3, "could not connect to the head server"),
+        (("-a", AGENT, "-o", "/proc/nowhere/out.jsonl"), 3, "/proc/nowhere"),
     ],
 )
-def test_mistakes_get_one_clear_answer(tmp_path: Path, words: tuple[str, ...], status: int, message: str) -> None:
+def test_what_goes_wrong_with_running_servers_has_its_exit_status(
+    rows: str, beside: Here, words: tuple[str, ...], status: int, message: str
+) -> None:
+    """2 is for what was typed, 3 for what it met."""
+    ended, stdout, stderr = beside(*NO_SERVE, "-i", rows, *words)
+
+    assert ended == status, stderr
+    assert message in stderr
+    assert json.loads(stdout)["exit_status"] == status
+
+
+def test_a_dry_run_checks_everything_and_collects_nothing(tmp_path: Path, rows: str, beside: Here) -> None:
+    """Before a night's work and its bill."""
+    status, stdout, stderr = beside(*NO_SERVE, "-i", rows, "-a", AGENT, "--dry-run")
+
+    assert status == 0, stderr
+    assert "nothing was collected" in stderr
+    assert json.loads(stdout)["dry_run"] is True
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_no_running_servers_are_an_infrastructure_problem(rows: str, here: Here) -> None:
+    """And the message says how to get some."""
+    status, _, stderr = here(*NO_SERVE, "-i", rows)
+
+    assert status == 3
+    assert "gym env start" in stderr
+
+
+def test_servers_that_do_not_start_are_an_infrastructure_problem(tmp_path: Path, rows: str, here: Here) -> None:
+    """Not the model's fault, not the user's typing; nothing is collected."""
+    model = model_file(tmp_path, {"text": "It is 4."})
+    elsewhere = "+policy_model.responses_api_models.scripted_model.host=8.8.8.8"
+
+    status, stdout, stderr = here(*ARITHMETIC, "--config", model, "-i", rows, elsewhere, "--json")
+
+    assert status == 3, stderr
+    assert json.loads(stdout)["exit_status"] == 3
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ("eval rum", 2, "Did you mean `run`?"),
+        ("evl", 2, "Did you mean `eval`?"),
+        ("eval run --environmnt x", 2, "Did you mean `--environment`?"),
+        ("eval run --environment arithmetik", 2, "try: arithmetic"),
+        ("eval run", 2, "there is no server instance to start"),
+        ("eval run --environment arithmetic --model-type scripted_model --split train", 2, "--split"),
+        ("env validate +config_paths=nope.yaml", 1, "config_paths"),
+        ("env validate --config nope.yaml", 1, "nope.yaml"),
+    ],
+)
+def test_mistakes_get_one_clear_answer(here: Here, words: str, status: int, message: str) -> None:
     """Where, what, and what to do; never a traceback."""
-    done = gym(*words, cwd=tmp_path)
+    ended, _, stderr = here(*words.split())
 
-    assert done.returncode == status
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    assert ended == status, stderr
+    assert message in stderr
 
 
-def test_a_misspelt_field_is_shown_where_it_stands(tmp_path: Path) -> None:
+def test_a_misspelt_field_is_shown_where_it_stands(tmp_path: Path, here: Here) -> None:
     """The server's own config class knows its fields; a typo must not be found by a puzzled user at run time."""
     config = tmp_path / "agent.yaml"
     lines = [
@@ -149,20 +381,14 @@ def test_a_misspelt_field_is_shown_where_it_stands(tmp_path: Path) -> None:
     ]
     config.write_text("\n".join(lines))
 
-    done = gym(
-        "env",
-        "validate",
-        "--config",
-        str(config),
-        "~arithmetic_simple_agent.responses_api_agents.simple_agent.max_steps",
-        cwd=tmp_path,
-    )
+    without = "~arithmetic_simple_agent.responses_api_agents.simple_agent.max_steps"
+    status, _, stderr = here("env", "validate", "--config", str(config), without)
 
-    assert done.returncode == 0, done.stderr
-    assert "agent.yaml:5:7: 'max_step' is not a field of SimpleAgentConfig — did you mean 'max_steps'?" in done.stderr
+    assert status == 0, stderr
+    assert "agent.yaml:5:7: 'max_step' is not a field of SimpleAgentConfig — did you mean 'max_steps'?" in stderr
 
 
-def test_a_value_of_the_wrong_type_is_an_error_with_its_place(tmp_path: Path) -> None:
+def test_a_value_of_the_wrong_type_is_an_error_with_its_place(tmp_path: Path, here: Here) -> None:
     """Found before anything is started."""
     config = tmp_path / "agent.yaml"
     config.write_text(
@@ -170,29 +396,29 @@ def test_a_value_of_the_wrong_type_is_an_error_with_its_place(tmp_path: Path) ->
         "arithmetic_simple_agent:\n  responses_api_agents:\n    simple_agent:\n      max_steps: many\n"
     )
 
-    done = gym("env", "validate", "--config", str(config), cwd=tmp_path)
+    status, _, stderr = here("env", "validate", "--config", str(config))
 
-    assert done.returncode == 1
-    assert "agent.yaml:5:" in done.stderr
-    assert "max_steps" in done.stderr
+    assert status == 1
+    assert "agent.yaml:5:" in stderr
+    assert "max_steps" in stderr
 
 
-def test_validate_and_resolve_start_nothing_and_hide_secrets(tmp_path: Path) -> None:
+def test_validate_and_resolve_start_nothing_and_hide_secrets(tmp_path: Path, here: Here) -> None:
     """A pre-flight check that is safe to paste into an issue."""
     words = ("--environment", "arithmetic", "--model-type", "openai_model")
     model = ("--model-url", "http://127.0.0.1:1/v1", "--model-api-key", "sk-very-secret", "-m", "m")
 
-    valid = gym("env", "validate", *words, "--json", cwd=tmp_path)
-    shown = gym("env", "resolve", *words, *model, cwd=tmp_path)
+    _, valid, _ = here("env", "validate", *words, "--json")
+    status, shown, stderr = here("env", "resolve", *words, *model)
 
-    assert json.loads(valid.stdout)["valid"] is True
-    assert shown.returncode == 0, shown.stderr
-    assert "sk-very-secret" not in shown.stdout + shown.stderr
+    assert json.loads(valid)["valid"] is True
+    assert status == 0, stderr
+    assert "sk-very-secret" not in shown + stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_help_and_version_work_without_a_configuration(tmp_path: Path) -> None:
+def test_help_and_version_work_without_a_configuration(here: Here) -> None:
     """The first two things anybody types."""
-    assert "eval" in gym("--help", cwd=tmp_path).stdout
-    assert "--num-repeats" in gym("eval", "run", "--help", cwd=tmp_path).stdout
-    assert gym("--version", cwd=tmp_path).stdout.startswith("nemo-gym")
+    assert "eval" in here("--help")[1]
+    assert "--num-repeats" in here("eval", "run", "--help")[1]
+    assert here("--version")[1].startswith("nemo-gym")

@@ -1,0 +1,77 @@
+"""Runs in Weights & Biases: the configuration, metrics, and a table of rollouts."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from nemo_gym.config_types import WANDBConfig
+from nemo_gym.exporters.base import BaseExporter, ExporterNotInstalled
+
+logger = logging.getLogger("nemo_gym.exporters")
+
+TABLE, COLUMN = "Rollouts", "Rollout"
+MOST_ROWS = 200_000
+MOST_CHARACTERS = 256 * 1024 * 1024
+"""What a table holds: wandb takes no more rows, and keeps the whole table in memory."""
+START_SECONDS, FINISH_SECONDS = 60, 300
+
+
+class WandbExporter(BaseExporter):
+    """One Weights & Biases run, of its own: a run that the caller has open is left alone."""
+
+    name = "wandb"
+    config: WANDBConfig
+
+    def setup(self, global_config: Mapping[str, Any]) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise ExporterNotInstalled(
+                f"wandb cannot be imported ({error})", fix="pip install 'nemo-gym[wandb]'"
+            ) from error
+        folder = Path(self.results_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._wandb = wandb
+        self._run: Any = wandb.init(
+            project=self.config.wandb_project,
+            name=self.config.wandb_name,
+            dir=str(folder),  # it adds `wandb` itself
+            reinit="create_new",
+            settings=wandb.Settings(
+                api_key=self.config.wandb_api_key,
+                init_timeout=START_SECONDS,
+                finish_timeout=FINISH_SECONDS,
+                console="off",  # what a command prints stays on its terminal
+                x_disable_meta=True,  # the command line may hold a key
+                disable_job_creation=True,
+                silent=True,
+            ),
+        )
+        self.url = self._run.url or str(folder / "wandb")
+        self._log_config(global_config)
+
+    def teardown(self) -> None:
+        run, self._run = self._run, None
+        if run is not None:
+            run.finish()
+
+    def _log_config(self, config: Mapping[str, Any]) -> None:
+        self._run.config.update(dict(config))
+
+    def _log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        self._run.log(dict(metrics), step=step)
+
+    def _log_rollouts(self, rollouts: Iterable[Mapping[str, Any]]) -> None:
+        table = self._wandb.Table(columns=[COLUMN], log_mode="IMMUTABLE")
+        room = MOST_CHARACTERS
+        for number, rollout in enumerate(rollouts):
+            text = orjson.dumps(rollout).decode()
+            room -= len(text)
+            if number >= MOST_ROWS or room < 0:
+                logger.warning("wandb: the table has the first %d rollouts; the output file has all", number)
+                break
+            table.add_data(text)
+        self._run.log({TABLE: table})

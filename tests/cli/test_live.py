@@ -1,0 +1,222 @@
+"""What the live view shows, where, and when it is silent."""
+
+import asyncio
+import io
+import re
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from nemo_gym.cli import live
+from nemo_gym.cli.live import View, clipped, drawn_bar, flowed, headline, short_number, short_time, shown
+from nemo_gym.cli.progress import Progress, TimedFlights
+from nemo_gym.rollouts.flight import Flight
+from nemo_gym.rollouts.job import Job
+from nemo_gym.rollouts.key import RolloutKey
+from nemo_gym.rollouts.outcome import Failed, Failure, Limit, Scored
+from nemo_gym.rollouts.planned import Planned
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def job(task: int, agent: str = "math_agent") -> Job:
+    row = {"_ng_task_index": task, "_ng_rollout_index": 0, "agent_ref": {"name": agent}}
+    return Job(RolloutKey(task, 0), row)
+
+
+def busy(clock: Clock) -> Progress:
+    """A run in the middle: 40 of 100 ended, some badly."""
+    progress = Progress(TimedFlights(clock), clock)
+    progress.on_plan(Planned(total=100, to_run=100))
+    for task in range(36):
+        with progress.flights.under_way(job(task)):
+            clock.now += 0.5
+        progress(Scored(job(task), {"reward": task % 2, "response": {"usage": {"total_tokens": 1000}}}))
+    for _ in range(3):
+        progress(Failed(job(40), Failure("timeout", "model", "too slow", "policy_model")))
+    progress(Limit(job(41), "tokens", {}))
+    progress.look()
+    return progress
+
+
+def test_the_headline_has_all_that_is_asked_for() -> None:
+    """done/total, rate, running, ETA, mean with its interval, tokens, failures by kind."""
+    text = " · ".join(headline(busy(Clock())))
+
+    assert text.startswith("40/100 40 % · 2.2/s · 0 running · ETA 0:28 · mean 0.500 ± 0.")
+    assert "36.0k tokens (2.0k/s)" in text
+    assert text.endswith("3 failed (timeout 3) · 1 limit (tokens 1)")
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_no_line_is_wider_than_the_screen(width: int) -> None:
+    """A line that wraps cannot be redrawn."""
+    clock = Clock()
+    progress = busy(clock)
+    with progress.flights.under_way(job(50, "an_agent_with_quite_a_long_name")):
+        clock.now += 4000
+        lines = View(progress).lines(width)
+
+    assert all(len(line) <= width for line in lines)
+    assert lines[0].startswith("40/100")
+
+
+def test_old_rollouts_are_listed_with_what_they_wait_for() -> None:
+    """The question people have when nothing moves."""
+    clock = Clock()
+    progress = busy(clock)
+    view = View(progress)
+    with progress.flights.under_way(job(50)):
+        clock.now += 192
+        view._answers = {str(RolloutKey(50, 0)): "policy_model /v1/responses"}
+        lines = view.lines(120)
+
+    assert lines[-1] == f"     3:12  {RolloutKey(50, 0)}  math_agent  waits for policy_model /v1/responses"
+
+
+def test_young_rollouts_are_not_worth_a_line() -> None:
+    """A healthy run shows its numbers and nothing else."""
+    clock = Clock()
+    progress = busy(clock)
+    with progress.flights.under_way(job(50)):
+        clock.now += 1
+        assert not any("math_agent" in line for line in View(progress).lines(120))
+
+
+async def test_servers_are_asked_only_when_something_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking costs the servers something; a quick run never does."""
+    monkeypatch.setattr(live, "ASK_SECONDS", 0.0)
+    clock = Clock()
+    progress = busy(clock)
+    asked: list[list[str]] = []
+
+    async def waiting(flights: Sequence[Flight]) -> dict[str, str]:
+        asked.append([str(flight.key) for flight in flights])
+        return {str(flight.key): "arithmetic /verify" for flight in flights}
+
+    monkeypatch.setattr(live, "_answered", lambda ask, flights: ask(flights))
+    view = View(progress, waiting)
+    with progress.flights.under_way(job(50)):
+        clock.now += 1
+        view._ask()
+        assert view._asking is None
+        clock.now += 60
+        view._ask()
+        assert view._asking is not None
+        await view._asking
+        view._ask()
+        assert "arithmetic /verify" in view.lines(120)[-1]
+
+    assert asked[0] == [str(RolloutKey(50, 0))]
+
+
+async def test_servers_that_cannot_answer_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view must survive the very trouble it is there to show."""
+    monkeypatch.setattr(live, "ASK_SECONDS", 0.05)
+    clock = Clock()
+    progress = busy(clock)
+
+    async def waiting(flights: Sequence[Flight]) -> dict[str, str]:
+        await asyncio.Event().wait()
+        return {}
+
+    view = View(progress, waiting)
+    with progress.flights.under_way(job(50)):
+        clock.now += 60
+        view._ask()
+        asking = view._asking
+        assert asking is not None
+        await asyncio.wait({asking})
+        view._ask()
+        assert "math_agent /run" in view.lines(120)[-1]
+
+
+async def test_plain_lines_are_written_where_nothing_can_be_redrawn(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs of batch jobs: no escape codes, one line now and then."""
+    monkeypatch.setattr(live, "PLAIN_PAUSES", ((1e9, 0.01),))
+    said = ""
+
+    async with shown(busy(Clock())):
+        while said.count("\n") < 2:
+            await asyncio.sleep(0.005)
+            said += capsys.readouterr().err
+
+    assert said.startswith("40/100 40 %")
+    assert "\x1b" not in said
+
+
+async def test_quiet_means_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """--quiet is a promise."""
+    monkeypatch.setattr(live, "PLAIN_PAUSES", ((1e9, 0.0),))
+
+    async with shown(busy(Clock()), quiet=True):
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    assert capsys.readouterr().err == ""
+
+
+class Terminal(io.StringIO):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn_twice = asyncio.Event()
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        count = super().write(text)
+        if self.getvalue().count("40/100") >= 2:
+            self.drawn_twice.set()
+        return count
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+async def test_a_terminal_is_redrawn_and_left_clean(no_color: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last thing on the screen is the report, and NO_COLOR is honoured."""
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "60", "LINES": "20"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if no_color:
+        monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(live, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(live, "REDRAW_SECONDS", 0.0)
+
+    async with shown(busy(Clock())):
+        await screen.drawn_twice.wait()
+
+    drawn = screen.getvalue()
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn)
+    assert "timeout 3" in plain
+    assert drawn.endswith("\x1b[2K")
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]m", drawn)
+
+
+@pytest.mark.parametrize(("term", "expected"), [("xterm", True), ("dumb", False), ("", False)])
+def test_dumb_terminals_get_plain_lines(term: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Editors and CI systems often pretend to be a terminal."""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", term)
+
+    assert live.is_terminal() is expected
+
+
+def test_numbers_are_short() -> None:
+    """There is little room."""
+    assert [short_number(n) for n in (0, 950, 12_345, 4_600_000, 1.2e9)] == ["0", "950", "12.3k", "4.6M", "1.2G"]
+    assert [short_time(s) for s in (0.4, 7, 725, 10800)] == ["0:00", "0:07", "12:05", "3:00:00"]
+    assert drawn_bar(0.5, 10) == "━━━━━─────"
+    assert drawn_bar(0.5, 5) == "50 %"
+    assert flowed(["aaa", "bbb", "ccc"], 9) == ["aaa · bbb", "ccc"]
+    assert clipped("abcdef", 4) == "abc…"
