@@ -3,12 +3,17 @@
 Extra roots (`NEMO_GYM_EXTRA_ROOTS`, `--search-dir`) shadow the working directory, which shadows what is installed.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
+from nemo_gym.config.renamed import current_path, rename_note
 from nemo_gym.keys import EXTRA_ROOTS_ENV_VAR
+
+logger = logging.getLogger(__name__)
 
 NEMO_GYM_EXTRA_ROOTS_ENV_VAR_NAME = EXTRA_ROOTS_ENV_VAR
 
@@ -46,8 +51,24 @@ def _resolve_under_cwd_or_install(
     if path.is_absolute():
         return path
     accepts = validator or Path.exists
-    candidates = [root / path for root in component_search_roots()]
-    return next((candidate for candidate in candidates if accepts(candidate)), candidates[0])
+    roots = component_search_roots()
+    found = next((root / path for root in roots if accepts(root / path)), None)
+    if found is None and (now := renamed(path)) is not None:
+        found = next((root / now for root in roots if accepts(root / now)), None)
+    return found or roots[0] / path
+
+
+def renamed(path: str | Path) -> Path | None:
+    """Where a relative path of an earlier release is now, saying so once; None for every other path."""
+    now = current_path(path)
+    if now is not None:
+        _say(rename_note(path))
+    return now
+
+
+@cache  # remembers what was said
+def _say(note: str) -> None:
+    logger.warning(note)
 
 
 def _augment_sys_path() -> None:

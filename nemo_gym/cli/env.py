@@ -4,7 +4,6 @@ import atexit
 import logging
 import time
 
-from omegaconf import DictConfig
 from pydantic import Field
 
 from nemo_gym import component_search_roots, global_config
@@ -12,7 +11,7 @@ from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig
 from nemo_gym.errors import GymError
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
 from nemo_gym.launch.helper import BackgroundRun
-from nemo_gym.launch.ports import listen
+from nemo_gym.launch.ports import with_open_head_port
 from nemo_gym.launch.run import Run
 from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.server_utils import ServerClient, ServerStatus
@@ -34,6 +33,8 @@ class RunConfig(BaseNeMoGymCLIConfig):
 
 class ServersNotRunning(GymError, RuntimeError):
     """Servers that should be up are not."""
+
+    exit_status = 3
 
 
 class RunHelper:
@@ -62,9 +63,11 @@ class RunHelper:
         asked = global_config_dict_parser_config or GlobalConfigDictParserConfig()
         parser = GlobalConfigDictParser()
         # Offline: ports that nobody chose stay open until they are bound, so that nobody can take them in between.
-        config = parser.parse(asked.model_copy(update={"offline": True}))
+        resolved = parser.resolve(asked.model_copy(update={"offline": True}))
+        for warning in resolved.warnings:
+            logger.warning(warning)
+        config = with_open_head_port(resolved)
         parser.raise_on_no_server_instances(config)
-        _insist_on_head_port(asked, config)
         self._background = BackgroundRun(config, component_search_roots())
         atexit.register(self.shutdown)
         try:
@@ -155,14 +158,6 @@ class RunHelper:
         if self._run is None or self._background is None or not self._background.alive:
             raise ServersNotRunning("no servers are running", fix="call start() first")
         return self._run
-
-
-def _insist_on_head_port(asked: GlobalConfigDictParserConfig, config: DictConfig) -> None:
-    """A caller who chose the head's port tells others of it; only the usual port may be exchanged for a free one."""
-    initial = asked.initial_global_config_dict
-    head = initial.get("head_server") if initial is not None else None
-    if head and head.get("port"):
-        listen("head_server", config["head_server"]["host"], config["head_server"]["port"]).close()
 
 
 def _with_servers(process: str, run: Run) -> str:

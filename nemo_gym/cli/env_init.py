@@ -1,37 +1,67 @@
-"""Make a new resources server or environment that works and whose tests pass, ready to be changed.
+"""Make a new resources server, environment or benchmark that works and whose tests pass, ready to be changed.
 
-It is written below the working directory: resources_servers/NAME, or environments/NAME with a resources server of the
-same name. Nothing that exists is changed.
+It is written below the working directory: resources_servers/NAME, or environments/NAME (benchmarks/NAME) with a
+manifest and the servers its profile needs. Nothing that exists is changed.
+
+Profiles: custom-gym-verifier (the default) grades what our simple agent plays; custom-gym-agent-loop adds an agent of
+your own; external-agent-loop one that calls a program outside; external-rollout-driver a function that collects.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_gym.catalog.roots import PARENT_DIR
+from nemo_gym.catalog.roots import PARENT_DIR, component_search_roots
 from nemo_gym.cli import output
-from nemo_gym.errors import ConfigError
-from nemo_gym.scaffold.write import ScaffoldResult, scaffold_environment, scaffold_resources_server
+from nemo_gym.cli.options import UsageError
+from nemo_gym.environment.manifest import PROFILES
+from nemo_gym.scaffold.plan import Reused, scaffold_environment, scaffold_resources_server
+from nemo_gym.scaffold.write import ScaffoldResult
 
 ENTRYPOINT = "+entrypoint=resources_servers/"
+EXTRAS = ("profile", "reuse_verifier", "reward_range", "higher_is_better")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--resources-server", metavar="NAME", help="a resources server")
     what.add_argument("--environment", metavar="NAME", help="an environment with its resources server")
+    what.add_argument("--benchmark", metavar="NAME", help="a benchmark with its resources server")
+    more = parser.add_argument_group("environments and benchmarks")
+    more.add_argument("--profile", choices=PROFILES, help="which part is your own (default: custom-gym-verifier)")
+    more.add_argument("--reuse-verifier", metavar="NAME", help="grade with this resources server and write none")
+    more.add_argument(
+        "--reward-range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="of the verifier that is reused"
+    )
+    direction = more.add_mutually_exclusive_group()
+    direction.add_argument("--higher-is-better", action="store_true", default=None, help="of its rewards")
+    direction.add_argument("--lower-is-better", action="store_false", dest="higher_is_better", help="of its rewards")
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     here = Path.cwd()
     checkout = PARENT_DIR if (PARENT_DIR / "pyproject.toml").exists() else None
-    if args.environment:
-        made = scaffold_environment(here, args.environment, checkout)
-        return _tell(made, args.environment, "environment")
+    kind = "environment" if args.environment else "benchmark"
+    if args.environment or args.benchmark:
+        name = args.environment or args.benchmark
+        made = scaffold_environment(
+            here,
+            name,
+            checkout,
+            kind=kind,
+            profile=args.profile or PROFILES[0],
+            reused=_reused(args),
+            roots=component_search_roots(),
+        )
+        return _tell(made, name, kind)
+    given = [f"--{extra.replace('_', '-')}" for extra in EXTRAS if getattr(args, extra) is not None]
+    if given:
+        raise UsageError(f"{', '.join(given)} only for --environment or --benchmark", where="gym env init")
     named = [word.removeprefix(ENTRYPOINT) for word in rest if word.startswith(ENTRYPOINT)]
     name = args.resources_server or (named[0] if named else None)
     if not name:
-        raise ConfigError("of what?", where="gym env init", fix="--resources-server NAME or --environment NAME")
+        fix = "--resources-server NAME, --environment NAME or --benchmark NAME"
+        raise UsageError("of what?", where="gym env init", fix=fix)
     folder = here / "resources_servers" / name
     if folder.exists():
         output.talk(f"{folder} exists already; nothing was changed")
@@ -39,15 +69,34 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     return _tell(scaffold_resources_server(folder, checkout), name, "resources-server")
 
 
+def _reused(args: argparse.Namespace) -> Reused | None:
+    if args.reuse_verifier is None:
+        if args.reward_range is not None or args.higher_is_better is not None:
+            raise UsageError(
+                "the new verifier's rewards are known", where="--reward-range", fix="--reuse-verifier NAME"
+            )
+        return None
+    if args.reward_range is None or args.higher_is_better is None:
+        raise UsageError(
+            "which rewards does it give?",
+            where="--reuse-verifier",
+            fix="add --reward-range LOW HIGH --higher-is-better",
+        )
+    low, high = args.reward_range
+    if not low < high:
+        raise UsageError(f"{low:g} is not below {high:g}", where="--reward-range", fix="--reward-range LOW HIGH")
+    return Reused(args.reuse_verifier, (low, high), args.higher_is_better)
+
+
 def _tell(made: ScaffoldResult, name: str, kind: str) -> int:
     here = Path.cwd()
     for path in made.created:
         output.data(str(path.relative_to(here)))
-    for path in made.existing:
-        output.talk(f"{path.relative_to(here)} was there and is used as it is")
+    if made.existing:
+        output.talk(f"{len(made.existing)} files were there already as they would have been made")
+    target = f"--resources-server {name}" if kind == "resources-server" else f"{name} --kind {kind}"
+    prepare = f"prepare:  gym eval prepare --benchmark {name}\n" if kind == "benchmark" else ""
     output.talk(
-        f"\ntest it:  gym env test --resources-server {name}\n"
-        f"run it:   gym eval run --{kind} {name} --model-type openai_model\n"
-        f"change:   resources_servers/{name}/app.py"
+        f"\ntest it:  gym env test {target}\n{prepare}run it:   gym eval run --{kind} {name} --model-type openai_model"
     )
     return 0

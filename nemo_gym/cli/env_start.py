@@ -1,12 +1,19 @@
-"""Start the servers of a configuration and keep them up until interrupted."""
+"""Start the servers of a configuration and keep them up until interrupted.
+
+A server that crashes is started again, a few times. Exit status: 0 interrupted once all were up, 3 they did not come up
+or none is left, 130 interrupted before that or twice.
+"""
 
 import argparse
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 import uvloop
 
 from nemo_gym import component_search_roots
 from nemo_gym.cli import output
+from nemo_gym.cli.env import POLL_SECONDS, ServersNotRunning
 from nemo_gym.cli.inputs import add_config_arguments, config_overrides
 from nemo_gym.cli.serving import interruptible, servers, servers_config
 from nemo_gym.launch.venv_rehearsal import rehearse
@@ -31,5 +38,9 @@ async def _start(overrides: Sequence[str]) -> int:
             output.talk(f"{instance.name}: http://{instance.host}:{instance.port} ({instance.hosting})")
         head = running.config["head_server"]
         output.talk(f"all {len(running.instances)} servers are ready; head at http://{head['host']}:{head['port']}")
-        await stop.wait()
+        while not stop.is_set():
+            if running.is_lost:
+                raise ServersNotRunning("every server ended and will not be started again", fix="read the lines above")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), POLL_SECONDS)
     return 0

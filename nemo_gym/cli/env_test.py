@@ -1,8 +1,9 @@
-"""Run the tests of server folders, each in the environment its server would have.
+"""Run the tests of server folders where their servers would run, or try the verifier of an environment.
 
-Names one folder with --resources-server NAME or +entrypoint=<type>/<name>; without either, every folder with a
-README.md is tested and its example data checked (one folder: +should_validate_data=true). Exit status: pytest's own for
-one folder; for all, 1 when any failed, had no tests, or has incomplete data.
+NAME is an environment or benchmark with a manifest: the cases of its verifier's fixture are tried. One folder's tests
+are named by --resources-server NAME or +entrypoint=<type>/<name>; without any name, every folder with a README.md is
+tested and its example data checked (one folder: +should_validate_data=true). Exit status: pytest's own for one folder;
+1 when a case or a folder failed, had no tests, or has incomplete data; 2 when there is nothing of that name.
 """
 
 import argparse
@@ -12,8 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nemo_gym.catalog.roots import component_search_roots
-from nemo_gym.cli import output
+from nemo_gym.cli import env_fixture, output
+from nemo_gym.cli.env_fixture import tried, workload
 from nemo_gym.cli.env_target import add_target_arguments, target_config
+from nemo_gym.cli.inputs import named
+from nemo_gym.cli.options import UsageError
+from nemo_gym.environment.manifest import FOLDERS
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch.venv import Environment, VenvSettings
 from nemo_gym.launch.venv_build import build_each
@@ -21,6 +26,9 @@ from nemo_gym.launch.venv_tests import Suite, Verdict, all_suites, named_suite, 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="an environment or benchmark: try its verifier")
+    parser.add_argument("--kind", choices=tuple(FOLDERS), help="which of two that share the name")
+    parser.add_argument("--update-expected", action="store_true", help="write the rewards found into the cases")
     add_target_arguments(parser)
     parser.add_argument(
         "--json", action="store_true", help="print the results as JSON; what pytest prints goes to stderr"
@@ -28,9 +36,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    config = target_config(args, rest)
+    name, words = named(args.name, rest)
+    config = target_config(args, words)
     roots, settings = component_search_roots(), VenvSettings.from_config(config)
     label = config.get("entrypoint")
+    if name:
+        if label:
+            raise UsageError("either a NAME or one server folder", where="gym env test")
+        asked = workload(name, args.kind, roots)
+        return env_fixture.report(
+            asked, tried(asked, settings, update_expected=args.update_expected), as_json=args.json
+        )
+    if args.kind or args.update_expected:
+        raise UsageError("--kind and --update-expected are about a NAME", where="gym env test")
     suites = [named_suite(label, roots)] if label else shard(all_suites(roots), config)
     if not suites:
         raise ConfigError("no server folder with a README.md was found", where=", ".join(map(str, roots)))

@@ -63,3 +63,10 @@ def _listed_paths(word: str) -> list[str]:
     if not word.startswith(start) or not word.endswith("]"):
         return []
     return [part.strip().strip("'\"") for part in word[len(start) : -1].split(",") if part.strip()]
+
+
+def named(word: str | None, rest: Sequence[str]) -> tuple[str | None, list[str]]:
+    """An optional NAME and the overrides: argparse takes the first override for the name where none was given."""
+    if word is None or (word[0] not in "+~" and "=" not in word):
+        return word, list(rest)
+    return None, [word, *rest]

@@ -16,6 +16,7 @@ from nemo_gym.errors import GymError
 from nemo_gym.global_config import GlobalConfigDictParser, surroundings
 from nemo_gym.launch.check import check_server_blocks
 from nemo_gym.launch.endpoints import wait_for_endpoints
+from nemo_gym.launch.ports import with_open_head_port
 from nemo_gym.launch.registry import registered
 from nemo_gym.launch.run import CELLS_KEY, Run
 
@@ -28,7 +29,7 @@ def servers_config(overrides: Sequence[str]) -> DictConfig:
     for warning in [*resolved.warnings, *check_server_blocks(resolved, component_search_roots())]:
         output.talk(f"Warning: {warning}")
     GlobalConfigDictParser().raise_on_no_server_instances(resolved.config)
-    return resolved.config
+    return with_open_head_port(resolved)
 
 
 @asynccontextmanager

@@ -149,7 +149,10 @@ _OTHERS = (
     "append rollout_collection_driver reuse_existing_data_preparation skills data_source overwrite_metrics_conflicts "
     "use_cached_prepared_benchmarks num_prepare_benchmark_processes prepare_script_args num_shards shard_index "
     "fail_on_total_and_test_mismatch delete_venvs_after_each_test hf_organization hf_collection_name "
-    "hf_collection_slug resource_config_path hf_dataset_prefix commit_message commit_description delete_from_gitlab"
+    "hf_collection_slug resource_config_path hf_dataset_prefix commit_message commit_description delete_from_gitlab "
+    "rollout_timeout_seconds model_call_timeout_seconds tool_call_timeout_seconds verify_timeout_seconds "
+    "max_steps_per_rollout max_tokens_per_rollout max_total_tokens max_rollout_attempts retry_pause_seconds "
+    "max_failures fail_fast force_resume"
 )
 KNOWN = frozenset((*RESERVED, *CHECKED, *_OTHERS.split()))
 

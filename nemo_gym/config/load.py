@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from nemo_gym.config.merge import Tree
 from nemo_gym.config.problems import did_you_mean
+from nemo_gym.config.renamed import current_path, rename_note
 from nemo_gym.config.yaml_text import MAX_BYTES, read_yaml
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, MalformedConfigPathsError
 
@@ -69,12 +70,15 @@ def find_file(entry: str, roots: Sequence[Path]) -> Path:
         raise ConfigPathNotFoundError(f"{entry!r} is not a path")
     path = Path(entry).expanduser() if entry.startswith("~") else Path(entry)
     candidates = [path] if path.is_absolute() else [root / path for root in roots]
+    now = current_path(path)
     try:
         found = next((candidate for candidate in candidates if candidate.is_file()), None)
     except OSError as error:
         raise ConfigPathNotFoundError(f"'{_short(entry)}': {error.strerror or error}") from None
     if found is not None:
         return found
+    if now is not None:
+        return find_file(str(now), roots)
     if any(candidate.is_dir() for candidate in candidates):
         raise ConfigPathNotFoundError(f"'{entry}' is a folder, not a config file", fix="name the .yaml file in it")
     places = "".join(f"\n    {candidate}" for candidate in candidates)
@@ -135,6 +139,8 @@ class _Includes:
             path = find_file(entry, self.roots)
         except ConfigPathNotFoundError as error:
             raise ConfigPathNotFoundError(error.problem, where=included_from, fix=error.fix) from None
+        if current_path(entry) is not None and not path.match(entry):
+            self.result.warnings.append(rename_note(entry))
         identity = path.resolve()
         if identity in self.open:
             round_trip = " → ".join(shown_path(step) for step in [*self.open[self.open.index(identity) :], identity])

@@ -252,6 +252,8 @@ def fill(config: DictConfig, instances: Instances, host: str, request: Request, 
     config["use_absolute_ip"] = bool(config.get("use_absolute_ip"))
     if config.get("head_server") is None:
         config["head_server"] = {"host": host, "port": DEFAULT_HEAD_SERVER_PORT}
+    elif config["head_server"].get("host") is None:
+        config["head_server"]["host"] = host
     low = config.get("port_range_low") or PORT_RANGE[0]
     high = config.get("port_range_high") or PORT_RANGE[1]
     disallowed = [*(config.get("disallowed_ports") or [])]

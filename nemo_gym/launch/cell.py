@@ -21,11 +21,12 @@ from nemo_gym.launch.handover import Handover
 from nemo_gym.launch.http import Listening, close_all
 from nemo_gym.launch.instances import Instance
 from nemo_gym.launch.link import Door, Link
+from nemo_gym.launch.waiting import WAITING, waiting_app
 from nemo_gym.net import local, sessions
 from nemo_gym.serve import run
 from nemo_gym.serve.session import CELL_ENV_VAR
 from nemo_gym.serve.watch import LoopWatch
-from nemo_gym.server_utils import ServerClient, SimpleServer, server_config
+from nemo_gym.server_utils import GlobalAIOHTTPAsyncClientConfig, ServerClient, SimpleServer, server_config
 
 GRACE_SECONDS = 5.0
 
@@ -116,13 +117,14 @@ class Cell:
         self._place = place
         self._listening: list[Listening] = []
         self._servers: dict[str, SimpleServer] = {}
-        self._apps: dict[str, ASGIApp] = {}
+        self._apps: dict[str, ASGIApp] = {WAITING: waiting_app}
         self._door = Door(self._apps, place.token)
         self._answering: asyncio.Server | None = None
         self._links = [Link(address, place.token, f"cell {n}") for n, address in enumerate(place.addresses)]
 
     def build(self) -> None:
         """Construct every server and make it reachable from within the process."""
+        sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(self._config))
         client = ServerClient(
             head_server_config=ServerClient.load_head_server_config(), global_config_dict=self._config
         )

@@ -11,8 +11,9 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -23,12 +24,18 @@ from nemo_gym.keys import CONFIG_PATH_ENV_VAR
 from nemo_gym.launch.cell import Place, run_cell
 from nemo_gym.launch.instances import Instance
 from nemo_gym.launch.ports import unix_name
+from nemo_gym.net import places
+from nemo_gym.net.places import SharedPlaces
 from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR
 from nemo_gym.serve.run import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, end_with_parent, tell_ready
 
 
 def boot_message(
-    config: DictConfig, found: list[Instance], listeners: Mapping[str, int], cell_listeners: list[int]
+    config: DictConfig,
+    found: list[Instance],
+    listeners: Mapping[str, int],
+    cell_listeners: list[int],
+    shares: Mapping[str, list[tuple[int, int]]],
 ) -> dict[str, Any]:
     """Everything a server process must know, as JSON."""
     return {
@@ -36,6 +43,7 @@ def boot_message(
         "instances": [asdict(instance) | {"folder": str(instance.folder)} for instance in found],
         "listeners": dict(listeners),
         "cell_listeners": cell_listeners,
+        "shares": dict(shares),
     }
 
 
@@ -47,6 +55,7 @@ class Hosts:
     instances: dict[str, Instance]
     listeners: dict[str, int]
     cell_listeners: list[int]
+    shares: Mapping[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     @classmethod
     def from_boot(cls, boot: Mapping[str, Any]) -> "Hosts":
@@ -56,11 +65,16 @@ class Hosts:
             instances={instance.name: instance for instance in found},
             listeners=dict(boot["listeners"]),
             cell_listeners=list(boot["cell_listeners"]),
+            shares=boot.get("shares", {}),
         )
 
     def run(self, request: Mapping[str, Any], ready: int) -> None:
         """Become what the request says, until told to stop. A failure to start is reported in words, then raised."""
         global_config._GLOBAL_CONFIG_DICT = self.config
+        holder = request["cell"] if request["kind"] == "cell" else request.get("worker", 0)
+        for name, lots in self.shares.items():
+            if self._is_hosted(name, request):
+                places.adopt(name, [SharedPlaces(counter, ledger, holder) for counter, ledger in lots])
         try:
             if request["kind"] == "cell":
                 self._run_cell(request["cell"], ready)
@@ -69,6 +83,10 @@ class Hosts:
         except GymError as problem:
             tell_ready(ready, failed=str(problem))
             raise SystemExit(problem.exit_status) from None
+
+    def _is_hosted(self, name: str, request: Mapping[str, Any]) -> bool:
+        in_cell = self.instances[name].hosting == "cell"
+        return in_cell if request["kind"] == "cell" else request["instance"] == name
 
     def _keep_only(self, kept: set[int]) -> None:
         """Close every listening socket that belongs to somebody else."""
@@ -99,7 +117,21 @@ class Hosts:
         os.chdir(instance.folder)
         sys.path.insert(0, str(instance.folder))
         sys.argv = [instance.entrypoint]
-        runpy.run_path(str(instance.folder / instance.entrypoint), run_name="__main__")
+        try:
+            runpy.run_path(str(instance.folder / instance.entrypoint), run_name="__main__")
+        except GymError:
+            raise
+        except Exception as error:  # somebody else's program: its writer wants to see its frames, not ours
+            shown = error.with_traceback(_frames_below(error.__traceback__, instance.folder))
+            sys.excepthook(type(shown), shown, shown.__traceback__)
+            raise SystemExit(1) from None
+
+
+def _frames_below(trace: TracebackType | None, folder: Path) -> TracebackType | None:
+    """The part of a traceback that begins in `folder`; nothing when no frame is there, as with a syntax error."""
+    while trace is not None and not Path(trace.tb_frame.f_code.co_filename).is_relative_to(folder):
+        trace = trace.tb_next
+    return trace
 
 
 def _adopted(fd: int) -> socket.socket:

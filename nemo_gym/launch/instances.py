@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from nemo_gym.catalog.roots import renamed
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SERVER_TYPES
 from nemo_gym.launch.requirements import unsatisfied
@@ -30,7 +31,7 @@ class Instance:
     @property
     def module(self) -> str:
         """The dotted name under which a cell imports it."""
-        return ".".join([self.kind, self.implementation, *Path(self.entrypoint).with_suffix("").parts])
+        return ".".join([self.kind, self.folder.name, *Path(self.entrypoint).with_suffix("").parts])
 
 
 def declared_hosting(source: Path) -> Hosting:
@@ -69,6 +70,9 @@ def server_folder(name: str, kind: str, implementation: str, roots: Sequence[Pat
         folder = root / kind / implementation
         if folder.is_dir():
             return folder.resolve()
+    now = renamed(Path(kind, implementation))
+    if now is not None:
+        return server_folder(name, kind, now.name, roots)
     searched = ", ".join(str(root) for root in roots)
     raise ConfigError(
         f"there is no folder {kind}/{implementation} in {searched}",

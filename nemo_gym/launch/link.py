@@ -2,7 +2,8 @@
 
 A frame is two lengths, a JSON head and a body. `Link` is the caller's end and carries any number of requests at once;
 `Door` is where a cell answers them. Both ends speak ASGI to the rest of the program: a `LinkedApp` can be mounted
-wherever an app can, and the door calls real apps.
+wherever an app can, and the door calls real apps. Plain JSON calls, of which a run mostly consists, are sent as the few
+words they are (`call` in the head) and take the app's short way at the other end.
 """
 
 import asyncio
@@ -14,9 +15,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import orjson
+from multidict import CIMultiDict, CIMultiDictProxy
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nemo_gym.errors import ServerUnreachable
+from nemo_gym.errors import DeadlineExceeded, ServerUnreachable
+from nemo_gym.net import deadline, local
+from nemo_gym.net.local_request import Sent
+from nemo_gym.net.local_response import LocalResponse, ShortResponse
+from nemo_gym.net.turns import current_turns
 
 LENGTHS = struct.Struct("!II")
 MOST_BYTES = 1024 * 1024 * 1024
@@ -122,8 +128,8 @@ class Link:
 
     def _answered(self, head: dict[str, Any], body: bytes) -> None:
         waiting = self._waiting.get(head["id"])
-        if waiting is not None and not waiting.done():
-            waiting.set_result((head, body))
+        if waiting is not None:
+            current_turns().take(lambda: None if waiting.done() else waiting.set_result((head, body)))
 
     def _lost(self) -> None:
         self._protocol = None
@@ -143,6 +149,29 @@ class LinkedApp:
     def __init__(self, instance: str, choose: Callable[[], Link]) -> None:
         self._instance = instance
         self._choose = choose
+
+    async def short_way(self, sent: Sent, _: deadline.Watched) -> LocalResponse:
+        """The answer to a plain JSON call, without ASGI."""
+        head: dict[str, Any] = {"call": self._instance, "method": sent.method, "url": sent.base_url, "path": sent.path}
+        head["seconds"] = round(sent.seconds, 3)
+        if sent.headers:
+            head["headers"] = dict(sent.headers)
+        if sent.cookies:
+            head["cookies"] = {name: sent.cookie(name) for name in sent.cookies}
+        answer, content = await self._choose().call(head, sent.written())
+        status = answer.get("status")
+        if status is None:
+            return ShortResponse(sent, None, content, answer.get("cookie"))
+        request = sent.request()
+        return LocalResponse(
+            status=status,
+            reason=local.reason_of(status),
+            headers=CIMultiDictProxy(CIMultiDict(answer["headers"])),
+            body=content,
+            url=request.url,
+            method=request.method,
+            request_headers=CIMultiDictProxy(request.headers),
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
@@ -194,6 +223,7 @@ class Visit:
         self._token = token
         self._gone = gone
         self._known = False
+        self._waiting: set[int] = set()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self.protocol = FrameProtocol(self._frame, self._lost)
 
@@ -203,30 +233,70 @@ class Visit:
             if not self._known:
                 self.protocol.close()
         elif "cancel" in head:
+            self._waiting.discard(head["cancel"])
             task = self._tasks.get(head["cancel"])
             if task is not None:
                 task.cancel()
         else:
-            number = head["id"]
-            task = asyncio.create_task(self._answer(head, body))
-            self._tasks[number] = task
-            task.add_done_callback(lambda _: self._tasks.pop(number, None))
+            self._waiting.add(head["id"])
+            current_turns().take(lambda: self._begin(head, body))
+
+    def _begin(self, head: dict[str, Any], body: bytes) -> None:
+        """Start working on a request, unless it was given up while it waited for its turn."""
+        number = head["id"]
+        if number not in self._waiting:
+            return
+        self._waiting.discard(number)
+        task = asyncio.create_task(self._answer_call(head, body) if "call" in head else self._answer(head, body))
+        self._tasks[number] = task
+        task.add_done_callback(lambda _: self._tasks.pop(number, None))
+
+    async def _answer_call(self, head: dict[str, Any], body: bytes) -> None:
+        """Answer a plain JSON call, by the app's short way if it has one for it."""
+        number, app = head["id"], self._apps.get(head["call"])
+        if app is None:
+            self._refuse(number, head["call"])
+            return
+        said = {name: head[name] for name in ("headers", "cookies", "seconds") if name in head}
+        sent = Sent(head["method"], head["url"], head["path"], json=body, **said)
+        try:
+            response = await _short_answer(app, sent)
+            if response is None:
+                request = sent.request()
+                response = await local.answered(app, request, request.scope(None))
+        except Exception as error:  # the boundary of a server: whatever its app lets through is a 500
+            self._send_failure(number, repr(error))
+            return
+        if isinstance(response, ShortResponse):
+            answer = {"id": number} if response.cookie is None else {"id": number, "cookie": response.cookie}
+        else:
+            answer = {"id": number, "status": response.status, "headers": list(response.headers.items())}
+        self.protocol.send(answer, await response.read())
+
+    def _refuse(self, number: int, instance: str) -> None:
+        self._send_failure(number, f"no instance '{instance}' in this cell", status=404)
+
+    def _send_failure(self, number: int, text: str, status: int = 500) -> None:
+        headers = [["content-type", "application/json"]]
+        self.protocol.send({"id": number, "status": status, "headers": headers}, orjson.dumps(text))
 
     async def _answer(self, head: dict[str, Any], body: bytes) -> None:
         exchange = _Exchange(body)
         app = self._apps.get(head["instance"])
-        if app is not None:
-            try:
-                await app(_scope(head), exchange.receive, exchange.send)
-            except Exception as error:  # the boundary of a server: whatever its app lets through is a 500
-                exchange.fail(repr(error))
-        else:
-            exchange.fail(f"no instance '{head['instance']}' in this cell", status=404)
+        if app is None:
+            self._refuse(head["id"], head["instance"])
+            return
+        try:
+            await app(_scope(head), exchange.receive, exchange.send)
+        except Exception as error:  # the boundary of a server: whatever its app lets through is a 500
+            self._send_failure(head["id"], repr(error))
+            return
         self.protocol.send(
             {"id": head["id"], "status": exchange.status, "headers": exchange.headers}, b"".join(exchange.chunks)
         )
 
     def _lost(self) -> None:
+        self._waiting.clear()
         for task in list(self._tasks.values()):
             task.cancel()
         self._gone(self)
@@ -253,9 +323,23 @@ class _Exchange:
         elif message["type"] == "http.response.body":
             self.chunks.append(message.get("body", b""))
 
-    def fail(self, text: str, status: int = 500) -> None:
-        self.status, self.headers = status, [["content-type", "application/json"]]
-        self.chunks = [orjson.dumps(text)]
+
+async def _short_answer(app: ASGIApp, sent: Sent) -> LocalResponse | None:
+    """The answer by the app's short way, in the time that the caller allows; None if this call is not for it."""
+    way = getattr(app, "short_way", None)
+    if way is None:
+        return None
+    try:
+        async with deadline.Timer(sent.seconds) as timer:
+            answering = way(sent, timer.watched)
+            answer: LocalResponse | None = None if answering is None else await answering
+            return answer
+    except TimeoutError:
+        if not timer.expired():
+            raise
+    problem = f"{sent.method} {sent.path} was not done within the {sent.seconds:.1f} s its caller allowed"
+    late: LocalResponse = await way.failed(sent, DeadlineExceeded(problem, where=way.server_name or None))
+    return late
 
 
 def _scope(head: Mapping[str, Any]) -> Scope:

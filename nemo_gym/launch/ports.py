@@ -1,19 +1,29 @@
 """Listening sockets, bound by the parent and handed to the server, so that no port is ever taken twice."""
 
 import errno
+import logging
 import random
 import secrets
 import socket
 from collections.abc import Iterable
 
+from omegaconf import DictConfig
+
+from nemo_gym.config.defaults import DEFAULT_HEAD_SERVER_PORT, OFFLINE_PORT
+from nemo_gym.config.resolve import Resolved
 from nemo_gym.errors import ConfigError, GymError
+
+logger = logging.getLogger(__name__)
 
 BACKLOG = 4096
 MOST_TRIES = 50
+HEAD = "head_server"
 
 
 class PortTaken(GymError, OSError):
     """The address a server was told to listen on is in use."""
+
+    exit_status = 3
 
 
 def listen(name: str, host: str, port: int) -> socket.socket:
@@ -58,6 +68,33 @@ def listen_in_range(name: str, host: str, low: int, high: int, taken: Iterable[i
     raise PortTaken(
         f"found no free port between {low} and {high}", where=name, fix="widen port_range_low / port_range_high"
     )
+
+
+def with_open_head_port(resolved: Resolved) -> DictConfig:
+    """The configuration, in which a head port that nobody wrote is still open.
+
+    Whoever wrote one tells others of it, so it is kept or refused; only the usual port is exchanged for a free one.
+    """
+    config = resolved.config
+    written = resolved.positions.where((HEAD,)) or any(source.tree.get(HEAD) for source in resolved.sources)
+    if not written or config[HEAD].get("port") is None:
+        config[HEAD]["port"] = OFFLINE_PORT
+    return config
+
+
+def listen_for_head(host: str, port: int) -> socket.socket:
+    """The head's socket: on the port that was chosen, or when none was, on the usual one or the next that is free."""
+    if port != OFFLINE_PORT:
+        return listen(HEAD, host, port)
+    for candidate in range(DEFAULT_HEAD_SERVER_PORT, DEFAULT_HEAD_SERVER_PORT + MOST_TRIES):
+        try:
+            listener = listen(HEAD, host, candidate)
+        except PortTaken:
+            continue
+        if candidate != DEFAULT_HEAD_SERVER_PORT:
+            logger.warning("port %d is in use; this run's head is at %d", DEFAULT_HEAD_SERVER_PORT, candidate)
+        return listener
+    return listen(HEAD, host, 0)
 
 
 def listen_privately() -> socket.socket:

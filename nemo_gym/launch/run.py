@@ -12,16 +12,18 @@ from typing import Any, Self
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_gym.config.defaults import PORT_RANGE
+from nemo_gym.config.defaults import DEFAULT_HEAD_SERVER_PORT, PORT_RANGE
 from nemo_gym.launch.hosting import boot_message
 from nemo_gym.launch.http import Listening, close_all
 from nemo_gym.launch.instances import Instance, instances
 from nemo_gym.launch.link import Link, LinkedApp
-from nemo_gym.launch.ports import PortTaken, listen, listen_in_range, listen_privately, unix_name
+from nemo_gym.launch.ports import listen, listen_for_head, listen_in_range, listen_privately, unix_name
+from nemo_gym.launch.shares import Shares
 from nemo_gym.launch.spawn import ExecSpawner, Spawner, ZygoteSpawner
 from nemo_gym.launch.supervisor import Supervisor, Unit
 from nemo_gym.launch.venv import Environment, VenvSettings, environments_for, inside
 from nemo_gym.launch.venv_build import build_all
+from nemo_gym.launch.waiting import Place, ask_cells
 from nemo_gym.net import local
 from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR, head_app
 from nemo_gym.serve.run import uvicorn_options
@@ -48,7 +50,7 @@ def bind(config: DictConfig, found: Sequence[Instance], cells: int) -> Listeners
     low = config.get("port_range_low") or PORT_RANGE[0]
     high = config.get("port_range_high") or PORT_RANGE[1]
     head_config = config["head_server"]
-    taken = {instance.port for instance in found if instance.port > 0} | {head_config["port"]}
+    taken = {instance.port for instance in found if instance.port > 0} | {head_config["port"], DEFAULT_HEAD_SERVER_PORT}
     with ExitStack() as opened:  # what was opened is closed again if a later one cannot be
         bound: dict[str, socket.socket] = {}
         for instance in found:
@@ -60,11 +62,7 @@ def bind(config: DictConfig, found: Sequence[Instance], cells: int) -> Listeners
             port = listener.getsockname()[1]
             taken.add(port)
             config[instance.name][instance.kind][instance.implementation]["port"] = port
-        try:
-            head = listen("head_server", head_config["host"], head_config["port"])
-        except PortTaken:  # another run has the usual port; whoever looks for this one reads its run file
-            head = listen("head_server", head_config["host"], 0)
-        opened.enter_context(head)
+        head = opened.enter_context(listen_for_head(head_config["host"], head_config["port"]))
         head_config["port"] = head.getsockname()[1]
         doors = [opened.enter_context(listen_privately()) for _ in range(cells)]
         opened.pop_all()
@@ -90,7 +88,8 @@ class Run:
         self._cells = cells
         self._log_dir = log_dir
         self._watch = watch
-        self._supervisor = Supervisor(watch=watch)
+        self._supervisor = Supervisor(watch=watch, ended=self._unit_ended)
+        self._shares: Shares | None = None
         self._listeners: Listeners | None = None
         self._zygote = ZygoteSpawner(self._supervisor.exited)
         self._head: Listening | None = None
@@ -114,12 +113,14 @@ class Run:
     async def _start(self) -> None:
         plain = OmegaConf.to_container(self.config, resolve=True)
         assert isinstance(plain, dict)
-        found = instances({str(key): value for key, value in plain.items()}, self._roots)
+        blocks = {str(key): value for key, value in plain.items()}
+        found = instances(blocks, self._roots)
         environments = await self._environments(found)
         in_cells = any(instance.hosting == "cell" for instance in found)
         self._listeners = bind(self.config, found, self._cells if in_cells else 0)
         ports = {name: listener.getsockname()[1] for name, listener in self._listeners.instances.items()}
         self.instances = [replace(instance, port=ports[instance.name]) for instance in found]
+        self._shares = Shares(blocks, found, self._cells)
         if self._log_dir:
             self._log_dir.mkdir(parents=True, exist_ok=True)
         env = self._environment()
@@ -153,11 +154,14 @@ class Run:
         assert self._listeners is not None
         sockets = {name: listener.fileno() for name, listener in self._listeners.instances.items()}
         doors = [door.fileno() for door in self._listeners.cells]
-        return boot_message(self.config, self.instances, sockets, doors)
+        assert self._shares is not None
+        return boot_message(self.config, self.instances, sockets, doors, self._shares.boot())
 
     def _inherited(self) -> list[int]:
         assert self._listeners is not None
-        return [s.fileno() for s in [*self._listeners.instances.values(), *self._listeners.cells]]
+        assert self._shares is not None
+        sockets = [*self._listeners.instances.values(), *self._listeners.cells]
+        return [*(listener.fileno() for listener in sockets), *self._shares.descriptors()]
 
     async def _environments(self, found: Sequence[Instance]) -> dict[str, Environment]:
         """The environments of isolated instances, made now if need be; before ports are taken, for it may take long."""
@@ -188,7 +192,7 @@ class Run:
                 continue
             for worker in range(instance.num_workers):
                 name = instance.name if instance.num_workers == 1 else f"{instance.name} worker {worker}"
-                request = {"kind": "process", "instance": instance.name}
+                request = {"kind": "process", "instance": instance.name, "worker": worker}
                 units.append(self._unit(name, request, isolated.get(instance.name)))
         return units
 
@@ -224,9 +228,22 @@ class Run:
             for instance in self.instances
         ]
 
+    def _unit_ended(self, unit: Unit) -> None:
+        if self._shares is not None:
+            self._shares.returned(unit.request)
+
     def lost(self) -> list[str]:
         """The processes that ended and are not started again."""
         return [unit.name for unit in self._supervisor.units if unit.given_up or _did_not_come_back(unit)]
+
+    async def waiting_for(self, places: Sequence[Place]) -> dict[Place, str]:
+        """What these rollouts (task, rollout) wait for right now, as far as the cells can see."""
+        return await ask_cells(self._links, places)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether no server is left and none will come back."""
+        return bool(self._supervisor.units) and len(self.lost()) == len(self._supervisor.units)
 
     async def stop(self) -> None:
         """End every server and give back every port. Safe to repeat."""
@@ -242,6 +259,9 @@ class Run:
         if self._listeners is not None:
             self._listeners.close()
             self._listeners = None
+        if self._shares is not None:
+            self._shares.close()
+            self._shares = None
 
 
 def _did_not_come_back(unit: Unit) -> bool:

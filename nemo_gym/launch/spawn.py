@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import socket
@@ -9,11 +10,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from nemo_gym.errors import GymError
 from nemo_gym.launch.groups import signal_group
+
+logger = logging.getLogger(__name__)
+
+MOST_LOSSES = 3
+"""How often a run survives the loss of the preloaded process."""
 
 ZYGOTE_SECONDS = 60.0
 """How long the preloaded process may take over anything: imports, a fork, its own end. Each takes a second or less."""
@@ -49,8 +57,23 @@ async def _in_time(waiting: "asyncio.Future[Any]", problem: str) -> Any:
         raise GymError(f"the process that starts servers {problem} in {ZYGOTE_SECONDS:g} s", where="launch") from None
 
 
+class ZygoteLost(GymError):
+    """The process that forks servers is gone, and with it all it had forked."""
+
+    exit_status = 3
+
+
+@dataclass(frozen=True)
+class Birth:
+    """What it takes to start the zygote, and to start it again."""
+
+    boot: Mapping[str, Any]
+    inherited: Sequence[int]
+    env: Mapping[str, str]
+
+
 class ZygoteSpawner:
-    """Forks from one preloaded process."""
+    """Forks from one preloaded process. When that one is lost, its servers are too: the next spawn starts another."""
 
     def __init__(self, exited: Exited) -> None:
         self._exited = exited
@@ -58,17 +81,25 @@ class ZygoteSpawner:
         self._up: asyncio.Future[None] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._birth: Birth | None = None
+        self._forked: set[int] = set()
+        self._losses = 0
+        self._reviving = asyncio.Lock()
 
     async def start(self, boot: Mapping[str, Any], inherited: Sequence[int], env: Mapping[str, str]) -> None:
         """Start the preloaded process and wait until it has imported everything."""
+        self._birth = Birth(boot, inherited, env)
+        await self._begin(self._birth)
+
+    async def _begin(self, birth: Birth) -> None:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        boot_fd = boot_file(boot)
+        boot_fd = boot_file(birth.boot)
         try:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - a fork and an exec; waiting happens elsewhere
                 [sys.executable, "-m", "nemo_gym.launch.zygote", str(theirs.fileno()), str(boot_fd)],
-                pass_fds=[theirs.fileno(), boot_fd, *inherited],
-                env=dict(env),
+                pass_fds=[theirs.fileno(), boot_fd, *birth.inherited],
+                env=dict(birth.env),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
@@ -95,43 +126,74 @@ class ZygoteSpawner:
         if event["event"] == "up" and self._up is not None and not self._up.done():
             self._up.set_result(None)
         elif event["event"] == "spawned":
+            self._forked.add(event["pid"])
             waiting = self._waiting.pop(event["id"], None)
             if waiting is not None and not waiting.done():
                 waiting.set_result(event["pid"])
         elif event["event"] == "exited":
+            self._forked.discard(event["pid"])
             self._exited(event["pid"], event["status"])
 
     def _lost(self) -> None:
-        """The zygote is gone: nobody waits for its answer any longer."""
-        assert self._control is not None
-        asyncio.get_running_loop().remove_reader(self._control)
-        problem = GymError("the process that starts servers ended", where="launch", fix="look at the output above")
+        """The zygote is gone and its children with it: nobody waits for its answer any longer."""
+        self._hang_up()
+        self._losses += 1
+        logger.error("the process that starts servers ended; the servers it had started end with it")
+        problem = ZygoteLost("the process that starts servers ended", where="launch", fix="look at the output above")
         for waiting in [self._up, *self._waiting.values()]:
             if waiting is not None and not waiting.done():
                 waiting.set_exception(problem)
         self._waiting.clear()
+        forked, self._forked = self._forked, set()
+        for pid in forked:
+            signal_group(pid, signal.SIGKILL)  # the kernel ends a server with its parent; this ends what it started
+            self._exited(pid, -signal.SIGKILL)
 
-    async def spawn(self, request: Mapping[str, Any], output: int, ready: int) -> int:
-        assert self._control is not None
-        waiting = asyncio.get_running_loop().create_future()
-        self._waiting[request["id"]] = waiting
-        socket.send_fds(self._control, [json.dumps({**request, "op": "spawn"}).encode()], [output, ready])
-        return int(await _in_time(waiting, f"did not start {request['id']}"))
-
-    def signal(self, pid: int, number: int) -> None:
-        if self._control is not None:
-            self._control.send(json.dumps({"op": "signal", "pid": pid, "signal": int(number)}).encode())
-
-    async def close(self) -> None:
-        """Let the zygote go; whatever it still has is killed."""
+    def _hang_up(self) -> None:
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control)
             self._control.close()
             self._control = None
+
+    async def _revived(self) -> socket.socket:
+        """The line to the zygote; another one is started if it is gone."""
+        async with self._reviving:
+            if self._control is None:
+                if self._losses > MOST_LOSSES or self._birth is None:
+                    raise ZygoteLost(f"the process that starts servers ended {self._losses} times", where="launch")
+                await self._bury()
+                await self._begin(self._birth)
+            assert self._control is not None
+            return self._control
+
+    async def spawn(self, request: Mapping[str, Any], output: int, ready: int) -> int:
+        control = await self._revived()
+        waiting = asyncio.get_running_loop().create_future()
+        self._waiting[request["id"]] = waiting
+        try:
+            socket.send_fds(control, [json.dumps({**request, "op": "spawn"}).encode()], [output, ready])
+        except ConnectionError:
+            self._waiting.pop(request["id"], None)
+            raise ZygoteLost("the process that starts servers ended", where=request["id"]) from None
+        return int(await _in_time(waiting, f"did not start {request['id']}"))
+
+    def signal(self, pid: int, number: int) -> None:
+        if self._control is not None:
+            with suppress(ConnectionError):  # it is gone; that it is will be heard in a moment
+                self._control.send(json.dumps({"op": "signal", "pid": pid, "signal": int(number)}).encode())
+
+    async def close(self) -> None:
+        """Let the zygote go; whatever it still has is killed."""
+        self._birth = None
+        self._hang_up()
+        await self._bury()
+
+    async def _bury(self) -> None:
+        """Wait until the process has ended; one whose line is closed leaves at once, a stopped one cannot."""
         if self._process is not None:
             try:
                 await asyncio.to_thread(self._process.wait, ZYGOTE_SECONDS)
-            except subprocess.TimeoutExpired:  # it leaves at once when its socket closes; a stopped one cannot
+            except subprocess.TimeoutExpired:
                 self._process.kill()
                 await asyncio.to_thread(self._process.wait)
             self._process = None

@@ -61,8 +61,16 @@ def likely_cause(status: int, tail: str) -> str:
 class Supervisor:
     """The processes of one run."""
 
-    def __init__(self, *, watch: Callable[[str, str], None] | None = None, start_timeout: float = 600.0) -> None:
+    def __init__(
+        self,
+        *,
+        watch: Callable[[str, str], None] | None = None,
+        ended: Callable[[Unit], None] | None = None,
+        start_timeout: float = 600.0,
+    ) -> None:
+        """`watch` gets every line a process prints, `ended` every unit whose process has ended, however it did."""
         self._watch = watch
+        self._ended = ended
         self._start_timeout = start_timeout
         self._units: dict[str, Unit] = {}
         self._by_pid: dict[int, Unit] = {}
@@ -159,6 +167,8 @@ class Supervisor:
             self._early[pid] = status
             return
         unit.pid = None
+        if self._ended is not None:
+            self._ended(unit)
         if self._stopping:
             if not self._by_pid:
                 self._all_gone.set()
@@ -197,7 +207,7 @@ class Supervisor:
             return
         try:
             await self._start(unit)
-        except ServerDidNotStart as problem:
+        except GymError as problem:
             unit.given_up = True
             logger.error("%s did not come back and stays down: %s", unit.name, problem)
 

@@ -65,7 +65,7 @@ async def _construct(
     (output, output_write), (ready, ready_write) = os.pipe(), os.pipe()
     log = Log(instance.name, None, watch)
     spoken = await follow(log, output)
-    boot = boot_message(config, [instance], {instance.name: nothing}, [])
+    boot = boot_message(config, [instance], {instance.name: nothing}, [], {})
     spawner = ExecSpawner(python, boot, [nothing], env, lambda _, status: ended.set_result(status))
     try:
         try:

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
+from nemo_gym.catalog.roots import renamed
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SERVER_TYPES
 from nemo_gym.launch.instances import declared_hosting
@@ -23,7 +24,15 @@ EXAMPLES = 5
 STDERR = 2
 JUNIT_ENV_VAR = "GYM_CI_JUNIT_DIR"
 # Starlette's test client warns about httpx, which existing folders need; where warnings are errors that would fail all.
+UNSET_SCOPE = 'The configuration option "asyncio_default_fixture_loop_scope" is unset'
+"""A warning of a test plugin about a setting that a server folder has no place for."""
 QUIET = "ignore:Using `httpx` with `starlette.testclient` is deprecated"
+
+
+class NoSuchFolder(ConfigError, LookupError):
+    """No root has a server folder of that name."""
+
+    exit_status = 2
 
 
 @dataclass(frozen=True)
@@ -79,10 +88,11 @@ def named_suite(label: str, roots: Sequence[Path]) -> Suite:
         ConfigError: there is none; the nearest that exists is named.
     """
     known = {suite.label: suite for suite in all_suites(roots, documented=False)}
-    if label in known:
-        return known[label]
+    now = label if label in known else str(renamed(label) or label)
+    if now in known:
+        return known[now]
     close = get_close_matches(label, known, n=1)
-    raise ConfigError(
+    raise NoSuchFolder(
         f"there is no server folder {label} in {', '.join(str(root) for root in roots)}",
         where="entrypoint",
         fix=close[0] if close else "write it as <type>/<name>, e.g. resources_servers/arithmetic",
@@ -133,7 +143,11 @@ def pytest_command(suite: Suite, environment: Environment | None, surroundings: 
 def suite_environment(suite: Suite, environment: Environment | None, surroundings: Mapping[str, str]) -> dict[str, str]:
     """The process environment of a suite: its tree and its folder can be imported from."""
     modules = [str(suite.tree), str(suite.folder), surroundings.get("PYTHONPATH", "")]
-    path = {"PYTHONPATH": os.pathsep.join(part for part in modules if part)}
+    quiet = [part for part in (surroundings.get("PYTHONWARNINGS"), f"ignore:{UNSET_SCOPE}") if part]
+    path = {
+        "PYTHONPATH": os.pathsep.join(part for part in modules if part),
+        "PYTHONWARNINGS": ",".join(quiet),
+    }
     if environment is None:
         return {**surroundings, **path}
     return {**inside(environment, suite.tree, surroundings), **path}

@@ -85,19 +85,22 @@ class Zygote:
 
     def _spawn(self, request: dict[str, Any], fds: list[int]) -> None:
         output, ready = fds
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_child(request, output, ready)
+            self._become_child(request, output, ready, parent)
         os.close(output)
         os.close(ready)
         self._children.add(pid)
         self._tell({"event": "spawned", "id": request["id"], "pid": pid})
 
-    def _become_child(self, request: dict[str, Any], output: int, ready: int) -> None:
+    def _become_child(self, request: dict[str, Any], output: int, ready: int, parent: int) -> None:
         status = 1
         try:
             os.setpgid(0, 0)
             end_with_parent(signal.SIGKILL)
+            if os.getppid() != parent:  # it died before we could ask the kernel to tell us
+                os._exit(status)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)

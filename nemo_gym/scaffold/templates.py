@@ -1,4 +1,4 @@
-"""The files of a new resources server and of a new environment, before names are put in.
+"""The files of a new resources server, before names are put in.
 
 `$name` is the folder's name, `$Name` the same as a class prefix, `$title` for people, `$own` the line that requires us.
 """
@@ -6,6 +6,7 @@
 APP = '''\
 """$title: the reply is right when it equals the expected answer, case and blanks aside."""
 
+from pathlib import Path
 from typing import ClassVar
 
 from pydantic import ConfigDict
@@ -18,6 +19,7 @@ from nemo_gym.base_resources_server import (
     ReverifyMode,
     SimpleResourcesServer,
 )
+from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
 
 
 def normalized(text: str) -> str:
@@ -56,6 +58,13 @@ class ${Name}Server(SimpleResourcesServer):
         return ${Name}VerifyResponse(**body.model_dump(), reward=float(right))
 
 
+VERIFIER_FIXTURE = VerifierFixture(
+    server_factory=lambda: offline_server(${Name}Server),
+    request_model=${Name}VerifyRequest,
+    cases_path=Path(__file__).parent / "tests" / "verifier_cases.jsonl",
+)
+
+
 if __name__ == "__main__":
     ${Name}Server.run_webserver()
 '''
@@ -79,73 +88,58 @@ ${name}_simple_agent:
       max_steps: 1
       datasets:
         - {name: example, type: example, jsonl_fpath: resources_servers/$name/data/example.jsonl}
+        # When there is data to train on:
         # - {name: train, type: train, jsonl_fpath: resources_servers/$name/data/train.jsonl, license: Apache 2.0}
+        # - {name: validation, type: validation, jsonl_fpath: resources_servers/$name/data/validation.jsonl,
+        #    license: Apache 2.0}
 """
 
 TESTS = '''\
 """The right answer earns the reward, everything else earns nothing."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.server_utils import ServerClient
-from resources_servers.$name.app import ${Name}Config, ${Name}RunRequest, ${Name}Server
+from nemo_gym.environment.verifier_fixture import exercise_verifier_fixture, offline_server, said
+from resources_servers.$name.app import VERIFIER_FIXTURE, ${Name}RunRequest, ${Name}Server
 
-HERE = Path(__file__).parent
-CASES = [json.loads(line) for line in (HERE / "verifier_cases.jsonl").read_text().splitlines()]
-ROWS = [json.loads(line) for line in (HERE.parent / "data" / "example.jsonl").read_text().splitlines()]
+EXAMPLES = Path(__file__).parents[1] / "data" / "example.jsonl"
+ROWS = [json.loads(line) for line in EXAMPLES.read_text().splitlines()]
 
 
 @pytest.fixture
 def client() -> TestClient:
-    config = ${Name}Config(host="127.0.0.1", port=1, entrypoint="app.py", name="$name")
-    server = ${Name}Server(config=config, server_client=MagicMock(spec=ServerClient))
-    return TestClient(server.setup_webserver())
+    return TestClient(offline_server(${Name}Server).setup_webserver())
 
 
-def response(text: str) -> dict[str, Any]:
-    content = [{"type": "output_text", "text": text, "annotations": []}]
-    message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
-    return {
-        "id": "resp_1",
-        "created_at": 0.0,
-        "model": "m",
-        "object": "response",
-        "output": [message] if text else [],
-        "parallel_tool_calls": True,
-        "tool_choice": "auto",
-        "tools": [],
-    }
+def test_the_verifier_decides_every_case_as_written() -> None:
+    """The cases in verifier_cases.jsonl are what this verifier promises."""
+    results = asyncio.run(exercise_verifier_fixture(VERIFIER_FIXTURE))
 
-
-@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_the_verifier_decides_every_case_as_written(client: TestClient, case: dict[str, Any]) -> None:
-    """The cases are what this verifier promises."""
-    request = dict(case["request"])
-    reply = request.pop("reply")
-
-    answer = client.post("/verify", json={**request, "response": response(reply)})
-
-    if "expected_error" in case:
-        assert answer.status_code == case["expected_error"]
-    else:
-        assert answer.json()["reward"] == case["expected_reward"]
+    assert [result for result in results if not result.is_good] == []
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_every_example_is_solved_by_its_own_answer_only(client: TestClient, row: dict[str, Any]) -> None:
     """A row whose own answer does not score would teach the wrong thing, and so would one that silence solves."""
     rewards = [
-        client.post("/verify", json={**row, "response": response(text)}).json()["reward"]
+        client.post("/verify", json={**row, "response": said(text)}).json()["reward"]
         for text in (row["expected_answer"], "", "I do not know.")
     ]
 
     assert rewards == [1.0, 0.0, 0.0]
+
+
+def test_a_row_without_an_answer_is_refused(client: TestClient) -> None:
+    """A broken row is an error, never a reward."""
+    row = {key: value for key, value in ROWS[0].items() if key != "expected_answer"}
+
+    assert client.post("/verify", json={**row, "response": said("x")}).status_code == 422
 
 
 def test_there_are_five_different_examples() -> None:
@@ -157,13 +151,15 @@ def test_there_are_five_different_examples() -> None:
 
 CASES = """\
 {"name": "the expected answer", "kind": "full_reward", "request": {"responses_create_params": {"input": "Say yes."}, \
-"expected_answer": "yes", "reply": " Yes "}, "expected_reward": 1.0}
+"expected_answer": "yes", "response": " Yes "}, "expected_reward": 1.0}
 {"name": "another answer", "kind": "zero_reward", "request": {"responses_create_params": {"input": "Say yes."}, \
-"expected_answer": "yes", "reply": "no"}, "expected_reward": 0.0}
+"expected_answer": "yes", "response": "no"}, "expected_reward": 0.0}
 {"name": "no answer", "kind": "zero_reward", "request": {"responses_create_params": {"input": "Say yes."}, \
-"expected_answer": "yes", "reply": ""}, "expected_reward": 0.0}
+"expected_answer": "yes", "response": ""}, "expected_reward": 0.0}
 {"name": "a row without an answer", "kind": "malformed", "request": {"responses_create_params": {"input": "Say yes."}, \
-"reply": "yes"}, "expected_error": 422}
+"response": "yes"}, "expected_error": "ValidationError"}
+{"name": "the same twice", "kind": "determinism", "request": {"responses_create_params": {"input": "Say yes."}, \
+"expected_answer": "yes", "response": "yes"}, "expected_reward": 1.0}
 """
 
 README = """\
@@ -186,6 +182,16 @@ gym env validate --resources-server $name
 gym eval run --resources-server $name --model-type openai_model
 ```
 
+Two more files belong to the data before others see it; `gym env test` without a name asks for them:
+
+```bash
+# data/example_metrics.json
+gym dataset collate --resources-server $name --mode example_validation --output-dir results/$name
+# data/example_rollouts.jsonl
+gym eval run --resources-server $name --model-type openai_model -o results/$name/rollouts.jsonl
+cp results/$name/rollouts.jsonl resources_servers/$name/data/example_rollouts.jsonl
+```
+
 ## Data links
 
 -
@@ -206,33 +212,6 @@ DATA_IGNORED = """\
 *train_prepare.jsonl
 *validation_prepare.jsonl
 *example_prepare.jsonl
-"""
-
-ENVIRONMENT_CONFIG = """\
-# $title
-#   gym eval run --environment $name --model-type openai_model
-config_paths:
-  - resources_servers/$name/configs/$name.yaml
-${name}_simple_agent:
-  responses_api_agents:
-    simple_agent:
-      datasets:
-        - {name: example, type: example, jsonl_fpath: environments/$name/data/example.jsonl}
-"""
-
-ENVIRONMENT_README = """\
-# $title
-
-What the environment asks of a model: its rows, and which servers play together. The verifier is in
-`resources_servers/$name`.
-
-```bash
-gym eval run --environment $name --model-type openai_model
-```
-
-## Licensing information
-
-Data: Apache 2.0
 """
 
 WORDS = ("river", "candle", "meadow", "harbour", "lantern")

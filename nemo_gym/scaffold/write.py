@@ -1,29 +1,25 @@
-"""Writing a new resources server or environment, all of it or nothing, and never over what is there."""
+"""Writing new files, all of them or none, and never over what is there."""
 
-import json
 import keyword
-import os
 import re
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
-from string import Template
 
+from nemo_gym.catalog.files import whole_file
 from nemo_gym.errors import ConfigError
-from nemo_gym.scaffold import templates
 
 FORM = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class ScaffoldConflictError(ConfigError, FileExistsError):
-    """Something is already where the new folder would be."""
+    """Something else is already where a new file would be."""
 
 
 @dataclass(frozen=True)
 class ScaffoldResult:
-    """What was made."""
+    """What was made, and what was there already as it would have been made."""
 
     asset_dir: Path
     created: tuple[Path, ...]
@@ -44,100 +40,48 @@ def checked_name(name: str) -> str:
     raise ConfigError(f"'{name}' cannot be the name of a Python module", where="name", fix=offer)
 
 
-def scaffold_resources_server(directory: Path, checkout_root: Path | None = None) -> ScaffoldResult:
-    """Write a resources server into `directory`, whose last part is its name.
-
-    Inside `checkout_root` its requirements name that checkout, elsewhere the published package.
+def write_all(root: Path, asset_dir: Path, files: Mapping[Path, str]) -> ScaffoldResult:
+    """Write the files, whose paths lie below `root`. Those that are there and say the same are kept.
 
     Raises:
-        ScaffoldConflictError: there is something already; it is left as it is.
-        ConfigError: the name cannot be one.
+        ScaffoldConflictError: a file is there that says something else, or leads elsewhere; nothing was written.
+        ConfigError: one could not be written; nothing is left of the others.
     """
-    name = checked_name(directory.name)
-    inside = checkout_root is not None and directory.absolute().is_relative_to(checkout_root)
-    place = os.path.relpath(checkout_root, directory.absolute()) if inside and checkout_root else ""
-    own = f"-e nemo-gym[dev] @ {place}/" if inside else "nemo-gym[dev]"
-    files = {
-        "__init__.py": "",
-        "app.py": templates.APP,
-        f"configs/{name}.yaml": templates.CONFIG,
-        "data/example.jsonl": _rows(),
-        "data/.gitignore": templates.DATA_IGNORED,
-        "requirements.txt": "$own\n",
-        "tests/__init__.py": "",
-        "tests/test_app.py": templates.TESTS,
-        "tests/verifier_cases.jsonl": templates.CASES,
-        "README.md": templates.README,
-    }
-    return _write(directory, files, _words(name, own))
-
-
-def scaffold_environment(root: Path, name: str, checkout_root: Path | None = None) -> ScaffoldResult:
-    """Write `environments/<name>` below `root`, and its resources server unless one of that name is there.
-
-    Raises:
-        ScaffoldConflictError: the environment exists, or a server of that name that this environment cannot use.
-        ConfigError: the name cannot be one.
-    """
-    checked_name(name)
-    folder, server = root / "environments" / name, root / "resources_servers" / name
-    _refuse(folder)
-    if server.exists() and not (server / "configs" / f"{name}.yaml").is_file():
-        raise ScaffoldConflictError(f"has no configs/{name}.yaml to build on", where=str(server), fix="another name")
-    created: tuple[Path, ...] = ()
-    if not server.exists():
-        created = scaffold_resources_server(server, checkout_root).created
-    files = {
-        "__init__.py": "",
-        "config.yaml": templates.ENVIRONMENT_CONFIG,
-        "data/example.jsonl": _rows(),
-        "README.md": templates.ENVIRONMENT_README,
-    }
-    made = _write(folder, files, _words(name, ""))
-    return ScaffoldResult(folder, (*created, *made.created), () if created else (server,))
-
-
-def _words(name: str, own: str) -> dict[str, str]:
-    parts = [part for part in name.split("_") if part]
-    return {
-        "name": name,
-        "Name": "".join(part.capitalize() for part in parts),
-        "title": " ".join(parts).capitalize(),
-        "own": own,
-    }
-
-
-def _rows() -> str:
-    """Five rows that an exact match can grade."""
-    rows = [
-        {
-            "responses_create_params": {"input": [{"role": "user", "content": templates.QUESTION.format(word=word)}]},
-            "expected_answer": word[::-1],
-        }
-        for word in templates.WORDS
-    ]
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
-
-
-def _refuse(folder: Path) -> None:
-    if folder.exists() or folder.is_symlink():
-        raise ScaffoldConflictError("exists already and is left as it is", where=str(folder), fix="another name")
-
-
-def _write(folder: Path, files: Mapping[str, str], words: Mapping[str, str]) -> ScaffoldResult:
-    """Write the files beside `folder`, then give them its name in one step."""
-    _refuse(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = folder.with_name(f".{folder.name}.{token_hex(4)}")
+    existing = {path: text for path, text in files.items() if path.exists() or path.is_symlink()}
+    differing = [path for path, text in existing.items() if not _says(path, text)]
+    differing += [folder for path in files for folder in _links(root, path) if folder not in differing]
+    if differing:
+        shown = ", ".join(str(path.relative_to(root)) for path in dict.fromkeys(differing))
+        raise ScaffoldConflictError(
+            f"exists already and is left as it is: {shown}", where=str(asset_dir), fix="another name"
+        )
+    created: list[Path] = []
+    made: list[Path] = []
     try:
-        for relative, text in files.items():
-            path = unfinished / relative
-            path.parent.mkdir(parents=True, exist_ok=True)
-            filled = text if path.suffix == ".jsonl" else Template(text).substitute(words)
-            path.write_text(filled, encoding="utf-8")
-        unfinished.rename(folder)
+        for path, text in files.items():
+            if path not in existing:
+                made += [folder for folder in reversed(path.parents) if not folder.exists()]
+                with whole_file(path) as stream:
+                    stream.write(text.encode())
+                created.append(path)
     except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror}", where=str(folder)) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    return ScaffoldResult(folder, tuple(folder / relative for relative in files))
+        _undo(created, made)
+        raise ConfigError(f"cannot be written: {error.strerror}", where=str(asset_dir)) from error
+    return ScaffoldResult(asset_dir, tuple(created), tuple(existing))
+
+
+def _says(path: Path, text: str) -> bool:
+    return path.is_file() and not path.is_symlink() and path.read_bytes() == text.encode()
+
+
+def _links(root: Path, path: Path) -> list[Path]:
+    """The folders between `root` and `path` that are links: who follows them writes somewhere else."""
+    return [folder for folder in path.parents if folder.is_relative_to(root) and folder != root and folder.is_symlink()]
+
+
+def _undo(created: list[Path], made: list[Path]) -> None:
+    for path in created:
+        path.unlink(missing_ok=True)
+    for folder in reversed(made):
+        with suppress(OSError):  # somebody else has put something there meanwhile
+            folder.rmdir()

@@ -1,6 +1,7 @@
 """Arithmetic: the reply is right when the last number in it equals the expected one."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict
@@ -13,6 +14,7 @@ from nemo_gym.base_resources_server import (
     ReverifyMode,
     SimpleResourcesServer,
 )
+from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?", re.ASCII)
@@ -62,6 +64,13 @@ class ArithmeticServer(SimpleResourcesServer):
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
         means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
         return means | highest_k_metrics(agent_metrics, "pass@{k}")
+
+
+VERIFIER_FIXTURE = VerifierFixture(
+    server_factory=lambda: offline_server(ArithmeticServer),
+    request_model=ArithmeticVerifyRequest,
+    cases_path=Path(__file__).parent / "tests" / "verifier_cases.jsonl",
+)
 
 
 if __name__ == "__main__":

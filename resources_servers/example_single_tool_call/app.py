@@ -42,7 +42,7 @@ class WeatherServer(SimpleResourcesServer):
         return GetWeatherResponse(city=body.city, weather_description=f"The weather in {body.city} is cold.")
 
     async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
-        return BaseVerifyResponse(**body.model_dump(), reward=1.0)
+        return BaseVerifyResponse(**dict(body), reward=1.0)
 
 
 if __name__ == "__main__":

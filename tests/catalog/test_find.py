@@ -60,3 +60,21 @@ def test_a_name_like_nothing_gets_the_list(tmp_path: Path) -> None:
         config_file(ENVIRONMENT, "zzz", [tmp_path])
 
     assert raised.value.fix == "one of arithmetic, weather/hard"
+
+
+def test_a_name_in_several_roots_says_which_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A forgotten copy in the working directory would otherwise be a puzzle."""
+    mine = write(tmp_path / "mine/environments/sums/config.yaml")
+    theirs = write(tmp_path / "shipped/environments/sums/config.yaml")
+
+    config_file(ENVIRONMENT, "sums", [tmp_path / "mine", tmp_path / "shipped"])
+
+    assert caplog.messages == [f"using {mine}; not used: {theirs}"]
+
+
+def test_an_unknown_name_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="nothing is called 'sums'") as caught:
+        config_file(ENVIRONMENT, "sums", [tmp_path])
+
+    assert isinstance(caught.value, ConfigError)
+    assert caught.value.exit_status == 2

@@ -127,7 +127,7 @@ def test_an_unknown_folder_gets_the_nearest(here: Path, capsys: pytest.CaptureFi
     """A typo is one line, not a hunt."""
     write_folder(here, "arithmetic", None)
 
-    assert main(["env", "test", "--resources-server", "arithmetics"]) == 1
+    assert main(["env", "test", "--resources-server", "arithmetics"]) == 2
     assert "try: resources_servers/arithmetic" in capsys.readouterr().err
 
 
@@ -159,3 +159,68 @@ def test_the_first_root_wins_and_hidden_folders_do_not_count(tmp_path: Path) -> 
 def test_statuses_of_pytest_have_names(status: int, result: str) -> None:
     """Anything unknown is never called a pass."""
     assert result_of(status) == result
+
+
+@pytest.fixture
+def mirror(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A generated environment."""
+    assert main(["env", "init", "--environment", "mirror"]) == 0
+    capsys.readouterr()
+    return here
+
+
+def test_a_verifier_is_tried_by_the_name_of_its_environment(mirror: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the server's own interpreter, against the range that the manifest promises."""
+    status = main(["env", "test", "mirror", "--json"])
+
+    told = json.loads(capsys.readouterr().out)
+    assert status == 0
+    assert (told["name"], told["kind"], told["passed"]) == ("mirror", "environment", True)
+    assert {case["kind"] for case in told["cases"]} == {"full_reward", "zero_reward", "malformed", "determinism"}
+
+
+def test_a_changed_verifier_is_found_out_and_can_be_accepted(mirror: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A reward that changed by accident is seen; one that changed on purpose is written down."""
+    app = mirror / "resources_servers/mirror/app.py"
+    app.write_text(app.read_text().replace("reward=float(right)", "reward=float(right) / 2"))
+
+    before = main(["env", "test", "mirror"])
+    shown = capsys.readouterr().out
+    main(["env", "test", "mirror", "--update-expected"])
+    cases = (mirror / "resources_servers/mirror/tests/verifier_cases.jsonl").read_text()
+
+    assert before == 1
+    assert "expected 1, found 0.5" in shown
+    assert '"expected_reward": 0.5' in cases
+    assert "a full reward is 1 here, found 0.5" in capsys.readouterr().out  # the manifest still promises 1
+
+
+def test_a_fixture_that_cannot_be_tried_says_why(mirror: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = mirror / "resources_servers/mirror/app.py"
+    app.write_text(app.read_text().replace("VERIFIER_FIXTURE = ", "FIXTURE = "))
+
+    assert main(["env", "test", "mirror"]) == 1
+    assert "exports no VERIFIER_FIXTURE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["nowhere"], "one of mirror"),
+        (["mirror", "--kind", "benchmark"], "there is no benchmarks/mirror/manifest.yaml"),
+        (["mirror", "--resources-server", "mirror"], "either a NAME or one server folder"),
+        (["--update-expected"], "are about a NAME"),
+        (["--resources-server", "nowhere"], "there is no server folder resources_servers/nowhere"),
+    ],
+)
+def test_what_does_not_exist_is_a_usage_error(
+    mirror: Path, capsys: pytest.CaptureFixture[str], words: list[str], complaint: str
+) -> None:
+    assert main(["env", "test", *words]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_an_override_is_not_taken_for_a_name(here: Path) -> None:
+    write_folder(here, "one", "def test(): pass\n")
+
+    assert main(["env", "test", "+entrypoint=resources_servers/one"]) == 0

@@ -263,7 +263,8 @@ def test_a_program_that_ends_without_a_word_takes_its_servers_along(one_server: 
         capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False,
     )  # fmt: skip
 
-    assert (done.returncode, done.stderr) == (0, "")
+    moved = "is in use; this run's head is at"  # another run on this machine may have the usual port
+    assert (done.returncode, [line for line in done.stderr.splitlines() if moved not in line]) == (0, [])
     pid, port = json.loads(done.stdout)
     assert is_free(port)
     assert not is_alive(pid)

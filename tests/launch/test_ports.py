@@ -5,7 +5,8 @@ import socket
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.launch.ports import PortTaken, listen, listen_in_range
+from nemo_gym.launch import ports
+from nemo_gym.launch.ports import PortTaken, listen, listen_for_head, listen_in_range
 
 
 def test_a_taken_port_is_refused_with_its_number() -> None:
@@ -45,3 +46,26 @@ def test_connections_wait_until_the_server_is_up() -> None:
     """The socket listens from the start, so an early caller waits instead of failing."""
     with listen("s", "127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname(), timeout=5) as early:
         assert early.getpeername() == listener.getsockname()
+
+
+def test_the_usual_head_port_gives_way_to_the_next_free_one_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two runs on one host are normal; which head is whose must be readable."""
+    with listen("another run", "127.0.0.1", 0) as first:
+        usual = first.getsockname()[1]
+        monkeypatch.setattr(ports, "DEFAULT_HEAD_SERVER_PORT", usual)
+
+        with listen_for_head("127.0.0.1", ports.OFFLINE_PORT) as head:
+            found = head.getsockname()[1]
+
+    assert usual < found < usual + ports.MOST_TRIES
+    assert caplog.messages == [f"port {usual} is in use; this run's head is at {found}"]
+
+
+def test_a_chosen_head_port_is_never_exchanged() -> None:
+    """Others were told of it."""
+    with listen("another run", "127.0.0.1", 0) as first, pytest.raises(PortTaken) as caught:
+        listen_for_head("127.0.0.1", first.getsockname()[1])
+
+    assert caught.value.exit_status == 3

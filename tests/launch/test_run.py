@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,57 @@ async def test_a_crashed_server_comes_back(tmp_path: Path) -> None:
             answer = await called(session, run, "c")
 
         assert answer["count"] == 1
+
+
+async def test_a_killed_zygote_is_replaced_and_its_servers_come_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The out-of-memory killer picks any process; losing this one must not leave a run that only looks alive."""
+    write_folder(tmp_path, "cellular", COUNTER.format(hosting="HOSTING = 'cell'"))
+    write_folder(tmp_path, "lonely", COUNTER.format(hosting=""))
+    async with Run(config_for(a="cellular", b="lonely"), [tmp_path]) as run, aiohttp.ClientSession() as session:
+        before = {server["pid"] for server in run.server_instances()}
+        assert run._zygote._process is not None
+        zygote = run._zygote._process.pid
+
+        os.kill(zygote, signal.SIGKILL)
+        await until(lambda: {unit.pid for unit in run._supervisor.units}.isdisjoint({None, *before}))
+        answers = [await eventually(session, run, name) for name in ("a", "b")]
+        after = {server["pid"] for server in run.server_instances()}
+
+    assert [answer["count"] for answer in answers] == [1, 1]
+    assert not [pid for pid in {zygote, *before, *after} if _alive(pid)]
+    assert "the process that starts servers ended; the servers it had started end with it" in caplog.messages
+
+
+async def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.02)
+
+
+async def eventually(session: aiohttp.ClientSession, run: Run, name: str) -> dict[str, Any]:
+    """The first answer of a server that is just being started again."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            return await called(session, run, name)
+        except aiohttp.ClientError:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.02)
+
+
+async def test_a_zygote_that_keeps_dying_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No restart without an end: whoever polls the run hears of it."""
+    monkeypatch.setattr("nemo_gym.launch.spawn.MOST_LOSSES", 0)
+    write_folder(tmp_path, "lonely", COUNTER.format(hosting=""))
+    async with Run(config_for(b="lonely"), [tmp_path]) as run:
+        assert run._zygote._process is not None
+
+        os.kill(run._zygote._process.pid, signal.SIGKILL)
+        await until(lambda: run.lost() == ["b"])
+        assert run.is_lost
 
 
 async def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:

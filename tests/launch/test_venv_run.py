@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch.run import Run
 from nemo_gym.launch.supervisor import ServerDidNotStart
-from nemo_gym.launch.venv_build import InstallFailed, uv_executable
+from nemo_gym.launch.venv_build import InstallFailed, interpreter, uv_executable
 
 pytestmark = pytest.mark.asyncio
 
@@ -176,6 +176,26 @@ async def test_two_versions_of_one_package_answer_side_by_side(tmp_path: Path) -
     assert [answer["version"] for answer in answers] == ["0.7.0", "0.8.0"]
     assert [(answer["equal"], answer["unequal"]) for answer in answers] == [(True, False)] * 2
     assert answers[0]["prefix"] != answers[1]["prefix"]
+
+
+@pytest.mark.network
+@pytest.mark.usefixtures("_registry")
+async def test_a_server_runs_on_the_python_it_asks_for(tmp_path: Path) -> None:
+    """A library that has not caught up with our Python, or is ahead of it, is no reason to stay away."""
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    others = [wanted for wanted in ("3.11", "3.12", "3.13", "3.14") if wanted != ours and interpreter(wanted) != wanted]
+    if not others:
+        pytest.skip("this machine has one Python")
+    folder = write_folder(tmp_path, "pinned", tells='{"version": "%d.%d" % sys.version_info[:2]}')
+    (folder / "requirements.txt").unlink()
+    (folder / "pyproject.toml").write_text(
+        f'[project]\nname = "pinned"\nversion = "1"\nrequires-python = "=={others[0]}.*"\ndependencies = ["nemo-gym"]\n'
+    )
+
+    async with Run(config_for(tmp_path, "pinned"), [tmp_path]) as run:
+        answer = await told(run, "pinned")
+
+    assert answer == {"version": others[0]}
 
 
 @pytest.mark.network

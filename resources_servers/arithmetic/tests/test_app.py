@@ -1,5 +1,6 @@
 """The oracle scores full, the null answer and the cheats score nothing."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ from unittest.mock import MagicMock
 import pytest
 from fastapi.testclient import TestClient
 
+from nemo_gym.environment.verifier_fixture import exercise_verifier_fixture
 from nemo_gym.server_utils import ServerClient
-from resources_servers.arithmetic.app import ArithmeticConfig, ArithmeticServer, last_number
+from resources_servers.arithmetic.app import VERIFIER_FIXTURE, ArithmeticConfig, ArithmeticServer, last_number
 from resources_servers.arithmetic.generate import EXAMPLES, rows
 
 ROW = rows(1, digits=1, seed=3)[0]
@@ -95,3 +97,10 @@ def test_the_example_data_is_what_the_generator_writes() -> None:
     path = Path(__file__).parent.parent / "data" / "example.jsonl"
 
     assert [json.loads(line) for line in path.read_text().splitlines()] == rows(5, digits=1, seed=0)
+
+
+def test_the_verifier_decides_every_case_as_written():
+    """`gym env test arithmetic` tries the same cases."""
+    results = asyncio.run(exercise_verifier_fixture(VERIFIER_FIXTURE, seeded=True, reward_range=(0, 1), best=1.0))
+
+    assert [result for result in results if not result.is_good] == []

@@ -88,6 +88,17 @@ def test_seeding_again_starts_over(app):
     assert http.post("/get_counter_value", json={}).json() == {"count": 6}
 
 
+@pytest.mark.parametrize("line", EXAMPLES.read_text().splitlines())
+def test_no_example_is_solved_by_doing_nothing(app, line):
+    """A model that never calls a tool must earn nothing, and a lost session must not look like success."""
+    row, http = json.loads(line), TestClient(app)
+    http.post("/seed_session", json=row)
+
+    rewards = [http.post("/verify", json={**row, "response": RESPONSE}).json()["reward"] for _ in range(2)]
+
+    assert rewards == [0.0, 0.0]
+
+
 def test_the_five_examples_are_valid_rows():
     """`gym env test` and the tutorials run on these."""
     rows = [CounterRunRequest.model_validate(json.loads(line)) for line in EXAMPLES.read_text().splitlines()]

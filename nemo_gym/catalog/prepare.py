@@ -1,0 +1,280 @@
+"""Writing the rows of benchmarks: every one is checked before the script of any is run."""
+
+import importlib.util
+import inspect
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from nemo_gym.catalog.benchmarks import AGENTS, BENCHMARK, PrepareBenchmarkConfig
+from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig
+from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME
+
+FUNCTION = "prepare"
+STDERR = 2
+"""What scripts print is talk; the standard output is for results."""
+
+
+class PrepareFailed(ConfigError):
+    """A benchmark's own script did not do what it is for."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """One benchmark to prepare: the agent it measures, its script, and the files its rows may be in."""
+
+    agent: str
+    dataset: BenchmarkDatasetConfig
+    script: Path
+    targets: tuple[Path, ...]
+
+    @property
+    def module(self) -> str:
+        """The name under which the script is imported: its path with dots."""
+        return ".".join(self.dataset.prepare_script.with_suffix("").parts)
+
+    @property
+    def cached(self) -> Path | None:
+        """The rows of an earlier preparation."""
+        return next((path for path in self.targets if path.is_file()), None)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A benchmark whose rows are there."""
+
+    agent: str
+    name: str
+    path: Path
+    rows: int
+    cached: bool = False
+
+
+def preparations(config: Mapping[str, Any], roots: Sequence[Path]) -> list[Preparation]:
+    """What a resolved configuration asks to be prepared: one benchmark for each agent that has any.
+
+    Raises:
+        ConfigError: there is none, an agent has several, or a script is not there; everything at once.
+    """
+    found: list[Preparation] = []
+    problems: list[str] = []
+    for agent, datasets in _benchmarks(config):
+        if len(datasets) > 1:
+            problems.append(f"{agent} has {len(datasets)} datasets of type '{BENCHMARK}'; it can have one")
+            continue
+        try:
+            found.append(_preparation(agent, datasets[0], roots))
+        except ConfigError as error:
+            problems.append(f"{agent}: {error.problem}")
+    if problems:
+        raise ConfigError("; ".join(problems))
+    if not found:
+        raise ConfigError(
+            f"no agent has a dataset of type '{BENCHMARK}'", fix="name a benchmark with --benchmark or --config"
+        )
+    return found
+
+
+def prepare_all(
+    wanted: Sequence[Preparation], options: PrepareBenchmarkConfig, done: Callable[[Prepared], None] = lambda _: None
+) -> list[Prepared]:
+    """Prepare them, several at once if so configured, and tell `done` of each. Nothing is run unless all can be.
+
+    Raises:
+        ConfigError: a script cannot be imported, has no `prepare`, or does not take the arguments given.
+        PrepareFailed: a script failed or wrote something else; the others were still run.
+    """
+    waiting = [one for one in wanted if not (options.use_cached_prepared_benchmarks and one.cached)]
+    _check(waiting, options.prepare_script_args)
+    problems: list[str] = []
+    finished: list[Prepared] = []
+    for one, result in _results(wanted, waiting, options):
+        try:
+            prepared = _checked(one, result, cached=one not in waiting)
+        except GymError as error:
+            problems.append(str(error))
+        else:
+            finished.append(prepared)
+            done(prepared)
+    if problems:
+        raise PrepareFailed("; ".join(problems))
+    return finished
+
+
+def run_script(script: Path, module: str, arguments: Mapping[str, Any]) -> Any:
+    """Import a script and call its `prepare`; what goes wrong inside is said in one sentence."""
+    try:
+        with redirect_stdout(sys.stderr):
+            return _imported(script, module).prepare(**arguments)
+    except Exception as error:  # a boundary: somebody else's script
+        raise PrepareFailed(f"{FUNCTION}() failed: {type(error).__name__}: {error}", where=str(script)) from error
+
+
+def run_script_apart(script: Path, module: str, arguments: Mapping[str, Any]) -> Any:
+    """The same in a process of its own. What the script prints goes where our messages go."""
+    request = {"script": str(script), "module": module, "arguments": dict(arguments), "path": sys.path}
+    with tempfile.TemporaryFile() as answer:
+        child = subprocess.run(
+            [sys.executable, "-c", f"from {__name__} import answer_request; answer_request({answer.fileno()})"],
+            input=orjson.dumps(request),
+            stdout=STDERR,
+            pass_fds=(answer.fileno(),),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+            check=False,
+        )
+        answer.seek(0)
+        text = answer.read()
+    if not text:
+        raise PrepareFailed(f"its process ended with status {child.returncode}", where=str(script))
+    told = orjson.loads(text)
+    if "problem" in told:
+        raise PrepareFailed(told["problem"], where=str(script))
+    return told["result"]
+
+
+def answer_request(descriptor: int) -> None:
+    """In the other process: read what to run, run it, and write what came of it."""
+    request = orjson.loads(sys.stdin.buffer.read())
+    sys.path[:] = request["path"]
+    try:
+        result = run_script(Path(request["script"]), request["module"], request["arguments"])
+        told = {"result": str(result) if isinstance(result, str | Path) else None}
+    except PrepareFailed as error:
+        told = {"problem": error.problem}
+    os.write(descriptor, orjson.dumps(told))
+
+
+def _benchmarks(config: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    for agent, block in config.items():
+        implementations = block.get(AGENTS) if isinstance(block, Mapping) else None
+        for settings in implementations.values() if isinstance(implementations, Mapping) else ():
+            datasets = settings.get("datasets") if isinstance(settings, Mapping) else None
+            mine = [one for one in datasets or () if isinstance(one, Mapping) and one.get("type") == BENCHMARK]
+            if mine:
+                yield str(agent), mine
+
+
+def _preparation(agent: str, dataset: Mapping[str, Any], roots: Sequence[Path]) -> Preparation:
+    try:
+        declared = BenchmarkDatasetConfig.model_validate(dict(dataset))
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
+        raise ConfigError(f"its dataset: {told}") from None
+    script = next(
+        (root / declared.prepare_script for root in roots if (root / declared.prepare_script).is_file()), None
+    )
+    if script is None:
+        raise ConfigError(f"there is no {declared.prepare_script} in {', '.join(map(str, roots))}")
+    targets = tuple(
+        dict.fromkeys((root / declared.jsonl_fpath).resolve() for root in [_root(script, declared), *roots])
+    )
+    return Preparation(agent, declared, script.resolve(), targets)
+
+
+def _root(script: Path, declared: BenchmarkDatasetConfig) -> Path:
+    """The root a script was found in: rows are looked for there first."""
+    depth = 0 if declared.prepare_script.is_absolute() else len(declared.prepare_script.parts)
+    return script.parents[depth - 1] if depth else script.parent
+
+
+def _check(waiting: Sequence[Preparation], arguments: Mapping[str, Any]) -> None:
+    problems = []
+    for one in waiting:
+        try:
+            function = getattr(_imported(one.script, one.module), FUNCTION, None)
+        except Exception as error:  # somebody else's script: whatever it raises is the answer
+            problems.append(f"{one.script} cannot be imported: {type(error).__name__}: {error}")
+            continue
+        if not callable(function):
+            problems.append(f"{one.script} has no function '{FUNCTION}'")
+            continue
+        try:
+            inspect.signature(function).bind(**arguments)
+        except TypeError as error:
+            problems.append(f"{one.script}: {FUNCTION}{inspect.signature(function)} {error} (prepare_script_args)")
+    if problems:
+        raise ConfigError("; ".join([*problems, "nothing was prepared"]))
+
+
+def _imported(script: Path, module: str) -> ModuleType:
+    """The script as a module, loaded from this very file whatever else has its name."""
+    spec = importlib.util.spec_from_file_location(module, script)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{script} is not a Python file")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[module] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def _results(
+    wanted: Sequence[Preparation], waiting: Sequence[Preparation], options: PrepareBenchmarkConfig
+) -> Iterator[tuple[Preparation, Any]]:
+    """Each benchmark with what its script returned, or the error it ended with; cached ones first."""
+    for one in wanted:
+        if one not in waiting:
+            yield one, one.cached
+    run = run_script if options.num_prepare_benchmark_processes == 1 else run_script_apart
+
+    def result(one: Preparation) -> Any:
+        try:
+            return run(one.script, one.module, options.prepare_script_args)
+        except PrepareFailed as error:
+            return error
+
+    if options.num_prepare_benchmark_processes == 1:
+        yield from ((one, result(one)) for one in waiting)
+        return
+    with ThreadPoolExecutor(options.num_prepare_benchmark_processes) as pool:  # each waits for a process of its own
+        yield from zip(waiting, pool.map(result, waiting), strict=True)
+
+
+def _checked(one: Preparation, result: Any, *, cached: bool) -> Prepared:
+    """The benchmark, if what its script returned is the file that the configuration names, and has rows."""
+    if isinstance(result, GymError):
+        raise result
+    if not isinstance(result, str | Path):
+        raise PrepareFailed(f"{FUNCTION}() returned {result!r:.80} instead of a path", where=str(one.script))
+    path = Path(result).resolve()
+    if path not in one.targets:
+        raise ConfigError(
+            f"{FUNCTION}() wrote {path}, but jsonl_fpath is {one.dataset.jsonl_fpath}", where=str(one.script)
+        )
+    return Prepared(one.agent, one.dataset.name, path, _count_rows(path, one), cached)
+
+
+def _count_rows(path: Path, one: Preparation) -> int:
+    """How many rows a file has; each must be an object, with an input unless a prompt makes one."""
+    if not path.is_file():
+        raise PrepareFailed(f"{FUNCTION}() returned {path}, which is not there", where=str(one.script))
+    count = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.isspace():
+                continue
+            try:
+                row = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise PrepareFailed(f"not JSON: {error}", where=f"{path}:{number}") from None
+            if not isinstance(row, dict):
+                raise PrepareFailed("not a JSON object", where=f"{path}:{number}")
+            if one.dataset.prompt_config is None and RESPONSES_CREATE_PARAMS_KEY_NAME not in row:
+                raise PrepareFailed(
+                    f"no {RESPONSES_CREATE_PARAMS_KEY_NAME} and no prompt_config", where=f"{path}:{number}"
+                )
+            count += 1
+    if not count:
+        raise PrepareFailed("there are no rows in it", where=str(path))
+    return count

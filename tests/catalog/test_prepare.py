@@ -1,0 +1,182 @@
+"""Benchmarks are prepared by their own scripts, and none before all have been checked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.benchmarks import PrepareBenchmarkConfig, Prepared, PrepareFailed, preparations, prepare_all
+from nemo_gym.errors import ConfigError
+
+SCRIPT = """
+import json
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+def prepare(rows: int = 2) -> Path:
+    (HERE / "ran").touch()
+    path = HERE / "rows.jsonl"
+    path.write_text("".join(json.dumps({"responses_create_params": {"input": str(n)}}) + "\\n" for n in range(rows)))
+    return path
+"""
+
+
+def dataset(name: str, **fields: Any) -> dict[str, Any]:
+    script = f"benchmarks/{name}/prepare.py"
+    rows = f"benchmarks/{name}/rows.jsonl"
+    return {"name": name, "type": "benchmark", "jsonl_fpath": rows, "prepare_script": script, **fields}
+
+
+def agent(*datasets: dict[str, Any]) -> dict[str, Any]:
+    return {"responses_api_agents": {"simple_agent": {"datasets": list(datasets)}}}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("sums", "facts"):
+        folder = tmp_path / "benchmarks" / name
+        folder.mkdir(parents=True)
+        (folder / "prepare.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def prepare(config: dict[str, Any], root: Path, **fields: Any) -> list[Prepared]:
+    return prepare_all(preparations(config, [root]), PrepareBenchmarkConfig.model_validate(fields))
+
+
+BOTH = {"a": agent(dataset("sums")), "b": agent(dataset("facts"))}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_every_benchmark_of_a_configuration_is_prepared(root: Path, processes: int) -> None:
+    """One after the other, or side by side."""
+    done = prepare(BOTH, root, num_prepare_benchmark_processes=processes, prepare_script_args={"rows": 3})
+
+    assert [(one.agent, one.name, one.rows, one.cached) for one in done] == [
+        ("a", "sums", 3, False),
+        ("b", "facts", 3, False),
+    ]
+    assert done[0].path == root / "benchmarks/sums/rows.jsonl"
+
+
+def test_rows_that_are_there_may_be_left_alone(root: Path) -> None:
+    """Some preparations take an hour."""
+    prepare(BOTH, root)
+    (root / "benchmarks/sums/ran").unlink()
+
+    done = prepare(BOTH, root, use_cached_prepared_benchmarks=True)
+
+    assert [one.cached for one in done] == [True, True]
+    assert not (root / "benchmarks/sums/ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("import nowhere_to_be_found\n", "cannot be imported: ModuleNotFoundError"),
+        ("x = 1\n", "has no function 'prepare'"),
+        ("def prepare(other): ...\n", "missing a required argument: 'other'"),
+    ],
+)
+def test_nothing_is_run_unless_everything_can_be(root: Path, script: str, reason: str) -> None:
+    """An error after an hour of the first download is an hour too late."""
+    (root / "benchmarks/facts/prepare.py").write_text(script)
+
+    with pytest.raises(ConfigError, match=reason) as caught:
+        prepare(BOTH, root)
+
+    assert "nothing was prepared" in str(caught.value)
+    assert not (root / "benchmarks/sums/ran").exists()
+
+
+def test_an_argument_that_no_script_takes_is_refused(root: Path) -> None:
+    """A misspelt argument would otherwise prepare something else."""
+    with pytest.raises(ConfigError, match="unexpected keyword argument 'rws'"):
+        prepare(BOTH, root, prepare_script_args={"rws": 3})
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({}, "no agent has a dataset of type 'benchmark'"),
+        ({"a": agent({"name": "x", "type": "example", "jsonl_fpath": "x"})}, "no agent has"),
+        ({"a": agent(dataset("sums"), dataset("facts"))}, "a has 2 datasets of type 'benchmark'"),
+        ({"a": agent(dataset("none"))}, r"there is no benchmarks/none/prepare\.py in"),
+        ({"a": agent({"name": "x", "type": "benchmark"})}, "jsonl_fpath: Field required; prepare_script"),
+    ],
+)
+def test_a_configuration_that_cannot_be_prepared_is_refused(root: Path, config: dict[str, Any], reason: str) -> None:
+    """One sentence that says which agent and why."""
+    with pytest.raises(ConfigError, match=reason):
+        preparations(config, [root])
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise RuntimeError('no disk')", r"prepare\(\) failed: RuntimeError: no disk"),
+        ("return None", "returned None instead of a path"),
+        ("return HERE / 'other.jsonl'", "but jsonl_fpath is benchmarks/facts/rows.jsonl"),
+        ("return HERE / 'rows.jsonl'", "which is not there"),
+        ("(HERE / 'rows.jsonl').write_text('[]'); return HERE / 'rows.jsonl'", r"rows\.jsonl:1: not a JSON object"),
+        ("(HERE / 'rows.jsonl').write_text('{'); return HERE / 'rows.jsonl'", r"rows\.jsonl:1: not JSON"),
+        ("(HERE / 'rows.jsonl').write_text('{}'); return HERE / 'rows.jsonl'", "no responses_create_params"),
+        ("(HERE / 'rows.jsonl').write_text(''); return HERE / 'rows.jsonl'", "there are no rows in it"),
+    ],
+)
+def test_a_script_that_fails_is_named_and_costs_only_its_own(root: Path, body: str, reason: str) -> None:
+    """The other benchmark is there when the error is read."""
+    source = f"from pathlib import Path\nHERE = Path(__file__).parent\ndef prepare():\n    {body}\n"
+    (root / "benchmarks/facts/prepare.py").write_text(source)
+
+    with pytest.raises(PrepareFailed, match=reason):
+        prepare({"b": BOTH["b"], "a": BOTH["a"]}, root)
+
+    assert (root / "benchmarks/sums/rows.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [("raise ValueError('no')", "ValueError: no"), ("import os; os._exit(3)", "its process ended with status 3")],
+)
+def test_a_process_that_fails_is_named(root: Path, body: str, reason: str) -> None:
+    """Even one that takes its process with it."""
+    (root / "benchmarks/facts/prepare.py").write_text(f"def prepare():\n    {body}\n")
+
+    with pytest.raises(PrepareFailed, match=reason):
+        prepare(BOTH, root, num_prepare_benchmark_processes=2)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_what_a_script_prints_is_no_result(root: Path, capfd: pytest.CaptureFixture[str], processes: int) -> None:
+    """`gym eval prepare --json` must print one object, whatever scripts have to say."""
+    (root / "benchmarks/sums/prepare.py").write_text(SCRIPT.replace("path = HERE", "print('loading'); path = HERE"))
+
+    prepare({"a": agent(dataset("sums"))}, root, num_prepare_benchmark_processes=processes)
+
+    heard = capfd.readouterr()
+    assert (heard.out, "loading" in heard.err) == ("", True)
+
+
+def test_with_a_prompt_rows_need_no_input(root: Path) -> None:
+    """The prompt makes it."""
+    source = SCRIPT.replace('{"responses_create_params": {"input": str(n)}}', '{"question": str(n)}')
+    (root / "benchmarks/sums/prepare.py").write_text(source)
+
+    (done,) = prepare({"a": agent(dataset("sums", prompt_config="prompt.yaml"))}, root)
+
+    assert json.loads(done.path.read_text().splitlines()[0]) == {"question": "0"}
+
+
+def test_a_script_of_one_root_is_not_mistaken_for_that_of_another(root: Path, tmp_path_factory: Any) -> None:
+    """Two trees with a benchmark of the same name: the first wins, whatever was imported before."""
+    prepare({"a": agent(dataset("sums"))}, root)
+    other = tmp_path_factory.mktemp("other")
+    (other / "benchmarks/sums").mkdir(parents=True)
+    (other / "benchmarks/sums/prepare.py").write_text(SCRIPT.replace("rows: int = 2", "rows: int = 5"))
+
+    (done,) = prepare_all(preparations({"a": agent(dataset("sums"))}, [other, root]), PrepareBenchmarkConfig())
+
+    assert (done.rows, done.path) == (5, other / "benchmarks/sums/rows.jsonl")

@@ -1,0 +1,133 @@
+"""`gym env start` and `gym env status` from the shell: real servers on loopback."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from nemo_gym.cli.env_status import duration
+from nemo_gym.launch.ports import listen
+
+GYM = (sys.executable, "-m", "nemo_gym.cli.main")
+WEATHER = ("--resources-server", "example_single_tool_call", "--model-type", "scripted_model")
+
+
+@pytest.fixture(autouse=True)
+def own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of other tests are none of ours."""
+    folder = tmp_path / "runtime"
+    folder.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+
+
+def gym(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*GYM, *words], cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+@contextmanager
+def started(cwd: Path, *words: str) -> "Iterator[subprocess.Popen[str]]":
+    """`gym env start`, all servers up."""
+    process = subprocess.Popen([*GYM, "env", "start", *WEATHER, *words], cwd=cwd, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        lines = lines_until(process.stderr, "servers are ready")
+        assert "servers are ready" in "".join(lines), "".join(lines)
+        yield process
+    finally:
+        process.kill()
+        process.stderr.close()
+        process.wait()
+
+
+def lines_until(stream: IO[str], words: str) -> list[str]:
+    """Lines up to the first with `words`, or all there are."""
+    lines = []
+    for line in stream:
+        lines.append(line)
+        if words in line:
+            break
+    return lines
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended; a parent that has not yet asked how does not count."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.parametrize(("number", "words", "cells"), [(signal.SIGINT, [], 1), (signal.SIGTERM, ["+num_cells=2"], 2)])
+def test_started_servers_are_found_and_end_when_asked(
+    tmp_path: Path, number: signal.Signals, words: list[str], cells: int
+) -> None:
+    """The everyday life of a run: up, looked at from another shell, down, nothing left. One cell unless asked."""
+    with started(tmp_path, f"+nemo_gym_log_dir={tmp_path / 'logs'}", *words) as process:
+        status = gym("env", "status", "--json", cwd=tmp_path)
+        one = gym("env", "status", "--run", str(process.pid), cwd=tmp_path)
+        process.send_signal(number)
+        ended = process.wait(timeout=30)
+
+    found = json.loads(status.stdout)
+    assert {server["process_name"]: server["status"] for server in found} == {
+        "example_single_tool_call": "success",
+        "example_single_tool_call_simple_agent": "success",
+        "policy_model": "success",
+    }
+    assert "3 servers found (3 healthy, 0 unhealthy)" in one.stdout
+    assert ended == 0
+    for server in found:
+        listen("again", server["host"], server["port"]).close()
+        assert is_gone(server["pid"])
+    assert not list((tmp_path / "runtime").rglob("*.json"))
+    assert {path.name for path in (tmp_path / "logs").iterdir()} == {f"cell_{n}.log" for n in range(cells)}
+
+
+def test_a_head_port_the_user_chose_is_refused_when_taken(tmp_path: Path) -> None:
+    """Others were told that port; a head that quietly moves would send them to somebody else's."""
+    with listen("squatter", "127.0.0.1", 0) as squatter:
+        port = squatter.getsockname()[1]
+
+        done = gym("env", "start", *WEATHER, f"+head_server.port={port}", cwd=tmp_path)
+
+    assert done.returncode == 3
+    assert f"head_server: port {port} on 127.0.0.1 is in use" in done.stderr
+
+
+def test_a_head_port_in_env_yaml_counts_as_chosen(tmp_path: Path) -> None:
+    with listen("squatter", "127.0.0.1", 0) as squatter:
+        port = squatter.getsockname()[1]
+        (tmp_path / "env.yaml").write_text(f"head_server: {{host: 127.0.0.1, port: {port}}}\n")
+
+        done = gym("env", "start", *WEATHER, cwd=tmp_path)
+
+    assert done.returncode == 3
+    assert f"port {port} on 127.0.0.1 is in use" in done.stderr
+
+
+def test_status_of_nothing_says_so_and_is_no_failure(tmp_path: Path) -> None:
+    empty = gym("env", "status", cwd=tmp_path)
+    as_json = gym("env", "status", "--json", cwd=tmp_path)
+
+    assert (empty.returncode, empty.stdout, empty.stderr) == (0, "", "no servers are running\n")
+    assert json.loads(as_json.stdout) == []
+
+
+def test_a_run_nobody_has_is_a_usage_error(tmp_path: Path) -> None:
+    done = gym("env", "status", "--run", "12", cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert "no run is called '12'; none are up" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.25, "4.2s"), (61, "1m 1.0s"), (3600, "1h 0m 0.0s"), (90061.5, "1d 1h 1m 1.5s")]
+)
+def test_uptime_is_readable(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,83 @@
+"""Faults while servers run: each gets its typed, named answer, and the rest keeps running."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from nemo_gym.net.status import ERROR_HEADER, FAILED_HEADER, UPSTREAM_STATUS_HEADER
+
+
+@pytest.mark.parametrize(
+    ("fault", "typed", "words"),
+    [
+        ("down", {ERROR_HEADER: "ServerUnreachable"}, "check that it runs and that its host and port are right"),
+        ("slow", {ERROR_HEADER: "DeadlineExceeded"}, " within "),
+        ("wrong_key", {UPSTREAM_STATUS_HEADER: "401"}, "Incorrect API key"),
+        ("wrong_json", {ERROR_HEADER: "ModelFailed"}, "the answer is not JSON"),
+        ("wrong_shape", {ERROR_HEADER: "ModelFailed"}, "does it speak this API?"),
+        ("half_body", {ERROR_HEADER: "ServerUnreachable"}, "the answer broke off"),
+    ],
+)
+def test_a_model_endpoint_that_misbehaves_is_named(
+    playground: Any, fault: str, typed: dict[str, str], words: str
+) -> None:
+    """Whoever reads the failure must know which model it was and what it did; the key is nobody's business."""
+    seconds = 1.0 if fault in ("down", "slow") else 30.0
+
+    status, body, headers = playground.rollout(f"agent_{fault}", seconds)
+
+    assert status in (500, 504)
+    # Whose deadline ends first when both end together is the machine's choice; that it was one is not.
+    assert headers[FAILED_HEADER] in ([f"model_{fault}", "agent_slow"] if fault == "slow" else [f"model_{fault}"])
+    assert typed.items() <= headers.items()
+    assert words in body
+    assert "sk-secret-123" not in body + str(headers)
+    assert playground.is_fine()
+
+
+def test_a_tool_that_returns_100_mb_costs_one_sentence(playground: Any) -> None:
+    """Its answer would not fit any model; the others' memory is not for it to fill."""
+    status, body, _ = playground.rollout("agent_tool_flood")
+
+    outputs = [item["output"] for item in body["response"]["output"] if item["type"] == "function_call_output"]
+    assert status == 200
+    assert outputs == ['{"error": "The tool\'s answer is longer than 10,000,000 bytes. Ask for less."}']
+    assert "tools /flood" in playground.printed("longer than 10,000,000 bytes")
+    assert playground.is_fine()
+
+
+def test_a_tool_that_blocks_the_loop_is_named_while_it_does(playground: Any) -> None:
+    """Everything in the process waits; within a second the log says for whom."""
+    with ThreadPoolExecutor(1) as asking:
+        rollout = asking.submit(playground.rollout, "agent_tool_block")
+        line = playground.printed("has blocked the event loop")  # while it does: it goes on when we say so
+        playground.go.touch()
+
+    assert "tools: POST /block" in line
+    assert rollout.result()[0] == 200
+    assert playground.is_fine()
+
+
+def test_a_tool_that_crashes_is_text_for_the_model(playground: Any) -> None:
+    status, body, _ = playground.rollout("agent_tool_crash")
+
+    outputs = [item["output"] for item in body["response"]["output"] if item["type"] == "function_call_output"]
+    assert status == 200
+    assert "boiler exploded" in outputs[0]
+    assert playground.is_fine()
+
+
+@pytest.mark.parametrize("value", ["eyJmb3JnZWQiOiB0cnVlfQ==.sig", "x" * 3000, '{"session_id": "another"}', "%00"])
+def test_a_forged_session_cookie_opens_a_session_of_its_own(playground: Any, value: str) -> None:
+    """A cookie is only a claim: what we did not sign names nobody's session, and is no error either."""
+    _, first, headers = playground.call("tools", "/whoami")
+    name, _, genuine = headers["set-cookie"].partition(";")[0].partition("=")
+
+    _, again, _ = playground.call("tools", "/whoami", Cookie=f"{name}={genuine}")
+    status, forged, _ = playground.call("tools", "/whoami", Cookie=f"{name}={value}")
+    _, altered, _ = playground.call("tools", "/whoami", Cookie=f"{name}={genuine[:-2]}zz")
+
+    assert again["session"] == first["session"]
+    assert status == 200
+    assert len({first["session"], forged["session"], altered["session"]}) == 3

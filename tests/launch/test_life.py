@@ -1,0 +1,180 @@
+"""Runs side by side, workers, and what becomes of calls whose server dies. Real processes on loopback."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym.config_types import BaseServerConfig
+from nemo_gym.launch.instances import instances
+from nemo_gym.launch.ports import OFFLINE_PORT, PortTaken, listen
+from nemo_gym.launch.run import Run, bind
+from nemo_gym.rollouts.classify import failure_of
+from nemo_gym.server_utils import ServerClient
+
+SOURCE = """
+import asyncio, os, signal
+from nemo_gym.base_resources_server import BaseResourcesServerConfig, SimpleResourcesServer
+{before}
+
+class Server(SimpleResourcesServer):
+    {hosting}
+    config: BaseResourcesServerConfig
+
+    def setup_webserver(self):
+        app = super().setup_webserver()
+        app.post("/who")(self.who)
+        app.post("/wait")(self.wait)
+        return app
+
+    async def who(self) -> dict:
+        return {{"pid": os.getpid()}}
+
+    async def wait(self) -> dict:
+        print("waiting", flush=True)
+        await asyncio.sleep(60)
+
+    async def verify(self, body):
+        raise NotImplementedError
+
+if __name__ == "__main__":
+    Server.run_webserver()
+"""
+
+
+def write(root: Path, hosting: str = "", before: str = "") -> None:
+    folder = root / "resources_servers" / "server"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    (folder / "app.py").write_text(SOURCE.format(hosting=hosting, before=before))
+    (folder / "requirements.txt").write_text("-e nemo-gym[dev] @ ../../\n")
+
+
+def config_for(**settings: Any) -> DictConfig:
+    block = {"entrypoint": "app.py", "domain": "other", "host": "127.0.0.1", "port": -1, **settings}
+    head = {"host": "127.0.0.1", "port": OFFLINE_PORT}
+    return OmegaConf.create({"head_server": head, "s": {"resources_servers": {"server": block}}})
+
+
+async def test_workers_share_a_port_and_the_work(tmp_path: Path) -> None:
+    """`num_workers` of the contract: so many processes, one address."""
+    write(tmp_path)
+    seen: set[int] = set()
+
+    async with Run(config_for(num_workers=2), [tmp_path]) as run:
+        async with asyncio.timeout(20):
+            while len(seen) < 2:  # a connection of its own for every call: the kernel chooses who takes it
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.post(f"http://127.0.0.1:{run.instances[0].port}/who") as answer,
+                ):
+                    seen.add((await answer.json())["pid"])
+
+    assert os.getpid() not in seen
+
+
+def test_ten_runs_on_one_host_never_meet(tmp_path: Path) -> None:
+    """Every port is bound before anybody is told of it, the usual head port included."""
+    write(tmp_path)
+    bound, ports = [], []
+    try:
+        for _ in range(10):
+            config = config_for()
+            found = instances({"s": OmegaConf.to_container(config.s)}, [tmp_path])
+            bound.append(bind(config, found, cells=2))
+            ports += [config.head_server.port, config.s.resources_servers.server.port]
+    finally:
+        for listeners in bound:
+            listeners.close()
+
+    assert len(set(ports)) == 20
+
+
+async def test_two_runs_answer_side_by_side(tmp_path: Path) -> None:
+    write(tmp_path, "HOSTING = 'cell'")
+
+    async with Run(config_for(), [tmp_path]) as one, Run(config_for(), [tmp_path]) as two:
+        pids = []
+        for run in (one, two):
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(f"http://127.0.0.1:{run.instances[0].port}/who") as answer,
+            ):
+                pids.append((await answer.json())["pid"])
+
+    assert pids[0] != pids[1]
+    assert one.config.head_server.port != two.config.head_server.port
+
+
+@pytest.mark.parametrize("hosting", ["HOSTING = 'cell'", ""])
+async def test_what_was_in_flight_in_a_crashed_process_may_be_tried_again(tmp_path: Path, hosting: str) -> None:
+    """A crash costs an attempt, not the rollout: nobody has seen an answer yet."""
+    write(tmp_path, hosting)
+    began = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    watch = lambda _, line: loop.call_soon_threadsafe(began.set) if "waiting" in line else None  # noqa: E731
+
+    async with Run(config_for(), [tmp_path], watch=watch) as run:
+        head = BaseServerConfig.model_validate(dict(run.config["head_server"]))
+        client = ServerClient(head_server_config=head, global_config_dict=run.config)
+        call = asyncio.create_task(client.post(server_name="s", url_path="/wait", json={}))
+        async with asyncio.timeout(20):
+            await began.wait()
+        os.kill(run.server_instances()[0]["pid"], signal.SIGKILL)
+        async with asyncio.timeout(20):
+            (problem,) = await asyncio.gather(call, return_exceptions=True)
+
+    assert isinstance(problem, ConnectionError)
+    assert failure_of(problem, "agent", lambda _: "resources_servers").retryable
+
+
+def test_a_second_interrupt_stops_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    """A server that will not end must not keep its user at the terminal."""
+    write(tmp_path, before="signal.signal(signal.SIGTERM, signal.SIG_IGN)")
+    (tmp_path / "c.yaml").write_text(
+        "s: {resources_servers: {server: {entrypoint: app.py, domain: other, host: 127.0.0.1}}}\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nemo_gym.cli.main", "env", "start", "--config", "c.yaml"],
+        cwd=tmp_path,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    lines: list[str] = []
+    try:
+        for line in process.stderr:
+            lines.append(line)
+            if "servers are ready" in line:
+                process.send_signal(signal.SIGINT)
+            if "interrupt again" in line:
+                process.send_signal(signal.SIGINT)
+        ended = process.wait(timeout=30)
+    finally:
+        process.kill()
+        process.stderr.close()
+        process.wait()
+
+    port = int(next(line for line in lines if line.startswith("s: http")).split(":")[3].split()[0])
+    assert ended == 130, lines
+    assert is_free(port)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens there any more; the kernel may need a moment."""
+    for _ in range(500):
+        try:
+            listen("again", "127.0.0.1", port).close()
+        except PortTaken:
+            continue
+        return True
+    return False

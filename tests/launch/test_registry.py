@@ -1,0 +1,111 @@
+"""Finding the runs of this machine: by themselves, by name, and never a dead one."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.launch.registry import NoRunFound, RunNotChosen, choose_run, live_runs, registered, registry_folder
+
+CONFIG = {
+    "head_server": {"host": "127.0.0.1", "port": 11000},
+    "policy_model": {"responses_api_models": {"scripted_model": {"api_key": "hush"}}},
+    "sums": {"resources_servers": {"arithmetic": {}}},
+    "policy_model_name": "x",
+}
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def two_runs() -> Iterator[None]:
+    with ExitStack() as runs:
+        runs.enter_context(registered(CONFIG))
+        runs.enter_context(registered({**CONFIG, "head_server": {"host": "127.0.0.1", "port": 12345}}))
+        yield
+
+
+def test_the_only_run_is_found_without_being_named():
+    """`gym eval run --no-serve` should just work beside one `gym env start`."""
+    with registered(CONFIG) as entry:
+        found = choose_run()
+
+    assert found == entry
+    assert (found.address, list(found.servers)) == ("127.0.0.1:11000", ["policy_model", "sums"])
+    assert live_runs() == []
+
+
+def test_nothing_running_is_an_infrastructure_problem_with_a_next_step():
+    """The user forgot to start the servers; the message says how."""
+    with pytest.raises(NoRunFound, match="gym env start") as caught:
+        choose_run()
+
+    assert caught.value.exit_status == 3
+
+
+@pytest.mark.usefixtures("two_runs")
+def test_several_runs_are_listed_and_none_is_picked():
+    """Picking the newest silently would send a trainer's rollouts to somebody else's model."""
+    with pytest.raises(RunNotChosen, match="2 runs are up") as caught:
+        choose_run()
+
+    assert "127.0.0.1:11000" in str(caught.value) and "127.0.0.1:12345" in str(caught.value)
+    assert caught.value.exit_status == 2
+
+
+@pytest.mark.usefixtures("two_runs")
+@pytest.mark.parametrize("selector", ["12345", ":12345", "127.0.0.1:12345", "http://127.0.0.1:12345/"])
+def test_a_run_is_named_by_its_port_or_address(selector: str):
+    assert choose_run(selector).port == 12345
+
+
+def test_a_run_is_named_by_its_process():
+    with registered(CONFIG):
+        assert choose_run(str(os.getpid())).port == 11000
+
+
+def test_a_head_on_another_machine_can_be_named():
+    """Nobody registers there; the first call finds out whether it answers."""
+    found = choose_run("gpu7.lan:11000")
+
+    assert (found.host, found.port, found.pid) == ("gpu7.lan", 11000, None)
+
+
+@pytest.mark.usefixtures("two_runs")
+@pytest.mark.parametrize("selector", ["nonsense", "1", "host:port", "host:99999"])
+def test_a_name_that_fits_no_run_lists_those_there_are(selector: str):
+    with pytest.raises(RunNotChosen, match="no run is called") as caught:
+        choose_run(selector)
+
+    assert "127.0.0.1:12345" in str(caught.value)
+
+
+def test_a_run_whose_process_number_was_given_to_another_is_swept():
+    """After a reboot or a busy day a number alone proves nothing."""
+    with registered(CONFIG):
+        path = next(registry_folder().glob("*.json"))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "born": 1}))
+
+        assert live_runs() == []
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', '{"unknown": 1}'])
+def test_a_damaged_entry_is_swept(text: str):
+    path = registry_folder() / "1-1.json"
+    path.write_text(text)
+
+    assert live_runs() == []
+    assert not path.exists()
+
+
+def test_entries_hold_no_configuration_values():
+    """The folder is private, but a key has no business in it."""
+    with registered(CONFIG):
+        assert "hush" not in next(registry_folder().glob("*.json")).read_text()

@@ -1,0 +1,134 @@
+"""A limit holds for the run: several cells, real processes, one endpoint that counts."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym.catalog.roots import PARENT_DIR
+from nemo_gym.launch.instances import Instance
+from nemo_gym.launch.run import Run
+from nemo_gym.launch.shares import Shares
+
+MOST = 2
+ANSWER = {
+    "id": "r", "created_at": 0, "model": "m", "object": "response", "parallel_tool_calls": True, "tool_choice": "auto",
+    "tools": [], "output": [],
+}  # fmt: skip
+
+
+class Endpoint:
+    """Counts how many calls it has at once."""
+
+    def __init__(self) -> None:
+        self.now = self.highest = self.served = 0
+        self.opened = asyncio.Event()
+        self.url = ""
+
+    async def respond(self, request: web.Request) -> web.Response:
+        await request.read()
+        self.now += 1
+        self.highest = max(self.highest, self.now)
+        try:
+            await self.opened.wait()
+            await asyncio.sleep(0.005)
+        finally:
+            self.now -= 1
+        self.served += 1
+        return web.json_response(ANSWER)
+
+
+@asynccontextmanager
+async def endpoint() -> AsyncIterator[Endpoint]:
+    counting, app = Endpoint(), web.Application()
+    app.router.add_post("/v1/responses", counting.respond)
+    runner = web.AppRunner(app, shutdown_timeout=1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    counting.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    try:
+        yield counting
+    finally:
+        counting.opened.set()
+        await runner.cleanup()
+
+
+def config_for(url: str) -> DictConfig:
+    model = {
+        "entrypoint": "app.py", "host": "127.0.0.1", "port": -1, "openai_base_url": url, "openai_api_key": "k",
+        "openai_model": "m", "max_concurrent_requests": MOST,
+    }  # fmt: skip
+    head = {"host": "127.0.0.1", "port": 0}
+    return OmegaConf.create({"head_server": head, "policy_model": {"responses_api_models": {"openai_model": model}}})
+
+
+async def test_cells_together_keep_to_the_limit_also_after_one_was_killed() -> None:
+    """The endpoint's owner allowed two; that there are three processes is our affair."""
+
+    async def call() -> int:
+        # A connection of its own for every call, so that every cell gets some.
+        async with aiohttp.ClientSession() as session, session.post(url, json={"input": "hi"}) as answer:
+            await answer.read()
+            return answer.status
+
+    async with endpoint() as counting, Run(config_for(counting.url), [PARENT_DIR], cells=3, links=False) as run:
+        url = f"http://127.0.0.1:{run.instances[0].port}/v1/responses"
+        first = [asyncio.create_task(call()) for _ in range(24)]
+        await until(lambda: counting.now == MOST)
+        assert counting.highest == MOST
+        before = [unit.pid for unit in run._supervisor.units]
+        for pid in before[1:]:  # with the places they hold and the calls that wait in them
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        await until(lambda: not {None, *before[1:]} & {unit.pid for unit in run._supervisor.units})
+        counting.opened.set()
+        await asyncio.gather(*first, return_exceptions=True)
+        highest_at_first, counting.highest = counting.highest, 0
+        await until(lambda: all(unit.ready and unit.ready.done() for unit in run._supervisor.units))
+        statuses = await asyncio.gather(*(call() for _ in range(24)))
+
+    assert highest_at_first <= 2 * MOST  # what a dead process had asked may still be under way at the other end
+    assert counting.highest == MOST
+    assert statuses == [200] * 24
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110 - other processes are what is waited for
+            await asyncio.sleep(0.01)
+
+
+def instance(**changes: Any) -> Instance:
+    given: dict[str, Any] = {
+        "name": "m", "kind": "responses_api_models", "implementation": "openai_model", "folder": PARENT_DIR,
+        "entrypoint": "app.py", "host": "127.0.0.1", "port": 1, "hosting": "cell",
+    }  # fmt: skip
+    return Instance(**{**given, **changes})
+
+
+def blocks(**settings: Any) -> dict[str, Any]:
+    return {"m": {"responses_api_models": {"openai_model": settings}}}
+
+
+def test_places_are_shared_only_where_there_is_a_limit_and_company() -> None:
+    """One process keeps its own count: that costs nothing."""
+    cases = [
+        (instance(), blocks(max_concurrent_requests=2), 1),
+        (instance(), blocks(), 4),
+        (instance(), blocks(max_concurrent_requests=2), 4),
+        (instance(hosting="process", num_workers=3), blocks(max_concurrent_requests=2), 1),
+        (instance(), blocks(max_concurrent_requests=2, base_url=["http://a/v1", "http://b/v1"]), 4),
+    ]
+    lots = []
+    for found, config, cells in cases:
+        shares = Shares(config, [found], cells)
+        lots.append(len(shares.boot().get("m", [])))
+        shares.close()
+
+    assert lots == [0, 0, 1, 1, 2]
