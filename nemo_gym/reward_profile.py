@@ -8,14 +8,16 @@ import orjson
 
 from nemo_gym.catalog.files import whole_file
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
-from nemo_gym.metrics.aggregate import AggregateMetricsMixin, RolloutRowsError, Row, compute_aggregate_metrics
+from nemo_gym.metrics.aggregate import AggregateMetricsMixin, RolloutRowsError, compute_aggregate_metrics
 from nemo_gym.metrics.pass_at_k import (
     add_avg_sample_std_dev,
+    add_pass_hat_k,
     compute_pass_majority_metrics,
     compute_subset_metrics,
     highest_k_metrics,
 )
 from nemo_gym.metrics.profile import ProfileArithmetic
+from nemo_gym.metrics.records import Row
 from nemo_gym.wire.tasks import AggregateMetrics, AggregateMetricsRequest
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "RewardProfiler",
     "RolloutRowsError",
     "add_avg_sample_std_dev",
+    "add_pass_hat_k",
     "compute_aggregate_metrics",
     "compute_pass_majority_metrics",
     "compute_subset_metrics",
@@ -66,4 +69,7 @@ class RewardProfiler(ProfileArithmetic):
 
 
 def _json(value: Any, option: int) -> bytes:
-    return orjson.dumps(value, option=option | orjson.OPT_NON_STR_KEYS)
+    try:
+        return orjson.dumps(value, option=option)
+    except TypeError:  # a server's own figures may be keyed by numbers, which takes longer to write
+        return orjson.dumps(value, option=option | orjson.OPT_NON_STR_KEYS)

@@ -12,9 +12,10 @@ PACKAGE = Path(__file__).resolve().parent.parent / "nemo_gym"
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("view",),
+    ("rollout_reverification",),
     ("rollout_collection", "train_data_utils"),
-    ("path_utils", "prompt", "skills", "benchmarks"),
-    ("rollouts", "data", "launch", "sandbox", "exporters", "scaffold"),
+    ("path_utils", "prompt", "skills", "benchmarks", "hf_utils", "gitlab_utils", "dataset_orchestrator"),
+    ("rollouts", "data", "launch", "sandbox", "exporters", "scaffold", "environment", "workers"),
     ("base_resources_server", "base_responses_api_agent", "base_responses_api_model"),
     ("judge",),
     ("server_utils",),

@@ -20,6 +20,7 @@ from nemo_gym.errors import ConfigError, ServerRefNotFoundError, ServerUnreachab
 from nemo_gym.net import client as net_client
 from nemo_gym.net import local, sessions
 from nemo_gym.net.retry import RetryPolicy
+from nemo_gym.serve import addresses
 from nemo_gym.serve.correlation import rollout_context
 from nemo_gym.server_utils import (
     SESSION_ID_KEY,
@@ -242,13 +243,13 @@ async def test_addresses_are_looked_up_once_until_the_configuration_is_replaced(
     sent = AsyncMock()
     monkeypatch.setattr(server_utils, "request", sent)
     looked_up: list[str] = []
-    original = server_utils.address_of
+    original = addresses.address_of
 
     def counted(config, name):
         looked_up.append(name)
         return original(config, name)
 
-    monkeypatch.setattr(server_utils, "address_of", counted)
+    monkeypatch.setattr(addresses, "address_of", counted)
     client = client_for(config_at(5))
 
     for _ in range(3):

@@ -38,7 +38,11 @@ from nemo_gym.cli.serving import Echo, interruptible, unless
 from nemo_gym.cli.tracking import Tracking
 from nemo_gym.errors import GymError, RolloutFailed, ServerUnreachable
 from nemo_gym.launch.venv_rehearsal import rehearse
-from nemo_gym.rollout_collection import RolloutCollectionConfig, _get_max_rollout_attempts
+from nemo_gym.rollout_collection import (
+    RolloutCollectionConfig,
+    RolloutCollectionHelper,
+    _get_max_rollout_attempts,
+)
 from nemo_gym.rollouts.jsonl import StoreError
 from nemo_gym.rollouts.outcome import Failed
 from nemo_gym.rollouts.planned import Planned
@@ -101,7 +105,10 @@ def _asked(args: argparse.Namespace, config: DictConfig, served: DictConfig) -> 
     grace = grace_seconds(args, config)
     collection = collection_config(args, config, gather)
     check_agent(collection, served)
-    return Asked(config, collection, driver_of(collection), grace)
+    driver = driver_of(collection)
+    if driver is None:
+        RolloutCollectionHelper().check(collection, served)
+    return Asked(config, collection, driver, grace)
 
 
 async def _evaluate(args: argparse.Namespace, overrides: list[str], rest: Sequence[str]) -> int:

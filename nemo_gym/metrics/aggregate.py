@@ -4,15 +4,18 @@ Rows are taken in one at a time. Of each, only its numbers stay, and the row its
 want to see it. No figure depends on the order of the rows.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from nemo_gym.errors import GymError
-from nemo_gym.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
-from nemo_gym.metrics.columns import Columns, Numbers, is_failure, own_and_usage
+from nemo_gym.keys import AGENT_REF_KEY_NAME, NG_FAILURE_CLASS_KEY, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.metrics.columns import is_failure
+from nemo_gym.metrics.records import Describer, Record, Row, Shapes
 from nemo_gym.wire.tasks import AggregateMetrics, AggregateMetricsRequest
 
-Row = dict[str, Any]
 ComputeMetricsFn = Callable[[list[list[Row]]], dict[str, Any]]
 GetKeyMetricsFn = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -25,109 +28,118 @@ class RolloutRowsError(GymError, ValueError):
     """Rollouts that cannot be counted as they are: one given twice, one too many, or some missing."""
 
 
+def given_twice(key: tuple[int, int]) -> RolloutRowsError:
+    """The complaint about a rollout that is there more than once."""
+    return RolloutRowsError(
+        f"rollout {key[1]} of task {key[0]} is given twice",
+        fix=f"make ({TASK_INDEX_KEY_NAME}, {ROLLOUT_INDEX_KEY_NAME}) unique; was a file merged with itself?",
+    )
+
+
 def index_of(row: Mapping[str, Any], name: str) -> int | None:
     """The task or rollout index of a row, or None if it has none."""
     index = row.get(name)
-    if index is None or (isinstance(index, int) and not isinstance(index, bool)):
+    if type(index) is int or index is None or (isinstance(index, int) and not isinstance(index, bool)):
         return index
     raise RolloutRowsError(f"{name} must be a whole number, not {index!r:.80}")
 
 
-def rollout_info(task: int, rollout: int, own: Numbers, usage: Numbers) -> Row:
-    """One rollout in short: who it is, its reward, its token usage, its other numbers."""
-    info: Row = {
-        "rollout_id": f"{task}:{rollout}",
-        TASK_INDEX_KEY_NAME: task,
-        ROLLOUT_INDEX_KEY_NAME: rollout,
-    }
-    if "reward" in own:
-        info["reward"] = own["reward"]
-    info.update(usage)
-    info.update(own)
-    return info
-
-
-class TaskTally:
-    """The rollouts of one task so far."""
-
-    def __init__(self, task: int, *, expected: int = 0) -> None:
-        self.task = task
-        self.expected = expected
-        self.columns = Columns()
-        self.infos: dict[int, Row] = {}
-        self.rows: dict[int, Row] = {}
-        self.failed: set[int] = set()
-
-    def number_of(self, result: Mapping[str, Any]) -> int:
-        """The rollout index of `result`; a row without one gets the next number."""
-        given = index_of(result, ROLLOUT_INDEX_KEY_NAME)
-        rollout = len(self.infos) + len(self.failed) if given is None else given
-        if rollout in self.infos or rollout in self.failed:
-            raise RolloutRowsError(
-                f"rollout {rollout} of task {self.task} is given twice",
-                fix=f"make ({TASK_INDEX_KEY_NAME}, {ROLLOUT_INDEX_KEY_NAME}) unique; was a file merged with itself?",
-            )
-        return rollout
-
-    def entry(self, sample: Mapping[str, Any], columns: Iterable[str]) -> Row:
-        """What is reported about the task: its figures, how complete it is, and each rollout in short."""
-        done = len(self.infos)
-        expected = self.expected or done + len(self.failed)
-        return {
-            **self.columns.describe(columns),
-            TASK_INDEX_KEY_NAME: self.task,
-            "sample": sample,
-            "num_rollouts": done,
-            "expected_num_rollouts": expected,
-            "missing_num_rollouts": expected - done,
-            "reward_profile_completion_pct": 100.0 * done / expected if expected else 0.0,
-            "rollout_infos": [self.infos[rollout] for rollout in sorted(self.infos)],
-        }
-
-
 class Tally:
-    """The rollouts of one agent so far: `add` them in any order, then ask for the figures."""
+    """The rollouts of one agent so far: `add` them in any order, then ask for the figures.
 
-    def __init__(self, *, keep_rows: bool = False) -> None:
-        self.columns = Columns()
-        self.num_failed = 0
-        self._tasks: dict[int, TaskTally] = {}
-        self._keep_rows = keep_rows
+    Of a rollout only its numbers stay, a hundred bytes or two; with `keep_rows` the row too.
+    """
+
+    def __init__(self, *, keep_rows: bool = False, shapes: Shapes | None = None) -> None:
+        self.records: dict[tuple[int, int], Record] = {}
+        self.failed: dict[tuple[int, int], str] = {}
+        """Rollouts that were given as failures, and their kind."""
+        self.shapes = shapes or Shapes()
+        self.latest = (0, 0)
+        """Task and rollout index of the one added last."""
+        self._noted: dict[tuple[int, int], str] = {}
+        self._expected: dict[int, int] = {}
+        self._next: dict[int, int] = {}
+        self._sorted: list[tuple[int, int]] = []
+        self._rows: dict[tuple[int, int], Row] | None = {} if keep_rows else None
 
     def expect(self, task: int) -> None:
         """Announce that one more rollout of `task` should come."""
-        self._task(task).expected += 1
+        self._expected[task] = self._expected.get(task, 0) + 1
 
-    def add(self, result: Row) -> Numbers | None:
+    def add(self, result: Row) -> Record | None:
         """Take in one rollout and return its numbers. A failed one is counted, has none and enters no figure."""
-        task = self._task(index_of(result, TASK_INDEX_KEY_NAME) or 0)
-        rollout = task.number_of(result)
-        if is_failure(result):
-            task.failed.add(rollout)
-            self.num_failed += 1
-            return None
-        own, usage = own_and_usage(result)
-        numbers = own | usage
-        self.columns.add(numbers)
-        task.columns.add(numbers)
-        task.infos[rollout] = rollout_info(task.task, rollout, own, usage)
-        if self._keep_rows:
-            task.rows[rollout] = result
-        return numbers
+        return self.add_at(self._place(result), result)
 
-    def tasks(self) -> list[TaskTally]:
-        """The tasks in order of their index, leaving out those of which no rollout was scored."""
-        return [self._tasks[index] for index in sorted(self._tasks) if self._tasks[index].infos]
+    def add_at(self, key: tuple[int, int], result: Row) -> Record | None:
+        """The same, of a rollout whose task and rollout index are known already."""
+        if key in self.records or key in self.failed:
+            raise given_twice(key)
+        self.latest = key
+        if is_failure(result):
+            self.failed[key] = str(result[NG_FAILURE_CLASS_KEY])
+            return None
+        record = self.records[key] = self.shapes.record(result)
+        if self._rows is not None:
+            self._rows[key] = result
+        return record
+
+    def fail(self, task: int, rollout: int, kind: str) -> None:
+        """Note a failure that is known from elsewhere. It changes no figure, only what `all_failed` tells."""
+        self._noted[task, rollout] = kind
+
+    def all_failed(self) -> dict[tuple[int, int], str]:
+        """Every rollout known to have failed and not scored in the end, with the kind of its last failure."""
+        return {key: kind for key, kind in {**self._noted, **self.failed}.items() if key not in self.records}
+
+    def by_task(self) -> Iterator[tuple[int, list[tuple[int, Record]]]]:
+        """The tasks in order of their index with their scored rollouts in order of theirs."""
+        if len(self._sorted) != len(self.records):
+            self._sorted = sorted(self.records)
+        for task, keys in groupby(self._sorted, key=itemgetter(0)):
+            yield task, [(key[1], self.records[key]) for key in keys]
 
     def rows_by_task(self) -> list[list[Row]]:
         """The rows kept, task by task, each in order of its rollout index."""
-        return [[task.rows[rollout] for rollout in sorted(task.rows)] for task in self.tasks()]
+        rows = self._rows or {}
+        return [[rows[key] for key in keys] for _, keys in groupby(sorted(rows), key=itemgetter(0))]
 
-    def _task(self, index: int) -> TaskTally:
-        task = self._tasks.get(index)
-        if task is None:
-            task = self._tasks[index] = TaskTally(index)
-        return task
+    def figures(self) -> dict[str, Any]:
+        """The figures over all rollouts."""
+        figures: dict[str, Any] = dict(Describer(self.shapes.names)(list(self.records.values())))
+        if self.failed:
+            figures[NUM_FAILED_ROLLOUTS] = len(self.failed)
+        return figures
+
+    def groups(self, sample_of: Callable[[int], Mapping[str, Any]] = lambda _: ANY_AGENT) -> Iterator[Row]:
+        """What is reported of each task, one at a time: its figures, how complete it is, each rollout in short."""
+        describe = Describer(self.shapes.names)
+        failed = Counter(task for task, _ in self.failed)
+        for task, rollouts in self.by_task():
+            done = len(rollouts)
+            expected = self._expected.get(task) or done + failed[task]
+            yield {
+                **describe([record for _, record in rollouts]),
+                TASK_INDEX_KEY_NAME: task,
+                "sample": sample_of(task),
+                "num_rollouts": done,
+                "expected_num_rollouts": expected,
+                "missing_num_rollouts": expected - done,
+                "reward_profile_completion_pct": 100.0 * done / expected,
+                "rollout_infos": [shape.info(task, rollout, values) for rollout, (shape, values) in rollouts],
+            }
+
+    def _place(self, result: Mapping[str, Any]) -> tuple[int, int]:
+        """Task and rollout index of `result`; a row without the second gets the next free number of its task."""
+        task = index_of(result, TASK_INDEX_KEY_NAME) or 0
+        given = index_of(result, ROLLOUT_INDEX_KEY_NAME)
+        if given is not None:
+            return task, given
+        rollout = self._next.get(task, 0)
+        while (task, rollout) in self.records or (task, rollout) in self.failed:
+            rollout += 1
+        self._next[task] = rollout + 1
+        return task, rollout
 
 
 def mean_metrics(agent_metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,11 +164,8 @@ def compute_aggregate_metrics(
     tally = Tally(keep_rows=compute_metrics_fn is not None)
     for result in verify_responses:
         tally.add(result)
-    names = tally.columns.names
-    agent_metrics: dict[str, Any] = dict(tally.columns.describe())
-    groups = {task.task: task.entry(ANY_AGENT, names) for task in tally.tasks()}
-    if tally.num_failed:
-        agent_metrics[NUM_FAILED_ROLLOUTS] = tally.num_failed
+    agent_metrics = tally.figures()
+    groups = {group[TASK_INDEX_KEY_NAME]: group for group in tally.groups()}
     if compute_metrics_fn is not None:
         computed = dict(compute_metrics_fn(tally.rows_by_task()) or {})
         _add_to_groups(groups, computed.pop(PER_TASK_METRICS, None) or [])

@@ -1,16 +1,22 @@
 """Numbers of many rollouts kept column by column, and the five figures each column is described by."""
 
 import math
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
-from nemo_gym.keys import NG_FAILURE_CLASS_KEY, RESPONSE_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.keys import NG_FAILURE_CLASS_KEY, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 
-Numbers = dict[str, int | float]
+Number = int | float
 
 INDEX_FIELDS = frozenset({TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME})
+NEVER_NUMBERS = frozenset({str, dict, list, type(None)})
+"""What JSON has besides numbers, told apart by type alone because that is quick."""
+SMALL = 2**1000
+FIGURES = ("mean", "max", "min", "median", "std")
+"""What is said of every column, in this order."""
+SMALLEST_EXACT = 1e-280
+"""A sum of squares below this may have lost digits to underflow."""
 
 
 def is_failure(result: Mapping[str, Any]) -> bool:
@@ -18,7 +24,7 @@ def is_failure(result: Mapping[str, Any]) -> bool:
     return result.get(NG_FAILURE_CLASS_KEY) is not None
 
 
-def finite_number(value: Any) -> int | float | None:
+def finite_number(value: Any) -> Number | None:
     """`value` as a number that may enter a mean, else None: truth counts 0 or 1; NaN and infinity do not count."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -29,37 +35,17 @@ def finite_number(value: Any) -> int | float | None:
     return None
 
 
-def numbers_in(fields: Mapping[str, Any]) -> Numbers:
-    """The finite numbers among `fields`, in their order, without the task and rollout index."""
-    found: Numbers = {}
-    for name, value in fields.items():
-        if isinstance(value, int | float) and name not in INDEX_FIELDS:
-            number = finite_number(value)
-            if number is not None:
-                found[name] = number
-    return found
-
-
-def usage_in(result: Mapping[str, Any]) -> Numbers:
-    """The token counts of `response.usage`, if the row still carries them."""
-    response = result.get(RESPONSE_KEY_NAME)
-    usage = response.get("usage") if isinstance(response, Mapping) else None
-    return numbers_in(usage) if isinstance(usage, Mapping) else {}
-
-
-def own_and_usage(result: Mapping[str, Any]) -> tuple[Numbers, Numbers]:
-    """Everything about one rollout that can be averaged: its own numeric fields, and its token usage.
-
-    A field the server itself calls like one of the token counts stands for it.
-    """
-    own = numbers_in(result)
-    return own, {name: number for name, number in usage_in(result).items() if name not in own}
-
-
-def numbers_of(result: Mapping[str, Any]) -> Numbers:
-    """Everything about one rollout that can be averaged, in one."""
-    own, usage = own_and_usage(result)
-    return own | usage
+def take_numbers(fields: Mapping[str, Any], names: list[str], values: list[Number]) -> None:
+    """Append the finite numbers among `fields`, in their order, without the task and rollout index."""
+    for name, value in fields.items():  # most of the time of aggregating is spent here
+        kind = type(value)
+        if kind in NEVER_NUMBERS or name in INDEX_FIELDS:
+            continue
+        plain = value - value == 0 if kind is float else kind is int and -SMALL < value < SMALL
+        number = value if plain else finite_number(value)
+        if number is not None:
+            names.append(name)
+            values.append(number)
 
 
 def mean(values: Sequence[float]) -> float:
@@ -75,51 +61,52 @@ def sample_std(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     lowest, highest = min(values), max(values)
+    return 0.0 if lowest == highest else _spread(values, mean(values), lowest, highest)
+
+
+def _spread(values: Sequence[float], centre: float, lowest: float, highest: float) -> float:
+    """The sample standard deviation of values that are not all equal."""
+    squares = math.fsum([(value - centre) * (value - centre) for value in values])
+    if not SMALLEST_EXACT < squares < math.inf:
+        # Scaled by the range, so that neither squares nor their sum leave what a float can hold.
+        scale = max(highest - centre, centre - lowest)
+        squares = math.fsum(((value - centre) / scale) ** 2 for value in values)
+        return scale * math.sqrt(squares / (len(values) - 1))
+    return math.sqrt(squares / (len(values) - 1))
+
+
+def figures(values: Sequence[float]) -> tuple[float, float, float, float, float | None]:
+    """Mean, maximum, minimum, median and deviation of at least one value; a lone value has no deviation."""
+    ordered = sorted(values)
+    lowest, highest = ordered[0], ordered[-1]
     if lowest == highest:
-        return 0.0
-    centre = mean(values)
-    # Scaled by the range, so that neither squares nor their sum leave what a float can hold.
-    scale = max(highest - centre, centre - lowest)
-    squares = math.fsum(((value - centre) / scale) ** 2 for value in values)
-    return scale * math.sqrt(squares / (len(values) - 1))
+        same = float(lowest)
+        return same, same, same, same, 0.0 if len(ordered) > 1 else None
+    centre = mean(ordered)
+    return centre, float(highest), float(lowest), _middle(ordered), _spread(ordered, centre, lowest, highest)
 
 
-class Columns:
-    """The numbers of some rollouts; eight bytes each, in the order they came."""
+def described(columns: Sequence[tuple[str, Sequence[float]]], keys: Sequence[str] | None = None) -> dict[str, float]:
+    """`mean/…` of every named column, then `max/…`, `min/…`, `median/…` and `std/…`.
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._values: dict[str, array[float]] = {}
+    A lone value has no deviation: its `std/` is left out, unless no column has one, in which case all are 0. A figure
+    too large for a float is left out too. `keys` are these names, where they are known already.
+    """
+    if not columns:
+        return {}
+    *blocks, deviations = zip(*[figures(values) for _, values in columns], strict=True)
+    if all(deviation is None for deviation in deviations):
+        deviations = (0.0,) * len(columns)
+    told = zip(keys or figure_names([name for name, _ in columns]), chain(*blocks, deviations), strict=True)
+    return {name: figure for name, figure in told if figure is not None and math.isfinite(figure)}
 
-    def add(self, numbers: Mapping[str, int | float]) -> None:
-        """Take in the numbers of one more rollout."""
-        self.count += 1
-        for name, number in numbers.items():
-            column = self._values.get(name)
-            if column is None:
-                column = self._values[name] = array("d")
-            column.append(number)
 
-    @property
-    def names(self) -> list[str]:
-        """The columns, in order of first appearance."""
-        return list(self._values)
+def figure_names(names: Sequence[str]) -> list[str]:
+    """The names of the figures of these columns, in their order."""
+    return [f"{figure}/{name}" for figure in FIGURES for name in names]
 
-    def describe(self, order: Iterable[str] | None = None) -> dict[str, float]:
-        """`mean/…` of every column, then `max/…`, `min/…`, `median/…` and `std/…`.
 
-        `order` lists columns in the order wanted. A lone value has no deviation: its `std/` is left out,
-        unless no column has one, in which case all are 0. A figure too large for a float is left out too.
-        """
-        columns = [(name, self._values[name]) for name in (order or self._values) if name in self._values]
-        described: dict[str, float] = {}
-        described |= {f"mean/{name}": mean(values) for name, values in columns}
-        described |= {f"max/{name}": max(values) for name, values in columns}
-        described |= {f"min/{name}": min(values) for name, values in columns}
-        described |= {f"median/{name}": float(median(values)) for name, values in columns}
-        deviations = {f"std/{name}": sample_std(values) for name, values in columns}
-        if all(deviation is None for deviation in deviations.values()):
-            described |= dict.fromkeys(deviations, 0.0)
-        else:
-            described |= {name: deviation for name, deviation in deviations.items() if deviation is not None}
-        return {name: figure for name, figure in described.items() if math.isfinite(figure)}
+def _middle(ordered: Sequence[float]) -> float:
+    """The median of sorted values."""
+    half, odd = divmod(len(ordered), 2)
+    return float(ordered[half]) if odd else (ordered[half - 1] + ordered[half]) / 2

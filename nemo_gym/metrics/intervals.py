@@ -1,20 +1,41 @@
 """How far a mean may be off: intervals that know repeats of one task are not independent."""
 
 import math
-from collections.abc import Iterable
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+PASS_OR_FAIL = frozenset({0, 1})
 Z95 = 1.959963984540054
+T95 = (
+    12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139,
+    2.200985, 2.178813, 2.160369, 2.144787, 2.131450, 2.119905, 2.109816, 2.100922, 2.093024, 2.085963,
+)  # fmt: skip
+"""Two-sided 95 % points of Student's t for 1, 2, … 20 degrees of freedom."""
+
+
+def t95(freedom: int) -> float:
+    """The two-sided 95 % point of Student's t."""
+    if freedom <= len(T95):
+        return T95[freedom - 1]
+    z = Z95  # Cornish and Fisher's expansion: from here on right to five digits
+    first = (z**3 + z) / (4 * freedom)
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
+    return z + first + second + third
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean with half the width of its 95 % interval; None where there are too few tasks to say."""
+    """A mean with its standard error and its 95 % interval; None where there are too few tasks to say."""
 
     value: float
     half_width: float | None
     count: int
     tasks: int
+    standard_error: float | None = None
+    low: float | None = None
+    high: float | None = None
 
     def __str__(self) -> str:
         if self.half_width is None:
@@ -22,29 +43,93 @@ class Mean:
         return f"{self.value:.4f} ± {self.half_width:.4f} (95 %, n = {self.count} over {self.tasks} tasks)"
 
 
+class Clusters:
+    """Sums of values, one per task: sixteen bytes each, however many values there are."""
+
+    def __init__(self) -> None:
+        self._counts = array("q")
+        self._sums = array("d")
+        self._pass_or_fail = True
+
+    def add(self, values: Sequence[float]) -> None:
+        """Take in all values of one more task."""
+        self._counts.append(len(values))
+        self._sums.append(math.fsum(values))
+        if self._pass_or_fail and not PASS_OR_FAIL.issuperset(values):
+            self._pass_or_fail = False
+
+    def add_each(self, values: Sequence[float]) -> None:
+        """Take in many tasks that have one value each."""
+        self._counts.extend([1] * len(values))
+        self._sums.extend(values)
+        if self._pass_or_fail and not PASS_OR_FAIL.issuperset(values):
+            self._pass_or_fail = False
+
+    def extend(self, cluster: int, value: float) -> None:
+        """Take in one more value of a task that was added before."""
+        self._counts[cluster] += 1
+        self._sums[cluster] += value
+        if value not in PASS_OR_FAIL:
+            self._pass_or_fail = False
+
+    @property
+    def pass_or_fail(self) -> bool:
+        """Whether every value so far is 0 or 1."""
+        return self._pass_or_fail
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def mean(self) -> Mean | None:
+        """The mean so far; None before the first value."""
+        count, tasks = sum(self._counts), len(self._counts)
+        if not count:
+            return None
+        value = math.fsum(self._sums) / count
+        if tasks < 2:
+            return Mean(value, None, count, tasks)
+        # The sandwich estimator: residuals are summed within a task before they are squared.
+        residuals = (total - n * value for n, total in zip(self._counts, self._sums, strict=True))
+        squares = math.fsum(residual * residual for residual in residuals)
+        error = math.sqrt(squares * tasks / (tasks - 1)) / count
+        low, high = self._interval(value, error, tasks)
+        return Mean(value, (high - low) / 2, count, tasks, error, low, high)
+
+    def _interval(self, value: float, error: float, tasks: int) -> tuple[float, float]:
+        if not self._pass_or_fail:
+            return value - t95(tasks - 1) * error, value + t95(tasks - 1) * error
+        # A share: so many independent tries would have this error. All right or all wrong tells nothing of the
+        # error; then a task counts as one try, however often it was repeated.
+        tries = value * (1 - value) / error**2 if error > 0 and 0 < value < 1 else tasks
+        return wilson(value, tries, t95(tasks - 1))
+
+
 class ClusteredMean:
     """A running mean over rollouts, clustered by task; memory grows with tasks, not with rollouts."""
 
     def __init__(self) -> None:
-        self._sums: dict[object, tuple[int, float]] = {}
+        self._clusters = Clusters()
+        self._cluster_of: dict[object, int] = {}
 
     def add(self, task: object, value: float) -> None:
-        count, total = self._sums.get(task, (0, 0.0))
-        self._sums[task] = (count + 1, total + value)
+        cluster = self._cluster_of.get(task)
+        if cluster is None:
+            self._cluster_of[task] = len(self._clusters)
+            self._clusters.add((value,))
+        else:
+            self._clusters.extend(cluster, value)
 
     def mean(self) -> Mean | None:
         """The mean so far; None before the first value."""
-        if not self._sums:
-            return None
-        count = sum(n for n, _ in self._sums.values())
-        value = math.fsum(total for _, total in self._sums.values()) / count
-        tasks = len(self._sums)
-        if tasks < 2:
-            return Mean(value, None, count, tasks)
-        # The sandwich estimator: residuals are summed within a task before they are squared.
-        squares = math.fsum((total - n * value) ** 2 for n, total in self._sums.values())
-        error = math.sqrt(squares * tasks / (tasks - 1)) / count
-        return Mean(value, Z95 * error, count, tasks)
+        return self._clusters.mean()
+
+
+def wilson(share: float, tries: float, point: float) -> tuple[float, float]:
+    """Wilson's interval of a share seen in so many tries: never outside 0 to 1, never without width."""
+    weight = 1 + point**2 / tries
+    centre = (share + point**2 / (2 * tries)) / weight
+    half = point / weight * math.sqrt(share * (1 - share) / tries + (point / (2 * tries)) ** 2)
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
 
 def clustered_mean(pairs: Iterable[tuple[object, float]]) -> Mean | None:

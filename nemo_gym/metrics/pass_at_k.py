@@ -32,6 +32,13 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
     return 1.0 if wrong < k else 1.0 - math.comb(wrong, k) / math.comb(n, k)
 
 
+def pass_hat_k(n: int, correct: int, k: int) -> float:
+    """pass^k: the chance that all of `k` rollouts, drawn from `n` of which `correct` are right, are right."""
+    if not (0 <= correct <= n and 1 <= k <= n):
+        raise ValueError(f"pass^k needs 0 <= correct <= n and 1 <= k <= n, got n={n}, correct={correct}, k={k}")
+    return math.comb(correct, k) / math.comb(n, k)
+
+
 def compute_pass_majority_metrics(
     tasks: Sequence[Sequence[Rollout]],
     score_fn: ScoreFn | None = None,
@@ -50,10 +57,10 @@ def compute_pass_majority_metrics(
     all_scores = [[_scores_of(rollout, score_fn, answer_key) for rollout in task] for task in scored]
     score_names = list(dict.fromkeys(name for task in all_scores for scores in task for name in scores))
     max_k = max((len(task) for task in all_scores), default=0)
+    columns_of = {name: [column for task in all_scores if (column := _column(task, name))] for name in score_names}
     metrics: dict[str, Any] = {}
     for k in range(1, max_k + 1):
-        for name in score_names:
-            columns = [column for task in all_scores if (column := _column(task, name))]
+        for name, columns in columns_of.items():
             _put_mean(metrics, f"pass@{k}/{name}", (_passed(column, k) for column in columns if len(column) >= k))
             _put_mean(metrics, f"pass@1[avg-of-{k}]/{name}", (mean(column[:k]) for column in columns))
             if answer_key is not None:
@@ -81,6 +88,25 @@ def add_avg_sample_std_dev(
             deviations = (sample_std(column[:k]) for column in columns)
             key = f"pass@1[avg-of-{k}]/{name}/{AVG_SAMPLE_STD_DEV}"
             _put_mean(metrics, key, (deviation for deviation in deviations if deviation is not None))
+
+
+def add_pass_hat_k(
+    metrics: dict[str, Any],
+    all_score_dicts: Sequence[Sequence[Mapping[str, Any]]],
+    score_names: Iterable[str],
+    max_k: int,
+) -> None:
+    """Add `pass^{k}/{score}` to `metrics`: the chance that k tries at a task all pass, in percent, averaged over tasks.
+
+    Only for scores that are 0 or 1 throughout, and over the tasks that have k of them.
+    """
+    for name in score_names:
+        columns = [_column(task, name) for task in all_score_dicts]
+        if any(value not in (0, 1) for column in columns for value in column):
+            continue
+        counted = [(len(column), sum(value == 1 for value in column)) for column in columns]
+        for k in range(1, max_k + 1):
+            _put_mean(metrics, f"pass^{k}/{name}", (pass_hat_k(n, right, k) for n, right in counted if n >= k))
 
 
 def compute_subset_metrics(

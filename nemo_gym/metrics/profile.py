@@ -1,13 +1,16 @@
 """How hard each task is: what was asked for beside what came out, task by task and agent by agent."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nemo_gym.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
-from nemo_gym.metrics.aggregate import RolloutRowsError, Row, Tally, TaskTally, index_of, rollout_info
-from nemo_gym.metrics.columns import INDEX_FIELDS, Columns, is_failure, numbers_of, own_and_usage
+from nemo_gym.metrics.aggregate import RolloutRowsError, Tally, given_twice, index_of
+from nemo_gym.metrics.columns import INDEX_FIELDS, is_failure
+from nemo_gym.metrics.records import Describer, Record, Row, Shapes, column
 
+REWARD = "reward"
 UNNAMED_AGENT = "agent"
 SHOWN = 5
 
@@ -19,31 +22,32 @@ class Profile:
     """
 
     def __init__(self) -> None:
-        self._expected: dict[int, TaskTally] = {}
+        self.tally = Tally()
+        self._expected: set[tuple[int, int]] = set()
         self._agents: dict[int, str | None] = {}
-        self._tally = Tally()
-        self._by_agent: dict[str, Columns] = {}
+        self._by_agent: dict[str, list[Record]] = {}
         self._extra: list[tuple[int, int]] = []
 
     def expect(self, row: Row) -> int:
         """Announce the rollout this input row asks for; returns its task index."""
-        index = index_of(row, TASK_INDEX_KEY_NAME) or 0
-        task = self._expected.setdefault(index, TaskTally(index))
-        task.infos[task.number_of(row)] = {}
-        self._tally.expect(index)
-        self._agents.setdefault(index, _agent_name(row))
-        return index
+        key = _key(row)
+        if key in self._expected:
+            raise given_twice(key)
+        self._expected.add(key)
+        self.tally.expect(key[0])
+        self._agents.setdefault(key[0], agent_name(row))
+        return key[0]
 
     def add(self, result: Row) -> None:
         """Take in one rollout; one that no input asked for, or that failed, is only counted."""
-        index, rollout = _key(result)
-        if index not in self._expected or rollout not in self._expected[index].infos:
-            self._extra.append((index, rollout))
+        key = _key(result)
+        if key not in self._expected:
+            self._extra.append(key)
             return
-        numbers = self._tally.add({**result, ROLLOUT_INDEX_KEY_NAME: rollout})
-        if numbers is not None:
-            agent = _agent_name(result) or self._agents[index] or UNNAMED_AGENT
-            self._by_agent.setdefault(agent, Columns()).add(numbers)
+        record = self.tally.add_at(key, result)
+        if record is not None:
+            agent = agent_name(result) or self._agents[key[0]] or UNNAMED_AGENT
+            self._by_agent.setdefault(agent, []).append(record)
 
     def check(self, *, allow_partial_rollouts: bool = False) -> None:
         """Refuse rollouts nobody asked for and, unless partial ones are allowed, inputs without a rollout."""
@@ -52,52 +56,66 @@ class Profile:
                 f"{len(self._extra)} rollouts belong to no input row: {_shown(self._extra)}",
                 fix="profile the rollouts with the materialized inputs of the same run",
             )
-        missing = list(self._missing())
-        if missing and not allow_partial_rollouts:
+        missing = [] if allow_partial_rollouts else [key for key in self._expected if key not in self.tally.records]
+        if missing:
             raise RolloutRowsError(
-                f"{len(missing)} of {self._num_expected} rollouts are missing or failed: {_shown(missing)}",
+                f"{len(missing)} of {len(self._expected)} rollouts are missing or failed: {_shown(missing)}",
                 fix="resume the run to complete it, or pass allow_partial_rollouts=true to profile what there is",
             )
 
     def summary(self) -> dict[str, int | float]:
         """How complete the run is, counted in rollouts and in tasks."""
-        done = {task.task: len(task.infos) for task in self._tally.tasks()}
-        completed = sum(done.values())
-        expected = self._num_expected
-        complete = sum(done.get(index, 0) == len(task.infos) for index, task in self._expected.items())
+        wanted = Counter(task for task, _ in self._expected)
+        done = Counter(task for task, _ in self.tally.records)
+        expected, completed = len(self._expected), len(self.tally.records)
+        complete = sum(done[task] == count for task, count in wanted.items())
         return {
             "expected_rollout_rows": expected,
             "completed_rollout_rows": completed,
             "missing_rollout_rows": expected - completed,
             "extra_rollout_rows": len(self._extra),
             "completion_pct": 100.0 * completed / expected if expected else 0.0,
-            "total_input_rows": len(self._expected),
+            "total_input_rows": len(wanted),
             "complete_input_rows": complete,
             "partial_input_rows": len(done) - complete,
-            "missing_input_rows": len(self._expected) - len(done),
+            "missing_input_rows": len(wanted) - len(done),
         }
 
     def groups(self, sample_of: Callable[[int], Mapping[str, Any]]) -> Iterator[Row]:
         """One entry per task with at least one scored rollout, in order; `sample_of` gives the task's input row."""
-        names = self._tally.columns.names
-        for task in self._tally.tasks():
-            sample = {name: value for name, value in sample_of(task.task).items() if name not in INDEX_FIELDS}
-            yield task.entry(sample, names)
+
+        def without_indices(task: int) -> Row:
+            return {name: value for name, value in sample_of(task).items() if name not in INDEX_FIELDS}
+
+        return self.tally.groups(without_indices)
 
     def agents(self) -> list[Row]:
         """The figures of each agent over all its rollouts."""
-        return [
-            {**columns.describe(), AGENT_REF_KEY_NAME: {"name": agent}} for agent, columns in self._by_agent.items()
-        ]
+        describe = Describer(self.tally.shapes.names)
+        return [{**describe(records), AGENT_REF_KEY_NAME: {"name": agent}} for agent, records in self._by_agent.items()]
 
-    @property
-    def _num_expected(self) -> int:
-        return sum(len(task.infos) for task in self._expected.values())
 
-    def _missing(self) -> Iterator[tuple[int, int]]:
-        done = {task.task: task.infos for task in self._tally.tasks()}
-        for index, task in self._expected.items():
-            yield from ((index, rollout) for rollout in task.infos if rollout not in done.get(index, {}))
+def spread_of(tally: Tally) -> dict[str, int]:
+    """How many tasks can teach something: those with several rollouts whose rewards differ, and those without.
+
+    With a reward of pass or fail, `never_solved` and `always_solved` count the tasks of one rollout too.
+    """
+    counts = dict.fromkeys(("num_tasks", "rewards_differ", "all_rewards_equal", "never_solved", "always_solved"), 0)
+    pass_or_fail = True
+    for _, rollouts in tally.by_task():
+        rewards = column((record for _, record in rollouts), REWARD)
+        if not rewards:
+            continue
+        lowest, highest = min(rewards), max(rewards)
+        counts["num_tasks"] += 1
+        counts["rewards_differ"] += lowest != highest
+        counts["all_rewards_equal"] += lowest == highest and len(rewards) > 1
+        counts["never_solved"] += highest == 0
+        counts["always_solved"] += lowest == 1
+        pass_or_fail = pass_or_fail and all(reward in (0, 1) for reward in rewards)
+    if not pass_or_fail:
+        del counts["never_solved"], counts["always_solved"]
+    return counts
 
 
 class ProfileArithmetic:
@@ -122,14 +140,14 @@ class ProfileArithmetic:
 
     def rollout_info_from_result(self, result: Row) -> Row:
         """One rollout in short: who it is, its reward, its token usage, its other numbers."""
-        return rollout_info(*_key(result), *own_and_usage(result))
+        shape, values = Shapes().record(result)
+        return shape.info(*_key(result), values)
 
     def describe_dataframe(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         """Mean, max, min, median and deviation of every numeric field of `rows`."""
-        columns = Columns()
-        for row in rows:
-            columns.add(numbers_of(row))
-        return columns.describe()
+        shapes = Shapes()
+        records = [shapes.record(row) for row in rows]
+        return Describer(shapes.names)(records)
 
     def calculate_metrics_single_df(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         """The figures of the rollouts among `rows` that were scored."""
@@ -175,9 +193,9 @@ def _key(row: Mapping[str, Any]) -> tuple[int, int]:
     return index_of(row, TASK_INDEX_KEY_NAME) or 0, index_of(row, ROLLOUT_INDEX_KEY_NAME) or 0
 
 
-def _agent_name(row: Mapping[str, Any]) -> str | None:
+def agent_name(row: Mapping[str, Any]) -> str | None:
     reference = row.get(AGENT_REF_KEY_NAME)
-    name = reference.get("name") if isinstance(reference, Mapping) else None
+    name = reference.get("name") if isinstance(reference, dict) else None
     return name if isinstance(name, str) else None
 
 

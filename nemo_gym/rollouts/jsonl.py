@@ -10,7 +10,7 @@ from typing import Self
 import orjson
 
 from nemo_gym.errors import GymError
-from nemo_gym.net.client import encode_json
+from nemo_gym.net.encode import encode_json
 from nemo_gym.rollouts.job import Row
 
 _BLOCK = 1 << 16

@@ -1,6 +1,7 @@
 """What `/aggregate_metrics` answers."""
 
 import asyncio
+import math
 import statistics
 
 import pytest
@@ -193,3 +194,79 @@ def test_a_server_overrides_what_it_wants_and_inherits_the_rest():
     assert asyncio.run(ask(Server())).agent_metrics["solved"] == 1
     assert asyncio.run(ask(Server())).key_metrics == {"mean/reward": 1.0}
     assert "solved" not in asyncio.run(ask(AggregateMetricsMixin())).agent_metrics
+
+
+VALUES = st.floats() | st.integers(-3, 3) | st.booleans() | st.none() | st.sampled_from(["x", [1], {"a": 1}, 10**400])
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "_ng_task_index": st.integers(0, 3),
+            "reward": VALUES,
+        },
+        optional={
+            "steps": VALUES,
+            "_ng_failure_class": st.sampled_from([None, "timeout"]),
+            "response": st.none() | st.fixed_dictionaries({"usage": st.fixed_dictionaries({"total_tokens": VALUES})}),
+        },
+    ),
+    max_size=12,
+)
+
+
+def naive(rows):
+    """The contract's words, written down without a thought for memory or time."""
+    scored = [r for r in rows if r.get("_ng_failure_class") is None]
+    numbers = []
+    for r in scored:
+        usage = (r.get("response") or {}).get("usage") or {}
+        fields = {**usage, **{n: v for n, v in r.items() if not n.startswith("_ng_")}}
+        numbers.append(
+            {
+                n: float(v)
+                for n, v in fields.items()
+                if isinstance(v, int | float) and abs(v) < 2**1023 and math.isfinite(v)
+            }
+        )
+
+    def figures(of):
+        columns = {n: [f[n] for f in of if n in f] for f in of for n in f}
+        told = {}
+        for n, values in columns.items():
+            told |= {f"max/{n}": max(values), f"min/{n}": min(values), f"median/{n}": statistics.median(values)}
+            told[f"mean/{n}"] = statistics.fmean(values)
+            if len(values) > 1:
+                told[f"std/{n}"] = statistics.stdev(values)
+        if columns and all(len(values) < 2 for values in columns.values()):
+            told |= {f"std/{n}": 0.0 for n in columns}
+        return {n: v for n, v in told.items() if math.isfinite(v)}
+
+    tasks = sorted({r["_ng_task_index"] for r in scored})
+    by_task = [[f for r, f in zip(scored, numbers, strict=True) if r["_ng_task_index"] == t] for t in tasks]
+    return figures(numbers), {t: figures(of) for t, of in zip(tasks, by_task, strict=True)}
+
+
+@settings(max_examples=100, deadline=None)
+@given(ROWS)
+def test_one_pass_gives_what_the_plain_computation_gives(rows):
+    """Any rows: failed ones, NaN, missing fields, numbers too large, repeats without an index."""
+    tame = [
+        {n: 1e6 if isinstance(v, float) and math.isfinite(v) and abs(v) > 1e6 else v for n, v in r.items()}
+        for r in rows
+    ]
+    for r in tame:
+        tokens = ((r.get("response") or {}).get("usage") or {}).get("total_tokens")
+        if isinstance(tokens, float) and math.isfinite(tokens) and abs(tokens) > 1e6:
+            r["response"] = None
+
+    answer = compute_aggregate_metrics(tame)
+
+    overall, by_task = naive(tame)
+    told = {n: v for n, v in answer.agent_metrics.items() if n != "num_failed_rollouts"}
+    assert told == {n: pytest.approx(v, rel=1e-9, abs=1e-9) for n, v in overall.items()}
+    assert answer.agent_metrics.get("num_failed_rollouts", 0) == sum(
+        r.get("_ng_failure_class") is not None for r in tame
+    )
+    assert [group["_ng_task_index"] for group in answer.group_level_metrics] == list(by_task)
+    for group in answer.group_level_metrics:
+        figures = {n: v for n, v in group.items() if n.partition("/")[0] in ("mean", "max", "min", "median", "std")}
+        assert figures == {n: pytest.approx(v, rel=1e-9, abs=1e-9) for n, v in by_task[group["_ng_task_index"]].items()}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.metrics.intervals import Z95, clustered_mean
+from nemo_gym.metrics.intervals import Clusters, clustered_mean, t95, wilson
 
 VALUES = st.lists(st.tuples(st.integers(0, 5), st.floats(-10, 10)), min_size=1, max_size=40)
 
@@ -24,16 +24,29 @@ def test_one_task_has_a_mean_but_no_interval() -> None:
 
     assert result is not None
     assert (result.value, result.half_width, result.count, result.tasks) == (0.5, None, 2, 1)
+    assert (result.standard_error, result.low, result.high) == (None, None, None)
+    assert str(result) == "0.5000 (n = 2)"
 
 
 def test_one_rollout_per_task_gives_the_textbook_interval() -> None:
-    """Without repeats it is the ordinary standard error of a mean."""
-    values = [0.0, 1.0, 1.0, 0.0, 1.0]
+    """Without repeats it is Student's interval of a mean."""
+    values = [0.5, 1.0, 1.0, 0.0, 0.75]
 
     result = clustered_mean(enumerate(values))
 
-    assert result is not None
-    assert result.half_width == pytest.approx(Z95 * statistics.stdev(values) / math.sqrt(5))
+    assert result is not None and result.half_width is not None
+    assert result.standard_error == pytest.approx(statistics.stdev(values) / math.sqrt(5))
+    assert result.half_width == pytest.approx(2.776445 * statistics.stdev(values) / math.sqrt(5))
+    assert (result.low, result.high) == (
+        pytest.approx(result.value - result.half_width),
+        pytest.approx(result.value + result.half_width),
+    )
+
+
+@pytest.mark.parametrize(("freedom", "point"), [(1, 12.7062), (10, 2.2281), (21, 2.0796), (60, 2.0003), (1000, 1.9623)])
+def test_the_points_of_students_t_are_those_of_the_tables(freedom: int, point: float) -> None:
+    """With few tasks two standard errors are not enough."""
+    assert t95(freedom) == pytest.approx(point, abs=1e-4)
 
 
 def test_repeats_do_not_make_us_surer() -> None:
@@ -43,6 +56,53 @@ def test_repeats_do_not_make_us_surer() -> None:
 
     assert once is not None and tenfold is not None
     assert tenfold.half_width == pytest.approx(once.half_width)
+
+
+def test_a_perfect_score_on_few_tasks_is_not_certainty() -> None:
+    """Ten of ten may well be a model that fails one task in five."""
+    result = clustered_mean([(t, 1.0) for t in range(10) for _ in range(4)])
+
+    assert result is not None and result.low is not None
+    assert result.value == result.high == 1.0
+    assert 0.6 < result.low < 0.8
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=4), min_size=2, max_size=10))
+def test_the_interval_of_a_share_lies_between_nothing_and_all(tasks: list[list[float]]) -> None:
+    """An interval that reaches beyond 100 % is an admission that the method does not fit."""
+    result = clustered_mean((t, value) for t, values in enumerate(tasks) for value in values)
+
+    assert result is not None and result.low is not None and result.high is not None
+    assert 0.0 <= result.low <= result.value + 1e-12
+    assert result.value - 1e-12 <= result.high <= 1.0
+    assert result.high > result.low
+
+
+def test_wilsons_interval_is_that_of_the_literature() -> None:
+    """Newcombe 1998: 81 of 263 gives 0.2553 to 0.3662."""
+    low, high = wilson(81 / 263, 263, 1.959964)
+
+    assert (low, high) == (pytest.approx(0.2553, abs=1e-4), pytest.approx(0.3662, abs=1e-4))
+
+
+@pytest.mark.parametrize("pass_or_fail", [True, False])
+@pytest.mark.parametrize(("tasks", "repeats"), [(10, 1), (10, 4), (40, 4)])
+def test_intervals_cover_the_truth_as_often_as_they_say(pass_or_fail: bool, tasks: int, repeats: int) -> None:
+    """The one promise of a 95 % interval, kept although repeats of a task resemble each other."""
+    draw = random.Random(tasks * 10 + repeats)
+    covered, runs = 0, 600
+    for _ in range(runs):
+        clusters = Clusters()
+        for _ in range(tasks):
+            chance = draw.betavariate(2, 1)
+            noise = [draw.random() < chance if pass_or_fail else chance + draw.gauss(0, 0.2) for _ in range(repeats)]
+            clusters.add([float(value) for value in noise])
+        mean = clusters.mean()
+        assert mean is not None and mean.low is not None and mean.high is not None
+        covered += mean.low <= 2 / 3 <= mean.high
+
+    assert covered / runs >= 0.92
 
 
 @given(VALUES, st.randoms())
@@ -59,3 +119,13 @@ def test_order_does_not_matter(pairs: list[tuple[int, float]], shuffle: random.R
     assert (second.half_width is None) == (first.half_width is None)
     if first.half_width is not None:
         assert second.half_width == pytest.approx(first.half_width, abs=1e-9)
+
+
+def test_tasks_may_be_added_one_by_one_or_all_at_once() -> None:
+    """The quick way for many tasks with a single rollout is only quicker."""
+    apart, together = Clusters(), Clusters()
+    for value in (0.0, 1.0, 0.25):
+        apart.add([value])
+    together.add_each([0.0, 1.0, 0.25])
+
+    assert apart.mean() == together.mean()

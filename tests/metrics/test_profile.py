@@ -2,8 +2,8 @@
 
 import pytest
 
-from nemo_gym.metrics.aggregate import RolloutRowsError
-from nemo_gym.metrics.profile import Profile, ProfileArithmetic
+from nemo_gym.metrics.aggregate import RolloutRowsError, Tally
+from nemo_gym.metrics.profile import Profile, ProfileArithmetic, spread_of
 
 
 def source(task, rollout, agent="solver", **fields):
@@ -128,3 +128,28 @@ def test_what_json_cannot_write_is_left_out():
     assert ProfileArithmetic().prepare_for_serialization([{"a": float("nan"), "b": 1.0, "c": "x"}]) == [
         {"b": 1.0, "c": "x"}
     ]
+
+
+def test_the_spread_counts_what_tasks_can_teach():
+    """A task that is always or never solved gives a trainer nothing to compare."""
+    rewards = {0: (1, 0), 1: (1, 1), 2: (0, 0), 3: (1,)}
+    tally = Tally()
+    for task, values in rewards.items():
+        for rollout, reward in enumerate(values):
+            tally.add(done(task, rollout, reward))
+
+    assert spread_of(tally) == {
+        "num_tasks": 4,
+        "rewards_differ": 1,
+        "all_rewards_equal": 2,
+        "never_solved": 1,
+        "always_solved": 2,
+    }
+
+
+def test_a_graded_reward_is_never_called_solved():
+    """0.3 is neither."""
+    tally = Tally()
+    tally.add(done(0, 0, 0.3))
+
+    assert spread_of(tally) == {"num_tasks": 1, "rewards_differ": 0, "all_rewards_equal": 0}

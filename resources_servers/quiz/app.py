@@ -1,0 +1,69 @@
+"""Quiz: the reply is right when it chooses the expected one of the options."""
+
+from typing import Any
+
+from pydantic import ConfigDict
+
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseRunRequest,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    ReverifyMode,
+    SimpleResourcesServer,
+)
+from nemo_gym.grading.choices import choice
+from nemo_gym.grading.last_text import last_assistant_text
+from nemo_gym.grading.verdict import Unparsed
+from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
+
+
+class QuizConfig(BaseResourcesServerConfig):
+    REVERIFY_MODE = ReverifyMode.STATELESS
+
+
+class QuizRunRequest(BaseRunRequest):
+    model_config = ConfigDict(extra="allow")
+
+    options: dict[str, str]
+    """Letter -> text of each option, as they were shown."""
+    expected_answer: str
+    """The letter of the right one."""
+
+
+class QuizVerifyRequest(QuizRunRequest, BaseVerifyRequest):
+    pass
+
+
+class QuizVerifyResponse(BaseVerifyResponse):
+    model_config = ConfigDict(extra="allow")
+
+    options: dict[str, str]
+    expected_answer: str
+    extracted_answer: str | None
+    """The letter the reply chooses; None when it chooses none, or several."""
+
+
+class QuizServer(SimpleResourcesServer):
+    HOSTING = "cell"
+
+    config: QuizConfig
+
+    async def verify(self, body: QuizVerifyRequest) -> QuizVerifyResponse:
+        said = last_assistant_text(body.response)
+        found = said if isinstance(said, Unparsed) else choice(said.value, list(body.options), body.options)
+        answer = None if isinstance(found, Unparsed) else found.value
+        graded = {"extracted_answer": answer, "reward": float(answer == body.expected_answer)}
+        return QuizVerifyResponse(**(body.model_dump() | graded))
+
+    def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
+        metrics = compute_pass_majority_metrics(tasks, answer_key="extracted_answer")[0]
+        return metrics | compute_subset_metrics(tasks, "topic", answer_key="extracted_answer")
+
+    def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
+        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
+        return means | highest_k_metrics(agent_metrics, "pass@{k}") | highest_k_metrics(agent_metrics, "majority@{k}")
+
+
+if __name__ == "__main__":
+    QuizServer.run_webserver()
