@@ -1,0 +1,63 @@
+"""What a command costs before it does anything: help, completion, listing and checking."""
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+BEST_OF = 5
+COMPONENTS = 120
+SERVER = """
+server_{number}:
+  resources_servers:
+    server_{number}: {{entrypoint: app.py, domain: math, verified: false, description: Number {number} of many}}
+server_{number}_agent:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      resources_server: {{type: resources_servers, name: server_{number}}}
+      model_server: {{type: responses_api_models, name: policy_model}}
+      datasets: [{{name: d, type: example, jsonl_fpath: d.jsonl}}]
+"""
+COMMANDS: dict[str, tuple[list[str], float]] = {
+    "gym --help": (["--help"], 0.15),
+    "gym eval run --help": (["eval", "run", "--help"], 0.15),
+    "gym env start --help": (["env", "start", "--help"], 0.15),
+    "gym dataset collate --help": (["dataset", "collate", "--help"], 0.15),
+    "completion": (["completion", "--words", "4", "--", "gym", "eval", "run", "--environment", "a"], 0.15),
+    "completion of flags": (["completion", "--words", "3", "--", "gym", "eval", "run", "--re"], 0.15),
+    "gym env validate": (["env", "validate", "--environment", "arithmetic"], 0.7),
+    f"gym list environments ({COMPONENTS} more)": (["list", "environments"], 0.5),
+}
+
+
+def write_components(root: Path) -> None:
+    for number in range(COMPONENTS):
+        folder = root / "resources_servers" / f"server_{number}" / "configs"
+        folder.mkdir(parents=True)
+        (folder / f"server_{number}.yaml").write_text(SERVER.format(number=number))
+
+
+def cpu_seconds(words: list[str], root: Path) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    env = {**os.environ, "NEMO_GYM_EXTRA_ROOTS": str(root)}
+    done = subprocess.run(
+        [sys.executable, "-m", "nemo_gym.cli.main", *words], capture_output=True, text=True, env=env, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"gym {' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def measure() -> dict[str, Any]:
+    """CPU seconds of each command, the best of several, and what it may take."""
+    with tempfile.TemporaryDirectory() as name:
+        write_components(Path(name))
+        return {
+            what: {"best_seconds": min(cpu_seconds(words, Path(name)) for _ in range(BEST_OF)), "limit_seconds": limit}
+            for what, (words, limit) in COMMANDS.items()
+        }
