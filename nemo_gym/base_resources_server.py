@@ -56,6 +56,8 @@ class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
 
     expose_tools_over_mcp: bool = False
     """Offer the server's tools on `/mcp` as well."""
+    reward_range: tuple[float, float] | None = None
+    """Lowest and highest reward, like `[0, 1]`; a rollout with another is a failure (`invalid_reward`)."""
 
 
 class BaseResourcesServer(BaseServer):

@@ -9,6 +9,7 @@ import functools
 import warnings
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from fastapi import APIRouter, Body, FastAPI, HTTPException, Request
@@ -50,6 +51,8 @@ class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
     """Collect without asking the resources server for a verdict."""
     skip_verification_reward: float = 0.0
     """What stands in the reward field of such a rollout."""
+    needs_model: bool = True
+    """A rollout without a sign of a successful model call is a failure; `false` for agents that call no model."""
     token_id_capture: bool = False
     """Keep the token ids of this agent's model calls for training, when the run captures them at all."""
 
@@ -133,12 +136,23 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         return rollout_path_prefix(rollout_id, token_capture=self._token_id_capture_enabled())
 
     def _model_call_capture_enabled(self) -> bool:
-        return captures_model_calls(getattr(self.server_client, "global_config_dict", None))
+        return self._captures()[1]
 
     def _token_id_capture_enabled(self) -> bool:
-        return captures_token_ids(
-            getattr(self.server_client, "global_config_dict", None), agent_asks=self.config.token_id_capture
-        )
+        return self._captures()[2]
+
+    @cached_property
+    def _known_captures(self) -> list[tuple[object, bool, bool]]:
+        return []
+
+    def _captures(self) -> tuple[object, bool, bool]:
+        """The configuration, and whether it asks for model calls and token ids; read once, for reading is slow."""
+        known = self._known_captures
+        config = getattr(self.server_client, "global_config_dict", None)
+        if not known or known[0][0] is not config:
+            tokens = captures_token_ids(config, agent_asks=self.config.token_id_capture)
+            known[:] = [(config, captures_model_calls(config), tokens)]
+        return known[0]
 
     def _within_its_rollout(self, run: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         """`run` with the id of its rollout current, so that every call it makes is seen as the rollout's."""

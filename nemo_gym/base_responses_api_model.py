@@ -63,6 +63,7 @@ class _CaptureMiddleware:
     """Take the rollout prefix off the path; with a store, write down the calls made under it."""
 
     LETS_BODIES_PASS = True
+    SHORT_WAY = "rollout"
 
     def __init__(self, app: ASGIApp, store: CaptureStore | None = None, model_ref: str | None = None) -> None:
         inner = app
@@ -131,7 +132,11 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         async def answer_responses(request: Request, body: dict[str, Any] = Body()) -> Any:
             return await self._answer_responses(responses, request, body)
 
+        async def bare_responses(request: Request, body: dict[str, Any]) -> Any:
+            return await self._bare_responses(responses, request, body)
+
         answer_responses.takes_models = True  # type: ignore[attr-defined]  # read by serve.direct
+        answer_responses.bare = bare_responses  # type: ignore[attr-defined]
 
         async def answer_chat(request: Request, body: dict[str, Any] = Body()) -> Any:
             return await self._answer_chat(chat, request, body)
@@ -154,6 +159,13 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     @abstractmethod
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         """Answer a Responses request. May also take `request` before `body`."""
+
+    async def _bare_responses(self, method: _Method, request: Request, body: dict[str, Any] | BaseModel) -> Any:
+        """The answer as the method gave it, if that is a model; anything else as a response."""
+        if isinstance(body, BaseModel) or not body.get("stream"):
+            answer = await method(request, method.accepted(body))
+            return answer if isinstance(answer, BaseModel) else _as_json(answer)
+        return await self._answer_responses(method, request, body)
 
     async def _answer_responses(self, method: _Method, request: Request, body: dict[str, Any] | BaseModel) -> Response:
         if isinstance(body, BaseModel) or not body.get("stream"):

@@ -9,7 +9,8 @@ import os
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, cast
 
 from aiohttp import ClientResponse, ClientSession
 from fastapi import FastAPI
@@ -32,18 +33,17 @@ from nemo_gym.global_config import (
     maybe_get_global_config_dict,
 )
 from nemo_gym.keys import CONFIG_PATH_ENV_VAR, SESSION_ID_KEY
-from nemo_gym.net import blocking, client, local, sessions
+from nemo_gym.net import allowance, blocking, client, local, sessions
 from nemo_gym.net.retry import SERVER_CALL, RetryPolicy
 from nemo_gym.net.sessions import GlobalAIOHTTPAsyncClientConfig
 from nemo_gym.net.status import get_response_json, get_response_model, raise_for_status
 from nemo_gym.serve import run
 from nemo_gym.serve.addresses import (
-    Address,
+    AddressBook,
     address_of,
     base_url,
     checked,
     entrypoint_of,
-    observes_rollouts,
     plain,
     rollout_prefix,
 )
@@ -133,10 +133,6 @@ class ServerClient(BaseModel):
     head_server_config: BaseServerConfig
     global_config_dict: DictConfig
 
-    _addresses: dict[str, Address] = PrivateAttr(default_factory=dict)
-    _resolved_from: Any = PrivateAttr(default=None)
-    _observes: bool = PrivateAttr(default=False)
-
     @field_validator("global_config_dict", mode="before")
     @classmethod
     def _accept_plain_dictionary(cls, value: Any) -> Any:
@@ -164,40 +160,41 @@ class ServerClient(BaseModel):
     def _build_server_base_url(self, server_config_dict: Any) -> str:
         return base_url(server_config_dict["host"], server_config_dict["port"])
 
-    def _address(self, server_name: str) -> Address:
-        config = self.global_config_dict
-        if self._resolved_from is not config:
-            self._addresses.clear()
-            self._observes = observes_rollouts(config)
-            self._resolved_from = config
-        known = self._addresses.get(server_name)
-        if known is None:
-            known = self._addresses[server_name] = address_of(config, server_name)
-        return known
+    @cached_property  # a plain attribute once it is there; pydantic's private ones are looked up slowly
+    def _books(self) -> list[AddressBook]:
+        return []
+
+    def _addresses(self) -> AddressBook:
+        books = self._books
+        if not books or books[0].config is not self.global_config_dict:
+            books[:] = [AddressBook(self.global_config_dict)]
+        return books[0]
 
     async def request(self, server_name: str, url_path: str, method: str, **kwargs: Any) -> ClientResponse:
         """Call a server instance; a pydantic `json` is sent without the fields nobody set.
 
         An instance that lives in this process is called in memory.
         """
-        address = self._address(server_name)
+        addresses = self._addresses()
+        address = addresses[server_name]
         body = kwargs.get("json")
-        if self._observes:
+        if addresses.observes:
             url_path = rollout_prefix(address, url_path, body) + url_path
-        app = local.app_at(address.host, address.port)
-        url = f"{address.base_url}{url_path}"
-        if app is not None and kwargs.keys() <= local.SUPPORTED_OPTIONS:
-            return await local.dispatch(app, method, url, where=server_name, **kwargs)  # type: ignore[return-value]
-        if isinstance(body, BaseModel):
-            kwargs["json"] = body.model_dump(exclude_unset=True)
-        return await request(
-            method=method,
-            url=url,
-            _internal=True,
-            where=server_name,
-            safe_to_repeat=address.server_type == "responses_api_models",  # models keep no state between calls
-            **kwargs,
-        )
+        app = local.app_with_key(address.key)
+        with allowance.held(address.server_type, url_path):
+            if app is not None and kwargs.keys() <= local.SUPPORTED_OPTIONS:
+                answer = await local.call(app, method, address.base_url, url_path, where=server_name, **kwargs)
+                return cast("ClientResponse", answer)
+            if isinstance(body, BaseModel):
+                kwargs["json"] = body.model_dump(exclude_unset=True)
+            return await request(
+                method=method,
+                url=f"{address.base_url}{url_path}",
+                _internal=True,
+                where=server_name,
+                safe_to_repeat=address.server_type == "responses_api_models",  # models keep no state between calls
+                **kwargs,
+            )
 
     async def get(self, server_name: str, url_path: str, **kwargs: Any) -> ClientResponse:
         return await self.request(server_name=server_name, url_path=url_path, method="GET", **kwargs)
@@ -208,7 +205,7 @@ class ServerClient(BaseModel):
     def poll_for_status(self, server_name: str) -> ServerStatus:
         """Whether a server answers `GET /`; any status counts. Waits, so not for use on an event loop."""
         try:
-            address = self._address(server_name)
+            address = self._addresses()[server_name]
             blocking.get(address.host, address.port, "/", timeout=HEAD_TIMEOUT_SECONDS, where=server_name)
         except DeadlineExceeded:
             return "timeout"

@@ -13,7 +13,20 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from perf import config, imports, rollouts, startup, validate
+from perf import (
+    aggregate,
+    collate,
+    collector,
+    config,
+    export,
+    grading,
+    imports,
+    inflight,
+    live,
+    rollouts,
+    startup,
+    validate,
+)
 from perf.pace import pace
 
 MARGIN = 1.5
@@ -62,6 +75,20 @@ def rollout_figures(short: bool) -> list[Figure]:
     ]
 
 
+def inflight_figures(short: bool) -> list[Figure]:
+    at_once = 512 if short else 4096
+    found = inflight.measure(at_once, waves=4)
+    if found["errors"]:
+        raise SystemExit(f"{found['errors']} rollouts failed with {at_once} in flight")
+    name = f"{at_once:,} in flight, 1 s latency"
+    lag = max(found["collector_lag_ms"], *found["cells_lag_ms"])
+    return [
+        Figure(f"{name}: wall time", found["times_ideal"], inflight.MOST_TIMES_IDEAL, "x ideal"),
+        Figure(f"{name}: loop lag p99", lag, inflight.MOST_LAG_MS, "ms"),
+        Figure(f"{name}: memory of one", found["kb_per_rollout"], inflight.MOST_KB, "KB"),
+    ]
+
+
 def startup_figures(short: bool) -> list[Figure]:
     shapes = [(1, "cell", 2.5, 220.0), (100, "cell", 6.0, 500.0)]
     if not short:
@@ -74,12 +101,77 @@ def startup_figures(short: bool) -> list[Figure]:
     return figures
 
 
+def collector_figures(short: bool) -> list[Figure]:
+    found = collector.measure(20_000, 4_000) if short else collector.measure()
+    return [
+        Figure("collect, beyond the call", found["us_per_rollout"], collector.MOST_MICROSECONDS, "us CPU"),
+        Figure("collect, peak memory", found["peak_mb"], collector.MOST_MB, "MB"),
+        Figure("resume, until the first rollout", found["resume_s"], collector.MOST_RESUME_SECONDS),
+    ]
+
+
+def aggregate_figures(short: bool) -> list[Figure]:
+    count = aggregate.ROLLOUTS // 20 if short else aggregate.ROLLOUTS
+    found = aggregate.measure(count)
+    figures = []
+    for name in ("aggregate", "profile"):
+        row = found[name]
+        title = f"{name} {count:,} rollouts ({row['x_floor']:.1f} x parsing)"
+        figures.append(Figure(title, row["cpu_s"], aggregate.limit_seconds(count)))
+        figures.append(Figure(f"{name} {count:,} rollouts, peak memory", row["rss_mb"], aggregate.LIMIT_MB, "MB"))
+    return figures
+
+
+def collate_figures(short: bool) -> list[Figure]:
+    found = collate.measure(10 if short else 200, runs=3)
+    name = f"collate {found['megabytes']:.0f} MB"
+    return [
+        Figure(f"{name} against the floor", found["times_the_floor"], collate.MOST_TIMES_THE_FLOOR, "x floor"),
+        Figure(f"{name}, PSS", found["most_memory_mb"], collate.MOST_MB, "MB"),
+    ]
+
+
+def export_figures(short: bool) -> list[Figure]:
+    found = export.measure(4_000 if short else export.ROLLOUTS)
+    name = f"export {found['megabytes']:.0f} MB"
+    return [
+        Figure(f"{name}, the best of each task", found["best"], export.MOST_FOR_BEST, "x floor"),
+        Figure(f"{name}, every rollout", found["all"], export.MOST_FOR_ALL, "x floor"),
+        Figure(f"{name}, every rollout, Parquet", found["all_parquet"], export.MOST_FOR_PARQUET, "x floor"),
+    ]
+
+
+def live_figures(short: bool) -> list[Figure]:
+    found = live.measure(20_000 if short else live.ROLLOUTS)
+    added = f"watch a rollout (floor {found['floor_us_per_rollout']:.1f} us)"
+    return [
+        Figure(added, found["us_per_rollout"], live.MOST_MICROSECONDS, "us CPU"),
+        Figure("draw the live view, share of a processor", found["drawing_share"], live.MOST_DRAWING_SHARE, "share"),
+    ]
+
+
+def grading_figures(short: bool) -> list[Figure]:
+    found = grading.measure(30 if short else 100)
+    return [
+        Figure("read and compare a choice", found["choice_ms"], found["choice_limit_ms"], "ms CPU"),
+        Figure("mcqa verify", found["mcqa_verify_ms"], found["choice_limit_ms"], "ms CPU"),
+        Figure("compare an ordinary mathematical answer", found["math_ms"], found["math_limit_ms"], "ms CPU"),
+    ]
+
+
 GROUPS: dict[str, Callable[[bool], list[Figure]]] = {
     "imports": import_figures,
     "validation": validation_figures,
     "configuration": config_figures,
     "startup": startup_figures,
     "rollouts": rollout_figures,
+    "inflight": inflight_figures,
+    "grading": grading_figures,
+    "collate": collate_figures,
+    "export": export_figures,
+    "collector": collector_figures,
+    "aggregate": aggregate_figures,
+    "live": live_figures,
 }
 
 

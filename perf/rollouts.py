@@ -27,8 +27,11 @@ TOOL = {
         "additionalProperties": False,
     },
 }
-MOST_TIMES_THE_FLOOR = 10.0
-"""What CI holds us to today. The aim of the serving issue is 4; docs/performance.md has the figures."""
+RUNS = 2
+"""The best of so many, of each kind: starting up varies by as much as hundreds of rollouts cost."""
+
+MOST_TIMES_THE_FLOOR = 4.0
+"""What is promised. CI lets a promise be missed by half (`MARGIN`), because its machines are slower and busier."""
 
 SYSTEM = "You are a helpful personal assistant that aims to be helpful and reduce any pain points the user has."
 
@@ -99,11 +102,13 @@ def measure(at_once: tuple[int, ...] = (64,), count: int = 2000) -> dict[str, An
         write_rows(short, count // 10)
         write_rows(long, count)
         for number in at_once:
-            start = evaluation_cpu(short, number, url, folder)
-            floor = floor_ms(long, number, url)
-            whole = evaluation_cpu(long, number, url, folder)
-            ours = 1000.0 * (whole - start) / (count - count // 10)
-            found[str(number)] = {"ours_ms": ours, "floor_ms": floor, "ratio": ours / floor}
+            starts, wholes, floors = [], [], []
+            for _ in range(RUNS):
+                starts.append(evaluation_cpu(short, number, url, folder))
+                floors.append(floor_ms(long, number, url))
+                wholes.append(evaluation_cpu(long, number, url, folder))
+            ours = 1000.0 * (min(wholes) - min(starts)) / (count - count // 10)
+            found[str(number)] = {"ours_ms": ours, "floor_ms": min(floors), "ratio": ours / min(floors)}
     return found
 
 

@@ -6,15 +6,13 @@ after the request left is none of these: the other side may have executed it.
 """
 
 import asyncio
-import json
 import logging
 import random
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
-import orjson
 from aiohttp import (
     ClientConnectionError,
     ClientConnectorCertificateError,
@@ -26,13 +24,13 @@ from aiohttp import (
     ConnectionTimeoutError,
     ServerFingerprintMismatch,
 )
-from pydantic_core import to_jsonable_python
 from yarl import URL
 
 from nemo_gym.config.secrets import mask_text
 from nemo_gym.errors import CircuitOpen, ConfigError, DeadlineExceeded, ServerUnreachable
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.net import deadline, sessions
+from nemo_gym.net import deadline, plain_http, sessions
+from nemo_gym.net.encode import encode_json
 from nemo_gym.net.health import HealthBook, describe
 from nemo_gym.net.retry import SAFE_METHODS, SERVER_CALL, RetryPolicy, next_pause, parse_retry_after, worth_repeating
 
@@ -41,10 +39,11 @@ logger = logging.getLogger("nemo_gym.net")
 health = HealthBook()
 """Endpoints that failed since their last answer, process-wide."""
 
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _REPLAYABLE = (bytes, bytearray, str, dict, list, tuple)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Call:
     """One call and what has become of it so far."""
 
@@ -59,6 +58,11 @@ class _Call:
     options: dict[str, Any]
     expires: float
     endpoint: str
+    address: URL
+    plain: bool
+    """It is simple enough for the pool of plain connections."""
+    unhurried: bool
+    """The caller set no time of its own, so only the deadline in force counts."""
     started: float = field(default_factory=time.monotonic)
     failures: int = 0
 
@@ -100,7 +104,10 @@ async def send(
     while True:
         await _wait_for_circuit(call)
         try:
-            response = await _attempt(call, session or sessions.current_session())
+            if call.plain and session is None:
+                response = await _plain_attempt(call)
+            else:
+                response = await _attempt(call, session or sessions.current_session())
         except (ClientConnectionError, ClientPayloadError) as error:
             await _after_no_answer(call, error)
             continue
@@ -143,6 +150,9 @@ def _prepare(
         options=options,
         expires=time.monotonic() + limit,
         endpoint=endpoint,
+        address=address,
+        plain=plain_http.suits(method, address, options),
+        unhurried=options.get("timeout") is None,
     )
 
 
@@ -165,25 +175,14 @@ def _encode_json(options: dict[str, Any]) -> None:
     options["headers"] = with_header(options.get("headers"), "Content-Type", "application/json")
 
 
-def encode_json(body: Any) -> bytes:
-    """JSON bytes of plain data, dates, sets, models and the like. Integers beyond 64 bits keep their value."""
-    try:
-        return orjson.dumps(body, default=to_jsonable_python, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError as error:
-        if "64-bit" not in str(error):
-            raise
-        return _encode_big_integers(body)
-
-
-def _encode_big_integers(body: Any) -> bytes:
-    return json.dumps(body, default=to_jsonable_python, ensure_ascii=False, allow_nan=False).encode()
-
-
 def with_header(headers: Any, name: str, value: str) -> dict[str, str]:
     """A copy of `headers` that says `name: value` unless it already says something about `name`."""
     copy = dict(headers or {})
-    if not any(key.lower() == name.lower() for key in copy):
-        copy[name] = value
+    wanted = name.lower()
+    for key in copy:
+        if key.lower() == wanted:
+            return copy
+    copy[name] = value
     return copy
 
 
@@ -208,6 +207,23 @@ async def _wait_for_circuit(call: _Call) -> None:
                 fix="look at that server's log; it may have stopped",
             )
         await asyncio.sleep(rest * random.uniform(1.0, 1.25))
+
+
+async def _plain_attempt(call: _Call) -> ClientResponse:
+    left = call.left()
+    if left <= 0:
+        raise TimeoutError
+    headers = {**(call.options.get("headers") or {}), DEADLINE_HEADER: deadline.format_seconds(left)}
+    asking = sessions.current_pool().request(call.method, call.address, headers, call.options.get("data", b""))
+    if call.unhurried and deadline.watched() is not None:
+        response = await asking
+    else:
+        async with asyncio.timeout(left):
+            response = await asking
+    if response.status in REDIRECTS:
+        call.plain = False  # it was not done here; aiohttp knows how to go on
+        return await _attempt(call, sessions.current_session())
+    return cast("ClientResponse", response)
 
 
 async def _attempt(call: _Call, session: ClientSession) -> ClientResponse:
@@ -285,3 +301,6 @@ def _too_late(call: _Call) -> DeadlineExceeded:
         where=call.where,
         fix="allow more time (request_timeout_seconds or the caller's deadline) or find out why it is slow",
     )
+
+
+__all__ = ["encode_json", "health", "send", "with_header"]

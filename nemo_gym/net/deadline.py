@@ -2,17 +2,26 @@
 
 The deadline is a moment on the monotonic clock kept in a ContextVar. Between processes it travels as the number of
 seconds left (`keys.DEADLINE_HEADER`), because clocks of two machines need not agree.
+
+A deadline is only a promise until somebody watches the clock. `Timer` does, and says so to what it encloses, so that
+calls made in the same task need no timer of their own for the same moment.
 """
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Self
 
 Clock = Callable[[], float]
+Watched = tuple["asyncio.Task[Any] | None", float]
+"""A task and the moment at which a timer ends it."""
 
 _deadline: ContextVar[float | None] = ContextVar("nemo_gym_deadline", default=None)
+_watched: ContextVar[Watched | None] = ContextVar("nemo_gym_deadline_watched", default=None)
 
 
 def sooner(first: float | None, second: float | None) -> float | None:
@@ -41,6 +50,50 @@ def within(seconds: float | None, clock: Clock = time.monotonic) -> Iterator[Non
         yield
     finally:
         _deadline.reset(token)
+
+
+def watched() -> Watched | None:
+    """The timer that ends this very task at the deadline in force or before, if there is one."""
+    known = _watched.get()
+    if known is None or known[0] is not asyncio.current_task():
+        return None
+    moment = _deadline.get()
+    return known if moment is None or known[1] <= moment else None
+
+
+def begin(known: Watched) -> None:
+    """Make the moment of a timer the deadline of this context, which is a new and empty one."""
+    _deadline.set(known[1])
+    _watched.set(known)
+
+
+class Timer:
+    """`async with Timer(seconds)`: the enclosed work ends by then at the latest, by cancellation and `TimeoutError`.
+
+    Of an earlier deadline only the moment is known here, so that one is kept but not watched.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._timer = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> Self:
+        await self._timer.__aenter__()
+        moment = time.monotonic() + self.seconds
+        self.watched: Watched = (asyncio.current_task(), moment)
+        self._tokens = (_deadline.set(sooner(_deadline.get(), moment)), _watched.set(self.watched))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _watched.reset(self._tokens[1])
+        _deadline.reset(self._tokens[0])
+        await self._timer.__aexit__(kind, error, trace)
+
+    def expired(self) -> bool:
+        """Whether it was this timer that ended the work."""
+        return self._timer.expired()
 
 
 def from_header(value: str | bytes | None) -> float | None:

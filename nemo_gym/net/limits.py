@@ -23,6 +23,7 @@ from nemo_gym.errors import DeadlineExceeded, GymError, ModelFailed
 from nemo_gym.net import deadline, sessions
 from nemo_gym.net.client import send
 from nemo_gym.net.openai import NeMoGymAsyncOpenAI
+from nemo_gym.net.places import SharedPlaces, claimed
 from nemo_gym.net.retry import MODEL_CALL, next_pause, parse_retry_after
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -40,10 +41,17 @@ class AdaptiveLimit:
     """Places for calls to one endpoint, first come first served; `most` at once, or any number.
 
     Refusals of calls that were sent before the last cut do not cut again: one wave of them is one message. Belongs
-    to one event loop at a time.
+    to one event loop at a time. With `shared`, other processes' calls count too, and all rest together.
     """
 
-    def __init__(self, most: int | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        most: int | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        shared: SharedPlaces | None = None,
+    ) -> None:
+        self._shared = shared
         self._most = math.inf if most is None else float(most)
         self._allowed = self._most
         self._took = self._most  # what half of the calls were when it last answered some and refused others
@@ -67,6 +75,8 @@ class AdaptiveLimit:
         """What `enter` does when there is nothing to wait for; None when there is."""
         if self._in_flight >= self._allowed or self._waiting or self._rest_ends:
             return None
+        if self._shared and (self._shared.rest_ends > self._clock() or not self._shared.take_at_once()):
+            return None
         self._in_flight += 1
         return self._cuts
 
@@ -76,12 +86,23 @@ class AdaptiveLimit:
             self._in_flight += 1
         else:
             await self._queue()
-        if self._rest_ends:
+        if self._shared:
+            try:
+                await self._shared.take()
+            except asyncio.CancelledError:
+                self._leave()
+                raise
+        if self._rest_ends or self._shared:
             await self._rest()
         return self._cuts
 
     def leave(self) -> None:
         """Give the place back."""
+        if self._shared:
+            self._shared.give()
+        self._leave()
+
+    def _leave(self) -> None:
         self._in_flight -= 1
         while self._waiting and self._in_flight < self._allowed:
             turn = self._waiting.popleft()
@@ -106,6 +127,8 @@ class AdaptiveLimit:
             self._answered = False
         if retry_after:
             self._rest_ends = max(self._rest_ends, self._clock() + min(retry_after, LONGEST_REST))
+            if self._shared:
+                self._shared.rest_until(self._rest_ends)
 
     async def _queue(self) -> None:
         turn = asyncio.get_running_loop().create_future()
@@ -114,17 +137,20 @@ class AdaptiveLimit:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # the place came at the same moment
-                self.leave()
+                self._leave()
             raise
 
     async def _rest(self) -> None:
         try:
-            while (left := self._rest_ends - self._clock()) > 0:  # noqa: ASYNC110 - a rest has an end, not an event
+            while (left := self._resting_until() - self._clock()) > 0:  # noqa: ASYNC110 - a rest has an end, not an event
                 await asyncio.sleep(left * random.uniform(1.0, 1.1))  # not all at the same instant
         except asyncio.CancelledError:
             self.leave()
             raise
         self._rest_ends = 0.0
+
+    def _resting_until(self) -> float:
+        return max(self._rest_ends, self._shared.rest_ends) if self._shared else self._rest_ends
 
 
 class PacedOpenAI(NeMoGymAsyncOpenAI):
@@ -144,7 +170,8 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
 
     def model_post_init(self, context: Any, /) -> None:
         super().model_post_init(context)
-        self._limit = AdaptiveLimit(self.max_concurrent_requests)
+        shared = claimed(self.name) if self.max_concurrent_requests else None
+        self._limit = AdaptiveLimit(self.max_concurrent_requests, shared=shared)
 
     @property
     def limit(self) -> AdaptiveLimit:

@@ -3,31 +3,28 @@
 `mount` says which ASGI app answers at a host and port; `dispatch` calls it the way aiohttp and uvicorn together would
 and gives a response with the members of `aiohttp.ClientResponse` that callers use. Two differences remain: the body of
 a streaming response arrives when it is complete, and cancelling the call cancels the handler.
+
+An app may know a short way for plain JSON calls (`short_way`); `call` takes it where there is one.
 """
 
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.cookies import Morsel, SimpleCookie
 from typing import Any
-from urllib.parse import unquote
 
-from aiohttp import FormData, payload
 from aiohttp.client_exceptions import TooManyRedirects
 from multidict import CIMultiDict, CIMultiDictProxy
-from pydantic import BaseModel
 from yarl import URL
 
 from nemo_gym.errors import DeadlineExceeded, ServerUnreachable
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.net import deadline, sessions
-from nemo_gym.net.client import encode_json
-from nemo_gym.net.handed import LOCAL_CALL, Handed
+from nemo_gym.net.handed import Handed
+from nemo_gym.net.local_request import Cookies, LocalRequest, Sent, is_short, request_with
 from nemo_gym.net.local_response import LocalResponse
-from nemo_gym.net.retry import SAFE_METHODS
 
 logger = logging.getLogger("nemo_gym.net")
 
@@ -35,28 +32,31 @@ Message = MutableMapping[str, Any]
 ASGIApp = Callable[
     [MutableMapping[str, Any], Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
 ]
+ShortWay = Callable[[Sent, deadline.Watched], Awaitable[LocalResponse] | None]
+"""An app's own way to answer a JSON call; None if this call is not for it. Whoever takes it watches the clock."""
 
 SUPPORTED_OPTIONS = frozenset({"json", "data", "params", "headers", "cookies", "timeout", "allow_redirects"})
 """What `dispatch` understands; a call with other options goes over HTTP."""
 
 MAX_REDIRECTS = 10
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "0.0.0.0", "::1", "::"})
 
 _apps: dict[tuple[str, int], ASGIApp] = {}
 
 
-def _address(host: str, port: int) -> tuple[str, int]:
-    # All names of this machine's loopback reach the same port, hence the same server.
+def address_key(host: str, port: int) -> tuple[str, int]:
+    """One key for all names of an address: those of this machine's loopback reach the same port, hence server."""
     return ("localhost" if host.lower() in _LOOPBACK else host.lower(), port)
 
 
 def mount(host: str, port: int, app: ASGIApp) -> None:
     """From now on, calls to this address from within the process go straight to `app`."""
-    _apps[_address(host, port)] = app
+    _apps[address_key(host, port)] = app
 
 
 def unmount(host: str, port: int) -> None:
-    _apps.pop(_address(host, port), None)
+    _apps.pop(address_key(host, port), None)
 
 
 def local_app(url: str | URL) -> ASGIApp | None:
@@ -71,7 +71,61 @@ def local_app(url: str | URL) -> ASGIApp | None:
 
 def app_at(host: str, port: int) -> ASGIApp | None:
     """The app mounted at an address, if any."""
-    return _apps.get(_address(host, port)) if _apps else None
+    return _apps.get(address_key(host, port)) if _apps else None
+
+
+def app_with_key(key: tuple[str, int]) -> ASGIApp | None:
+    """The app mounted at the address with this `address_key`, if any."""
+    return _apps.get(key)
+
+
+async def call(
+    app: ASGIApp, method: str, base_url: str, path: str, *, where: str | None = None, **options: Any
+) -> LocalResponse:
+    """Call `app` in memory, the short way if it knows one for this call. `options` are those of `dispatch`.
+
+    Raises:
+        DeadlineExceeded: as `dispatch`.
+        ServerUnreachable: the app stands for a server in another process, and that one is gone.
+    """
+    short_way: ShortWay | None = getattr(app, "short_way", None)
+    if short_way is None or not is_short(options):
+        return await dispatch(app, method, f"{base_url}{path}", where=where, **options)
+    watched = deadline.watched()
+    seconds = deadline.remaining()
+    if seconds is None:
+        seconds = sessions.settings().request_timeout_seconds
+    sent = Sent(method, base_url, path, seconds=seconds, **options)
+    if watched is None:
+        return await _timed(app, short_way, sent, where, options)
+    answering = short_way(sent, watched)
+    if answering is None:
+        return await dispatch(app, method, f"{base_url}{path}", where=where, **options)
+    answer = await answering
+    return answer if answer.status == 200 else await _followed(app, sent, answer)
+
+
+async def _timed(
+    app: ASGIApp, short_way: ShortWay, sent: Sent, where: str | None, options: Mapping[str, Any]
+) -> LocalResponse:
+    """What `call` does where nobody watches the clock yet."""
+    try:
+        async with deadline.Timer(sent.seconds) as timer:
+            answering = short_way(sent, timer.watched)
+            if answering is not None:
+                return await _followed(app, sent, await answering)
+    except TimeoutError as error:
+        if not timer.expired():
+            raise
+        raise _too_late(sent.method, sent.url, sent.seconds, where) from error
+    return await dispatch(app, sent.method, f"{sent.base_url}{sent.path}", where=where, **options)
+
+
+async def _followed(app: ASGIApp, sent: Sent, answer: LocalResponse) -> LocalResponse:
+    """The answer to a call by the short way, or where it points."""
+    if answer.status not in REDIRECTS:
+        return answer
+    return await _follow(app, sent.request(), True, sent.seconds, answer)
 
 
 async def dispatch(
@@ -83,7 +137,7 @@ async def dispatch(
     data: Any = None,
     params: Any = None,
     headers: Mapping[str, str] | None = None,
-    cookies: Mapping[str, str | Morsel[str]] | None = None,
+    cookies: Cookies | None = None,
     timeout: float | None = None,  # noqa: ASYNC109 - aiohttp's name for it
     allow_redirects: bool = True,
     where: str | None = None,
@@ -97,106 +151,82 @@ async def dispatch(
     address = URL(url) if isinstance(url, str) else url
     if params:
         address = address.extend_query(params)
-    call = _Request(method.upper(), address, _request_headers(headers, cookies), b"")
-    await _set_body(call, json, data)
+    request = await request_with(method, address, headers, cookies, json, data)
     limit = deadline.sooner(deadline.remaining(), timeout)
     if limit is None:
         limit = sessions.settings().request_timeout_seconds
     try:
         async with asyncio.timeout(limit) as timer:
-            return await _follow(app, call, allow_redirects, limit)
+            return await _follow(app, request, allow_redirects, limit)
     except TimeoutError as error:
         if not timer.expired():
             raise
-        raise DeadlineExceeded(
-            f"{call.method} {address} was not answered within {limit:.1f} s",
-            where=where or f"{address.host}:{address.port}",
-            fix="allow more time (request_timeout_seconds or the caller's deadline) or find out why it is slow",
-        ) from error
+        raise _too_late(request.method, address, limit, where) from error
 
 
-@dataclass
-class _Request:
-    method: str
-    url: URL
-    headers: CIMultiDict[str]
-    body: bytes
-    model: BaseModel | None = None
-    """The body before it is written; `body` is empty then."""
-
-    def written(self) -> bytes:
-        return self.body if self.model is None else encode_json(self.model.model_dump(exclude_unset=True))
+def _too_late(method: str, url: URL, limit: float, where: str | None) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"{method} {url} was not answered within {limit:.1f} s",
+        where=where or f"{url.host}:{url.port}",
+        fix="allow more time (request_timeout_seconds or the caller's deadline) or find out why it is slow",
+    )
 
 
-def _request_headers(
-    headers: Mapping[str, str] | None, cookies: Mapping[str, str | Morsel[str]] | None
-) -> CIMultiDict[str]:
-    sent: CIMultiDict[str] = CIMultiDict(headers or {})
-    if cookies:
-        jar: SimpleCookie = SimpleCookie(sent.pop("Cookie", ""))
-        for name, value in cookies.items():
-            jar[name] = value
-        sent["Cookie"] = "; ".join(f"{name}={morsel.coded_value}" for name, morsel in jar.items())
-    return sent
+async def _follow(
+    app: ASGIApp, request: LocalRequest, allow_redirects: bool, limit: float, first: LocalResponse | None = None
+) -> LocalResponse:
+    """Call, and follow redirects that stay on the same server the way aiohttp follows them.
 
-
-async def _set_body(call: _Request, json: Any, data: Any) -> None:
-    """Put the body and the headers that describe it on the request, as aiohttp does."""
-    if json is not None:
-        if data is not None:
-            raise ValueError("data and json parameters can not be used at the same time")
-        call.headers.setdefault("Content-Type", "application/json")
-        if isinstance(json, BaseModel):
-            call.model = json
-            return
-        call.body = json if isinstance(json, bytes) else encode_json(json)
-    elif data is not None:
-        call.body, content_type = await _encoded(data)
-        call.headers.setdefault("Content-Type", content_type)
-    if call.body or call.method not in SAFE_METHODS:
-        call.headers["Content-Length"] = str(len(call.body))
-        call.headers.setdefault("Content-Type", "application/octet-stream")
-
-
-async def _encoded(data: Any) -> tuple[bytes, str]:
-    if isinstance(data, bytes):
-        return data, "application/octet-stream"
-    try:
-        encoded = payload.PAYLOAD_REGISTRY.get(data() if isinstance(data, FormData) else data, disposition=None)
-    except payload.LookupError:
-        encoded = FormData(data)()
-    return await encoded.as_bytes(), encoded.headers.get("Content-Type", "application/octet-stream")
-
-
-async def _follow(app: ASGIApp, call: _Request, allow_redirects: bool, limit: float) -> LocalResponse:
-    """Call, and follow redirects that stay on the same server the way aiohttp follows them."""
+    `first` is the answer to the request, if it was made already.
+    """
     history: list[LocalResponse] = []
     while True:
-        response = await _call(app, call, limit)
+        response = first or await _call(app, request, limit)
+        first = None
         target = response.headers.get("Location") or response.headers.get("URI")
-        if not allow_redirects or response.status not in (301, 302, 303, 307, 308) or not target:
+        if not allow_redirects or response.status not in REDIRECTS or not target:
             response.history = tuple(history)
             return response
         history.append(response)
         if len(history) >= MAX_REDIRECTS:
             raise TooManyRedirects(response.request_info, (), status=response.status)
-        next_url = call.url.join(URL(target))
+        next_url = request.url.join(URL(target))
         next_app = local_app(next_url)
-        if next_app is None and next_url.origin() != call.url.origin():
+        if next_app is None and next_url.origin() != request.url.origin():
             response.history = tuple(history[:-1])
             return response  # leaves this process: the caller decides
         app = next_app or app
-        call = _redirected(call, response.status, next_url)
+        request = request.redirected(response.status, next_url)
 
 
-def _redirected(call: _Request, status: int, url: URL) -> _Request:
-    becomes_get = (status == 303 and call.method != "HEAD") or (status in (301, 302) and call.method == "POST")
-    headers = call.headers.copy()
-    if not becomes_get:
-        return _Request(call.method, url, headers, call.body, call.model)
-    for name in ("Content-Length", "Content-Type"):
-        headers.pop(name, None)
-    return _Request("GET", url, headers, b"")
+async def _call(app: ASGIApp, request: LocalRequest, limit: float) -> LocalResponse:
+    left = deadline.sooner(deadline.remaining(), limit)
+    request.headers.setdefault(DEADLINE_HEADER, deadline.format_seconds(left if left is not None else limit))
+    handed = Handed(request.model, is_welcome=getattr(app, "hands_models", False))
+    # A task of its own with an empty context: a handler must not see (or change) its caller's context variables,
+    # as it would not over HTTP. Cancelling the awaiting caller cancels it.
+    handler: Coroutine[Any, Any, LocalResponse] = answered(app, request, request.scope(handed), handed)
+    return await asyncio.get_running_loop().create_task(handler, context=contextvars.Context())
+
+
+async def answered(
+    app: ASGIApp, request: LocalRequest, scope: MutableMapping[str, Any], handed: Handed | None = None
+) -> LocalResponse:
+    """The complete response of `app` to a request, whose scope is given."""
+    exchange = _Exchange(request.written)
+    await _run(app, scope, exchange)
+    if request.method == "HEAD":
+        exchange.chunks.clear()
+    return LocalResponse(
+        status=exchange.status,
+        reason=reason_of(exchange.status),
+        headers=CIMultiDictProxy(exchange.headers),
+        body=b"".join(exchange.chunks),
+        model=handed.answer if handed is not None and exchange.status == 200 else None,
+        url=request.url,
+        method=request.method,
+        request_headers=CIMultiDictProxy(request.headers),
+    )
 
 
 @dataclass
@@ -232,31 +262,6 @@ class _Exchange:
                 self.done.set()
 
 
-async def _call(app: ASGIApp, call: _Request, limit: float) -> LocalResponse:
-    left = deadline.sooner(deadline.remaining(), limit)
-    call.headers.setdefault(DEADLINE_HEADER, deadline.format_seconds(left if left is not None else limit))
-    exchange = _Exchange(call.written)
-    handed = Handed(call.model, is_welcome=getattr(app, "hands_models", False))
-    # A task of its own with an empty context: a handler must not see (or change) its caller's context variables,
-    # as it would not over HTTP. Cancelling the awaiting caller cancels it.
-    handler = asyncio.get_running_loop().create_task(
-        _run(app, _scope(call, handed), exchange), context=contextvars.Context()
-    )
-    await handler
-    if call.method == "HEAD":
-        exchange.chunks.clear()
-    return LocalResponse(
-        status=exchange.status,
-        reason=_reason(exchange.status),
-        headers=CIMultiDictProxy(exchange.headers),
-        body=b"".join(exchange.chunks),
-        model=handed.answer if exchange.status == 200 else None,
-        url=call.url,
-        method=call.method,
-        request_headers=CIMultiDictProxy(call.headers),
-    )
-
-
 async def _run(app: ASGIApp, scope: MutableMapping[str, Any], exchange: _Exchange) -> None:
     """Run the app to the end of its response; what it raises becomes what uvicorn would make of it."""
     try:
@@ -275,37 +280,25 @@ async def _run(app: ASGIApp, scope: MutableMapping[str, Any], exchange: _Exchang
         exchange.chunks = [b"Internal Server Error"]
 
 
-def _scope(call: _Request, handed: Handed) -> dict[str, Any]:
-    raw_path = call.url.raw_path
-    host = call.url.raw_authority
-    names = {name.lower() for name in call.headers}
-    headers = [(name.lower().encode("latin-1"), value.encode("utf-8")) for name, value in call.headers.items()]
-    if "host" not in names:
-        headers.insert(0, (b"host", host.encode("latin-1")))
-    if "accept" not in names:
-        headers.append((b"accept", b"*/*"))
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "method": call.method,
-        "scheme": call.url.scheme,
-        "path": unquote(raw_path),
-        "raw_path": raw_path.encode("ascii"),
-        "query_string": call.url.raw_query_string.encode("ascii"),
-        "root_path": "",
-        "headers": headers,
-        LOCAL_CALL: handed,
-        "client": ("127.0.0.1", 0),
-        "server": (call.url.host, call.url.port),
-    }
-
-
-def _reason(status: int) -> str:
+def reason_of(status: int) -> str:
+    """The words that go with a status."""
     try:
         return HTTPStatus(status).phrase
     except ValueError:
         return ""
 
 
-__all__ = ["SUPPORTED_OPTIONS", "LocalResponse", "app_at", "dispatch", "local_app", "mount", "unmount"]
+__all__ = [
+    "SUPPORTED_OPTIONS",
+    "LocalResponse",
+    "address_key",
+    "answered",
+    "app_at",
+    "app_with_key",
+    "call",
+    "dispatch",
+    "local_app",
+    "mount",
+    "reason_of",
+    "unmount",
+]

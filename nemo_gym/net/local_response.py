@@ -7,9 +7,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import ClientResponseError, ContentTypeError, RequestInfo
-from multidict import CIMultiDictProxy
+from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import BaseModel
 from yarl import URL
+
+from nemo_gym.net.local_request import Sent
 
 
 class LocalContent:
@@ -107,6 +109,11 @@ class LocalResponse:
         return self._cookies
 
     @property
+    def cookie_values(self) -> dict[str, str]:
+        """The same without their attributes."""
+        return {name: morsel.value for name, morsel in self.cookies.items()}
+
+    @property
     def request_info(self) -> RequestInfo:
         return RequestInfo(self.url, self.method, self._request_headers, self.url)
 
@@ -185,3 +192,52 @@ class LocalResponse:
 
     def __repr__(self) -> str:
         return f"<LocalResponse({self.url}) [{self.status} {self.reason}]>"
+
+
+class ShortResponse(LocalResponse):
+    """200 with JSON, given by a handler of this process. What few callers ask for is made when they ask."""
+
+    status = 200
+    reason = "OK"
+    history = ()
+    closed = False
+    _content = None
+    _cookies = None
+    _headers: CIMultiDictProxy[str] | None = None
+
+    def __init__(self, sent: Sent, model: BaseModel | None, body: bytes, cookie: tuple[str, str, str] | None) -> None:
+        """`cookie`: name, value and attributes of the one cookie set, if one is."""
+        self._sent = sent
+        self.cookie = cookie
+        self._bytes = body
+        self.model = model
+
+    @property
+    def method(self) -> str:  # type: ignore[override]
+        return self._sent.method
+
+    @property
+    def url(self) -> URL:  # type: ignore[override]
+        return self._sent.url
+
+    real_url = url
+
+    @property
+    def headers(self) -> CIMultiDictProxy[str]:  # type: ignore[override]
+        if self._headers is None:
+            said = CIMultiDict({"content-type": "application/json"})
+            if self.model is None:
+                said["content-length"] = str(len(self._bytes))
+            if self.cookie is not None:
+                name, value, attributes = self.cookie
+                said["set-cookie"] = f"{name}={value}; {attributes}"
+            self._headers = CIMultiDictProxy(said)
+        return self._headers
+
+    @property
+    def _request_headers(self) -> CIMultiDictProxy[str]:  # type: ignore[override]
+        return CIMultiDictProxy(self._sent.request().headers)
+
+    @property
+    def cookie_values(self) -> dict[str, str]:
+        return {} if self.cookie is None else {self.cookie[0]: self.cookie[1]}

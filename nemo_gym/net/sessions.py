@@ -11,6 +11,8 @@ from weakref import WeakKeyDictionary
 from aiohttp import AddrInfoType, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from pydantic import BaseModel, Field
 
+from nemo_gym.net.plain_http import Pool
+
 KEEPALIVE_SECONDS = 15.0
 """Shorter than our servers' 30 s, so that the client, not the server, ends an idle connection."""
 
@@ -40,7 +42,7 @@ class _Sessions:
     def __init__(self) -> None:
         self.settings: GlobalAIOHTTPAsyncClientConfig | None = None
         self.by_loop: WeakKeyDictionary[
-            asyncio.AbstractEventLoop, tuple[ClientSession, AsyncGenerator[ClientSession, None]]
+            asyncio.AbstractEventLoop, tuple[ClientSession, AsyncGenerator[ClientSession, None], Pool]
         ] = WeakKeyDictionary()
 
 
@@ -66,33 +68,51 @@ def has_session() -> bool:
     try:
         entry = _sessions.by_loop.get(asyncio.get_running_loop())
     except RuntimeError:
-        return any(not session.closed for session, _ in _sessions.by_loop.values())
+        return any(not entry[0].closed for entry in _sessions.by_loop.values())
     return entry is not None and not entry[0].closed
 
 
 def current_session() -> ClientSession:
     """The running loop's session. Call it from a coroutine."""
+    return _current()[0]
+
+
+def current_pool() -> Pool:
+    """The running loop's connections for plain calls, closed with its session. Call it from a coroutine."""
+    return _current()[2]
+
+
+def _current() -> tuple[ClientSession, AsyncGenerator[ClientSession, None], Pool]:
     loop = asyncio.get_running_loop()
     entry = _sessions.by_loop.get(loop)
     if entry is not None and not entry[0].closed:
-        return entry[0]
+        return entry
     _drop_closed_loops()
-    owner = _own_session(settings())
-    session = _first_value(owner)
-    _sessions.by_loop[loop] = (session, owner)
-    return session
+    chosen = settings()
+    pool = Pool(
+        per_host=max(1, chosen.global_aiohttp_connector_limit_per_host // _workers()),
+        keep_seconds=KEEPALIVE_SECONDS,
+        connect_seconds=chosen.connect_timeout_seconds,
+        configure=lambda connection: _keep_alive(connection, chosen),
+    )
+    owner = _own_session(chosen, pool)
+    entry = _sessions.by_loop[loop] = (_first_value(owner), owner, pool)
+    return entry
 
 
-async def _own_session(chosen: GlobalAIOHTTPAsyncClientConfig) -> AsyncGenerator[ClientSession, None]:
-    """Yield an open session, close it when the generator is closed.
+def _workers() -> int:
+    return max(1, int(os.environ.get("NEMO_GYM_FASTAPI_NUM_WORKERS") or 1))
+
+
+async def _own_session(chosen: GlobalAIOHTTPAsyncClientConfig, pool: Pool) -> AsyncGenerator[ClientSession, None]:
+    """Yield an open session, close it and the pool when the generator is closed.
 
     An event loop closes its asynchronous generators as the last thing before it closes (`asyncio.run`, uvicorn and
     the test clients all do), so this is the one place where "closed with its loop" can be said without a hook.
     """
-    workers = max(1, int(os.environ.get("NEMO_GYM_FASTAPI_NUM_WORKERS") or 1))
     connector = TCPConnector(
-        limit=max(1, chosen.global_aiohttp_connector_limit // workers),
-        limit_per_host=max(1, chosen.global_aiohttp_connector_limit_per_host // workers),
+        limit=max(1, chosen.global_aiohttp_connector_limit // _workers()),
+        limit_per_host=max(1, chosen.global_aiohttp_connector_limit_per_host // _workers()),
         keepalive_timeout=KEEPALIVE_SECONDS,
         socket_factory=lambda address: _keepalive_socket(address, chosen),
     )
@@ -100,6 +120,7 @@ async def _own_session(chosen: GlobalAIOHTTPAsyncClientConfig) -> AsyncGenerator
     try:
         yield session
     finally:
+        pool.close()
         await session.close()
 
 
@@ -119,6 +140,11 @@ def _keepalive_socket(address: AddrInfoType, chosen: GlobalAIOHTTPAsyncClientCon
     """A socket that notices a peer which vanished without saying goodbye."""
     family, kind, protocol, _, _ = address
     connection = socket.socket(family=family, type=kind, proto=protocol)
+    _keep_alive(connection, chosen)
+    return connection
+
+
+def _keep_alive(connection: socket.socket, chosen: GlobalAIOHTTPAsyncClientConfig) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         ("TCP_KEEPIDLE", chosen.global_aiohttp_tcp_keepalive_idle_seconds),
@@ -127,14 +153,12 @@ def _keepalive_socket(address: AddrInfoType, chosen: GlobalAIOHTTPAsyncClientCon
     ):
         if hasattr(socket, option):  # macOS names the first one differently
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return connection
 
 
 def _drop_closed_loops() -> None:
     """Forget sessions of loops that were closed without shutting their generators down."""
     for loop in [loop for loop in _sessions.by_loop if loop.is_closed()]:
-        session, _ = _sessions.by_loop.pop(loop)
-        _close_without_loop(session)
+        _close_without_loop(_sessions.by_loop.pop(loop)[0])
 
 
 def _close_without_loop(session: ClientSession) -> None:
@@ -171,6 +195,7 @@ __all__ = [
     "close_all",
     "close_current_session",
     "configure",
+    "current_pool",
     "current_session",
     "has_session",
     "is_configured",

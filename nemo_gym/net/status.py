@@ -14,11 +14,14 @@ from pydantic import BaseModel
 from yarl import URL
 
 from nemo_gym.errors import DeadlineExceeded
+from nemo_gym.net.local_response import LocalResponse
 
 FAILED_HEADER = "x-nemo-gym-failed"
 """On an error response: the instance that failed first. Callers attribute the failure to it, once."""
+FAILED_PATH_HEADER = "x-nemo-gym-failed-path"
+"""On an error response: what the instance that failed first was asked for, so that a tool is told from a verdict."""
 UPSTREAM_STATUS_HEADER = "x-nemo-gym-upstream-status"
-"""On an error response: what a server outside the run (a provider) answered to the one that failed."""
+"""On an error response: the status the failure began with, that of a provider outside the run if it was one."""
 ERROR_HEADER = "x-nemo-gym-error"
 """On an error response: the class of the exception behind it."""
 
@@ -43,8 +46,10 @@ async def _body_of(response: Any) -> bytes | None:
     return None
 
 
-async def read_body(response: ClientResponse) -> bytes:
+async def read_body(response: ClientResponse | LocalResponse) -> bytes:
     """The whole body. A deadline that passes while reading is reported as one."""
+    if isinstance(response, LocalResponse):
+        return await response.read()
     try:
         body = await _body_of(response)
     except TimeoutError as error:
@@ -56,6 +61,8 @@ async def read_body(response: ClientResponse) -> bytes:
 
 async def get_response_json(response: ClientResponse | Any) -> Any:
     """The JSON body of a response as plain data."""
+    if isinstance(response, LocalResponse):
+        return orjson.loads(await response.read())
     if isinstance(response, ClientResponse):
         return orjson.loads(await read_body(response))
     body = await _body_of(response)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from nemo_gym.config.check import check_server_block
 from nemo_gym.errors import ConfigError, ServerRefNotFoundError
 from nemo_gym.keys import ROLLOUT_PATH_PREFIX, SERVER_TYPES
+from nemo_gym.net.local import address_key
 from nemo_gym.serve.correlation import (
     current_rollout_id,
     current_token_capture,
@@ -34,9 +36,30 @@ class Address:
     host: str
     port: int
 
-    @property
+    @cached_property
     def base_url(self) -> str:
         return base_url(self.host, self.port)
+
+    @cached_property
+    def key(self) -> tuple[str, int]:
+        """Under which a server of this process is mounted there."""
+        return address_key(self.host, self.port)
+
+
+class AddressBook:
+    """The addresses of one configuration's instances, resolved once."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+        self.observes = observes_rollouts(config)
+        """Whether calls are to carry the id of their rollout."""
+        self._known: dict[str, Address] = {}
+
+    def __getitem__(self, name: str) -> Address:
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = address_of(self.config, name)
+        return known
 
 
 def base_url(host: str, port: int) -> str:

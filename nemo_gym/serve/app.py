@@ -20,12 +20,15 @@ from nemo_gym.config.secrets import MASK, is_secret_name, mask_secrets
 from nemo_gym.serve.direct import DirectRouter
 from nemo_gym.serve.failures import FailureMiddleware
 from nemo_gym.serve.requests import GymRequest, json_bytes
+from nemo_gym.serve.short import ShortWay, knows_short_way
 
 logger = logging.getLogger("nemo_gym.serve")
 
 
 class GymRoute(APIRoute):
     """A route that hands its handler a `GymRequest`."""
+
+    IS_PLAIN = True
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -44,6 +47,7 @@ class GymApp(FastAPI):
 
     hands_models: bool = False
     """Whether in-memory callers may be handed models: every layer lets bodies pass unread."""
+    _short_way: ShortWay | None = None
 
     def build_middleware_stack(self) -> ASGIApp:
         """FastAPI's stack; without its outer error layers where our own already answer for every failure."""
@@ -56,9 +60,32 @@ class GymApp(FastAPI):
             for middleware in self.user_middleware
         )
         stack: ASGIApp = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers=handlers)
+        made: list[Any] = []
         for cls, args, kwargs in reversed(self.user_middleware):
             stack = cls(stack, *args, **kwargs)
+            made.append(stack)
+        self._short_way = self._find_short_way(made)
         return stack
+
+    @property
+    def short_way(self) -> ShortWay | None:
+        """How callers in this process reach the endpoints without ASGI; None if they must not."""
+        if self.middleware_stack is None:
+            self.middleware_stack = self.build_middleware_stack()
+        return self._short_way
+
+    def _find_short_way(self, made: list[Any]) -> ShortWay | None:
+        router = self.router.middleware_stack
+        telemetry = getattr(self, "_native_telemetry", None)
+        watched = telemetry is not None and telemetry.enabled()
+        if type(self) is not GymApp or self.root_path or watched or not isinstance(router, DirectRouter):
+            return None
+        if not knows_short_way(self.user_middleware):
+            return None
+        layers = {vars(type(layer))["SHORT_WAY"]: layer for layer in made}
+        return ShortWay(
+            self, router, layers.get("session"), layers["failures"].server_name, rollouts="rollout" in layers
+        )
 
     def openapi(self) -> dict[str, Any]:
         with warnings.catch_warnings():

@@ -47,6 +47,16 @@ def current_token_capture() -> bool:
     return _token_capture.get()
 
 
+def begin_rollout(path: str) -> str:
+    """Make the rollout that a path names the current one of this context, which is a new one; the path without it."""
+    found = _PREFIX.match(path) if path.startswith(_PREFIX_START) else None
+    if found is None:
+        return path
+    _rollout_id.set(found["id"])
+    _token_capture.set(found["tokens"] is not None)
+    return path[found.end() :] or "/"
+
+
 @contextmanager
 def rollout_context(rollout_id: str | None, *, token_capture: bool = False) -> Iterator[None]:
     """Make `rollout_id` the current rollout for the enclosed code."""
@@ -122,6 +132,7 @@ class RolloutContextMiddleware:
     """Take the rollout prefix off the path and make its id current while the request is served."""
 
     LETS_BODIES_PASS = True
+    SHORT_WAY = "rollout"
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -1,15 +1,14 @@
-"""The caller's deadline, taken from its header and kept for everything this request calls."""
-
-import asyncio
+"""The caller's deadline and allowance, taken from their headers and kept for everything this request calls."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.errors import DeadlineExceeded
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.net import deadline
+from nemo_gym.net import allowance, deadline
 from nemo_gym.net.handed import LOCAL_CALL
 
 _HEADER = DEADLINE_HEADER.encode("ascii")
+_ALLOWANCE = allowance.ALLOWANCE_HEADER.encode("ascii")
 
 
 class DeadlineMiddleware:
@@ -19,6 +18,7 @@ class DeadlineMiddleware:
     """
 
     LETS_BODIES_PASS = True
+    SHORT_WAY = "deadline"
 
     def __init__(self, app: ASGIApp, server_name: str = "") -> None:
         self.app = app
@@ -29,14 +29,17 @@ class DeadlineMiddleware:
         if seconds is None:
             await self.app(scope, receive, send)
             return
+        with allowance.using(_allowance(scope)):
+            await self._serve(seconds, scope, receive, send)
+
+    async def _serve(self, seconds: float, scope: Scope, receive: Receive, send: Send) -> None:
         if LOCAL_CALL in scope:  # the caller's own clock cancels this very task
             with deadline.within(seconds):
                 await self.app(scope, receive, send)
             return
         try:
-            with deadline.within(seconds):
-                async with asyncio.timeout(seconds) as timer:
-                    await self.app(scope, receive, send)
+            async with deadline.Timer(seconds) as timer:
+                await self.app(scope, receive, send)
         except TimeoutError as error:
             if not timer.expired():
                 raise
@@ -50,4 +53,11 @@ def _seconds_left(scope: Scope) -> float | None:
     for name, value in scope["headers"]:
         if name == _HEADER:
             return deadline.from_header(value)
+    return None
+
+
+def _allowance(scope: Scope) -> allowance.Allowance | None:
+    for name, value in scope["headers"]:
+        if name == _ALLOWANCE:
+            return allowance.from_header(value)
     return None

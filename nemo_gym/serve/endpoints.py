@@ -34,6 +34,7 @@ def json_endpoint(handler: Handler) -> Handler:
         return json_response(answer, kwargs.values()) if isinstance(answer, BaseModel) else answer
 
     endpoint.__signature__ = resolved_signature(handler)  # type: ignore[attr-defined]
+    endpoint.bare = call  # type: ignore[attr-defined]  # read by serve.direct
     return endpoint
 
 

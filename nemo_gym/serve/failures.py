@@ -11,14 +11,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.config.secrets import mask_text
 from nemo_gym.errors import DeadlineExceeded, GymError
-from nemo_gym.net.status import ERROR_HEADER, FAILED_HEADER, UPSTREAM_STATUS_HEADER
+from nemo_gym.net.status import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 
 logger = logging.getLogger("nemo_gym.serve")
 
-TOLD = (FAILED_HEADER, ERROR_HEADER, UPSTREAM_STATUS_HEADER)
+TOLD = (FAILED_HEADER, FAILED_PATH_HEADER, ERROR_HEADER, UPSTREAM_STATUS_HEADER)
 """Headers of an error answer that are passed on unchanged, hop after hop."""
 
 _FAILED = FAILED_HEADER.encode("ascii")
+_FAILED_PATH = FAILED_PATH_HEADER.encode("ascii")
 
 LONGEST_INNER_CONTENT = 64 * 1024
 """More of a failed callee's body than this is cut off."""
@@ -32,6 +33,7 @@ class FailureMiddleware:
     """
 
     LETS_BODIES_PASS = True
+    SHORT_WAY = "failures"
 
     def __init__(self, app: ASGIApp, server_name: str = "", redact: Callable[[str], str] = mask_text) -> None:
         self.app = app
@@ -49,7 +51,10 @@ class FailureMiddleware:
             if message["type"] == "http.response.start":
                 started = True
                 if message["status"] >= 400:
-                    message = {**message, "headers": _attributed(message.get("headers", ()), self.server_name)}
+                    message = {
+                        **message,
+                        "headers": _attributed(message.get("headers", ()), self.server_name, scope["path"]),
+                    }
             await send(message)
 
         try:
@@ -60,7 +65,7 @@ class FailureMiddleware:
             status, text = self._answer(scope, error)
             if started:  # too late for another status: break the connection so that the caller notices
                 raise
-            await _send_json_text(send, status, self.redact(text), told_headers(error, self.server_name))
+            await _send_json_text(send, status, self.redact(text), told_headers(error, self.server_name, scope["path"]))
 
     def _answer(self, scope: Scope, error: BaseException) -> tuple[int, str]:
         """Status and text for an exception, which is logged here and nowhere else."""
@@ -84,23 +89,25 @@ class FailureMiddleware:
         return self.redact(text).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def told_headers(error: BaseException, server_name: str) -> dict[str, str]:
-    """Who failed first, by which exception, and what a provider said, as far as the exception knows."""
+def told_headers(error: BaseException, server_name: str, path: str = "") -> dict[str, str]:
+    """Who failed first, at what, by which exception, and what a provider said, as far as the exception knows."""
     if isinstance(error, ClientResponseError):
         heard: Mapping[str, str] = error.headers or {}
         if heard.get(FAILED_HEADER):
-            return {name: heard[name] for name in TOLD if heard.get(name)}
-        return {FAILED_HEADER: server_name, UPSTREAM_STATUS_HEADER: str(error.status)}
+            told = {name: heard[name] for name in TOLD if heard.get(name)}
+            return {UPSTREAM_STATUS_HEADER: str(error.status), **told}  # whether it was refused or broke, for good
+        return {FAILED_HEADER: server_name, FAILED_PATH_HEADER: path, UPSTREAM_STATUS_HEADER: str(error.status)}
     where = error.where if isinstance(error, GymError) else None
-    return {FAILED_HEADER: where or server_name, ERROR_HEADER: type(error).__name__}
+    at = {} if where and where != server_name else {FAILED_PATH_HEADER: path}  # what another was asked is not known
+    return {FAILED_HEADER: where or server_name, **at, ERROR_HEADER: type(error).__name__}
 
 
-def _attributed(headers: Iterable[tuple[bytes, bytes]], server_name: str) -> list[tuple[bytes, bytes]]:
-    """The headers of an error answer, with this server's name unless another's is there."""
+def _attributed(headers: Iterable[tuple[bytes, bytes]], server_name: str, path: str) -> list[tuple[bytes, bytes]]:
+    """The headers of an error answer, with this server's name and the path unless another's are there."""
     known = list(headers)
     if any(name == _FAILED for name, _ in known) or not server_name:
         return known
-    return [*known, (_FAILED, _header_value(server_name))]
+    return [*known, (_FAILED, _header_value(server_name)), (_FAILED_PATH, _header_value(path))]
 
 
 def _header_value(text: str) -> bytes:

@@ -13,9 +13,10 @@ import re
 import secrets
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, Literal, get_args
-from uuid import NAMESPACE_URL, uuid4, uuid5
+from uuid import NAMESPACE_URL, uuid5
 
 import orjson
 from itsdangerous import BadData, TimestampSigner
@@ -33,6 +34,7 @@ MAX_AGE_SECONDS = 14 * 24 * 60 * 60
 REFRESH_SECONDS = 60 * 60
 """A cookie older than this is signed anew, so that a session in use does not expire."""
 REMEMBERED_COOKIES = 4096
+COOKIE_ATTRIBUTES = f"path=/; Max-Age={MAX_AGE_SECONDS}; httponly; samesite=lax"
 
 _ILLEGAL_IN_NAME = re.compile(r"[^A-Za-z0-9!#$%&'*+.^_`|~-]")
 
@@ -64,11 +66,31 @@ def cookie_name(key: str) -> str:
     return _ILLEGAL_IN_NAME.sub("_", key)
 
 
+def new_session_id() -> str:
+    """A random UUID (version 4), written without the detour over its class: every rollout begins with one."""
+    digits = os.urandom(16).hex()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+
+class _Signer(TimestampSigner):
+    """Derives its key once; the secret does not change."""
+
+    _derived: bytes | None = None
+
+    def derive_key(self, secret_key: str | bytes | None = None) -> bytes:
+        if secret_key is not None and secret_key != self.secret_key:
+            return super().derive_key(secret_key)
+        if self._derived is None:
+            self._derived = super().derive_key(secret_key)
+        return self._derived
+
+
 class SessionCodec:
     """Sessions to cookie values and back; remembers the plain ones, because signing costs more than looking up."""
 
     def __init__(self, secret: str, salt: str, clock: Any = time.time) -> None:
-        self._signer = TimestampSigner(secret, salt=f"nemo-gym-session:{salt}")
+        self._signer = _Signer(secret, salt=f"nemo-gym-session:{salt}")
         self._clock = clock
         self._cookies: OrderedDict[str, tuple[str, float]] = OrderedDict()  # session id -> cookie, signed at
         self._ids: dict[str, str] = {}  # cookie -> session id
@@ -131,6 +153,7 @@ class SessionMiddleware:
     """Give every request its session according to the policy. `key` names the cookie."""
 
     LETS_BODIES_PASS = True
+    SHORT_WAY = "session"
 
     def __init__(
         self, app: ASGIApp, key: str, policy: SessionPolicy = "per-session", secret: str | None = None
@@ -152,18 +175,24 @@ class SessionMiddleware:
         elif self.policy == "per-session":
             await self._serve_with_cookie(scope, receive, send)
         else:
-            session_id = self.shared_id if self.policy == "shared" else self._new_id()
-            scope["session"] = {SESSION_ID_KEY: session_id}
+            scope["session"] = self.session_of(())
             await self.app(scope, receive, send)
 
     def _new_id(self) -> str:
-        return f"{self.prefix}{uuid4()}"
+        return f"{self.prefix}{new_session_id()}"
+
+    def session_of(self, cookies: Iterable[str]) -> dict[str, Any]:
+        """The session of a request that came with these cookies; a new one if none of them is ours."""
+        if self.policy == "shared":
+            return {SESSION_ID_KEY: self.shared_id}
+        session: dict[str, Any] | None = None
+        if self.policy == "per-session":
+            for cookie in cookies:
+                session = self.codec.decode(cookie) or session
+        return session if session is not None else {SESSION_ID_KEY: self._new_id()}
 
     async def _serve_with_cookie(self, scope: Scope, receive: Receive, send: Send) -> None:
-        session: dict[str, Any] | None = None
-        for cookie in cookie_values(scope, self.cookie_name):
-            session = self.codec.decode(cookie) or session
-        scope["session"] = session if session is not None else {SESSION_ID_KEY: self._new_id()}
+        scope["session"] = self.session_of(cookie_values(scope, self.cookie_name))
 
         async def send_with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -175,7 +204,7 @@ class SessionMiddleware:
 
     def _set_cookie(self, session: dict[str, Any]) -> bytes:
         if session:
-            value = f"{self.codec.encode(session)}; path=/; Max-Age={MAX_AGE_SECONDS}"
+            value = f"{self.codec.encode(session)}; {COOKIE_ATTRIBUTES}"
         else:  # the handler emptied it: forget the caller
-            value = "null; path=/; expires=Thu, 01 Jan 1970 00:00:00 GMT"
-        return f"{self.cookie_name}={value}; httponly; samesite=lax".encode("latin-1")
+            value = "null; path=/; expires=Thu, 01 Jan 1970 00:00:00 GMT; httponly; samesite=lax"
+        return f"{self.cookie_name}={value}".encode("latin-1")

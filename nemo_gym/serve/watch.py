@@ -10,14 +10,18 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from types import FrameType
 
+from nemo_gym.net.local_request import Sent
 from nemo_gym.serve.failures import FailureMiddleware
+from nemo_gym.serve.short import ShortWay
 
 logger = logging.getLogger("nemo_gym.serve")
 
-BEAT_SECONDS = 0.1
+BEAT_SECONDS = 0.05
 BLOCKED_SECONDS = 0.8
+BEATS_KEPT = 6000
 STACK_LINES = 6
 
 
@@ -31,6 +35,7 @@ class LoopWatch:
         self._beat = time.monotonic()
         self._stopped = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._late: deque[float] = deque(maxlen=BEATS_KEPT)
         self._thread = threading.Thread(target=self._watch, name="nemo-gym-loop-watch", daemon=True)
 
     def start(self) -> None:
@@ -38,12 +43,25 @@ class LoopWatch:
         self._thread.start()
 
     def close(self) -> None:
+        """Stop watching. How late the beats were is said in the log of a verbose run."""
         self._stopped.set()
         if self._timer is not None:
             self._timer.cancel()
+        logger.debug("%s", self.summary())
+
+    def summary(self) -> str:
+        """How late the loop was, over the last ten minutes."""
+        late = sorted(self._late)
+        if not late:
+            return "the event loop was not watched long enough to tell how late it was"
+        most = late[min(len(late) - 1, int(0.99 * len(late)))]
+        return f"the event loop was late by {1000 * most:.1f} ms (p99), {1000 * late[-1]:.1f} ms at most"
 
     def _pulse(self) -> None:
-        self._beat = time.monotonic()
+        now = time.monotonic()
+        if self._timer is not None:
+            self._late.append(max(0.0, now - self._beat - BEAT_SECONDS))
+        self._beat = now
         if not self._stopped.is_set():
             self._timer = self._loop.call_later(BEAT_SECONDS, self._pulse)
 
@@ -74,5 +92,8 @@ def culprit(frame: FrameType | None) -> str:
         server, scope = frame.f_locals.get("self"), frame.f_locals.get("scope")
         if isinstance(server, FailureMiddleware) and isinstance(scope, dict):
             return f"{server.server_name}: {scope.get('method')} {scope.get('path')}"
+        sent = frame.f_locals.get("sent")
+        if isinstance(server, ShortWay) and isinstance(sent, Sent):
+            return f"{server.server_name}: {sent.method} {sent.path}"
         frame = frame.f_back
     return "something outside any request"

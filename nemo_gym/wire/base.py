@@ -8,6 +8,7 @@ and with only such text as can be written out as JSON again.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
+import orjson
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -60,9 +61,20 @@ def _check_text(text: str) -> None:
         raise PydanticCustomError("string_unicode", "Text contains a lone surrogate and cannot be encoded") from None
 
 
+def _is_harmless(value: Any) -> bool:
+    """Whether `value` can be written, with so few brackets that it cannot be too deep. A no means: look closely."""
+    try:
+        written = orjson.dumps(value)
+    except TypeError:
+        return False
+    return written.count(b"{") + written.count(b"[") <= MAX_DEPTH
+
+
 def free_form(value: Any) -> Any:
     """`value` itself, if it can be written as JSON: not too deep, no cycle, no half characters."""
     value = as_plain(value)
+    if _is_harmless(value):
+        return value
     if isinstance(value, str):
         _check_text(value)
     level = [value] if isinstance(value, (dict, list, tuple)) else []

@@ -2,14 +2,15 @@
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from fastapi import Request, Response
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from nemo_gym.base_resources_server import (
     RESERVED_MCP_TOOL_NAMES,
@@ -20,13 +21,16 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
 )
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
+from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_DETAIL_KEY
+from nemo_gym.net import allowance
+from nemo_gym.net.bounded import AnswerTooLong, read_at_most
 from nemo_gym.openai_utils import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseFunctionToolCall,
-    accumulate_response_usage,
+    NeMoGymResponseUsage,
 )
 from nemo_gym.server_utils import (
     ModelServerRef,
@@ -35,6 +39,8 @@ from nemo_gym.server_utils import (
     get_response_model,
     raise_for_status,
 )
+
+logger = logging.getLogger("nemo_gym.simple_agent")
 
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 SILENT_TURNS = 2
@@ -48,9 +54,14 @@ class Session:
     cookies: dict[str, str]
     opened: bool = False
     """The environment has answered once, so its cookie is among them."""
+    limit: str | None = None
+    """The limit of the rollout that ended the episode before the model was done."""
 
     def remember(self, reply: Any) -> None:
-        self.cookies.update({name: getattr(cookie, "value", cookie) for name, cookie in reply.cookies.items()})
+        values = getattr(reply, "cookie_values", None)  # a server in this process says them plainly
+        if not isinstance(values, dict):
+            values = {name: getattr(cookie, "value", cookie) for name, cookie in reply.cookies.items()}
+        self.cookies.update(values)
 
 
 class Watcher(Protocol):
@@ -81,19 +92,33 @@ def has_message(response: NeMoGymResponse) -> bool:
     return any(item.type == "message" and getattr(item, "role", None) == "assistant" for item in response.output)
 
 
+def verify_request(body: BaseRunRequest, response: NeMoGymResponse) -> "SimpleAgentVerifyRequest":
+    """What the run request said, and the response, as it is sent to `/verify`."""
+    if not all(isinstance(item, BaseModel) for item in response.output):  # an episode of somebody else's making
+        response = NeMoGymResponse.model_validate(response.model_dump(exclude_unset=True))
+    given = {name: value for name, value in body if name in body.model_fields_set}
+    return SimpleAgentVerifyRequest.model_validate({**given, "response": response})
+
+
 class SimpleAgentConfig(BaseResponsesAPIAgentConfig):
     resources_server: ResourcesServerRef
     model_server: ModelServerRef
     max_steps: int | None = Field(default=None, ge=1)
     """Model turns per episode; unlimited when unset."""
+    max_tool_output_bytes: int = Field(default=10_000_000, ge=1)
+    """A tool that answers more is told of in one sentence instead, so that it cannot take the rest down."""
 
 
 class SimpleAgentRunRequest(BaseRunRequest):
     model_config = ConfigDict(extra="allow")
 
+    PARTS_ARE_CHECKED: ClassVar[bool] = True  # by pydantic, when the request came in
+
 
 class SimpleAgentVerifyRequest(BaseVerifyRequest):
     model_config = ConfigDict(extra="allow")
+
+    PARTS_ARE_CHECKED: ClassVar[bool] = True  # by `verify_request`
 
 
 class SimpleAgentVerifyResponse(BaseVerifyResponse):
@@ -114,18 +139,21 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         """Seed the environment, play one episode, have it verified."""
         session = Session(dict(request.cookies))
         environment = self.config.resources_server.name
-        row = body.model_dump(exclude_unset=True)
-        await self._post(environment, "/seed_session", row, session)
+        await self._reply(environment, "/seed_session", body, session)
         session.opened = True
 
         path = self.url_path_for_run("/v1/responses", body)
         response = await self.episode(body.responses_create_params, path, session)
 
-        row["response"] = response.model_dump(exclude_unset=True)
+        asked = verify_request(body, response)
+        if session.limit:
+            said = {NG_FAILURE_CLASS_KEY: "limit", NG_FAILURE_DETAIL_KEY: {"which": session.limit}}
+            return SimpleAgentVerifyResponse.model_validate({**dict(asked), **said, "reward": 0.0})
         if self.config.skip_verification:
             reward = self.config.skip_verification_reward
-            return SimpleAgentVerifyResponse.model_validate({**row, "reward": reward, "verification_skipped": True})
-        reply = await self._reply(environment, "/verify", row, session)
+            skipped = {**dict(asked), "reward": reward, "verification_skipped": True}
+            return SimpleAgentVerifyResponse.model_validate(skipped)
+        reply = await self._reply(environment, "/verify", asked, session)
         verdict = getattr(reply, "model", None)  # in one process the verdict comes as it was made
         if not isinstance(verdict, BaseVerifyResponse):
             verdict = await get_response_json(reply)
@@ -150,7 +178,8 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         if isinstance(asked, str):
             asked = [NeMoGymEasyInputMessage(role="user", content=asked)]
         said: list[Any] = []
-        usage, silent = None, 0
+        usages: list[Any] = []
+        silent = 0
         watchers = self.watchers()
 
         for turn in count(1):
@@ -158,13 +187,16 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             reply = await self._reply(self.config.model_server.name, model_path, body, session)
             response = await get_response_model(reply, NeMoGymResponse)
             said += response.output
-            usage = accumulate_response_usage(usage, response.usage)
+            usages.append(response.usage)
             for watcher in watchers:
                 watcher.model_turn(response)
 
             calls = [item for item in response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
             silent = 0 if calls else silent + 1
             if response.incomplete_details or (not calls and (has_message(response) or silent == SILENT_TURNS)):
+                break
+            session.limit = allowance.reached(steps=turn, usages=usages)
+            if session.limit:
                 break
             outputs = await self._run_tools(calls, session)
             said += outputs
@@ -174,6 +206,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             if turn == self.config.max_steps:
                 break
 
+        usage = NeMoGymResponseUsage.sum_from_list(usages) if any(usages) else None
         final = response.model_copy(update={"output": said, "usage": usage})
         for watcher in watchers:
             watcher.finished(final)
@@ -184,8 +217,11 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     ) -> list[NeMoGymFunctionCallOutput]:
         """All calls of one turn at the same time, their outputs in the order of the calls."""
         outputs: list[NeMoGymFunctionCallOutput] = []
-        while len(outputs) < len(calls) and not session.opened:  # calls that race to open it would open several
+        # Calls that race to open the session would open several; a single one needs no company.
+        while len(outputs) < len(calls) and (not session.opened or len(calls) == 1):
             outputs.append(await self._tool(calls[len(outputs)], session))
+        if len(outputs) == len(calls):
+            return outputs
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._tool(call, session)) for call in calls[len(outputs) :]]
@@ -208,8 +244,17 @@ class SimpleAgent(SimpleResponsesAPIAgent):
             )
             session.remember(reply)
             session.opened = True
-            text = (await reply.read()).decode(errors="replace")
+            text = await self._tool_text(reply, call.name)
         return NeMoGymFunctionCallOutput(type="function_call_output", call_id=call.call_id, output=text)
+
+    async def _tool_text(self, reply: Any, tool: str) -> str:
+        """What the tool answered; of an answer that no model could read, only that it was one."""
+        most, where = self.config.max_tool_output_bytes, f"{self.config.resources_server.name} /{tool}"
+        try:
+            return (await read_at_most(reply, most, where=where)).decode(errors="replace")
+        except AnswerTooLong as problem:
+            logger.warning("%s; the model is told so (max_tool_output_bytes)", problem)
+            return json.dumps({"error": f"The tool's answer is longer than {most:,} bytes. Ask for less."})
 
     async def _reply(self, server: str, path: str, body: Any, session: Session) -> Any:
         reply = await self.server_client.post(

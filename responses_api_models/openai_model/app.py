@@ -1,8 +1,9 @@
 """OpenAI model: passes Responses and chat requests on to an OpenAI-compatible endpoint."""
 
+from functools import cached_property
 from typing import Any, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
 from nemo_gym.net.limits import PacedOpenAI, understood
@@ -35,11 +36,14 @@ class SimpleModelServer(SimpleResponsesAPIModel):
     SESSION_POLICY = "stateless"  # nothing is kept between requests, so nobody need be recognised
 
     config: SimpleModelServerConfig
-    _client: PacedOpenAI = PrivateAttr()
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
-        self._client = self.make_client()
+        _ = self._client  # made now, so that what is wrong with the configuration is said before anybody asks
+
+    @cached_property  # a plain attribute once it is there; pydantic's private ones are looked up slowly
+    def _client(self) -> PacedOpenAI:
+        return self.make_client()
 
     def make_client(self) -> PacedOpenAI:
         """The client for the configured endpoint."""

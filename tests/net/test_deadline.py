@@ -1,5 +1,7 @@
 """Deadlines: inherited, only ever shortened, readable across a header."""
 
+import asyncio
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -70,3 +72,37 @@ def test_a_header_nobody_can_read_counts_as_absent_and_never_raises(value: str):
     found = deadline.from_header(value)
 
     assert found is None or found >= 0
+
+
+async def test_a_timer_ends_its_work_and_is_known_to_what_it_encloses():
+    """What is called below needs no timer of its own for the same moment."""
+    assert deadline.watched() is None
+
+    with pytest.raises(TimeoutError):
+        async with deadline.Timer(0.01) as timer:
+            known = deadline.watched()
+            left = deadline.remaining()
+            await asyncio.Event().wait()
+
+    assert known == timer.watched
+    assert 0 < left <= 0.01
+    assert timer.expired()
+    assert deadline.watched() is None
+    assert deadline.remaining() is None
+
+
+async def test_a_timer_watches_only_its_own_task_and_no_earlier_deadline():
+    """Cancelling the parent does not end a task it started, and a timer does not ring before its time."""
+
+    async def elsewhere() -> object:
+        return deadline.watched()
+
+    async with deadline.Timer(60):
+        assert await asyncio.create_task(elsewhere()) is None
+        with deadline.within(1):
+            assert deadline.watched() is None
+        with deadline.within(100):
+            assert deadline.watched() is not None
+    with deadline.within(1):
+        async with deadline.Timer(60):
+            assert deadline.watched() is None

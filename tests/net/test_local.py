@@ -169,6 +169,20 @@ async def test_a_call_in_memory_gives_what_the_call_over_http_gives(over_http, m
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(("method", "path", "options"), CASES.values(), ids=CASES.keys())
+async def test_so_does_a_call_that_may_take_the_short_way(over_http, method, path, options):
+    """The same cases: which way a call takes is nobody's business."""
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+        there = await shape(await session.request(method, over_http + path, **options))
+
+    app = build_app()
+    here = await shape(await local.call(app, method, over_http, path, **options))
+
+    assert app.short_way is not None
+    assert here == there
+
+
+@pytest.mark.asyncio
 async def test_too_many_redirects_end_as_with_aiohttp():
     with pytest.raises(aiohttp.TooManyRedirects):
         await local.dispatch(build_app(), "GET", "http://127.0.0.1:1/circle")

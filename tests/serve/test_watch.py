@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 
@@ -9,8 +10,9 @@ import pytest
 
 from nemo_gym.net import local
 from nemo_gym.serve.app import create_app
+from nemo_gym.serve.deadlines import DeadlineMiddleware
 from nemo_gym.serve.failures import FailureMiddleware
-from nemo_gym.serve.watch import LoopWatch
+from nemo_gym.serve.watch import LoopWatch, culprit
 
 
 async def test_the_blocking_route_is_named_while_it_blocks(caplog: pytest.LogCaptureFixture) -> None:
@@ -30,6 +32,7 @@ async def test_the_blocking_route_is_named_while_it_blocks(caplog: pytest.LogCap
     class Notice(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if "blocked the event loop" in record.getMessage():
+                self.said = record.getMessage()
                 seen.set()
 
     notice = Notice()
@@ -44,9 +47,43 @@ async def test_the_blocking_route_is_named_while_it_blocks(caplog: pytest.LogCap
         logging.getLogger("nemo_gym.serve").removeHandler(notice)
 
     assert await answer.json() == {"seen": True}
-    message = next(r.getMessage() for r in caplog.records if "blocked" in r.getMessage())
+    message = notice.said
     assert message.startswith("weather: POST /slow_tool has blocked the event loop")
     assert "in slow_tool" in message
+
+
+async def test_the_blocking_route_is_named_on_the_short_way_too() -> None:
+    """Inside a cell most handlers are reached without the layers that used to name them."""
+    app = create_app()
+    found: list[str] = []
+
+    @app.post("/slow_tool")
+    async def slow_tool() -> None:
+        found.append(culprit(sys._getframe()))
+
+    app.add_middleware(DeadlineMiddleware)
+    app.add_middleware(FailureMiddleware, server_name="weather")
+
+    await local.call(app, "POST", "http://h:1", "/slow_tool", json={})
+
+    assert found == ["weather: POST /slow_tool"]
+
+
+async def test_how_late_the_loop_was_is_known_afterwards() -> None:
+    """A loop that is always a little late is slow without ever being blocked."""
+    watch = LoopWatch(blocked_seconds=5)
+    assert "not watched long enough" in watch.summary()
+    watch.start()
+    try:
+        time.sleep(0.2)  # noqa: ASYNC251 - this is the offence under test
+        async with asyncio.timeout(10):
+            while "at most" not in watch.summary():  # noqa: ASYNC110 - beats announce nothing
+                await asyncio.sleep(0.01)
+    finally:
+        watch.close()
+
+    late = float(watch.summary().split("(p99), ")[1].split(" ms")[0])
+    assert late >= 100
 
 
 async def test_a_loop_that_only_waits_is_not_accused(caplog: pytest.LogCaptureFixture) -> None:

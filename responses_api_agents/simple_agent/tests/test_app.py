@@ -43,7 +43,7 @@ class Environment(SimpleResourcesServer):
 
     def setup_webserver(self) -> FastAPI:
         app = super().setup_webserver()
-        for tool in (self.weather, self.meet, self.refuse, self.crash):
+        for tool in (self.weather, self.meet, self.refuse, self.crash, self.flood):
             app.post(f"/{tool.__name__}")(tool)
         return app
 
@@ -62,6 +62,9 @@ class Environment(SimpleResourcesServer):
 
     async def refuse(self) -> None:
         raise HTTPException(409, "not on Sundays")
+
+    async def flood(self) -> str:
+        return "x" * 20_000
 
     async def crash(self) -> None:
         raise RuntimeError("boiler exploded")
@@ -203,6 +206,17 @@ def test_a_failing_tool_is_text_for_the_model(name, text):
     assert types(response)[-1] == "message"
 
 
+def test_an_answer_no_model_could_read_is_told_in_a_sentence(caplog):
+    """A tool that answers a hundred megabytes costs one sentence, and the log says which tool it was."""
+    response = Bench([{"tool_calls": [{"name": "flood"}]}, DONE], max_tool_output_bytes=10_000).respond()
+
+    assert json.loads(tool_texts(response)[0]) == {
+        "error": "The tool's answer is longer than 10,000 bytes. Ask for less."
+    }
+    assert types(response)[-1] == "message"
+    assert any("env /flood" in message for message in caplog.messages)
+
+
 def test_a_wrong_argument_is_the_servers_validation_error():
     """The tool's own schema explains what was missing."""
     response = Bench([{"tool_calls": [{"name": "weather", "arguments": {"town": "Oslo"}}]}, DONE]).respond()
@@ -307,21 +321,24 @@ def test_empty_arguments_mean_no_arguments():
     assert tool_arguments(call) == {}
 
 
-def test_the_client_shows_what_was_said(monkeypatch, capsys):
+@pytest.mark.parametrize("words", [["agent"], []])
+def test_the_client_shows_what_was_said(monkeypatch, capsys, tmp_path, words):
     """The seed's first contact with a running agent, `client.py`, prints the whole conversation."""
     bench = Bench([WEATHER, DONE])
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(ServerClient, "load_from_global_config", lambda *_: bench.client)
 
-    status = main(["agent"])
+    status = main(words)
 
     said = json.loads(capsys.readouterr().out)
     assert status == 0
     assert [item["type"] for item in said] == ["function_call", "function_call_output", "message"]
 
 
-def test_the_client_explains_what_is_missing(monkeypatch, capsys):
+def test_the_client_explains_what_is_missing(monkeypatch, capsys, tmp_path):
     """A name that is no agent, or no server at all, is one sentence and not a traceback."""
     bench = Bench([DONE])
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(ServerClient, "load_from_global_config", lambda *_: bench.client)
 
     status = main(["agnet"])

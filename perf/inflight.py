@@ -1,0 +1,197 @@
+"""Thousands of rollouts at once against a slow endpoint: do we keep up, does a loop lag, how much memory does one take?
+
+`python -m perf.inflight [AT_ONCE] [WAVES]` starts an endpoint that answers after a second, one cell per core, and
+collects `AT_ONCE` x `WAVES` rollouts of two model turns each. The ideal is what the endpoint alone takes, two seconds a
+wave; or, on a machine with so few cores that the CPU of so many rollouts takes longer, that CPU divided by the cores.
+Loop lag is how late a timer comes, in the collector and in every cell; memory is what all processes hold at the peak
+beyond what they held before the first rollout.
+"""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from omegaconf import DictConfig, OmegaConf
+
+from perf import rollouts, startup
+
+LATENCY = 1.0
+TURNS = 2
+BEAT = 0.02
+MOST_TIMES_IDEAL = 1.25
+MOST_LAG_MS = 100.0
+MOST_KB = 200.0
+
+ROOT = Path(__file__).resolve().parents[1]
+CELL_LAG = re.compile(r"late by ([0-9.]+) ms \(p99\)")
+
+
+def servers(url: str, at_once: int) -> DictConfig:
+    """The weather example, without ports: they are chosen when it is started."""
+    weather = {"entrypoint": "app.py", "domain": "agent"}
+    agent = {
+        "entrypoint": "app.py",
+        "resources_server": {"type": "resources_servers", "name": "weather"},
+        "model_server": {"type": "responses_api_models", "name": "model"},
+    }
+    model = {"entrypoint": "app.py", "openai_base_url": url, "openai_api_key": "x", "openai_model": "mock"}
+    place = {"host": "127.0.0.1", "port": -1}
+    config: dict[str, Any] = {
+        "head_server": {"host": "127.0.0.1", "port": 0},
+        "weather": {"resources_servers": {"example_single_tool_call": weather | place}},
+        "agent": {"responses_api_agents": {"simple_agent": agent | place}},
+        "model": {"responses_api_models": {"openai_model": model | place}},
+        "global_aiohttp_connector_limit_per_host": at_once,
+        "verbose": True,
+    }
+    return OmegaConf.create(config)
+
+
+class Lag:
+    """How late a timer of the running loop comes."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._late: list[float] = []
+        self._due = 0.0
+
+    def start(self) -> None:
+        self._due = time.monotonic() + BEAT
+        self._loop.call_later(BEAT, self._beat)
+
+    def _beat(self) -> None:
+        self._late.append(max(0.0, time.monotonic() - self._due))
+        self.start()
+
+    def p99_ms(self) -> float:
+        late = sorted(self._late)
+        return 1000 * late[int(0.99 * len(late))]
+
+
+async def collect(url: str, folder: Path, at_once: int) -> None:
+    """The measured process: starts the servers, says so, waits for a word, collects, and prints what it found."""
+    from nemo_gym.launch.run import Run
+    from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
+    from nemo_gym.serve.run import raise_open_files_limit, settle_collector
+    from nemo_gym.server_utils import BaseServerConfig, ServerClient
+
+    raise_open_files_limit()
+    config = servers(url, at_once)
+    async with Run(config, [ROOT], cells=os.cpu_count() or 1, log_dir=folder / "logs"):
+        client = ServerClient(head_server_config=BaseServerConfig(**config["head_server"]), global_config_dict=config)
+        helper = RolloutCollectionHelper()
+        helper.setup_server_client = lambda *_: client  # type: ignore[method-assign]
+        asked = RolloutCollectionConfig(
+            input_jsonl_fpath=str(folder / "rows.jsonl"),
+            output_jsonl_fpath=str(folder / "out.jsonl"),
+            agent_name="agent",
+            num_samples_in_parallel=at_once,
+            disable_aggregation=True,
+        )
+        settle_collector()
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        lag = Lag()
+        lag.start()
+        began = time.monotonic()
+        await helper.collect_from_config(asked)
+        print(json.dumps({"seconds": time.monotonic() - began, "lag_ms": lag.p99_ms()}), flush=True)
+        await asyncio.to_thread(sys.stdin.read)  # stay until we were looked at
+
+
+def held_kb(pid: int) -> float:
+    """What a process and its descendants hold, shared pages counted once."""
+    total = 0.0
+    for member in startup.family(pid):
+        try:
+            total += startup.pss_mb(member) * 1024
+        except OSError:
+            continue  # it ended
+    return total
+
+
+def used_cpu(pid: int) -> float:
+    """CPU seconds of a process and its descendants, as long as they live."""
+    total = 0.0
+    for member in startup.family(pid):
+        try:
+            total += startup.cpu_seconds(member)
+        except OSError:
+            continue
+    return total
+
+
+class Peak(threading.Thread):
+    """The most that a family of processes held while this ran."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._pid = pid
+        self._done = threading.Event()
+        self.kb = 0.0
+
+    def run(self) -> None:
+        while not self._done.wait(0.25):
+            self.kb = max(self.kb, held_kb(self._pid))
+
+    def stop(self) -> float:
+        self._done.set()
+        self.join()
+        return self.kb
+
+
+def measure(at_once: int = 4096, waves: int = 4) -> dict[str, Any]:
+    """Seconds against the ideal, the worst loop's lag, errors, and memory per rollout in flight."""
+    with tempfile.TemporaryDirectory() as name, rollouts.endpoint(Path(name), 1000 * LATENCY) as url:
+        folder = Path(name)
+        rollouts.write_rows(folder / "rows.jsonl", at_once * waves)
+        child = subprocess.Popen(
+            [sys.executable, "-m", "perf.inflight", "collect", url, str(folder), str(at_once)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        with child:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            if child.stdout.readline() != "ready\n":
+                raise SystemExit("the servers did not start")
+            before, cpu_before = held_kb(child.pid), used_cpu(child.pid)
+            peak = Peak(child.pid)
+            peak.start()
+            child.stdin.write("\n")
+            child.stdin.flush()
+            said = child.stdout.readline()
+            cpu = used_cpu(child.pid) - cpu_before
+            most = peak.stop()
+            child.stdin.close()
+        if child.returncode or not said:
+            raise SystemExit("the collection failed")
+        found = json.loads(said)
+        done = (folder / "out.jsonl").read_bytes().count(b"\n")
+        cells = [float(lag) for log in (folder / "logs").glob("*.log") for lag in CELL_LAG.findall(log.read_text())]
+        latency, work = waves * TURNS * LATENCY, cpu / (os.cpu_count() or 1)
+        return {
+            "seconds": found["seconds"],
+            "times_latency": found["seconds"] / latency,
+            "times_ideal": found["seconds"] / max(latency, work),
+            "cpu_ms_per_rollout": 1000 * cpu / (at_once * waves),
+            "collector_lag_ms": found["lag_ms"],
+            "cells_lag_ms": cells,
+            "errors": at_once * waves - done,
+            "kb_per_rollout": (most - before) / at_once,
+        }
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["collect"]:
+        uvloop.run(collect(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])))
+    else:
+        print(json.dumps(measure(*map(int, sys.argv[1:])), indent=2))

@@ -1,0 +1,249 @@
+"""Plain calls to model endpoints: complete answers, kept connections, and aiohttp's exceptions when there is none."""
+
+import asyncio
+import gzip
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from yarl import URL
+
+from nemo_gym.net import client
+from nemo_gym.net.plain_http import Pool, suits
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Said: \xc3\xbc\r\n\r\n{}"
+
+
+@asynccontextmanager
+async def pool(per_host: int = 10, keep_seconds: float = 15.0) -> AsyncIterator[Pool]:
+    made = Pool(per_host=per_host, keep_seconds=keep_seconds, connect_seconds=5.0, configure=lambda _: None)
+    try:
+        yield made
+    finally:
+        made.close()
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def endpoint(*answers: bytes, wait: asyncio.Event | None = None, hang_up: bool = False) -> AsyncIterator[Any]:
+    """Answers one request after the other with these bytes (the last one again and again); counts connections."""
+    counted = type("Counted", (), {"connections": 0, "requests": [], "url": URL(), "writers": []})()
+    left = list(answers)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        counted.connections += 1
+        counted.writers.append(writer)
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+                counted.requests.append(head + await reader.readexactly(length))
+                if wait is not None:
+                    await wait.wait()
+                writer.write(left.pop(0) if len(left) > 1 else left[0])
+                if hang_up:
+                    break
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    counted.url = URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/x?q=1")
+    try:
+        yield counted
+    finally:
+        server.close()
+        for writer in counted.writers:
+            writer.close()
+        await asyncio.sleep(0)
+
+
+async def test_the_request_says_what_it_should_and_the_answer_is_whole() -> None:
+    async with endpoint(OK) as there, pool() as calls:
+        answer = await calls.request("POST", there.url, {"Authorization": "Bearer k"}, b'{"a":1}')
+
+    assert there.requests[0].startswith(b"POST /v1/x?q=1 HTTP/1.1\r\nHost: 127.0.0.1:")
+    assert b"\r\nAuthorization: Bearer k\r\n" in there.requests[0]
+    assert there.requests[0].endswith(b'Content-Length: 7\r\n\r\n{"a":1}')
+    assert (answer.status, answer.reason, await answer.read()) == (200, "OK", b"{}")
+    assert answer.headers["x-said"] == "ü"
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n"
+EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK
+PACKED = gzip.compress(b"abc", mtime=0)
+GZIPPED = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s" % (len(PACKED), PACKED)
+ENDLESS = b"HTTP/1.1 200 OK\r\n\r\nabc"
+EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
+REFUSED = b"HTTP/1.1 429 Slow Down\r\nRetry-After: 3\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "hang_up", "status", "body"),
+    [
+        (CHUNKED, False, 200, b"abc"),
+        (EARLY, False, 200, b"{}"),
+        (GZIPPED, False, 200, b"abc"),
+        (ENDLESS, True, 200, b"abc"),
+        (EMPTY, False, 204, b""),
+        (REFUSED, False, 429, b""),
+        (OK, True, 200, b"{}"),
+    ],
+    ids=["chunked", "early hints", "gzip", "until the end", "no content", "refused", "and good-bye"],
+)
+async def test_every_way_of_writing_an_answer_is_read(said: bytes, hang_up: bool, status: int, body: bytes) -> None:
+    async with endpoint(said, hang_up=hang_up) as there, pool() as calls:
+        answer = await calls.request("POST", there.url, {}, b"")
+
+    assert (answer.status, await answer.read()) == (status, body)
+
+
+async def test_a_hundred_answers_and_good_byes_at_once_are_all_whole() -> None:
+    """They wait for their turns while their connections are already gone."""
+    go = asyncio.Event()
+    async with endpoint(OK, wait=go, hang_up=True) as there, pool(per_host=100) as calls:
+        asking = [asyncio.create_task(calls.request("POST", there.url, {}, b"")) for _ in range(100)]
+        async with asyncio.timeout(10):
+            while len(there.requests) < 100:  # noqa: ASYNC110 - the server is elsewhere in this loop
+                await asyncio.sleep(0.001)
+        go.set()
+        bodies = [await answer.read() for answer in await asyncio.gather(*asking)]
+
+    assert bodies == [b"{}"] * 100
+
+
+async def test_a_connection_is_used_again() -> None:
+    async with endpoint(OK, CHUNKED, REFUSED, OK) as there, pool() as calls:
+        for _ in range(4):
+            await calls.request("POST", there.url, {}, b"")
+
+    assert there.connections == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+async def test_one_that_the_server_closes_or_that_grew_old_is_not(said: bytes) -> None:
+    async with endpoint(said) as there, pool() as calls:
+        for _ in range(2):
+            await calls.request("POST", there.url, {}, b"")
+        assert there.connections == 2
+
+    async with endpoint(OK) as there, pool(keep_seconds=0.0) as calls:
+        for _ in range(2):
+            await calls.request("POST", there.url, {}, b"")
+        assert there.connections == 2
+
+
+async def test_no_more_connections_than_allowed_and_nobody_is_forgotten() -> None:
+    go = asyncio.Event()
+    async with endpoint(OK, wait=go) as there, pool(per_host=2) as calls:
+        asking = [asyncio.create_task(calls.request("POST", there.url, {}, b"")) for _ in range(9)]
+        given_up = asking.pop(4)
+        await asyncio.sleep(0.01)
+        given_up.cancel()
+        go.set()
+        answers = await asyncio.gather(*asking)
+
+    assert [answer.status for answer in answers] == [200] * 8
+    assert there.connections == 2
+
+
+async def test_a_request_that_is_given_up_takes_its_connection_along() -> None:
+    """Its answer would otherwise be taken for that of the next one."""
+    go = asyncio.Event()
+    async with endpoint(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate", OK, wait=go) as there, pool() as calls:
+        first = asyncio.create_task(calls.request("POST", there.url, {}, b""))
+        while not there.requests:  # noqa: ASYNC110 - the server is elsewhere in this loop and announces nothing
+            await asyncio.sleep(0.001)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        go.set()
+        answer = await calls.request("POST", there.url, {}, b"")
+
+        assert await answer.read() == b"{}"
+        assert there.connections == 2
+
+
+async def test_words_nobody_asked_for_end_the_connection() -> None:
+    """A server that answers twice must not answer the next request before it is sent."""
+    async with endpoint(OK + OK, OK) as there, pool() as calls:
+        first = await calls.request("POST", there.url, {}, b"")
+        second = await calls.request("POST", there.url, {}, b"")
+
+    assert (await first.read(), await second.read()) == (b"{}", b"{}")
+    assert there.connections == 2
+
+
+async def test_no_answer_is_told_as_aiohttp_tells_it() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        nobody = URL(f"http://127.0.0.1:{taken.getsockname()[1]}/")
+        async with pool() as calls:
+            with pytest.raises(aiohttp.ClientConnectorError):
+                await calls.request("POST", nobody, {}, b"")
+    async with endpoint(b"", hang_up=True) as there, pool() as calls:
+        with pytest.raises(aiohttp.ServerDisconnectedError):
+            await calls.request("POST", there.url, {}, b"")
+    async with endpoint(b"SSH-2.0 hello\r\n\r\n") as there, pool() as calls:
+        with pytest.raises(aiohttp.ClientPayloadError, match="not HTTP"):
+            await calls.request("POST", there.url, {}, b"")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\nabc",
+    ],
+)
+async def test_half_an_answer_is_an_error_for_who_reads_it(said: bytes) -> None:
+    """Its status is known; whether the body is worth another try is for the caller to say."""
+    async with endpoint(said, hang_up=True) as there, pool() as calls:
+        answer = await calls.request("POST", there.url, {}, b"")
+
+    assert answer.status == 200
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await answer.read()
+
+
+async def test_a_header_cannot_bring_others_along() -> None:
+    async with pool() as calls:
+        with pytest.raises(ValueError, match="header injection"):
+            await calls.request("POST", URL("http://127.0.0.1:1/"), {"X": "1\r\nHost: elsewhere"}, b"")
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "plain"),
+    [
+        ("http://h:1/v1", {"data": b"{}", "headers": {"Authorization": "k"}}, True),
+        ("http://h:1/v1", {}, True),
+        ("https://h/v1", {"data": b"{}"}, False),
+        ("http://user:word@h:1/v1", {"data": b"{}"}, False),
+        ("http://h:1/v1", {"data": "text"}, False),
+        ("http://h:1/v1", {"data": b"{}", "params": {"a": 1}}, False),
+        ("http://h:1/v1", {"data": b"{}", "timeout": 3}, False),
+        ("http://h:1/v1", {"headers": {"Expect": "100-continue"}}, False),
+    ],
+)
+def test_what_is_not_plain_is_left_to_aiohttp(url: str, options: dict[str, Any], plain: bool) -> None:
+    assert suits("POST", URL(url), options) is plain
+
+
+async def test_a_redirect_is_followed_by_aiohttp(say: Callable[..., bytes], scripted_server: Any) -> None:
+    """Rare, and somebody else's code knows how."""
+    async with scripted_server(say(307, Location="/there"), say(307, Location="/there"), say(200, b"[1]")) as script:
+        answer = await client.send("POST", f"{script.url}/here", data=b"{}")
+        body = await answer.read()
+
+    assert body == b"[1]"
+    assert [request.split()[1] for request in script.requests] == [b"/here", b"/here", b"/there"]
