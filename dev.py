@@ -158,7 +158,16 @@ def docs() -> int:
     python = environment(".venv", ["dev"])
     run(python, "-m", "tools.reference", *(["--check"] if os.environ.get("CI") == "true" else []))
     run(python, "-m", "pytest", "-q", "-n", str(os.cpu_count() or 2), "tests/docs")
-    return run(environment(".venv-docs", ["docs"]), "-m", "mkdocs", "build", "-q", "--strict", check=False)
+    return run(
+        environment(".venv-docs", ["docs"]),
+        "-m",
+        "mkdocs",
+        "build",
+        "-q",
+        "--strict",
+        check=False,
+        NO_MKDOCS_2_WARNING="1",
+    )
 
 
 def perf() -> int:

@@ -17,6 +17,7 @@ from perf import (
     aggregate,
     collate,
     collector,
+    commands,
     config,
     export,
     grading,
@@ -26,6 +27,7 @@ from perf import (
     rollouts,
     startup,
     validate,
+    view,
 )
 from perf.pace import pace
 
@@ -159,6 +161,20 @@ def grading_figures(short: bool) -> list[Figure]:
     ]
 
 
+def view_figures(short: bool) -> list[Figure]:
+    found = view.measure(20_000 if short else view.MANY)
+    many = f"{found['rollouts']:,} rollouts"
+    return [
+        Figure(f"view: open {many}, indexed", found["open_s"], 1.0),
+        Figure(f"view: slowest filter of {many}", found["slowest_s"], 0.3),
+        Figure("view: memory", found["rss_mb"], 500.0, "MB"),
+    ]
+
+
+def command_figures(short: bool) -> list[Figure]:  # noqa: ARG001
+    return [Figure(name, row["best_seconds"], row["limit_seconds"]) for name, row in commands.measure().items()]
+
+
 GROUPS: dict[str, Callable[[bool], list[Figure]]] = {
     "imports": import_figures,
     "validation": validation_figures,
@@ -172,6 +188,8 @@ GROUPS: dict[str, Callable[[bool], list[Figure]]] = {
     "collector": collector_figures,
     "aggregate": aggregate_figures,
     "live": live_figures,
+    "view": view_figures,
+    "commands": command_figures,
 }
 
 

@@ -26,7 +26,6 @@ COMMANDS: dict[str, tuple[list[str], float]] = {
     "gym --help": (["--help"], 0.15),
     "gym eval run --help": (["eval", "run", "--help"], 0.15),
     "gym env start --help": (["env", "start", "--help"], 0.15),
-    "gym dataset collate --help": (["dataset", "collate", "--help"], 0.15),
     "completion": (["completion", "--words", "4", "--", "gym", "eval", "run", "--environment", "a"], 0.15),
     "completion of flags": (["completion", "--words", "3", "--", "gym", "eval", "run", "--re"], 0.15),
     "gym env validate": (["env", "validate", "--environment", "arithmetic"], 0.7),

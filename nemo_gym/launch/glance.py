@@ -18,7 +18,9 @@ PLAIN_TYPES: dict[str, tuple[type, ...]] = {"str": (str,), "bool": (bool,), "int
 VALIDATORS = frozenset({"field_validator", "model_validator", "validator", "root_validator", "__init__", "__new__"})
 REFERENCES = frozenset({"ModelServerRef", "ResourcesServerRef", "AgentServerRef"})
 ROOTS_OF_ALL = frozenset({"BaseModel", "MaskedModel", "ABC"})
-MARGINAL = frozenset({"entrypoint", "host", "port", "name", "domain", "hosting", "num_workers", "datasets"})
+MARGINAL = frozenset(
+    {"entrypoint", "host", "port", "name", "domain", "hosting", "num_workers", "datasets", "verified", "description"}
+)
 """Fields of every server's block that are checked when the configuration is."""
 
 

@@ -153,7 +153,7 @@ class LinkedApp:
     async def short_way(self, sent: Sent, _: deadline.Watched) -> LocalResponse:
         """The answer to a plain JSON call, without ASGI."""
         head: dict[str, Any] = {"call": self._instance, "method": sent.method, "url": sent.base_url, "path": sent.path}
-        head["seconds"] = round(sent.seconds, 3)
+        head["seconds"] = float(deadline.passed_on(sent.seconds))
         if sent.headers:
             head["headers"] = dict(sent.headers)
         if sent.cookies:
@@ -338,7 +338,8 @@ async def _short_answer(app: ASGIApp, sent: Sent) -> LocalResponse | None:
         if not timer.expired():
             raise
     problem = f"{sent.method} {sent.path} was not done within the {sent.seconds:.1f} s its caller allowed"
-    late: LocalResponse = await way.failed(sent, DeadlineExceeded(problem, where=way.server_name or None))
+    whom = timer.blamed or way.server_name or None
+    late: LocalResponse = await way.failed(sent, DeadlineExceeded(problem, where=whom))
     return late
 
 

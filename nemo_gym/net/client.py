@@ -114,6 +114,10 @@ async def send(
         except TimeoutError as error:
             _abandon(call)
             raise _too_late(call) from error
+        except asyncio.CancelledError:
+            deadline.blame(call.where)
+            _abandon(call)
+            raise
         except BaseException:
             _abandon(call)
             raise
@@ -213,7 +217,7 @@ async def _plain_attempt(call: _Call) -> ClientResponse:
     left = call.left()
     if left <= 0:
         raise TimeoutError
-    headers = {**(call.options.get("headers") or {}), DEADLINE_HEADER: deadline.format_seconds(left)}
+    headers = {**(call.options.get("headers") or {}), DEADLINE_HEADER: deadline.passed_on(left)}
     asking = sessions.current_pool().request(call.method, call.address, headers, call.options.get("data", b""))
     if call.unhurried and deadline.watched() is not None:
         response = await asking
@@ -236,7 +240,7 @@ async def _attempt(call: _Call, session: ClientSession) -> ClientResponse:
     options = {
         **call.options,
         "timeout": ClientTimeout(total=left, connect=limits.connect, sock_read=limits.sock_read, sock_connect=connect),
-        "headers": with_header(call.options.get("headers"), DEADLINE_HEADER, deadline.format_seconds(left)),
+        "headers": with_header(call.options.get("headers"), DEADLINE_HEADER, deadline.passed_on(left)),
     }
     return await session.request(call.method, call.url, **options)
 

@@ -15,6 +15,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakKeyDictionary
+
+MARGIN, LONGEST_MARGIN = 0.05, 0.5
+"""Of the time left, the share and the most seconds that a caller keeps to itself."""
 
 Clock = Callable[[], float]
 Watched = tuple["asyncio.Task[Any] | None", float]
@@ -22,6 +26,7 @@ Watched = tuple["asyncio.Task[Any] | None", float]
 
 _deadline: ContextVar[float | None] = ContextVar("nemo_gym_deadline", default=None)
 _watched: ContextVar[Watched | None] = ContextVar("nemo_gym_deadline_watched", default=None)
+_blamed: WeakKeyDictionary["asyncio.Task[Any]", str] = WeakKeyDictionary()
 
 
 def sooner(first: float | None, second: float | None) -> float | None:
@@ -61,6 +66,13 @@ def watched() -> Watched | None:
     return known if moment is None or known[1] <= moment else None
 
 
+def blame(where: str) -> None:
+    """Note whom this task was waiting for when it was ended; of nested calls the innermost counts."""
+    task = asyncio.current_task()
+    if task is not None:
+        _blamed.setdefault(task, where)
+
+
 def begin(known: Watched) -> None:
     """Make the moment of a timer the deadline of this context, which is a new and empty one."""
     _deadline.set(known[1])
@@ -75,6 +87,8 @@ class Timer:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        self.blamed: str | None = None
+        """Whom the work was waiting for when time ran out, if that is known."""
         self._timer = asyncio.timeout(seconds)
 
     async def __aenter__(self) -> Self:
@@ -89,6 +103,9 @@ class Timer:
     ) -> None:
         _watched.reset(self._tokens[1])
         _deadline.reset(self._tokens[0])
+        if kind is not None:
+            task = asyncio.current_task()
+            self.blamed = _blamed.pop(task, None) if task is not None else None
         await self._timer.__aexit__(kind, error, trace)
 
     def expired(self) -> bool:
@@ -113,7 +130,15 @@ def from_header(value: str | bytes | None) -> float | None:
 def header_value(clock: Clock = time.monotonic) -> str | None:
     """What to send in the header of an outgoing call, or None without a deadline."""
     left = remaining(clock)
-    return None if left is None else format_seconds(left)
+    return None if left is None else passed_on(left)
+
+
+def passed_on(left: float) -> str:
+    """What to tell somebody we call, as the header carries it: a little less than we have ourselves.
+
+    So whoever is called last gives up first, and the error names the one that did not answer instead of all before it.
+    """
+    return format_seconds(left - min(LONGEST_MARGIN, left * MARGIN))
 
 
 def format_seconds(seconds: float) -> str:

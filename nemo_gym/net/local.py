@@ -117,7 +117,7 @@ async def _timed(
     except TimeoutError as error:
         if not timer.expired():
             raise
-        raise _too_late(sent.method, sent.url, sent.seconds, where) from error
+        raise _too_late(sent.method, sent.url, sent.seconds, timer.blamed or where) from error
     return await dispatch(app, sent.method, f"{sent.base_url}{sent.path}", where=where, **options)
 
 
@@ -201,7 +201,7 @@ async def _follow(
 
 async def _call(app: ASGIApp, request: LocalRequest, limit: float) -> LocalResponse:
     left = deadline.sooner(deadline.remaining(), limit)
-    request.headers.setdefault(DEADLINE_HEADER, deadline.format_seconds(left if left is not None else limit))
+    request.headers.setdefault(DEADLINE_HEADER, deadline.passed_on(left if left is not None else limit))
     handed = Handed(request.model, is_welcome=getattr(app, "hands_models", False))
     # A task of its own with an empty context: a handler must not see (or change) its caller's context variables,
     # as it would not over HTTP. Cancelling the awaiting caller cancels it.

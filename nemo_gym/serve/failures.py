@@ -73,7 +73,9 @@ class FailureMiddleware:
         request = f"{scope['method']} {scope['path']}"
         if isinstance(error, ClientResponseError) and hasattr(error, "response_content"):
             inner = _inner_text(error.response_content)
-            logger.error("%s: %s failed: %s", server, request, self._shown(f"{error!r} {inner[:2000]}"))
+            # Not its repr: that shows the headers of the request, cookies and keys among them.
+            said = f"{error.request_info.real_url} answered {error.status}: {inner[:2000]}"
+            logger.error("%s: %s failed: %s", server, request, self._shown(said))
             return 500, f"Hit an exception in {server} calling an inner server: {inner}"
         if isinstance(error, DeadlineExceeded):
             logger.error("%s: %s: %s", server, request, self._shown(str(error)))

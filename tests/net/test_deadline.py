@@ -32,7 +32,7 @@ def test_time_that_passes_is_subtracted_and_never_negative():
     with deadline.within(5, clock):
         clock.now += 3
         assert deadline.remaining(clock) == 2
-        assert deadline.header_value(clock) == "2.000"
+        assert deadline.header_value(clock) == "1.900"
         clock.now += 9
         assert deadline.remaining(clock) == 0
 
@@ -106,3 +106,28 @@ async def test_a_timer_watches_only_its_own_task_and_no_earlier_deadline():
     with deadline.within(1):
         async with deadline.Timer(60):
             assert deadline.watched() is None
+
+
+def test_whoever_is_called_gets_a_little_less_time():
+    """So the one that does not answer is given up first, by its own caller, who can name it."""
+    assert [deadline.passed_on(left) for left in (100.0, 2.0, 0.0)] == ["99.500", "1.900", "0.000"]
+
+
+async def test_a_timer_knows_whom_the_work_was_waiting_for():
+    """ "Not done in time" is of little use; "the judge did not answer" is."""
+
+    async def calling(whom: str, inner: str | None = None) -> None:
+        try:
+            await (calling(inner) if inner else asyncio.Event().wait())
+        except asyncio.CancelledError:
+            deadline.blame(whom)
+            raise
+
+    with pytest.raises(TimeoutError):
+        async with deadline.Timer(0.01) as timer:
+            await calling("agent", inner="judge")
+    assert timer.blamed == "judge"
+
+    async with deadline.Timer(10) as calm:
+        pass
+    assert calm.blamed is None

@@ -137,3 +137,16 @@ def test_a_failure_after_the_answer_began_breaks_the_connection():
     """Half an answer with status 200 must not look complete."""
     with pytest.raises(RuntimeError, match="mid-stream"):
         client_raising(RuntimeError("mid-stream")).post("/late")
+
+
+def test_a_failed_inner_call_is_logged_without_its_headers(caplog):
+    """The request's headers hold session cookies and keys."""
+    info = RequestInfo(URL_, "POST", CIMultiDictProxy(CIMultiDict(Cookie="session=s3cret")), URL_)
+    error = ClientResponseError(info, (), status=500, message="x")
+    error.response_content = b"broken"  # type: ignore[attr-defined]
+
+    with caplog.at_level(logging.ERROR):
+        client_raising(error).post("/run")
+
+    assert "http://h:1/x answered 500: broken" in caplog.text
+    assert "s3cret" not in caplog.text

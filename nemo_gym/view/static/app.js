@@ -244,7 +244,7 @@ function pager(rest, total) {
 }
 
 const COLUMNS = [["task", "Task", "n"], ["repeat", "Repeat", "n"], ["outcome", "Outcome", ""], ["reward", "Reward", "n"], ["extracted", "Extracted", "t"], ["expected", "Expected", "t"],
-  ["turns", "Turns", "n hide"], ["tools", "Tools", "n hide"], ["tokens", "Tokens", "n hide"], ["seconds", "Seconds", "n hide"], ["answer", "Answer", "t hide"]];
+  ["parts", "Components", "t hide"], ["turns", "Turns", "n hide"], ["tools", "Tools", "n hide"], ["tokens", "Tokens", "n hide"], ["seconds", "Seconds", "n hide"], ["answer", "Answer", "t hide"]];
 
 async function table() {
   const asked = state.asked;
@@ -252,12 +252,13 @@ async function table() {
   const heads = COLUMNS.map(([name, title, kind]) => {
     const chosen = (asked.sort ?? "task") === name;
     const down = chosen && !asked.down;
+    if (name === "parts") return el("th", { class: kind }, title);
     return el("th", { class: kind, "aria-sort": chosen ? (asked.down ? "descending" : "ascending") : null },
       el("button", { onclick: () => { location.hash = address(state.run, "/rollouts", { ...asked, sort: name, down: down ? "1" : "", start: 0 }); } }, `${title}${chosen ? (asked.down ? " ▾" : " ▴") : ""}`));
   });
   const rows = found.rows.map((row) => {
     const link = address(state.run, `/rollout/${row.task}/${row.rollout}`, { where: asked.where ?? "", words: asked.words ?? "" });
-    const cells = { task: row.task, repeat: row.rollout, outcome: badge(row), reward: rewardOf(row), extracted: row.extracted || row.message, expected: row.expected,
+    const cells = { task: row.task, repeat: row.rollout, outcome: badge(row), reward: rewardOf(row), extracted: row.extracted || row.message, expected: row.expected, parts: partsOf(row),
       turns: row.turns, tools: row.tool_calls, tokens: row.tokens_in + row.tokens_out, seconds: row.seconds === null ? "" : number(row.seconds, 1), answer: row.answer };
     return el("tr", { class: "link", onclick: () => { location.hash = link; } }, COLUMNS.map(([name, , kind], place) =>
       el("td", { class: kind, title: typeof cells[name] === "string" && kind.startsWith("t") ? cells[name] : null }, place === 0 ? el("a", { href: link }, String(cells[name])) : typeof cells[name] === "number" ? number(cells[name]) : cells[name])));
@@ -265,6 +266,7 @@ async function table() {
   return [filters("/rollouts"), pager("/rollouts", found.total), el("div", { class: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, rows))), pager("/rollouts", found.total)];
 }
 
+const partsOf = (row) => Object.entries(row.components ?? {}).map(([name, value]) => `${name} ${number(value, 2)}`).join(", ");
 const rewardOf = (row) => (row.reward === null ? "–" : number(row.reward));
 
 async function grouped() {
