@@ -122,14 +122,19 @@ async def test_a_call_that_is_given_up_is_cancelled_over_there() -> None:
 
 
 async def test_a_call_that_takes_too_long_ends_on_both_sides() -> None:
+    """The other side gives up first, as a rule; on a busy machine it may be the caller. Both name who was late."""
     app = build()
     async with linked(app) as other:
-        with deadline.within(0.05), pytest.raises(DeadlineExceeded) as caught:
-            await local.call(other, "POST", BASE, "/wait", json={}, where="one")
+        try:
+            with deadline.within(0.05):
+                answer = await local.call(other, "POST", BASE, "/wait", json={}, where="one")
+            told = answer.status, answer.headers.get("x-nemo-gym-failed")
+        except DeadlineExceeded as error:
+            told = 504, error.where
         async with asyncio.timeout(10):
             await app.state.stopped.wait()
 
-    assert caught.value.where == "one"
+    assert told == (504, "one")
 
 
 async def test_the_door_keeps_the_time_itself_when_its_caller_does_not() -> None:
