@@ -1,6 +1,7 @@
 """Guards shared by every test: no way out of this machine, no configuration left behind."""
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ HTTPX_NOTICE = "ignore:Using .httpx. with .starlette.testclient. is deprecated"
 def pytest_configure(config: pytest.Config) -> None:
     # Starlette's test client asks for httpx2, with which cookie tests of existing folders break: httpx it stays.
     config.addinivalue_line("filterwarnings", HTTPX_NOTICE)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Shells start what they put in the background like this; tests that interrupt would wait for ever.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
