@@ -29,10 +29,10 @@ version: 0.1.0
 kind: $kind
 integration_profile: $profile
 domain: $domain
-description: "TODO: say in one sentence what is asked of the model and how the reply is graded."
+description: "Say here in one sentence what is asked of the model and how the reply is graded."
 modality: text
 licensing: unknown
-authors: ["TODO: who to ask"]
+authors: ["whom to ask"]
 reward: {range: [$low, $high], higher_is_better: $higher}
 determinism: seeded
 resources_server: $verifier

@@ -1,10 +1,10 @@
 """Write rows that ask for data about a made-up order: `python generate.py OUT --rows 40 --seed 0`."""
 
-import argparse
 import json
 import random
-from pathlib import Path
 from typing import Any
+
+from nemo_gym.data.generated import write_generated
 
 FORMATS = ("json", "yaml", "xml", "toml", "csv")
 NAMES = ("Ada", "Ben", "Chloe", "Dmitri", "Elif", "Femi", "Goran", "Hana")
@@ -44,13 +44,7 @@ def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--rows", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    lines = [json.dumps(r) + "\n" for r in rows(args.rows, seed=args.seed)]
-    args.out.write_text("".join(lines), encoding="utf-8")
+    write_generated(rows, __doc__)
 
 
 if __name__ == "__main__":
