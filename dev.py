@@ -194,7 +194,7 @@ def lock() -> int:
     plain = ["--no-header", "--no-emit-index-url", "--no-annotate", "--upgrade"]
     locks = {
         "run": ["embedded"],
-        "dev": ["dev", "data", "math"],
+        "dev": ["dev", "data", "math", "environments"],
         "peers": ["dev", "peers"],
         "browser": ["dev", "browser"],
         "publish": ["dev", "data", "hub", "gitlab", "mlflow", "wandb", "publish"],

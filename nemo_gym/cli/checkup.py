@@ -31,7 +31,7 @@ NEEDED = (
 )
 EXTRAS = {
     "embedded": ("xllamacpp", "a real model without a key"),
-    "data": ("rs_bpe", "token counts and Parquet"),
+    "data": ("splintr", "token counts and Parquet"),
     "math": ("math_verify", "symbolic grading of mathematics"),
     "hub": ("huggingface_hub", "datasets on the Hugging Face Hub"),
     "gitlab": ("mlflow", "datasets in a GitLab registry"),

@@ -35,6 +35,8 @@ SPOKEN = ("text", "output_text", "arguments", "output", "content", "summary", "r
 MOST_TEXTS = 1024
 """Texts of instructions whose length is remembered."""
 
+NUMBER = (int, float)
+
 _SPACES = re.compile(rb" +")
 
 Report: TypeAlias = dict[str, int | Statistics]
@@ -140,11 +142,11 @@ class Meter:
         metrics.examples += times
         written = orjson.dumps(given, option=orjson.OPT_SORT_KEYS)
         metrics.params.add(b"%d %b" % (use.known_by, written))
-        metrics.words.add(use.words + separators(given) + spaces(written), times)
+        gaps, tokens, turns = self._asked(given)
+        metrics.words.add(use.words + gaps + spaces(written), times)
         if self._count is not None:
-            tokens = self._count(given) if type(given) is str else sum(map(self._item_tokens, given))
             metrics.tokens.add(use.tokens + tokens, times)
-        self._add_turns(given, times)
+        metrics.turns.add(turns, times)
         for name, value in row.items():
             if type(value) is str:
                 _named(metrics.texts, name, Texts).add(value, times)
@@ -176,18 +178,29 @@ class Meter:
         use = self._uses[id(settings)] = _Use(settings, hash(settings.written), words, tokens)
         return use
 
-    def _add_turns(self, given: Any, times: int) -> None:
-        asked = [given] if type(given) is str else [item["content"] for item in given if item.get("role") == "user"]
-        self._metrics.turns.add(len(asked), times)
-        for content in asked:
-            known_by = content if type(content) is str else orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
-            self._metrics.user_messages.add(known_by)
+    def _asked(self, given: Any) -> tuple[int, int, int]:
+        """Commas and colons between the parts of an input, its tokens, and how often the user speaks in it."""
+        count, different = self._count, self._metrics.user_messages
+        if type(given) is str:
+            different.add(given)
+            return 0, 0 if count is None else count(given), 1
+        gaps, tokens, turns = max(len(given) - 1, 0), 0, 0
+        for item in given:
+            content, role = item.get("content"), item.get("role")
+            simplest = len(item) == 2 and type(content) is str
+            gaps += 3 if simplest else separators(item)
+            if count is not None:
+                tokens += count(content) if simplest and role == "user" else self._item_tokens(item)
+            if role == "user":
+                turns += 1
+                different.add(content if type(content) is str else orjson.dumps(content, option=orjson.OPT_SORT_KEYS))
+        return gaps, tokens, turns
 
     def _add_field(self, name: str, value: Any, times: int) -> None:
         for part in value if isinstance(value, list) else (value,):
             if isinstance(part, str):
                 _named(self._metrics.texts, name, Texts).add(part, times)
-            elif isinstance(part, int | float):
+            elif isinstance(part, NUMBER):
                 _named(self._metrics.numbers, name, Numbers).add(part, times)
 
     def _item_tokens(self, item: Mapping[str, Any]) -> int:

@@ -14,6 +14,7 @@ from nemo_gym.data.check import RowChecker
 from nemo_gym.data.measure import EXAMPLES, TOKENS, TURNS, UNIQUE_PARAMS, UNIQUE_USER, WORDS, Meter, Metrics
 from nemo_gym.data.numbers import AVERAGE, COUNT
 from nemo_gym.data.sidecar import compared
+from nemo_gym.data.tokens import token_counter
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -137,7 +138,8 @@ class TestTokens:
 
     @pytest.fixture(autouse=True)
     def _tokenizer(self):
-        self.count = pytest.importorskip("rs_bpe").openai.o200k_base().count
+        pytest.importorskip("splintr")
+        self.count = token_counter()
 
     def tokens(self, row) -> int:
         ((found, _),) = measured([row]).tokens.seen.items()
