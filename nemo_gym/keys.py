@@ -20,6 +20,11 @@ NG_AGENT_OBSERVATIONS_KEY = "ng_agent_observations"
 NG_FAILURE_DETAIL_KEY = "_ng_failure"
 """Beside the class of a failure: kind, phase, retryable, message and whom it is attributed to."""
 
+NG_SECONDS_KEY = "_ng_seconds"
+"""How long a rollout took, from being sent to being answered."""
+NG_PHASES_KEY = "_ng_phases"
+"""Where that time went, in seconds by phase."""
+
 MCP_SESSION_TOKEN_HEADER = "X-NeMo-Gym-Session-Token"
 MCP_METADATA_KEY = "mcp"
 RESERVED_MCP_TOOL_NAMES = frozenset({"verify", "seed_session", "aggregate_metrics", "mcp"})

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nemo_gym.keys import NG_MODEL_CALL_CAPTURE_KEY
-from nemo_gym.view.facts import text_of
+from nemo_gym.view.facts import phases_of, text_of
 
 LONGEST_TEXT = 20_000
+MOST_JUDGEMENTS = 50
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 
 Event = dict[str, Any]
@@ -44,7 +45,10 @@ def event_tokens(record: Mapping[str, Any], number: int, start: int = 0, count: 
 
 
 def timings(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """How long each recorded call of the rollout took, in order, where calls were recorded."""
+    """Where the time of the rollout went: by phase, or by recorded call where only calls were measured."""
+    spent = phases_of(record)
+    if any(spent.values()):
+        return [{"name": name, "ms": seconds * 1000.0} for name, seconds in spent.items() if seconds]
     capture = record.get(NG_MODEL_CALL_CAPTURE_KEY)
     calls = _listed(capture.get("calls")) if isinstance(capture, dict) else []
     named = [(call.get("model_ref"), call.get("latency_ms")) for call in calls if isinstance(call, dict)]
@@ -53,6 +57,26 @@ def timings(record: Mapping[str, Any]) -> list[dict[str, Any]]:
         for whom, taken in named
         if isinstance(taken, int | float)
     ]
+
+
+def judgements(record: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What judges were asked and what they answered, for the page to show like a conversation."""
+    entries = [entry for name, value in record.items() if "judge" in name for entry in _listed(value)]
+    return [
+        {
+            "asked": _side(entry, "asked"),
+            "answered": _side(entry, "came"),
+            "verdict": str(entry.get("verdict_label") or entry.get("verdict") or "none")[:200],
+        }
+        for entry in entries[:MOST_JUDGEMENTS]
+        if isinstance(entry, dict) and isinstance(entry.get("response"), dict)
+    ]
+
+
+def _side(entry: dict[str, Any], wanted: str) -> str:
+    """Everything that one side of a conversation said, cut to what a page can show."""
+    whole = "\n\n".join(_text(item) for side, item in _items(entry) if side == wanted)
+    return whole if len(whole) <= LONGEST_TEXT else f"{whole[:LONGEST_TEXT]}… ({len(whole)} characters)"
 
 
 def _listed(value: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.errors import GymError
-from nemo_gym.view.conversation import LONGEST_TEXT, event_text, event_tokens, events, timings
+from nemo_gym.view.conversation import LONGEST_TEXT, event_text, event_tokens, events, judgements, timings
 from nemo_gym.view.index import RunIndex
 from nemo_gym.view.server import STATIC, rest_of
 from nemo_gym.view.summary import compare, summary
@@ -77,6 +77,7 @@ def _rollout(index: RunIndex, place: tuple[int, int], row: dict[str, Any]) -> di
         "total": total,
         "fields": rest_of(record),
         "timings": timings(record),
+        "judgements": judgements(record),
         "texts": {str(number): event_text(record, number, LONGEST_TEXT, 10 * LONGEST_TEXT) for number in long},
         "tokens": {
             str(event["number"]): event_tokens(record, event["number"]) for event in shown if event.get("tokens")

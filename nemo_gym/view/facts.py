@@ -11,6 +11,8 @@ from nemo_gym.keys import (
     NG_FAILURE_CLASS_KEY,
     NG_FAILURE_DETAIL_KEY,
     NG_MODEL_CALL_CAPTURE_KEY,
+    NG_PHASES_KEY,
+    NG_SECONDS_KEY,
     ROLLOUT_INDEX_KEY_NAME,
     TASK_INDEX_KEY_NAME,
 )
@@ -21,6 +23,8 @@ EXTRACTED_NAMES = ("extracted_answer", "extracted", "model_answer", "predicted_a
 RULE_NAMES = ("extraction_rule", "rule", "verdict_rule")
 NOT_SHOWN = frozenset({"responses_create_params", "response", "reward"})
 LONGEST_CELL = 300
+PHASES = ("queue", "seed_session", "model", "tools", "verify", "agent")
+"""What a rollout waits for, in the order in which it does; each is a column `seconds_<phase>`."""
 MADE_BY_A_MODEL = frozenset({"function_call", "reasoning"})
 _NOTHING: Mapping[str, Any] = {}
 
@@ -43,6 +47,12 @@ class Facts:
     tokens_in: int
     tokens_out: int
     seconds: float | None
+    seconds_queue: float | None
+    seconds_seed_session: float | None
+    seconds_model: float | None
+    seconds_tools: float | None
+    seconds_verify: float | None
+    seconds_agent: float | None
     expected: str
     extracted: str
     rule: str
@@ -75,6 +85,7 @@ def facts_of(record: Mapping[str, Any], number: int) -> Facts:
         tokens_in=_whole(usage.get("input_tokens"), 0),
         tokens_out=_whole(usage.get("output_tokens"), 0),
         seconds=_seconds(record),
+        **{f"seconds_{name}": value for name, value in phases_of(record).items()},
         expected=_first(record, EXPECTED_NAMES),
         extracted=_first(record, EXTRACTED_NAMES),
         rule=_first(record, RULE_NAMES),
@@ -94,6 +105,12 @@ def components_of(record: Mapping[str, Any]) -> dict[str, float]:
             if isinstance(number, int | float) and math.isfinite(number):
                 found[str(key)] = float(number)
     return found
+
+
+def phases_of(record: Mapping[str, Any]) -> dict[str, float | None]:
+    """How long the rollout waited for each phase; None where nobody measured it."""
+    spent = _mapping(record.get(NG_PHASES_KEY))
+    return {name: _finite(spent.get(name)) for name in PHASES}
 
 
 def text_of(content: Any) -> str:
@@ -135,13 +152,17 @@ def _question(asked: Any) -> str:
 
 def _seconds(record: Mapping[str, Any]) -> float | None:
     """How long the rollout took, where anybody measured it."""
-    for name in ("_ng_seconds", "duration_seconds", "rollout_seconds"):
+    for name in (NG_SECONDS_KEY, "duration_seconds", "rollout_seconds"):
         value = record.get(name)
         if isinstance(value, int | float) and math.isfinite(value):
             return float(value)
     metrics = _mapping(_mapping(record.get(NG_MODEL_CALL_CAPTURE_KEY)).get("metrics"))
     total = metrics.get("latency_total_ms")
     return total / 1000.0 if isinstance(total, int | float) else None
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> str:

@@ -22,7 +22,7 @@ from nemo_gym.view.facts import Facts, components_of, facts_of
 from nemo_gym.view.query import COLUMNS, Condition, Value, condition, search
 from nemo_gym.view.runs import RunFiles
 
-FORMAT = 4
+FORMAT = 5
 BATCH = 4000
 HEAD_BYTES = 4096
 SCORED_FILE, FAILED_FILE = 0, 1
@@ -35,7 +35,7 @@ _NUMBERS_OF, _CELLS_OF = attrgetter(*_IN_ROLLOUTS), attrgetter(*_IN_CELLS)
 _SCHEMA = f"""
 CREATE TABLE rollouts(
     id INTEGER PRIMARY KEY, file INTEGER, start INTEGER, length INTEGER, current INTEGER DEFAULT 1,
-    {", ".join(f"{name}{' REAL' if name in ('reward', 'seconds') else ''}" for name in _IN_ROLLOUTS)});
+    {", ".join(f"{name}{' REAL' if name.startswith(('reward', 'seconds')) else ''}" for name in _IN_ROLLOUTS)});
 CREATE TABLE cells(id INTEGER PRIMARY KEY, {", ".join(_IN_CELLS)}, components TEXT);
 CREATE VIRTUAL TABLE words USING fts5(text, content='', detail='none', tokenize='unicode61');
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT);

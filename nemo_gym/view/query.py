@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from nemo_gym.errors import GymError
+from nemo_gym.view.facts import PHASES
 
 NUMBERS = {
     "task": "r.task",
@@ -22,6 +23,7 @@ NUMBERS = {
     "tokens_out": "r.tokens_out",
     "tokens": "(r.tokens_in + r.tokens_out)",
     "seconds": "r.seconds",
+    **{f"seconds_{phase}": f"r.seconds_{phase}" for phase in PHASES},
 }
 WORDS = {
     "outcome": "r.outcome",

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.view import summary as summaries
-from nemo_gym.view.conversation import event_text, event_tokens, events, timings
+from nemo_gym.view.conversation import event_text, event_tokens, events, judgements, timings
 from nemo_gym.view.index import RunIndex
 from nemo_gym.view.query import FilterError
 
@@ -201,6 +201,7 @@ class Pages:
                     "total": total,
                     "fields": rest_of(record),
                     "timings": timings(record),
+                    "judgements": judgements(record),
                     **index.neighbours(place, where=asked.get("where", ""), words=asked.get("words", "")),
                     "next_failed": index.neighbours(place, where='outcome == "failed"')["next"],
                 }

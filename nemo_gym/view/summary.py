@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.metrics.intervals import t95
+from nemo_gym.view.facts import PHASES
 from nemo_gym.view.index import RunIndex
 
 BINS = 20
@@ -50,6 +51,7 @@ def _counted(index: RunIndex) -> dict[str, Any]:
             "histogram": _histogram(database),
             "pass_at_k": _pass_at_k(groups),
             "tokens": _totals(database),
+            "latency": _latency(database),
         }
 
 
@@ -125,13 +127,38 @@ def _pass_at_k(groups: Sequence[Group]) -> list[dict[str, float]]:
 
 
 def _totals(database: sqlite3.Connection) -> dict[str, Any]:
-    names = ("tokens_in", "tokens_out", "turns", "tool_calls", "seconds")
+    names = ("tokens_in", "tokens_out", "turns", "tool_calls")
     asked = ", ".join(f"sum({name}), avg({name}), max({name})" for name in names)
     values = database.execute(f"SELECT {asked} FROM rollouts WHERE current").fetchone()
     return {
         name: {"sum": values[place * 3], "mean": values[place * 3 + 1], "max": values[place * 3 + 2]}
         for place, name in enumerate(names)
     }
+
+
+def _latency(database: sqlite3.Connection) -> list[dict[str, Any]]:
+    """How long rollouts waited for each phase: mean, quantiles, and the share of all the time that was measured."""
+    columns = [("all", "seconds"), *((phase, f"seconds_{phase}") for phase in PHASES)]
+    asked = ", ".join(f"count({column}), sum({column}), max({column})" for _, column in columns)
+    values = database.execute(f"SELECT {asked} FROM rollouts WHERE current").fetchone()
+    measured = {name: values[place * 3 : place * 3 + 3] for place, (name, _) in enumerate(columns)}
+    whole = sum(measured[phase][1] or 0.0 for phase in PHASES)
+    found = []
+    for name, column in columns:
+        count, total, most = measured[name]
+        if count:
+            middle, late = (_quantile(database, column, count, share) for share in (0.5, 0.95))
+            share = total / whole if whole and name != "all" else None
+            found.append(
+                {"phase": name, "mean": total / count, "p50": middle, "p95": late, "max": most, "share": share}
+            )
+    return found
+
+
+def _quantile(database: sqlite3.Connection, column: str, count: int, share: float) -> float:
+    asked = f"SELECT {column} FROM rollouts WHERE current AND {column} IS NOT NULL ORDER BY 1 LIMIT 1 OFFSET ?"
+    found: float = database.execute(asked, (min(int(share * count), count - 1),)).fetchone()[0]
+    return found
 
 
 def _paired_half_width(differences: list[float]) -> float | None:

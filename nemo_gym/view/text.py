@@ -28,6 +28,9 @@ def overview(index: RunIndex) -> Iterator[str]:
         yield f"mean reward  {reward['mean']:.4f}{half}, n = {reward['n']} over {reward['tasks']} tasks"
     for entry in found["outcomes"]:
         yield f"{entry['count']:>9}  {entry['outcome']}{': ' + harmless(entry['kind']) if entry['kind'] else ''}"
+    for phase in found["latency"]:
+        share = "" if phase["share"] is None else f"  {phase['share']:6.1%} of the time"
+        yield f"{phase['phase']:<13} {phase['p50']:8.2f} s median  {phase['p95']:8.2f} s p95{share}"
     for point in found["pass_at_k"]:
         if point["k"] & (point["k"] - 1) == 0:  # 1, 2, 4, 8, …
             yield f"pass@{point['k']:<4} {point['chance']:.4f}"

@@ -1,31 +1,17 @@
 """The viewer in a real browser: opened, filtered, read, followed and exported, also with hostile rollouts in it."""
 
-import asyncio
-import os
-import shutil
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (python3 dev.py test sets it up)")
+from nemo_gym.view.export import export
+from nemo_gym.view.index import RunIndex
+from nemo_gym.view.runs import RunFiles
+from tests.browser.conftest import keep, served
+from tests.view.records import append, failure, record, timed, write
 
-import uvicorn  # noqa: E402
-
-from nemo_gym.launch.ports import listen  # noqa: E402
-from nemo_gym.view.export import export  # noqa: E402
-from nemo_gym.view.index import RunIndex  # noqa: E402
-from nemo_gym.view.runs import RunFiles  # noqa: E402
-from nemo_gym.view.server import view_app  # noqa: E402
-from tests.view.records import append, failure, record, write  # noqa: E402
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs a chromium (apt install chromium-headless-shell)")
-
-SCREENSHOTS = os.environ.get("GYM_SCREENSHOT_DIR")
 HOSTILE = [
     "<script>window.hacked = 1</script>",
     '<img src=x onerror="window.hacked = 1">',
@@ -35,44 +21,6 @@ HOSTILE = [
     "\x1b[31mred\x1b[0m",
     "'; DROP TABLE rollouts; --",
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    """A page whose every complaint fails the test, but for the one about a filter with a mistake (status 400)."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on(
-        "console",
-        lambda said: complaints.append(said.text) if said.type == "error" and "400" not in said.text else None,
-    )
-    yield page
-    context.close()
-    assert complaints == []
-
-
-@contextmanager
-def served(*indexes: RunIndex) -> Iterator[str]:
-    with listen("view", "127.0.0.1", 0) as listener:
-        server = uvicorn.Server(uvicorn.Config(view_app(indexes), log_level="error", lifespan="on"))
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        finally:
-            server.should_exit = True
-            thread.join(20)
 
 
 @pytest.fixture
@@ -92,12 +40,6 @@ def twenty(make: Callable[..., RunIndex], name: str = "run", solved: int = 3) ->
     return make(*scored[:-1], failures=(failure(9, 1),), name=name)
 
 
-def keep(page: Any, name: str) -> None:
-    """Leave a picture where CI collects them."""
-    if SCREENSHOTS:
-        page.screenshot(path=str(Path(SCREENSHOTS) / f"{name}.png"), full_page=True)
-
-
 def test_why_did_these_fail_is_answered_in_a_few_clicks(page: Any, make: Callable[..., RunIndex]) -> None:
     """Overview, the failures, one of them, what was said."""
     with served(twenty(make)) as url:
@@ -111,6 +53,34 @@ def test_why_did_these_fail_is_answered_in_a_few_clicks(page: Any, make: Callabl
         page.get_by_text("policy_model: too slow").wait_for()
 
         assert "failed: timeout" in page.locator("h1").inner_text()
+
+
+def test_the_overview_says_what_the_time_was_spent_on(page: Any, make: Callable[..., RunIndex]) -> None:
+    """Latency per phase on the run's page, and a bar on the rollout's."""
+    slow = [timed(task, 4.0 + task, queue=0.5, model=2.5 + task, tools=0.6, verify=0.4) for task in range(8)]
+    with served(make(*slow)) as url:
+        page.goto(url)
+        page.locator("h2", has_text="Latency").wait_for()
+        keep(page, "latency")
+        assert "7.50 s" in page.locator("tr", has_text="whole rollout").inner_text()
+        page.goto(f"{url}#/run/0/rollout/3/0")
+        page.get_by_text("verdict 0.40 s").wait_for()
+
+        assert page.locator(".time i").count() == 4
+
+
+def test_a_judge_can_be_read(page: Any, make: Callable[..., RunIndex]) -> None:
+    """Its transcript opens under the verdict, as text."""
+    asked = {"input": [{"role": "user", "content": "Is <b>0.5</b> the same as 1/2?"}]}
+    said = {"output": [{"role": "assistant", "content": [{"type": "output_text", "text": "[[A=B]]"}]}]}
+    judged = record(
+        judge_evaluations=[{"responses_create_params": asked, "response": said, "verdict_label": "[[A=B]]"}]
+    )
+    with served(make(judged)) as url:
+        page.goto(f"{url}#/run/0/rollout/0/0")
+        page.get_by_text("judge 1: [[A=B]]").click()
+
+        page.get_by_text("Is <b>0.5</b> the same as 1/2?").first.wait_for()
 
 
 def test_filter_sort_and_read_with_the_keyboard(page: Any, make: Callable[..., RunIndex]) -> None:

@@ -28,6 +28,12 @@ def record(task: int = 0, repeat: int = 0, reward: float = 1.0, said: str = "It 
     }
 
 
+def timed(task: int, seconds: float, **phases: float) -> dict[str, Any]:
+    """A scored rollout that took so long, and where the time went."""
+    spent = {"queue": 0.0, "seed_session": 0.0, "model": 0.0, "tools": 0.0, "verify": 0.0, "agent": 0.0, **phases}
+    return record(task, _ng_seconds=seconds, _ng_phases=spent)
+
+
 def failure(task: int = 0, repeat: int = 0, kind: str = "timeout", message: str = "too slow") -> dict[str, Any]:
     """A rollout without a reward."""
     return {

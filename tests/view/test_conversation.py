@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.view.conversation import LONGEST_TEXT, event_text, event_tokens, events, timings
+from nemo_gym.view.conversation import LONGEST_TEXT, event_text, event_tokens, events, judgements, timings
 from nemo_gym.view.facts import facts_of
-from tests.view.records import record
+from tests.view.records import record, timed
 
 
 def test_a_conversation_reads_in_order() -> None:
@@ -79,6 +79,31 @@ def test_tokens_are_shown_with_their_chances() -> None:
     assert events(told)[1][-1]["tokens"] == 3
     found = event_tokens(told, 4)
     assert (found["prompt_count"], found["ids"], found["log_probs"]) == (100, [7, 8, 9], [-0.1, -0.2, -0.3])
+
+
+def test_phases_say_more_than_single_calls() -> None:
+    """They add up to the whole rollout; calls of the model alone do not."""
+    told = timed(0, 3.0, model=2.0, verify=1.0) | {"ng_model_call_capture": {"calls": [{"latency_ms": 5}]}}
+
+    assert timings(told) == [{"name": "model", "ms": 2000.0}, {"name": "verify", "ms": 1000.0}]
+
+
+def test_judges_are_shown_with_what_they_were_asked_and_what_they_said() -> None:
+    """A verdict nobody can read is a verdict nobody trusts."""
+    asked = {"input": [{"role": "user", "content": "Are 1/2 and 0.5 equal?"}]}
+    said = {"output": [{"role": "assistant", "content": [{"type": "output_text", "text": "[[A=B]]"}]}]}
+    told = record(
+        judge_evaluations=[
+            {"responses_create_params": asked, "response": said, "verdict_label": "[[A=B]]"},
+            {"response": {}},
+            "no judgement at all",
+        ]
+    )
+
+    assert judgements(told) == [
+        {"asked": "Are 1/2 and 0.5 equal?", "answered": "[[A=B]]", "verdict": "[[A=B]]"},
+        {"asked": "", "answered": "", "verdict": "none"},
+    ]
 
 
 def test_calls_that_were_timed_are_listed() -> None:

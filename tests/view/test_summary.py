@@ -6,7 +6,7 @@ import pytest
 
 from nemo_gym.view.index import RunIndex
 from nemo_gym.view.summary import compare, summary
-from tests.view.records import failure, record
+from tests.view.records import failure, record, timed
 
 Make = Callable[..., RunIndex]
 
@@ -21,6 +21,23 @@ def test_failures_are_counted_and_never_averaged(index: RunIndex) -> None:
     assert found["reward"]["mean"] == pytest.approx(3 / 5)
     assert (found["reward"]["n"], found["reward"]["tasks"]) == (5, 3)
     assert sum(found["histogram"]["counts"]) == 5
+
+
+def test_where_the_time_went_is_said_per_phase(index_of: Make) -> None:
+    """Ten rollouts, each a second longer than the one before; the model takes three quarters of it."""
+    slow = [timed(task, task + 1.0, model=0.75 * (task + 1), verify=0.25 * (task + 1)) for task in range(10)]
+    index = index_of(*slow, record(10))
+
+    found = {entry["phase"]: entry for entry in summary(index)["latency"]}
+
+    assert found["all"] == {"phase": "all", "mean": 5.5, "p50": 6.0, "p95": 10.0, "max": 10.0, "share": None}
+    assert (found["model"]["share"], found["verify"]["share"]) == pytest.approx((0.75, 0.25))
+    assert found["queue"]["max"] == 0.0
+    assert index.page(where="seconds_model > 6").total == 2
+
+
+def test_a_run_nobody_timed_has_no_latency(index: RunIndex) -> None:
+    assert summary(index)["latency"] == []
 
 
 def test_pass_at_k_is_the_chance_that_one_of_k_is_solved(index_of: Make) -> None:

@@ -213,8 +213,16 @@ async function overview(runs) {
     others.length ? el("p", { class: "bar" }, "Compare with:", others.map((run) => el("a", { href: address(state.run, `/compare/${run.number}`) }, run.name))) : null,
     el("h2", {}, "Per rollout"),
     grid(["", "mean", "most", "sum"], Object.entries(found.tokens).filter(([, value]) => value.sum !== null).map(([name, value]) => [name.replace("_", " "), value.mean, value.max, value.sum])),
-    ...metrics(found.metrics), ...folded("Run identity", found.identity),
+    ...latency(found.latency ?? []), ...metrics(found.metrics), ...folded("Run identity", found.identity),
   ].filter(Boolean);
+}
+
+function latency(phases) {
+  if (!phases.length) return [];
+  const shown = phases.filter((phase) => phase.share !== null);
+  const rows = phases.map((phase) => [el("span", {}, phase.share === null ? null : el("i", { class: `dot phase-${phase.phase}` }), PHASES[phase.phase] ?? phase.phase), ...["mean", "p50", "p95", "max"].map((name) => seconds(phase[name])), phase.share === null ? "" : `${(100 * phase.share).toFixed(1)} %`]);
+  return [el("h2", {}, "Latency"), shown.length ? timeline(shown.map((phase) => ({ name: phase.phase, ms: phase.share * 1000 })), "Share of time per phase") : null,
+    grid(["phase", "mean", "p50", "p95", "most", "share"], rows)];
 }
 
 function metrics(found) {
@@ -302,7 +310,7 @@ async function conversation() {
     facts.message ? el("p", { class: "error" }, `${facts.whom ? `${facts.whom}: ` : ""}${facts.message}`) : null,
     facts.expected || facts.extracted ? el("div", { class: "sides" }, el("div", {}, el("div", { class: "soft" }, `Extracted${facts.rule ? ` by ${facts.rule}` : ""}`), facts.extracted || "nothing"),
       el("div", {}, el("div", { class: "soft" }, "Expected"), facts.expected || "not said")) : null,
-    attempts(found), timing(found.timings ?? []),
+    attempts(found), timing(found.timings ?? []), ...judged(found.judgements ?? []),
     pages(found.total, start), el("section", { "aria-label": "Conversation" }, found.events.map(said)), pages(found.total, start),
     el("h2", {}, "What was recorded"), recorded(found.fields),
     el("div", { class: "bar" }, copying("Copy as dataset row", asRow), copying("Copy as curl", asCurl), el("button", { id: "raw", onclick: showRaw }, "Raw JSON ", el("kbd", {}, "r"))),
@@ -317,16 +325,31 @@ function attempts(found) {
     el("a", { href: address(state.run, `/rollout/${state.task}/${state.repeat}`, { ...state.asked, attempt: place }), "aria-current": place === chosen ? "true" : null }, String(found.attempts - place))));
 }
 
-function timing(phases) {
-  const total = phases.reduce((sum, phase) => sum + phase.ms, 0);
-  if (!total) return null;
-  const bar = el("div", { class: "time", role: "img", "aria-label": "Time per phase" });
+const PHASES = { all: "whole rollout", queue: "waiting to start", seed_session: "seeding the session", model: "model", tools: "tools", verify: "verdict", agent: "agent itself" };
+const seconds = (value) => `${value.toFixed(value < 10 ? 2 : 1)} s`;
+
+function timeline(phases, label) {
+  const bar = el("div", { class: "time", role: "img", "aria-label": label });
   for (const phase of phases) {
-    const piece = el("i", { title: `${phase.name}: ${(phase.ms / 1000).toFixed(2)} s` });
+    const piece = el("i", { class: PHASES[phase.name] ? `phase-${phase.name}` : null, title: PHASES[phase.name] ?? phase.name });
     piece.style.flexGrow = String(phase.ms);
     bar.append(piece);
   }
-  return el("div", {}, el("div", { class: "soft" }, `${(total / 1000).toFixed(2)} s in ${phases.length} calls`), bar);
+  return bar;
+}
+
+function timing(phases) {
+  const total = phases.reduce((sum, phase) => sum + phase.ms, 0);
+  if (!total) return null;
+  const named = phases.every((phase) => PHASES[phase.name]);
+  const said = named ? phases.map((phase) => el("span", {}, el("i", { class: `dot phase-${phase.name}` }), `${PHASES[phase.name]} ${seconds(phase.ms / 1000)}  `)) : [`in ${phases.length} calls`];
+  return el("div", {}, el("div", { class: "soft" }, `${seconds(total / 1000)}: `, said), timeline(phases, "Time per phase"));
+}
+
+function judged(judgements) {
+  if (!judgements.length) return [];
+  return [el("h2", {}, "Judges"), ...judgements.map((entry, place) => el("details", {}, el("summary", {}, `judge ${place + 1}: ${entry.verdict}`),
+    el("div", { class: "soft" }, "asked"), el("pre", { dir: "auto" }, entry.asked), el("div", { class: "soft" }, "answered"), el("pre", { dir: "auto" }, entry.answered)))];
 }
 
 function pages(total, start) {

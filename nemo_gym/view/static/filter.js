@@ -4,7 +4,9 @@ const gymFilter = (() => {
   const TOKEN = /\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)|("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|([A-Za-z_]\w*)|(<=|>=|==|!=|<|>|\(|\)|-))/y;
   const NAMES = {
     task: "task", repeat: "rollout", attempt: "attempt", reward: "reward", turns: "turns", tools: "tool_calls",
-    tokens_in: "tokens_in", tokens_out: "tokens_out", seconds: "seconds", outcome: "outcome", kind: "kind",
+    tokens_in: "tokens_in", tokens_out: "tokens_out", seconds: "seconds",
+    seconds_queue: "seconds_queue", seconds_seed_session: "seconds_seed_session", seconds_model: "seconds_model",
+    seconds_tools: "seconds_tools", seconds_verify: "seconds_verify", seconds_agent: "seconds_agent", outcome: "outcome", kind: "kind",
     whom: "whom", agent: "agent", expected: "expected", extracted: "extracted", rule: "rule", answer: "answer",
     question: "question", message: "message",
   };

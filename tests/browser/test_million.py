@@ -1,0 +1,57 @@
+"""The viewer in a real browser on a large run; `python3 dev.py million` makes it a million rollouts."""
+
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.view.index import RunIndex
+from nemo_gym.view.runs import RunFiles
+from nemo_gym.view.summary import summary
+from perf.view import write_rollouts
+from tests.browser.conftest import keep, served
+
+ROWS = int(os.environ.get("GYM_VIEW_ROWS", "20000"))
+PATIENCE = 15_000
+MOST_MB = 500
+
+
+def thousands(count: int) -> str:
+    return f"{count:,}"
+
+
+@pytest.mark.timeout(900)
+def test_a_large_run_is_opened_filtered_and_read_to_its_end(page: Any, tmp_path: Path) -> None:
+    """The first page, the last one, a filter, a search, an order, a rollout in the middle: each comes at once.
+
+    What each takes is measured by `perf/view.py`; here a page that hangs, or a table that holds every row, fails.
+    """
+    write_rollouts(tmp_path / "rollouts.jsonl", ROWS)
+    index = RunIndex(RunFiles(tmp_path / "rollouts.jsonl"), tmp_path / "index.sqlite")
+    index.build()
+    summary(index)
+    page.set_default_timeout(PATIENCE)
+    with served(index) as url:
+        page.goto(f"{url}#/run/0")
+        page.locator(".card", has_text=thousands(ROWS)).first.wait_for()
+        keep(page, "million-overview")
+        page.goto(f"{url}#/run/0/rollouts")
+        page.locator("#range", has_text=f"of {thousands(ROWS)}").first.wait_for()
+        assert page.locator("tbody tr").count() == 100
+        page.get_by_role("button", name="Last page").first.click()
+        page.locator("#range", has_text=f"{thousands(ROWS - 99)}–{thousands(ROWS)}").first.wait_for()
+        keep(page, "million-last-page")
+        page.fill("#where", f"reward >= 1 and task >= {ROWS // 8}")
+        page.press("#where", "Enter")
+        page.locator("#range", has_text="1–100 of").first.wait_for()
+        page.locator("tbody tr").first.click()
+        page.locator("h1", has_text="reward 1").wait_for()
+        page.keyboard.press("j")
+        page.locator("h1", has_text="reward 1").wait_for()
+        page.goto(f"{url}#/run/0/rollouts?words={ROWS - 1}")
+        page.locator("#range", has_text="1–1 of 1").first.wait_for()
+        page.goto(f"{url}#/run/0/tasks")
+        page.locator(".chip").first.wait_for()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 < MOST_MB
