@@ -129,6 +129,9 @@ def test_a_run_that_goes_on_is_followed_live(page: Any, make: Callable[..., RunI
 def test_two_runs_are_compared(page: Any, make: Callable[..., RunIndex]) -> None:
     with served(twenty(make, "first"), twenty(make, "second", solved=2)) as url:
         page.goto(url)
+        page.locator("h2", has_text="Compared with").wait_for()
+        assert page.locator("tr", has_text="mean reward").locator("td").count() == 3
+        keep(page, "beside")
         page.get_by_role("link", name="second/rollouts").click()
         page.get_by_text("Tasks that differ").wait_for()
         keep(page, "comparison")

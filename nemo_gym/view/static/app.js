@@ -195,7 +195,7 @@ async function overview(runs) {
   const found = await source.summary(state.run);
   document.title = `${found.name} · rollouts`;
   const total = found.outcomes.reduce((sum, entry) => sum + entry.count, 0);
-  const scored = found.outcomes.filter((entry) => entry.outcome === "scored").reduce((sum, entry) => sum + entry.count, 0);
+  const scored = count(found.outcomes, "scored");
   const others = runs.filter((run) => run.number !== state.run);
   return [
     el("h1", {}, found.name),
@@ -210,12 +210,28 @@ async function overview(runs) {
     el("h2", {}, "How they ended"),
     grid(["outcome", "kind", "rollouts", ""], found.outcomes.map((entry) => [badge({ outcome: entry.outcome }), entry.kind, entry.count,
       el("a", { href: address(state.run, "/rollouts", { where: `outcome == "${entry.outcome}"${entry.kind ? ` and kind == "${entry.kind}"` : ""}` }) }, "look")])),
-    others.length ? el("p", { class: "bar" }, "Compare with:", others.map((run) => el("a", { href: address(state.run, `/compare/${run.number}`) }, run.name))) : null,
+    ...(await beside(found, others)),
     el("h2", {}, "Per rollout"),
     grid(["", "mean", "most", "sum"], Object.entries(found.tokens).filter(([, value]) => value.sum !== null).map(([name, value]) => [name.replace("_", " "), value.mean, value.max, value.sum])),
     ...latency(found.latency ?? []), ...metrics(found.metrics), ...folded("Run identity", found.identity),
   ].filter(Boolean);
 }
+
+// The same figures of the other runs, a column each; their heads lead to the tasks that differ.
+async function beside(found, others) {
+  if (!others.length) return [];
+  const all = [found, ...(await Promise.all(others.slice(0, 4).map((run) => source.summary(run.number))))];
+  const rows = [
+    ["mean reward", (run) => (run.reward.mean === null ? "–" : `${number(run.reward.mean)}${spread(run.reward)}`)],
+    ["pass@k, most k", (run) => (run.pass_at_k.length ? number(run.pass_at_k.at(-1).chance) : "–")],
+    ["scored", (run) => number(count(run.outcomes, "scored"))], ["failed", (run) => number(count(run.outcomes, "failed"))],
+    ["tokens out, mean", (run) => number(run.tokens.tokens_out.mean, 0)],
+    ["seconds, median", (run) => (run.latency?.length ? seconds(run.latency[0].p50) : "–")],
+  ];
+  const heads = others.slice(0, 4).map((run) => el("a", { href: address(state.run, `/compare/${run.number}`) }, run.name));
+  return [el("h2", {}, "Compared with"), grid(["", "this run", ...heads], rows.map(([name, of]) => [name, ...all.map(of)]))];
+}
+const count = (outcomes, wanted) => outcomes.filter((entry) => entry.outcome === wanted).reduce((sum, entry) => sum + entry.count, 0);
 
 function latency(phases) {
   if (!phases.length) return [];
