@@ -81,7 +81,12 @@ class AsyncSandbox:
             raise SandboxError("the sandbox is already started", where=self._handle.sandbox_id)
         wanted = spec or self.spec or SandboxSpec()
         self.spec = dataclasses.replace(wanted, metadata={**attribution_metadata(os.environ), **wanted.metadata})
-        self._handle = await self.provider.create(self.spec)
+        try:
+            self._handle = await self.provider.create(self.spec)
+        except BaseException:
+            if self._owns_provider:
+                await self.provider.aclose()
+            raise
         return self
 
     async def exec(

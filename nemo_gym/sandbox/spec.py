@@ -79,18 +79,53 @@ class SandboxSpec:
                 raise ValueError(f"SandboxSpec.{name} must be more than 0 seconds, not {seconds}")
 
 
+class SandboxErrorKind(StrEnum):
+    """What ended or spoiled a command; a command that ran to its own end has none, whatever its status."""
+
+    TIMEOUT = "timeout"
+    """The wall clock ran out."""
+    CPU_TIME = "cpu_time"
+    """The processor time ran out."""
+    MEMORY = "memory"
+    OUTPUT = "output"
+    """It wrote more than the bound and was killed for it."""
+    OUTPUT_LIMIT = "output_limit"
+    """It wrote more than the bound; it ran on, and the output is cut (docker, apptainer)."""
+    PROCESSES = "processes"
+    """It wanted more processes or threads than the bound."""
+    DISK = "disk"
+    """It wanted to write more than there is room for."""
+    FORBIDDEN = "forbidden"
+    """It failed on a system call, a path or a network that is closed to it."""
+    CRASHED = "crashed"
+    """A signal ended it that nothing above explains."""
+    SANDBOX = "sandbox"
+    """The engine failed, the command may never have started: not the command's doing."""
+
+
+@dataclass(frozen=True)
+class SandboxExecDetail:
+    """What is known beyond the result: figures are None where the engine does not count them."""
+
+    isolated: bool = True
+    signal: int | None = None
+    seconds: float | None = None
+    cpu_s: float | None = None
+    peak_memory_mib: float | None = None
+
+
 @dataclass(frozen=True)
 class SandboxExecResult:
     """What a command left behind.
 
-    `error_type` is None when the command ran to its own end; otherwise what ended or spoiled it: `timeout`,
-    `output_limit` (the output is cut), or `sandbox` (the engine failed, the command may never have started).
+    `error_type` is None when the command ran to its own end, otherwise one of `SandboxErrorKind`.
     """
 
     stdout: str = ""
     stderr: str = ""
     return_code: int = 0
     error_type: str | None = None
+    detail: SandboxExecDetail | None = None
 
 
 @dataclass

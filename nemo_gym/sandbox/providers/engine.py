@@ -145,10 +145,10 @@ def inside(path: str, workdir: str | None) -> str:
     """`path` as an absolute path in the sandbox; relative ones start at the working directory.
 
     Raises:
-        SandboxError: it climbs with `..`, or is empty.
+        SandboxError: it climbs with `..`, holds a zero byte, or is empty.
     """
     pure = PurePosixPath(workdir or "/") / path
-    if not path or ".." in pure.parts:
+    if not path or "\0" in path or ".." in pure.parts:
         raise SandboxError(f"not a path in the sandbox: {path!r}", fix="a path without '..'")
     return pure.as_posix()
 

@@ -14,6 +14,7 @@ ENTRY_POINT_GROUP = "nemo_gym.sandbox_providers"
 _SHIPPED = {
     "apptainer": "nemo_gym.sandbox.providers.apptainer:ApptainerProvider",
     "docker": "nemo_gym.sandbox.providers.docker:DockerProvider",
+    "local": "nemo_gym.sandbox.providers.local:LocalProvider",
 }
 
 _registered: dict[str, type[SandboxProvider]] = {}

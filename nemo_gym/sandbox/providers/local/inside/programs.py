@@ -1,0 +1,271 @@
+"""What a child of process 1 can be asked to do: a command, a program, calls of a function, a session, files."""
+
+# ruff: noqa: PTH103, PTH109, PTH112, PTH113, PTH119, PTH120, PTH123, SIM105
+# Every cold start would pay for pathlib and contextlib.
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # `signal` is this with names as enums
+import atexit
+import gc
+import io
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType, TracebackType
+    from typing import Any, NoReturn
+
+CHANNEL = 3
+"""Where a job's own data goes: the values of calls, the cells of a session, an archive."""
+
+SOURCE_NAME = "main.py"
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+
+
+def do(order: dict[str, Any]) -> None:
+    """Do what the order says and return, or end the process."""
+    try:
+        os.chdir(order["cwd"])
+        _write_files(order.get("files", {}))
+    except OSError as error:
+        _give_up(NOT_EXECUTABLE, f"{error.filename}: {error.strerror}")
+    tasks: dict[str, Callable[[dict[str, Any]], None]] = {
+        "command": run_command,
+        "program": run_program,
+        "calls": run_calls,
+        "session": run_session,
+        "pack": pack,
+        "unpack": unpack,
+        "files": lambda _: None,
+    }
+    tasks[order["task"]](order)
+
+
+def run_command(order: dict[str, Any]) -> NoReturn:
+    """Become the command."""
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+    name = order["argv"][0]
+    try:
+        os.execvpe(name, order["argv"], order["env"])
+    except FileNotFoundError:
+        _give_up(NOT_FOUND, f"{name}: not found")
+    except OSError as error:
+        _give_up(NOT_EXECUTABLE, f"{name}: {error.strerror}")
+
+
+def run_program(order: Mapping[str, Any]) -> None:
+    """Run source text as the main program, as `python main.py` would."""
+    module = _fresh_main("__main__", order)
+    _end(_run_source(order["code"], module), module)
+
+
+def run_calls(order: Mapping[str, Any]) -> None:
+    """Define the program, then call one of its functions once per list of arguments; values go out as JSON lines."""
+    import json
+
+    module = _fresh_main("solution", order)
+    status = _run_source(order["code"], module)
+    if status:
+        _end(status, module)
+    function = _find_function(module, order["function"])
+    with os.fdopen(CHANNEL, "w", encoding="utf-8") as channel:
+        for arguments in order["arguments"]:
+            try:
+                line = json.dumps({"value": plain(function(*arguments))})
+            except Exception as error:
+                line = json.dumps({"error": f"{type(error).__name__}: {error}"[:2000]})
+            sys.stdout.flush()
+            channel.write(f"{line}\n")
+            channel.flush()
+    _end(0, module)
+
+
+def run_session(order: Mapping[str, Any]) -> None:
+    """Run cells as they come, all in one namespace, until nobody sends any."""
+    import socket
+
+    module = _fresh_main("__main__", order)
+    channel = socket.socket(fileno=CHANNEL)
+    number = 0
+    while True:
+        try:
+            name, descriptors, _, _ = socket.recv_fds(channel, 64, 1)
+            if not descriptors:
+                return
+            with os.fdopen(descriptors[0], "rb") as file:
+                file.seek(0)
+                code = file.read().decode()
+            number += 1
+            failed = _run_cell(code, f"cell {number}", module)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            channel.sendall(name + (b"failed" if failed else b"done"))
+        except KeyboardInterrupt:
+            continue
+
+
+def pack(order: Mapping[str, Any]) -> None:
+    """Write a file or directory to the channel as a tar."""
+    import tarfile
+
+    source = os.path.realpath(order["path"])
+    if not os.path.isdir(source) and not os.path.isfile(source):
+        sys.exit(f"{order['path']}: no such file or directory")
+    with os.fdopen(CHANNEL, "wb") as file, tarfile.open(fileobj=file, mode="w|") as archive:
+        archive.add(source, arcname=os.path.basename(source) or "root")
+
+
+def unpack(order: Mapping[str, Any]) -> None:
+    """Place the tar that comes through the channel; its names are absolute ones without the slash."""
+    import tarfile
+
+    del order
+    try:
+        with os.fdopen(CHANNEL, "rb") as file, tarfile.open(fileobj=file, mode="r|") as archive:
+            for entry in archive:
+                archive.extract(entry, "/")
+    except OSError as error:
+        sys.exit(f"{error.filename}: {error.strerror}")
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can carry it.
+
+    Raises:
+        TypeError: it is none that JSON has.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, dict):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, set | frozenset):
+        return [plain(part) for part in sorted(value, key=repr)]
+    if isinstance(value, list | tuple) or hasattr(value, "__iter__"):
+        return [plain(part) for part in value]
+    raise TypeError(f"a value of type {type(value).__name__} cannot be carried out of the box")
+
+
+def _give_up(status: int, said: str) -> NoReturn:
+    os.write(2, f"{said}\n".encode())
+    os._exit(status)
+
+
+def _write_files(files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        folder = os.path.dirname(name)
+        if folder:
+            os.makedirs(folder, exist_ok=True)
+        with open(name, "wb") as file:
+            file.write(content)
+
+
+def _fresh_main(name: str, order: Mapping[str, Any]) -> ModuleType:
+    """A new main module, in an interpreter that shows nothing of ours."""
+    for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] == "nemo_gym"]:
+        del sys.modules[loaded]
+    sys.path[:] = [os.getcwd(), *order.get("paths", []), *(path for path in sys.path if path)]
+    sys.argv[:] = [SOURCE_NAME]
+    sys.orig_argv[:] = ["python", SOURCE_NAME]
+    module = type(sys)(name)
+    sys.modules[name] = sys.modules["__main__"] = module
+    return module
+
+
+def _run_source(code: str, module: ModuleType) -> int:
+    """Run a whole program; the status it wants to end with."""
+    try:
+        exec(compile(code, SOURCE_NAME, "exec"), module.__dict__)
+    except SystemExit as wanted:
+        return _status(wanted)
+    except BaseException as error:
+        error.__traceback__ = _without_ours(error.__traceback__)
+        # The built-in hook looks for the source in files and finds none; `_show` knows where it is.
+        if sys.excepthook is sys.__excepthook__:
+            _show(error, code, SOURCE_NAME)
+        else:
+            sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    return 0
+
+
+def _status(wanted: SystemExit) -> int:
+    """What the interpreter makes of the argument of `sys.exit`."""
+    if wanted.code is None or isinstance(wanted.code, int):
+        return (wanted.code or 0) & 0xFF
+    sys.stderr.write(f"{wanted.code}\n")
+    return 1
+
+
+def _end(status: int, module: ModuleType) -> NoReturn:
+    """End as the interpreter would, in its order, but without taking apart what the program never touched.
+
+    Threads are waited for, exit functions run, the program's names go, what is open is flushed. Taking the whole
+    interpreter apart would cost ten times what a small program does.
+    """
+    try:
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        module.__dict__.clear()
+    except BaseException as error:
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    opened = [thing for thing in gc.get_objects() if isinstance(thing, io.IOBase)]
+    for thing in (*opened, sys.stdout, sys.stderr):
+        try:
+            thing.flush()
+        except Exception:
+            pass
+    os._exit(status)
+
+
+def _run_cell(code: str, name: str, module: ModuleType) -> bool:
+    """Run one cell; a last expression is shown. True if it raised."""
+    import ast
+
+    try:
+        tree = ast.parse(code, name)
+        last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, name, "exec"), module.__dict__)
+        if isinstance(last, ast.Expr):
+            exec(compile(ast.Interactive([last]), name, "single"), module.__dict__)
+    except BaseException as error:
+        error.__traceback__ = _without_ours(error.__traceback__)
+        _show(error, code, name)
+        return True
+    return False
+
+
+def _find_function(module: ModuleType, name: str) -> Callable[..., Any]:
+    first, *rest = name.split(".")
+    found = getattr(module, first, None)
+    solution = getattr(module, "Solution", None)
+    if found is None and isinstance(solution, type):
+        found = getattr(solution(), first, None)
+    for part in rest:
+        found = getattr(found() if isinstance(found, type) else found, part, None)
+    if not callable(found):
+        sys.exit(f"the program defines no function {name!r}")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _show(error: BaseException, code: str, name: str) -> None:
+    """Print a traceback that quotes the source, which is in no file."""
+    import linecache
+    import traceback
+
+    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    traceback.print_exception(type(error), error, error.__traceback__)
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback from the first line of the program on."""
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return trace

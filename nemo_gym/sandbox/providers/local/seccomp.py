@@ -1,0 +1,173 @@
+"""The system calls a box may not make, as the classic BPF program that `bwrap --seccomp` loads.
+
+A forbidden call fails with EPERM, so the program sees an ordinary error; a call of a foreign architecture, which would
+read other numbers than the ones checked here, ends the process.
+"""
+
+import errno
+import platform
+import struct
+from collections.abc import Iterable
+
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+
+_ALLOW = 0x7FFF0000
+_KILL_PROCESS = 0x80000000
+_ERRNO = 0x00050000
+
+_AT_NUMBER, _AT_ARCHITECTURE, _AT_ARGUMENTS = 0, 4, 16
+
+_X32 = 0x40000000
+"""x86_64 only: numbers from here on are the x32 calls, the same ones under other names."""
+
+_NEW_NAMESPACES = 0x7E020080
+"""CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
+
+_ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+
+_FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
+    # other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
+    "pidfd_getfd": (438, 438),
+    "kcmp": (312, 272),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+    # mounts and namespaces
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "chroot": (161, 51),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsconfig": (431, 431),
+    "fsmount": (432, 432),
+    "fspick": (433, 433),
+    "mount_setattr": (442, 442),
+    "open_tree_attr": (467, 467),
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    # large and often broken parts of the kernel
+    "keyctl": (250, 219),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "bpf": (321, 280),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "perf_event_open": (298, 241),
+    "fanotify_init": (300, 262),
+    "seccomp": (317, 277),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "semget": (64, 190),
+    "msgget": (68, 186),
+    "modify_ldt": (154, None),
+    "uselib": (134, None),
+    "_sysctl": (156, None),
+    "nfsservctl": (180, 42),
+    # the machine
+    "kexec_load": (246, 104),
+    "kexec_file_load": (320, 294),
+    "init_module": (175, 105),
+    "finit_module": (313, 273),
+    "delete_module": (176, 106),
+    "create_module": (174, None),
+    "open_by_handle_at": (304, 265),
+    "name_to_handle_at": (303, 264),
+    "lookup_dcookie": (212, 18),
+    "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
+    "acct": (163, 89),
+    "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "settimeofday": (164, 170),
+    "clock_settime": (227, 112),
+    "adjtimex": (159, 171),
+    "clock_adjtime": (305, 266),
+    "reboot": (169, 142),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "syslog": (103, 116),
+    "vhangup": (153, 58),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+}
+
+_WITHOUT_CGROUP: dict[str, tuple[int | None, int | None]] = {"memfd_create": (319, 279)}
+"""Memory that no rlimit counts: forbidden where no control group counts it either."""
+
+_CLONE, _CLONE3 = (56, 220), (435, 435)
+_SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
+_IOCTL, _PRLIMIT, _PERSONALITY = (16, 29), (302, 261), (135, 92)
+
+_AF_UNIX = 1
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
+_QUERY_PERSONALITY = 0xFFFFFFFF
+
+
+def supported(machine: str | None = None) -> bool:
+    """Whether there is a table for this kind of processor."""
+    return (machine or platform.machine()) in _ARCHITECTURES
+
+
+def program(machine: str | None = None, *, counts_memory: bool = True) -> bytes:
+    """The filter for `machine` (default: this one). `counts_memory`: a control group bounds the box's memory.
+
+    Raises:
+        KeyError: there is no table for that processor.
+    """
+    column, architecture = _ARCHITECTURES[machine or platform.machine()]
+    forbidden = _FORBIDDEN if counts_memory else {**_FORBIDDEN, **_WITHOUT_CGROUP}
+    numbers = sorted(number for pair in forbidden.values() if (number := pair[column]) is not None)
+    denied = _ERRNO | errno.EPERM
+    code = [
+        _step(_LOAD, _AT_ARCHITECTURE),
+        _step(_JUMP_EQUAL, architecture, 1, 0),
+        _step(_RETURN, _KILL_PROCESS),
+        _step(_LOAD, _AT_NUMBER),
+    ]
+    if column == 0:
+        code += [_step(_JUMP_AT_LEAST, _X32, 0, 1), _step(_RETURN, _KILL_PROCESS)]
+    for number in numbers:
+        code += _when(number, [_step(_RETURN, denied)])
+    # The C library falls back to clone, whose flags can be read here; those of clone3 are behind a pointer.
+    code += _when(_CLONE3[column], [_step(_RETURN, _ERRNO | errno.ENOSYS)])
+    code += _when(_CLONE[column], _argument(0, [_step(_JUMP_ANY_BIT, _NEW_NAMESPACES, 0, 1)], denied))
+    for call in (_SOCKET, _SOCKETPAIR):
+        code += _when(call[column], _argument(0, [_step(_JUMP_EQUAL, _AF_UNIX, 1, 0)], denied))
+    code += _when(_IOCTL[column], _one_of(1, (_TIOCSTI, _TIOCLINUX), denied))
+    code += _when(_PRLIMIT[column], _argument(0, [_step(_JUMP_EQUAL, 0, 1, 0)], denied))
+    code += _when(_PERSONALITY[column], _none_of(0, (0, _QUERY_PERSONALITY), denied))
+    code.append(_step(_RETURN, _ALLOW))
+    return b"".join(code)
+
+
+def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, if_true, if_false, value)
+
+
+def _when(number: int | None, then: list[bytes]) -> list[bytes]:
+    """`then` for one system call, whose number is loaded; every path through `then` returns."""
+    return [] if number is None else [_step(_JUMP_EQUAL, number, 0, len(then)), *then]
+
+
+def _argument(index: int, test: list[bytes], denied: int) -> list[bytes]:
+    """Refuse if `test` falls through on the lower half of an argument; a test that skips one step allows."""
+    return [_step(_LOAD, _AT_ARGUMENTS + 8 * index), *test, _step(_RETURN, denied), _step(_RETURN, _ALLOW)]
+
+
+def _one_of(index: int, values: Iterable[int], denied: int) -> list[bytes]:
+    """Refuse if an argument is one of `values`."""
+    tests = [part for value in values for part in (_step(_JUMP_EQUAL, value, 0, 1), _step(_RETURN, denied))]
+    return [_step(_LOAD, _AT_ARGUMENTS + 8 * index), *tests, _step(_RETURN, _ALLOW)]
+
+
+def _none_of(index: int, values: Iterable[int], denied: int) -> list[bytes]:
+    """Refuse if an argument is none of `values`."""
+    tests = [part for value in values for part in (_step(_JUMP_EQUAL, value, 0, 1), _step(_RETURN, _ALLOW))]
+    return [_step(_LOAD, _AT_ARGUMENTS + 8 * index), *tests, _step(_RETURN, denied)]

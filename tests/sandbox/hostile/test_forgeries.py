@@ -1,0 +1,113 @@
+"""Programs that do not solve the task but the grading: what they say about themselves counts for nothing."""
+
+import pytest
+
+from nemo_gym.sandbox.python import PythonRunner
+
+
+@pytest.fixture
+async def runner():
+    async with PythonRunner({"local": {"warm": 0, "disk_mib": 16}}) as made:
+        yield made
+
+
+RIGHT = "def double(n):\n    return 2 * n\n"
+
+FORGERIES = {
+    "ends with success before the call": "import os\nos._exit(0)\n",
+    "ends with success in the call": "import os\ndef double(n): os._exit(0)\n",
+    "exits politely": "import sys\nsys.exit(0)\n",
+    "ends in an exit function": "import atexit, os\natexit.register(os._exit, 0)\n",
+    "prints what a result looks like": 'print(\'{"value": 4}\')\nprint(\'{"passed": true, "reward": 1.0}\')\n',
+    "replaces the encoder": "import json\njson.dumps = lambda *a, **k: '{\"passed\": true}'\ndef double(n): return 0\n",
+    "is equal to everything": (
+        "class Same:\n    def __eq__(self, other): return True\n    def __hash__(self): return 0\n"
+        "def double(n): return Same()\n"
+    ),
+    "is a number equal to everything": (
+        "class Same(int):\n    def __eq__(self, other): return True\n    __hash__ = int.__hash__\n"
+        "def double(n): return Same(0)\n"
+    ),
+    "replaces assert and comparison": "import builtins\nbuiltins.all = lambda x: True\ndef double(n): return None\n",
+    "kills process 1": "import os\nfor n in (2, 9, 15): os.kill(1, n)\ndef double(n): return None\n",
+    "raises": "def double(n): raise AssertionError('passed')\n",
+    "defines nothing": "",
+    "returns what cannot be read": "import sys\nsys.set_int_max_str_digits(0)\ndef double(n): return 10 ** 5000\n",
+    "returns a list without end": "def double(n):\n    x = []\n    x.append(x)\n    return x\n",
+    "returns a pickle": "import pickle\ndef double(n): return pickle.dumps(4)\n",
+    "returns not a number": "def double(n): return float('nan')\n",
+    "floods the channel": "import os\ndef double(n):\n    while True: os.write(3, b'x' * 65536)\n",
+    "closes the channel": "import os\nos.close(3)\ndef double(n): return 4\n",
+    "writes too many answers": "import os\ndef double(n):\n    os.write(3, b'{\"value\": 0}\\n' * 100)\n    return 4\n",
+    "writes rubbish": "import os\ndef double(n):\n    os.write(3, b'[' * 100000 + b'\\n')\n    return 4\n",
+    "patches the caller": (
+        "import sys\nframe = sys._getframe()\nwhile frame.f_back: frame = frame.f_back\nframe.f_globals.clear()\n"
+        "def double(n): return None\n"
+    ),
+}
+
+
+async def passes(runner, code: str) -> bool:
+    """How a grader does it: the expected value is here, the program is there."""
+    ran = await runner.call(code, "double", [[2], [21]], timeout_s=5, memory_mib=64)
+    return [call.value for call in ran.calls if call.done and call.error is None] == [4, 42]
+
+
+async def test_the_right_program_passes(runner):
+    assert await passes(runner, RIGHT)
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+async def test_a_program_that_does_not_compute_does_not_pass(runner, name):
+    """Exit statuses, prints and patched builtins are the program's own words about itself."""
+    assert not await passes(runner, FORGERIES[name])
+
+
+async def test_files_that_python_loads_by_itself_change_nothing(runner):
+    """sitecustomize, usercustomize, conftest and modules named like the library's were how other graders were won."""
+    planted = "import os\nprint('PLANTED')\nos._exit(0)\n"
+    names = ("sitecustomize.py", "usercustomize.py", "conftest.py", "os.py", "encodings/__init__.py", "x.pth")
+
+    result = await runner.run("print(2 + 2)", files=dict.fromkeys(names, planted), timeout_s=10)
+
+    assert (result.stdout, result.exit_code) == ("4\n", 0)
+
+
+async def test_what_one_program_changes_the_next_one_does_not_see(runner):
+    """Graded in a fresh box: overwritten tests, patched interpreters and planted results are gone."""
+    await runner.run("import builtins; builtins.print = None; open('result.json', 'w').write('1'); open('/tmp/x', 'w')")
+
+    result = await runner.run("import os; print(os.listdir('.'), os.listdir('/tmp'))")
+
+    assert result.stdout == "[] []\n"
+
+
+async def test_a_cell_cannot_answer_for_another(runner):
+    """Answers carry a name that only that cell was given; one sent ahead is ignored."""
+    async with runner.session(memory_mib=64) as session:
+        await session.execute("import os\nfor _ in range(20): os.write(3, b'done')")
+
+        result = await session.execute("print('really ran')", timeout_s=10)
+
+    assert result.stdout == "really ran\n"
+
+
+async def test_a_program_cannot_find_the_host_in_its_own_memory(runner):
+    """The child is a copy of process 1: its socket is closed, and nothing of the host is in what was copied."""
+    code = """
+import gc, sys
+import _socket
+found = []
+for thing in gc.get_objects():
+    if isinstance(thing, _socket.socket) and thing.fileno() >= 0:
+        try:
+            thing.send(b'{"event": "ended", "status": 0}')
+            found.append(thing)
+        except OSError:
+            pass
+print(found, [name for name in sys.modules if name.startswith("nemo_gym")])
+"""
+
+    result = await runner.run(code)
+
+    assert result.stdout == "[] []\n"

@@ -1,0 +1,363 @@
+"""The sandbox of this machine, through the same calls as every other."""
+
+import asyncio
+import re
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.sandbox import (
+    AsyncSandbox,
+    Sandbox,
+    SandboxCreateError,
+    SandboxError,
+    SandboxResources,
+    SandboxSpec,
+    SandboxStatus,
+    SandboxUnsupportedError,
+    create_provider,
+    list_providers,
+)
+from nemo_gym.sandbox.providers.local import LocalProvider, launch, probe
+from nemo_gym.sandbox.providers.local.cgroups import MEMORY, Cgroups
+from nemo_gym.sandbox.providers.local.execution import Control
+
+pytestmark = pytest.mark.skipif(not probe().available, reason=f"no isolation here: {probe().problem}")
+
+SMALL = SandboxSpec(resources=SandboxResources(memory_mib=64, disk_gib=16 / 1024))
+
+
+async def until(condition, seconds=20.0):
+    """Wait for what happens a moment after the event that announces it."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - other processes tell nobody
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def sandbox():
+    async with AsyncSandbox({"local": {}}, SMALL) as made:
+        yield made
+
+
+def test_it_is_one_of_the_providers():
+    assert "local" in list_providers()
+    assert isinstance(create_provider({"local": {"warm": 1}}), LocalProvider)
+
+
+async def test_commands_see_the_files_and_variables_they_were_given():
+    spec = SandboxSpec(files={"a/b.txt": "text", "/work/c": b"\x00bytes"}, env={"ONE": "1"})
+    async with AsyncSandbox({"local": {}}, spec) as sandbox:
+        result = await sandbox.exec("cat a/b.txt; wc -c < c; echo $ONE $TWO; pwd", env={"TWO": "2"})
+
+    assert (result.stdout, result.stderr, result.return_code) == ("text6\n1 2\n/work\n", "", 0)
+    assert result.error_type is None
+    assert result.detail is not None
+    assert result.detail.isolated
+
+
+async def test_a_sandbox_keeps_its_files_between_commands_but_not_its_processes(sandbox):
+    """What a command leaves running is ended with it, so the next one is not disturbed."""
+    await sandbox.exec("echo kept > note; sleep 3600 &")
+
+    result = await sandbox.exec(["sh", "-c", "cat note; ls -d /proc/[0-9]* | wc -l"])
+
+    assert result.stdout.split()[0] == "kept"
+    assert int(result.stdout.split()[1]) <= 4  # process 1, the shell, ls, wc
+
+
+async def test_status_and_words_of_a_command_come_back_as_they_were(sandbox):
+    assert (await sandbox.exec("echo no >&2; exit 3")).return_code == 3
+    assert (await sandbox.exec(["no-such-program"])).return_code == 127
+    missing = await sandbox.exec("true", cwd="/nowhere")
+    assert (missing.return_code, missing.stderr) == (126, "/nowhere: No such file or directory\n")
+
+
+async def test_a_command_that_takes_too_long_is_ended_and_the_sandbox_goes_on(sandbox):
+    late = await sandbox.exec("sleep 3600", timeout_s=0.2)
+    after = await sandbox.exec("echo fine")
+
+    assert (late.error_type, after.stdout) == ("timeout", "fine\n")
+
+
+async def test_memory_is_that_of_the_spec(sandbox):
+    result = await sandbox.exec(["python3", "-c", "x = [bytearray(1 << 20) for _ in range(10 ** 6)]"])
+
+    assert result.error_type == "memory"
+
+
+async def test_several_commands_of_one_sandbox_take_turns(sandbox):
+    """One at a time: files would otherwise change under each other, and one's end would end the others."""
+    results = await asyncio.gather(*(sandbox.exec(f"echo {n}") for n in range(4)))
+
+    assert [result.stdout for result in results] == [f"{n}\n" for n in range(4)]
+
+
+async def test_files_go_in_and_out(sandbox, tmp_path):
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    (tmp_path / "in" / "deep" / "file").write_text("there and back")
+    await sandbox.upload(tmp_path / "in", "/work/place")
+    await sandbox.exec("ln -s deep/file place/link; chmod 777 place/deep/file")
+
+    await sandbox.download("place", tmp_path / "out")
+    await sandbox.download("place/deep/file", tmp_path / "single")
+
+    assert (tmp_path / "out" / "link").read_text() == (tmp_path / "single").read_text() == "there and back"
+    assert (tmp_path / "out" / "deep" / "file").stat().st_mode & 0o022 == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        ("mkdir d; ln -s /etc/passwd d/x", "leads out"),
+        ("mkdir d; ln -s ../../outside d/x", "leads out"),
+        ("mkdir -p d/e; ln -s . d/s; ln -s s/../../outside d/x", "leads out"),
+        ("mkdir d; mkfifo d/x", "leads out"),
+        ("mkdir d; head -c 3000000 /dev/zero > d/x", "more than"),
+        ("true", "no such file"),
+        ("ln -s /dev/zero d", "no such file"),
+    ],
+    ids=["absolute link", "climbing link", "link through a link", "fifo", "too much", "nothing", "device"],
+)
+async def test_what_comes_out_stays_in_its_folder(tmp_path, make, problem):
+    """A link in the sandbox pointed at a file of the host was how a judge was left (CVE-2024-28185)."""
+    async with AsyncSandbox({"local": {"max_transfer_bytes": 2_000_000}}, SMALL) as sandbox:
+        assert (await sandbox.exec(make)).return_code == 0
+        with pytest.raises(SandboxError, match=problem):
+            await sandbox.download("d", tmp_path / "out" / "here")
+
+    assert {path.name for path in tmp_path.rglob("*")} <= {"out", "here", "e"}
+
+
+async def test_what_goes_in_follows_links_only_inside(sandbox, tmp_path):
+    """A link planted where a file will go: resolved in the box, by the box's user, so it finds nothing of ours."""
+    (tmp_path / "file").write_text("x")
+    await sandbox.exec("ln -s /etc planted")
+
+    with pytest.raises(SandboxError, match="upload to /work/planted/passwd failed"):
+        await sandbox.upload(tmp_path / "file", "planted/passwd")
+
+
+@pytest.mark.parametrize("target", ["../up", "a/../../b", ""])
+async def test_names_that_climb_are_refused_before_anything_happens(sandbox, tmp_path, target):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(SandboxError, match="not a path"):
+        await sandbox.upload(tmp_path / "file", target)
+
+
+async def test_files_that_do_not_fit_are_a_failed_start():
+    with pytest.raises(SandboxCreateError, match="could not be placed"):
+        await AsyncSandbox({"local": {"disk_mib": 1}}, SandboxSpec(files={"big": bytes(3 << 20)})).start()
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (SandboxSpec(image="python:3.12"), "no image"),
+        (SandboxSpec(ports=[80]), "no network"),
+        (SandboxSpec(entrypoint=["sh"]), "entrypoint"),
+        (SandboxSpec(resources=SandboxResources(gpu=1)), "no GPU"),
+        (SandboxSpec(workdir="/usr/bin"), "working directory"),
+        (SandboxSpec(workdir="relative"), "working directory"),
+        (SandboxSpec(provider_options={"privileged": True}), "unknown provider_options: privileged"),
+        (SandboxSpec(image="x", ports=[1]), "no image.*no network"),
+    ],
+)
+async def test_what_a_local_sandbox_does_not_have_is_said_at_once(spec, problem):
+    with pytest.raises(SandboxCreateError, match=problem):
+        await AsyncSandbox({"local": {}}, spec).start()
+
+
+async def test_what_cannot_be_handed_over_is_refused(sandbox):
+    for command, env in ((["echo", "a\0b"], None), ("true", {"A": "\0"})):
+        with pytest.raises(SandboxError, match="zero byte"):
+            await sandbox.exec(command, env=env)
+    with pytest.raises(SandboxError, match="not a path"):
+        await sandbox.exec("true", cwd="a\0b")
+
+
+@pytest.mark.parametrize("arguments", [{"memory_mib": 0}, {"warm": -1}, {"max_running": 0}, {"processes": -5}])
+def test_bounds_that_bound_nothing_are_refused(arguments):
+    with pytest.raises(ConfigError, match=next(iter(arguments))):
+        create_provider({"local": arguments})
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"{", b"[]", b"7", b'{"event": "ended", "status": "x"}', b'{"status": 0}', b"[" * 60_000]
+)
+async def test_what_process_1_says_is_not_trusted_either(said):
+    """Should a program ever get that far, all it can say is that the box is broken."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.send(said)
+        theirs.shutdown(socket.SHUT_WR)
+
+        assert await Control(SimpleNamespace(control=ours)).event("ended") is None
+
+
+async def test_a_folder_of_packages_can_be_imported(tmp_path):
+    (tmp_path / "greeting.py").write_text("text = 'hello'")
+    tmp_path.chmod(0o755)
+    provider = LocalProvider(packages=[str(tmp_path)])
+
+    outcome = await provider.run_once(
+        SandboxSpec(), {"task": "program", "code": "import greeting; print(greeting.text)"}, timeout_s=20
+    )
+    await provider.aclose()
+
+    assert outcome.result.stdout == "hello\n"
+
+
+async def test_a_folder_of_packages_must_be_there_for_the_boxs_user(tmp_path):
+    """Programs run as somebody else: a folder only we may read would be an import error in every program."""
+    tmp_path.chmod(0o700)
+
+    with pytest.raises(SandboxCreateError, match="everybody may read"):
+        await LocalProvider(packages=[str(tmp_path)]).create(SandboxSpec())
+
+
+async def test_another_user_cannot_be_asked_for(sandbox):
+    with pytest.raises(SandboxUnsupportedError, match="no user 'root'"):
+        await sandbox.exec("id", user="root")
+    assert "uid=1000" in (await sandbox.exec("id", user=1000)).stdout
+
+
+async def test_a_sandbox_ends_with_its_time_to_live():
+    async with AsyncSandbox({"local": {}}, SandboxSpec(ttl_s=0.05)) as sandbox:
+        await until(lambda: not sandbox.handle.raw.box.alive)
+        status = await sandbox.status()
+        result = await sandbox.exec("true")
+
+    assert (status, result.error_type) == (SandboxStatus.STOPPED, "sandbox")
+
+
+async def test_a_handle_is_found_again_within_the_provider(sandbox):
+    again = await AsyncSandbox.connect(sandbox.provider, sandbox.serialize())
+    assert (await again.exec("echo same")).stdout == "same\n"
+
+    with pytest.raises(SandboxError, match="stopped"):
+        await AsyncSandbox.connect(sandbox.provider, {"provider_name": "local", "sandbox_id": "local-0"})
+
+
+async def test_a_cancelled_command_takes_its_box_along():
+    """Whoever cancels does not wait for an answer; the program must not run on behind their back."""
+    provider = LocalProvider()
+    sandbox = await AsyncSandbox(provider, SMALL).start()
+    box = sandbox.handle.raw.box
+    running = asyncio.ensure_future(sandbox.exec("echo begun > f; sleep 3600"))
+    await until(lambda: sandbox.handle.raw.turn.locked())
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    await until(lambda: not box.alive)
+    await sandbox.stop()
+    await provider.aclose()
+
+
+async def test_closing_a_provider_ends_all_its_boxes():
+    provider = LocalProvider(warm=2)
+    sandbox = await AsyncSandbox(provider).start()
+    pool = await provider.open()
+    await pool.full()
+    boxes = set(pool._boxes)
+    assert len(boxes) >= 3
+
+    await provider.aclose()
+    await provider.aclose()
+
+    assert not [box for box in boxes if box.alive]
+    assert not [folder for box in boxes if box.group for folder in box.group.folders.values() if folder.exists()]
+    assert await sandbox.status() is SandboxStatus.STOPPED
+
+
+async def test_every_box_is_used_once():
+    """Warm means started early, never used before."""
+    provider = LocalProvider(warm=1)
+    pool = await provider.open()
+    await pool.full()
+    seen = set()
+    for _ in range(3):
+        handle = await provider.create(SandboxSpec())
+        seen.add(handle.raw.box.name)
+        await provider.close(handle)
+    await provider.aclose()
+
+    assert len(seen) == 3
+
+
+def test_code_without_a_loop_can_use_it():
+    with Sandbox({"local": {}}) as sandbox:
+        assert sandbox.exec("echo sync").stdout == "sync\n"
+
+
+async def test_programs_run_as_somebody_who_owns_nothing(sandbox):
+    """When we are root, a box's user is a number of its own outside, too; else it is ours, in a namespace."""
+    task = asyncio.ensure_future(sandbox.exec("sleep 3600", timeout_s=60))
+    if not probe().own_user:
+        pytest.skip("only root can give a box a user of its own")
+    folder = sandbox.handle.raw.box.group.folders[MEMORY]
+    processes = folder / "cgroup.procs"
+    await until(lambda: len(processes.read_text().split()) >= 2)
+    said = [Path(f"/proc/{pid}/status").read_text() for pid in processes.read_text().split()]  # noqa: ASYNC240
+    task.cancel()
+
+    owners = {int(owner) for text in said for owner in re.findall(r"^[UG]id:\s+(\d+)", text, re.MULTILINE)}
+    assert len(owners) == 1
+    assert min(owners) >= 1_900_000_000
+
+
+CHILDREN_WITH_MEMORY = """
+import os, time
+for _ in range(12):
+    if os.fork() == 0:
+        x = bytearray(16 << 20)
+        time.sleep(4)
+        os._exit(0)
+while True:
+    os.wait()
+"""
+
+FORK_BOMB = """
+import os
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.parametrize("without", ["groups", "a user of its own", "both"])
+async def test_with_less_than_everything_programs_are_still_shut_in(monkeypatch, without):
+    """As on machines where we are nobody special: fewer walls, the same answers."""
+    if without in ("groups", "both"):
+        monkeypatch.setattr(Cgroups, "find", lambda: None)
+    if without in ("a user of its own", "both"):
+        monkeypatch.setattr(launch, "maps_users", lambda: False)
+    async with AsyncSandbox({"local": {}}, SMALL) as sandbox:
+        assert "uid=1000" in (await sandbox.exec("id")).stdout
+        late = await sandbox.exec("sleep 60", timeout_s=0.2)
+        large = await sandbox.exec(["python3", "-c", "x = [bytearray(1 << 20) for _ in range(10 ** 6)]"])
+        shut = await sandbox.exec(["python3", "-c", "import socket; socket.create_connection(('127.0.0.1', 1))"])
+        closed = await sandbox.exec("echo x > /usr/x; cat /proc/1/environ")
+        shared = await sandbox.exec(["python3", "-c", CHILDREN_WITH_MEMORY], timeout_s=60)
+        if without != "both":  # there, as root, nothing counts: rlimits do not hold for root
+            many = await sandbox.exec(["python3", "-c", FORK_BOMB], timeout_s=3)
+            assert many.error_type == "processes"
+
+    assert [late.error_type, large.error_type, shut.error_type] == ["timeout", "memory", "forbidden"]
+    assert shared.error_type == "memory"
+    assert closed.return_code != 0
+
+
+async def test_an_archive_bomb_from_inside_is_bounded(tmp_path):
+    """A sparse terabyte takes no room in there and would take it out here."""
+    async with AsyncSandbox({"local": {"max_transfer_bytes": 1 << 20}}, SMALL) as sandbox:
+        await sandbox.exec("mkdir d; truncate -s 10M d/sparse")
+        with pytest.raises(SandboxError, match="more than 1048576 bytes"):
+            await sandbox.download("d", tmp_path / "out")
