@@ -219,6 +219,10 @@ def _stated(text: str, start: int, keys: tuple[str, ...], texts: Mapping[str, st
     """What stands right behind a phrase; None when it is prose."""
     rest = _TEXT_COMMAND.sub(lambda command: " " * len(command.group()), text[start : start + _LONGEST])
     line = rest.lstrip(_DECORATION + ":=-")
+    whole = line.split("\n", 1)[0].strip(_DECORATION + ".")
+    if " " in whole and (by_text := _by_text(whole, texts)) is not None:  # before its article is taken for a lead
+        begin = start + len(rest) - len(line)
+        return _Statement(by_text, (begin, begin + len(whole)))
     while leading := _LEADING_WORDS.match(line):
         line = line[leading.end() :].lstrip(_DECORATION)
     line = line.lstrip(_DECORATION + "\\")

@@ -231,3 +231,18 @@ def last_number(text: str) -> Extraction[Number]:
     if found is None:
         return Unparsed("the last number cannot be read")
     return Extracted(found, folded.span(start, end), "last_number")
+
+
+def last_value(text: str) -> float | None:
+    """The last number written in a text, as a float; None without one.
+
+    Only a number in digits counts: a fraction is arithmetic still to be done, and digits of other scripts or above the
+    line (a power) might mean something else.
+    """
+    found = last_number(text)
+    if isinstance(found, Unparsed) or found.value.form not in ("integer", "decimal", "scientific"):
+        return None
+    written = text[slice(*found.span)]
+    if any(character.isdigit() and not character.isascii() for character in written):
+        return None
+    return float(found.value.value)

@@ -1,6 +1,5 @@
 """Arithmetic: the reply is right when the last number in it equals the expected one."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,8 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.grading.numbers import last_value as last_number
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
-
-NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?", re.ASCII)
-
-
-def last_number(text: str) -> float | None:
-    """The last number written in `text`, thousands separators ignored, or None."""
-    found = NUMBER.findall(text)
-    return float(found[-1].replace(",", "")) if found else None
 
 
 class ArithmeticConfig(BaseResourcesServerConfig):
@@ -55,7 +47,7 @@ class ArithmeticServer(SimpleResourcesServer):
     async def verify(self, body: ArithmeticVerifyRequest) -> ArithmeticVerifyResponse:
         answer = last_number(body.response.output_text)
         return ArithmeticVerifyResponse(
-            **body.model_dump(), extracted_answer=answer, reward=float(answer == body.expected_answer)
+            **dict(body), extracted_answer=answer, reward=float(answer == body.expected_answer)
         )
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:

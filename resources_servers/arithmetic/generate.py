@@ -24,7 +24,7 @@ def row(a: int, b: int) -> dict[str, Any]:
     return {"responses_create_params": params, "expected_answer": a + b}
 
 
-def rows(count: int, *, digits: int, seed: int) -> list[dict[str, Any]]:
+def rows(count: int, *, digits: int = 1, seed: int) -> list[dict[str, Any]]:
     """`count` different sums of `digits`-digit numbers, none of them among the worked ones.
 
     No operand is zero: a reply that only repeats the question must never end in the right number.

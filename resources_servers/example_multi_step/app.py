@@ -147,7 +147,7 @@ class MultiStepServer(SimpleResourcesServer):
         looked_up = [same_word(word) in taken.known for word in body.expected_synonyms]
         right = len(taken.submissions) == 1 and submitted == expected and all(looked_up)
         return MultiStepVerifyResponse(
-            **body.model_dump(),
+            **dict(body),
             expected_synonym_values=expected,
             submitted_values=submitted,
             submissions=len(taken.submissions),

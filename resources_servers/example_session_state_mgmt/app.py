@@ -80,7 +80,7 @@ class CounterServer(SimpleResourcesServer):
     async def verify(self, request: Request, body: CounterVerifyRequest) -> CounterVerifyResponse:
         """Full reward when the counter stands where the row expects it. The session ends here."""
         final = self._counts.pop(request.session[SESSION_ID_KEY], 0)
-        return CounterVerifyResponse(**body.model_dump(), final_count=final, reward=float(final == body.expected_count))
+        return CounterVerifyResponse(**dict(body), final_count=final, reward=float(final == body.expected_count))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Unit conversion with a verdict of three parts: the right tool, the right arguments, the result told in words."""
 
 import math
-import re
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, ClassVar, Literal, Self
@@ -18,6 +17,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     normalize_tool_name,
 )
+from nemo_gym.grading.numbers import last_value as last_number
 from nemo_gym.openai_utils import (
     NeMoGymFunctionCallOutput,
     NeMoGymResponseFunctionToolCall,
@@ -38,8 +38,6 @@ SCALES = {
     "fahrenheit": (5 / 9, 459.67 * 5 / 9),
 }
 """What one unit is in the first of its kind, and where its zero lies."""
-
-NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?", re.ASCII)
 
 
 class ConversionRequest(BaseModel):
@@ -81,12 +79,6 @@ def converted(asked: ConversionRequest) -> float:
     """The value in its new unit, to two decimals."""
     (scale, zero), (new_scale, new_zero) = SCALES[asked.from_unit], SCALES[asked.to_unit]
     return round((asked.value * scale + zero - new_zero) / new_scale, 2)
-
-
-def last_number(text: str) -> float | None:
-    """The last number written in `text`, thousands separators ignored, or None. Either minus sign will do."""
-    found = NUMBER.findall(text.replace("\N{MINUS SIGN}", "-"))
-    return float(found[-1].replace(",", "")) if found else None
 
 
 def only_call(output: Sequence[Any]) -> NeMoGymResponseFunctionToolCall | None:
@@ -202,7 +194,7 @@ class ConversionServer(SimpleResourcesServer):
             "answered": float(right_arguments and is_near),
         }
         return ConversionVerifyResponse(
-            **body.model_dump(),
+            **dict(body),
             expected_answer=expected,
             told_answer=told,
             reward_components=components,

@@ -23,7 +23,7 @@ ORDER: dict[str, Any] = {
 
 def row(format_name: str, draw: random.Random) -> dict[str, Any]:
     """One order in words, to be answered as data."""
-    schema: dict[str, Any] = {"type": "array", "items": ORDER} if format_name == "csv" else ORDER
+    schema: dict[str, Any] = {"type": "array", "items": ORDER, "minItems": 1} if format_name == "csv" else ORDER
     customer, product, count = draw.choice(NAMES), draw.choice(GOODS), draw.randint(2, 90)
     paid = draw.random() < 0.5
     told = f"{customer} ordered {count} {product} and has {'already' if paid else 'not yet'} paid."

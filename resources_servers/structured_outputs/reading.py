@@ -41,6 +41,8 @@ def from_csv(rows: list[list[str]], schema: Any) -> Any:
     if not single:
         item = _resolved(item.get("items", {}), schema)
     columns = item.get("properties", {})
+    if not data and columns and set(header) != set(columns):  # without rows nothing else would look at the header
+        raise Malformed(f"not the table: its columns are {', '.join(header)[:200]}, not {', '.join(columns)}")
     made = [
         {name: coerced(cell, _resolved(columns.get(name, {}), schema)) for name, cell in zip(header, row, strict=True)}
         for row in data

@@ -44,6 +44,26 @@ def test_a_letter_that_contradicts_its_text_chooses_nothing() -> None:
     assert option_in("B. London", "AB", {"A": "Paris", "B": "London"}) == "B"
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("Answer: the Danube", "B"),
+        ("The answer is the Danube.", "B"),
+        ("Answer: Danube river", None),
+        ("**Answer:** a bat", "C"),
+        ("Answer: A", "A"),
+        ("Answer: the Rhine or the Danube", None),
+    ],
+)
+def test_an_option_may_be_named_by_a_text_that_begins_with_an_article(text: str, key: str | None) -> None:
+    """`the` and `a` belong to the option there, and are no lead and no letter."""
+    found = choice(text, "ABC", {"A": "the Rhine", "B": "the Danube", "C": "a bat"})
+
+    assert (found.value if isinstance(found, Extracted) else None) == key
+    if isinstance(found, Extracted) and found.value == "B":
+        assert text[slice(*found.span)] == "the Danube"
+
+
 @pytest.mark.parametrize("options", [[], ["A", "AB"], ["A", "a"], ["A", "A"]])
 def test_options_that_cannot_be_told_apart_are_refused(options: list[str]) -> None:
     """A mistake in the data, not in the answer."""

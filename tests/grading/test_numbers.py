@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.grading.numbers import Number, last_number, number, numbers_differ
+from nemo_gym.grading.numbers import Number, last_number, last_value, number, numbers_differ
 from nemo_gym.grading.verdict import Extracted, Unparsed
 
 
@@ -143,3 +143,23 @@ def test_the_last_number_of_a_text(text: str, value: str, said: str) -> None:
 def test_a_text_without_a_number_is_unparsed() -> None:
     """`x2` is a name."""
     assert isinstance(last_number("x2 and y_3"), Unparsed)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3 + 4 = 7", 7.0),
+        ("it is 1,024.", 1024.0),
+        ("\N{MINUS SIGN}40.5 degrees", -40.5),
+        ("about 1e3", 1000.0),
+        ("7%", 7.0),
+        ("14/2", None),
+        ("٣", None),
+        ("9²", None),
+        ("x2", None),
+        ("", None),
+    ],
+)
+def test_the_last_value_is_a_plain_number_or_nothing(text: str, value: float | None) -> None:
+    """Servers that compare numbers want no fraction to be worked out and no digit to be guessed."""
+    assert last_value(text) == value

@@ -209,3 +209,16 @@ def test_a_wide_or_hostile_document_is_read_in_linear_time() -> None:
     """One reply must not stop the server: a million characters of one element end in seconds."""
     assert verdict("<a>" + "<b/>" * 200_000 + "</a>", {"type": "object"}, "xml")["error_type"] == "parse"
     assert verdict("a,b\n" + "1,2\n" * 100_000, PERSON, "csv")["error_type"] == "validation"
+
+
+@pytest.mark.parametrize(
+    "text", ["Thought process:", "0 1 2 3", "{}", "customer", "customer,product,quantity,paid,more"]
+)
+def test_a_line_that_is_no_header_is_no_table_without_rows(text: str) -> None:
+    """Any line can be read as the header of an empty table; only the schema's own columns are one."""
+    schema = {"type": "array", "items": {"type": "object", "properties": {"customer": {"type": "string"}}}}
+    wide = {**schema, "items": {"type": "object", "properties": {name: {} for name in ("customer", "product")}}}
+
+    assert verdict(text, wide, "csv")["error_type"] == "parse"
+    assert verdict("product,customer", wide, "csv")["reward"] == 1.0
+    assert verdict("customer", {**schema, "minItems": 1}, "csv")["error_type"] == "validation"

@@ -1,0 +1,152 @@
+"""Reading blocks and comparing outputs, without any box."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_gym.grading.fences import blocks, last_block
+from nemo_gym.grading.verdict import Extracted, Unparsed
+from resources_servers.code_gen.compare import output_differs, value_differs
+from resources_servers.code_gen.trial import Test as UnitTest
+from resources_servers.code_gen.trial import batches, reports
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("```python\na\n```", "a\n"),
+        ("```\na\n```", "a\n"),
+        ("~~~py\na\n~~~", "a\n"),
+        ("````\n```\na\n```\n````", "```\na\n```\n"),
+        ("```\na\n```\n```\nb\n```", "b\n"),
+        ("  - so:\n    ```python\n    if a:\n        b\n    ```\n", "if a:\n    b\n"),
+        ("```python\r\na\r\n```\r\n", "a\r\n"),
+        ("```python\na\n   ```", "a\n"),
+        ("```python\ns = '''\n`` `\n'''\n```", "s = '''\n`` `\n'''\n"),
+    ],
+)
+def test_the_last_block_is_read(text: str, found: str) -> None:
+    """Models write Markdown in all its forms."""
+    block = last_block(text)
+
+    assert isinstance(block, Extracted)
+    assert block.value == found
+
+
+@pytest.mark.parametrize("text", ["", "a", "`a`", "```python\na", "```\na\n```\n```\nb", "```\n\n```", "x ```\na\n```"])
+def test_a_reply_without_a_closed_block_has_no_program(text: str) -> None:
+    """An answer that was cut off is not the one before it."""
+    assert isinstance(last_block(text), Unparsed)
+
+
+def test_a_block_can_be_asked_for_by_name() -> None:
+    """A query before the Python that would run it."""
+    text = "```sql\nSELECT 1\n```\n```python\nx\n```"
+
+    found = last_block(text, ("sql",))
+
+    assert isinstance(found, Extracted)
+    assert found.value == "SELECT 1\n"
+    assert isinstance(last_block("```text\nSELECT 1\n```", ("sql",)), Unparsed)
+
+
+@given(st.text(alphabet="`~ ab\n\r", max_size=200))
+@settings(max_examples=100, deadline=None)
+def test_any_text_has_blocks_that_stand_where_they_say(text: str) -> None:
+    """The span is what the viewer shows."""
+    found, _ = blocks(text)
+
+    ends = [0, *(block.span[1] for block in found)]
+    assert all(end <= block.span[0] <= block.span[1] for end, block in zip(ends, found, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        ("1\n", "1"),
+        ("  1 \n\n", "1"),
+        ("1\r\n2\r\n", "1\n2"),
+        ("1.0", "1"),
+        ("1.50 2", "1.5 2.0"),
+        ("1e2", "100"),
+        ("-0", "0"),
+        ("+3", "3"),
+        ("a  b", "a  b"),
+        (" a\n  b ", "a\nb"),
+        ("1" * 5000, "1" * 5000 + ".0"),
+    ],
+)
+def test_outputs_that_say_the_same_are_the_same(printed: str, expected: str) -> None:
+    """Spaces at the ends and the form of a number are not what a problem asks about."""
+    assert output_differs(printed, expected) is None
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        ("", "1"),
+        ("2", "1"),
+        ("1 1", "1"),
+        ("1\n1", "1"),
+        ("1", "1\n1"),
+        ("a b", "a  b"),
+        ("0.30000000000000004", "0.3"),
+        ("nan", "NaN"),
+        ("1_0", "10"),
+        ("١", "1"),
+        ("inf", "Infinity"),
+        ("yes", "YES"),
+        ("x 1.0", "x 1"),
+        ("1\n\n2", "1\n2"),
+    ],
+)
+def test_outputs_that_differ_are_different(printed: str, expected: str) -> None:
+    """A comparison that lets things pass teaches them."""
+    assert output_differs(printed, expected)
+
+
+@pytest.mark.parametrize(
+    ("returned", "expected", "same"),
+    [
+        ("[1, 2]", [1, 2], True),
+        ("1.0", 1, True),
+        ('"a"', "a", True),
+        ("null", None, True),
+        ("[2, 1]", [1, 2], False),
+        ('"1"', 1, False),
+        ("NaN", 1, False),
+        ("", None, False),
+        ("[[1]", [[1]], False),
+        ("[" * 100_000, [], False),
+        ("[" * 100_000 + "]" * 100_000, [], False),
+    ],
+)
+def test_returned_values_are_compared_as_data(returned: str, expected: object, same: bool) -> None:
+    """Whatever the program wrote, it is only text here."""
+    assert (value_differs(returned, expected) is None) is same
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda c: st.lists(c, max_size=4)))
+@settings(max_examples=60, deadline=None)
+def test_every_value_is_equal_to_itself(value: object) -> None:
+    """A right answer cannot be lost on the way out of the box."""
+    assert value_differs(json.dumps(value), value) is None
+
+
+def test_boxes_get_few_tests_first_and_never_too_much_text() -> None:
+    """Most wrong programs fail early, and the expected outputs of a test may be large."""
+    small = [UnitTest("1", "1", 2)] * 100
+    large = [UnitTest("", "", 7 << 20)] * 3
+
+    assert [len(batch) for batch in batches(small)] == [4, 32, 64]
+    assert [len(batch) for batch in batches(large)] == [1, 1, 1]
+    assert list(batches([])) == []
+
+
+@given(st.text(max_size=200))
+@settings(max_examples=60, deadline=None)
+def test_whatever_comes_out_of_a_box_is_read_without_harm(text: str) -> None:
+    """The program may have got hold of the channel after all."""
+    assert all(isinstance(report, dict) for report in reports(text))

@@ -1,0 +1,86 @@
+"""Workspaces: one at a time for a rollout, none left behind, and a sandbox that fails is never the model's fault."""
+
+import asyncio
+
+import pytest
+from fastapi import Request
+
+from nemo_gym.environment.verifier_fixture import offline_server, said
+from nemo_gym.errors import EnvFailed
+from nemo_gym.keys import SESSION_ID_KEY
+from nemo_gym.sandbox.python import PythonResult
+from nemo_gym.sandbox.spec import SandboxError
+from resources_servers.math_with_code.app import MathWithCodeServer, MathWithCodeVerifyRequest
+from resources_servers.math_with_code.workspaces import Workspaces
+
+FINE = PythonResult(stdout="1\n")
+
+
+class Session:
+    """A session that writes down what it is asked, or fails as it is told."""
+
+    generation = 0
+
+    def __init__(self, answer: PythonResult | Exception = FINE) -> None:
+        self.answer = answer
+        self.running = self.most = 0
+        self.is_closed = False
+
+    async def execute(self, code: str, *, timeout_s: float) -> PythonResult:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0)
+        self.running -= 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+def workspaces(session: Session) -> Workspaces:
+    return Workspaces(lambda: session, idle_seconds=3600, most=2)  # type: ignore[arg-type, return-value]
+
+
+async def test_calls_at_the_same_time_run_one_after_the_other() -> None:
+    """A model may make several calls in one turn; the interpreter is one."""
+    session = Session()
+    open_ones = workspaces(session)
+
+    await asyncio.gather(*(open_ones.execute("a", "1", 1.0) for _ in range(10)))
+    closed = await open_ones.close("a")
+
+    assert session.most == 1
+    assert session.is_closed
+    assert closed is not None
+    assert closed.calls == 10
+
+
+async def test_the_end_closes_every_session() -> None:
+    """A server that stops leaves no process."""
+    session = Session()
+    open_ones = workspaces(session)
+    await open_ones.execute("a", "1", 1.0)
+
+    await open_ones.aclose()
+
+    assert (len(open_ones), session.is_closed) == (0, True)
+    assert await open_ones.close("a") is None
+
+
+@pytest.mark.parametrize("answer", [SandboxError("no box"), PythonResult(kind="sandbox", stderr="no box")])
+async def test_a_sandbox_that_fails_takes_the_reward_away_from_nobody(answer: PythonResult | Exception) -> None:
+    """The agent shows the model an error and goes on; the verdict must not be about that."""
+    session = Session(answer)
+    server = offline_server(MathWithCodeServer, allow_unsandboxed=True)
+    server._workspaces = workspaces(session)
+    request = Request({"type": "http", "session": {SESSION_ID_KEY: "fixture"}})
+    row = {"responses_create_params": {"input": "?"}, "expected_answer": "1", "response": said(r"\boxed{2}")}
+
+    with pytest.raises(EnvFailed, match="no box"):
+        await server._workspaces.execute("fixture", "1", 1.0)
+    with pytest.raises(EnvFailed, match="during the session: no box"):
+        await server.verify(request, MathWithCodeVerifyRequest.model_validate(row))
+
+    assert session.is_closed

@@ -1,0 +1,169 @@
+"""Reasoning Gym: the answer is graded by the scorer of the task it came from."""
+
+import importlib.util
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
+
+from nemo_gym.base_resources_server import (
+    BaseResourcesServerConfig,
+    BaseRunRequest,
+    BaseVerifyRequest,
+    BaseVerifyResponse,
+    ReverifyMode,
+    SimpleResourcesServer,
+)
+from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.errors import EnvFailed
+from nemo_gym.grading.boxed import boxes
+from nemo_gym.grading.last_text import last_assistant_text
+from nemo_gym.grading.normalise import plain_text
+from nemo_gym.grading.verdict import Extracted, Extraction, Unparsed
+from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
+from nemo_gym.workers.jobs import Lost
+from nemo_gym.workers.pool import WorkerPool
+from resources_servers.reasoning_gym.names import DATASETS
+
+WORK = "resources_servers.reasoning_gym.scoring:score"
+LONGEST_ANSWER = 20_000
+"""Characters; the scorers were not written for more."""
+
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+
+
+def answer_in(text: str) -> Extraction[str]:
+    """What stands in the last answer tag, else in the first box, else the whole text."""
+    start, found = None, None
+    for tag in _TAG.finditer(text):
+        if not tag[1]:
+            start = tag.end()
+        elif start is not None:
+            found = Extracted(text[start : tag.start()].strip(), (start, tag.start()), "answer_tag")
+            start = None
+    if found is None and start is None:
+        boxed, dangling = boxes(text)
+        if boxed:
+            found = Extracted(boxed[0].value.strip(), boxed[0].span, "first_box")
+        elif dangling:
+            return Unparsed("the box is not closed")
+        else:
+            found = Extracted(text.strip(), (0, len(text)), "whole_text")
+    if found is None or start is not None:
+        return Unparsed("the answer tag is not closed")
+    if not found.value:
+        return Unparsed("the answer is empty")
+    return Unparsed(f"longer than {LONGEST_ANSWER:,} characters") if len(found.value) > LONGEST_ANSWER else found
+
+
+class ReasoningGymConfig(BaseResourcesServerConfig):
+    REVERIFY_MODE = ReverifyMode.STATELESS
+
+    scorer_cpu_seconds: float = Field(default=5.0, gt=0)
+    """CPU time one scorer may take."""
+    scorer_workers: int | None = Field(default=None, gt=0)
+    """Worker processes (default: one for each core)."""
+
+
+class TaskMetadata(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    source_dataset: str
+
+    @field_validator("source_dataset")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        if value not in DATASETS:
+            raise ValueError(f"{value!r} is not a dataset of reasoning-gym")
+        return value
+
+
+class ReasoningGymRunRequest(BaseRunRequest):
+    model_config = ConfigDict(extra="allow")
+
+    question: str
+    answer: str | None = None
+    """The task's own answer; some tasks have none and are checked by their rules."""
+    metadata: TaskMetadata
+
+
+class ReasoningGymVerifyRequest(ReasoningGymRunRequest, BaseVerifyRequest):
+    pass
+
+
+class ReasoningGymVerifyResponse(BaseVerifyResponse):
+    model_config = ConfigDict(extra="allow")
+
+    task_name: str
+    score: float
+    extracted_answer: str | None
+    extraction_rule: str | None = None
+    unscored_reason: str | None = None
+    """Why the scorer was not asked, or could not tell."""
+
+
+class ReasoningGymServer(SimpleResourcesServer):
+    HOSTING = "cell"
+
+    config: ReasoningGymConfig
+    _scorers: WorkerPool = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        super().model_post_init(context)
+        self._scorers = WorkerPool(
+            WORK,
+            size=self.config.scorer_workers,
+            cpu_seconds=self.config.scorer_cpu_seconds,
+            memory_bytes=4 << 30,  # numpy maps much more than it uses
+        )
+
+    async def verify(self, body: ReasoningGymVerifyRequest) -> ReasoningGymVerifyResponse:
+        said = last_assistant_text(body.response)
+        found = said if isinstance(said, Unparsed) else answer_in(said.value)
+        if isinstance(found, Unparsed):
+            graded: dict[str, Any] = {"score": 0.0, "extracted_answer": None, "unscored_reason": found.reason}
+        else:
+            score, reason = await self.score(found.value, body)
+            graded = {"score": score, "extracted_answer": found.value, "unscored_reason": reason}
+            graded["extraction_rule"] = found.rule
+        graded |= {"reward": graded["score"], "task_name": body.metadata.source_dataset}
+        return ReasoningGymVerifyResponse(**(body.model_dump() | graded))
+
+    async def score(self, answer: str, body: ReasoningGymVerifyRequest) -> tuple[float, str | None]:
+        """What the task's scorer gives, and why it gives nothing where it was not asked or did not come to an end.
+
+        Raises:
+            EnvFailed: the package is missing, or the scorer fails on the row's own answer too.
+        """
+        if plain_text(answer) == plain_text(body.question):
+            return 0.0, "the answer is the question"
+        if importlib.util.find_spec("reasoning_gym") is None:
+            raise EnvFailed("reasoning-gym is not installed", fix="pip install 'nemo-gym[environments]'")
+        entry = {"question": body.question, "answer": body.answer, "metadata": body.metadata.model_dump()}
+        name = body.metadata.source_dataset
+        result = await self._scorers.run_async({"dataset": name, "answer": answer, "entry": entry})
+        if isinstance(result, Lost):
+            if result.kind == "crash":
+                raise EnvFailed(f"the scorer of {name} failed: {result.reason}", where=self.config.name)
+            return 0.0, f"the scorer did not come to an end: {result.reason}"
+        return float(result.value["score"]), result.value.get("rejected")
+
+    def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
+        return compute_pass_majority_metrics(tasks)[0] | compute_subset_metrics(tasks, "task_name")
+
+    def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
+        means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
+        return means | highest_k_metrics(agent_metrics, "pass@{k}")
+
+
+VERIFIER_FIXTURE = VerifierFixture(
+    server_factory=cache(lambda: offline_server(ReasoningGymServer, scorer_workers=1)),  # one pool for all cases
+    request_model=ReasoningGymVerifyRequest,
+    cases_path=Path(__file__).parent / "tests" / "verifier_cases.jsonl",
+)
+
+
+if __name__ == "__main__":
+    ReasoningGymServer.run_webserver()

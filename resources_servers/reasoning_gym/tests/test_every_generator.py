@@ -1,0 +1,171 @@
+"""Every generator of the package: what it calls the answer scores full here, and nothing it is given is evaluated."""
+
+import importlib
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_gym.workers.jobs import Finished, Result
+from nemo_gym.workers.pool import WorkerPool
+from resources_servers.reasoning_gym.app import WORK
+from resources_servers.reasoning_gym.generate import rows
+from resources_servers.reasoning_gym.names import DATASETS
+from resources_servers.reasoning_gym.scoring import refused
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
+
+NO_ANSWER = {
+    "composite": "is made of other datasets, whose names its rows carry",
+    "boxnet": "comes without an answer; a plan for the robots has to be found",
+    "rush_hour": "comes without an answer; the moves have to be found",
+}
+"""Generators that have nothing to show, and why."""
+IN_METADATA = {
+    "graph_color": "possible_answer",
+    "propositional_logic": "example_answer",
+    "rubiks_cube": "example_correct_answer",
+}
+"""Generators that put an example of a right answer elsewhere."""
+EVALUATING = (
+    "string_insertion",
+    "spiral_matrix",
+    "number_sorting",
+    "binary_matrix",
+    "n_queens",
+    "countdown",
+    "puzzle24",
+    "simple_integration",
+    "intermediate_integration",
+    "polynomial_multiplication",
+)
+"""Datasets whose scorers would evaluate an answer."""
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool(WORK, size=2, cpu_seconds=10.0, memory_bytes=4 << 30) as workers:
+        yield workers
+
+
+def own_answer(row: dict[str, Any]) -> str:
+    name = row["metadata"]["source_dataset"]
+    found = row["metadata"][IN_METADATA[name]] if name in IN_METADATA else row["answer"]
+    return found if isinstance(found, str) else json.dumps(found)
+
+
+def job(row: dict[str, Any], answer: str) -> dict[str, Any]:
+    entry = {key: row[key] for key in ("question", "answer", "metadata")}
+    return {"dataset": row["metadata"]["source_dataset"], "answer": answer, "entry": entry}
+
+
+def value(result: Result) -> dict[str, Any]:
+    assert isinstance(result, Finished), result
+    found: dict[str, Any] = result.value
+    return found
+
+
+def test_the_list_of_datasets_is_the_package_s() -> None:
+    """A dataset that is missing here could not be used; one too many would fail only when it is."""
+    assert set(importlib.import_module("reasoning_gym.factory").DATASETS) == DATASETS
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of files the package leaves open
+def test_what_a_generator_calls_the_answer_scores_full(pool: WorkerPool) -> None:
+    """Rows go through JSON, which knows neither tuples nor numpy; the scorer must not notice."""
+    made = {name: rows(1, seed=4, datasets=(name,))[0] for name in sorted(DATASETS - set(NO_ANSWER))}
+
+    running = {name: pool.submit(job(row, own_answer(row))) for name, row in made.items()}
+    scores = {name: value(future.result()) for name, future in running.items()}
+
+    assert {name: found for name, found in scores.items() if found["score"] != 1.0} == {}
+    assert len(scores) == 103
+
+
+def test_a_task_without_an_answer_pays_nothing_for_words(pool: WorkerPool) -> None:
+    """No answer to compare with must not mean that everything is right."""
+    for name in ("boxnet", "rush_hour"):
+        row = rows(1, seed=4, datasets=(name,))[0]
+        assert value(pool.run(job(row, "I give up")))["score"] <= 0.01
+
+
+@pytest.mark.parametrize("name", EVALUATING)
+def test_an_answer_is_never_evaluated(pool: WorkerPool, tmp_path: Path, name: str) -> None:
+    """The scorers of the package would run this: code of a model, in a process of ours."""
+    row = rows(1, seed=4, datasets=(name,))[0]
+    forged = "__import__('builtins').exit(0)"
+    signal = "[c for c in ().__class__.__base__.__subclasses__()]"
+    touched = tmp_path / "evaluated"
+
+    answers = [f"__import__('pathlib').Path({str(touched)!r}).touch()", forged, signal, f"open({str(touched)!r}, 'w')"]
+    scores = [value(pool.run(job(row, answer)))["score"] for answer in answers]
+
+    assert max(scores) <= 0.01
+    assert not touched.exists()
+
+
+def test_code_that_would_make_the_answer_is_not_the_answer(pool: WorkerPool) -> None:
+    """The package's own scorers work this out, and call it right."""
+    inserted, spiral = (rows(1, seed=4, datasets=(name,))[0] for name in ("string_insertion", "spiral_matrix"))
+    numbers = [int(number) for number in spiral["answer"].split()]
+
+    listed, worked_out = f"list({inserted['answer']!r})", f"[int(n) for n in {spiral['answer']!r}.split()]"
+    code = [job(inserted, listed), job(spiral, worked_out)]
+    literals = [job(inserted, repr(list(inserted["answer"]))), job(spiral, repr(numbers))]
+
+    assert [value(pool.run(one))["score"] < 0.9 for one in code] == [True, True]
+    assert [value(pool.run(one))["score"] > 0 for one in literals] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "allowed"),
+    [
+        ("countdown", "(3 + 4) * 12 - 7/2", True),
+        ("countdown", "x + 1", False),
+        ("countdown", "9**9**9", False),
+        ("countdown", "2**99999", False),
+        ("puzzle24", "eval(1)", False),
+        ("simple_integration", "2*X**3/3 + sin(2*X) + C", True),
+        ("simple_integration", "exp(x)*log(x) + 0.5*x**2", True),
+        ("simple_integration", "x.subs(1)", False),
+        ("simple_integration", "x. __class__", False),
+        ("simple_integration", "lambda: 1", False),
+        ("polynomial_multiplication", "6*x**2*y - 12*z + 5", True),
+        ("polynomial_multiplication", "print(1)", False),
+        ("chain_sum", "anything", True),
+    ],
+)
+def test_only_plain_expressions_reach_a_parser(name: str, answer: str, allowed: bool) -> None:
+    """What sympy's parser is given, it evaluates as Python."""
+    assert (refused(name, answer) is None) is allowed
+
+
+def test_a_scorer_that_fails_on_the_answer_finds_it_wrong(pool: WorkerPool) -> None:
+    """The answer is at fault when the scorer can grade the row's own one."""
+    row = rows(1, seed=4, datasets=("prime_factorization",))[0]
+
+    found = value(pool.run(job(row, "two and three")))
+
+    assert found["score"] == 0.0
+    assert "ValueError" in found["rejected"]
+
+
+def test_a_scorer_that_fails_on_the_row_s_own_answer_is_a_failure(pool: WorkerPool) -> None:
+    """The row is at fault: that is nobody's reward."""
+    row = {**rows(1, seed=4, datasets=("prime_factorization",))[0], "answer": "broken"}
+    row["metadata"] = {"source_dataset": "prime_factorization"}
+
+    result = pool.run(job(row, "two and three"))
+
+    assert getattr(result, "kind", None) == "crash"
+
+
+@pytest.mark.parametrize(("answer", "score"), [("True", 1.0), ("False", 0.0), ("true.", 1.0), ("anything", 0.0)])
+def test_halting_is_decided_by_the_word(pool: WorkerPool, answer: str, score: float) -> None:
+    """The package's own scorer calls every text right."""
+    row = {**rows(1, seed=4, datasets=("game_of_life_halting",))[0], "answer": "True"}
+
+    assert value(pool.run(job(row, answer)))["score"] == score

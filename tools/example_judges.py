@@ -1,0 +1,13 @@
+"""The honest judge of each folder's audit as a function for the scripted model: `tools.example_judges:<folder>`."""
+
+import importlib
+from typing import Any
+
+from nemo_gym.environment.audit_server import prompt_of
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    judge = importlib.import_module(f"resources_servers.{name}.audit").judge
+    return lambda scene: judge(prompt_of(scene.conversation))
