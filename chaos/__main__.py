@@ -60,7 +60,9 @@ WAYS: dict[str, Callable[[Path, range], Iterator[str]]] = {"kills": killed, "end
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--short", action="store_true", help="the form CI runs: 6 kills")
     parser.add_argument("--runs", type=int, default=200, metavar="N", help="how many runs are killed (default: 200)")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the first run (default: 0)")

@@ -26,6 +26,7 @@ from nemo_gym.config_types import (
     AggregateMetricsRequest,
     BaseRunServerInstanceConfig,
 )
+from nemo_gym.net import allowance, phases
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin, compute_aggregate_metrics
 from nemo_gym.rollout_correlation import (
@@ -161,13 +162,20 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
 
         @functools.wraps(run)
         async def running(*args: Any, **kwargs: Any) -> Any:
-            body = next((value for value in (*args, *kwargs.values()) if isinstance(value, BaseModel | dict)), None)
+            body = next((value for value in (*args, *kwargs.values()) if isinstance(value, (BaseModel, dict))), None)
             try:
                 rollout_id = self.rollout_id_from_run(body) if body is not None else None
             except ValueError as problem:
                 raise HTTPException(422, str(problem)) from None
-            with rollout_context(rollout_id, token_capture=self._token_id_capture_enabled()):
-                return await call(*args, **kwargs)
+            timed = phases.Timed() if allowance.current() is not None else None
+            try:
+                with rollout_context(rollout_id, token_capture=self._token_id_capture_enabled()):
+                    answer = await call(*args, **kwargs)
+            except Exception as error:
+                if timed is not None:
+                    timed.mark(error)
+                raise
+            return answer if timed is None else timed.tell(answer)
 
         running.__signature__ = resolved_signature(run)  # type: ignore[attr-defined]
         return running

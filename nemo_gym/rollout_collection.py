@@ -8,16 +8,17 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
 from nemo_gym.capture.settings import capture_store
 from nemo_gym.catalog.roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets
-from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig, UploadRolloutsConfigMixin
+from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import AgentFailed
 from nemo_gym.global_config import get_global_config_dict, maybe_get_global_config_dict
 from nemo_gym.keys import (
@@ -37,19 +38,27 @@ from nemo_gym.net.allowance import ALLOWANCE_HEADER
 from nemo_gym.prompt import apply_prompt_to_row, load_prompt_config
 from nemo_gym.rollouts.again import Retries
 from nemo_gym.rollouts.aggregate import aggregate, ask_server, write_metrics
+from nemo_gym.rollouts.blocks import server_blocks
 from nemo_gym.rollouts.collect import DEFAULT_AT_ONCE, Observer, Send, Terms, collect
 from nemo_gym.rollouts.completion import Pair, in_completion_order
+from nemo_gym.rollouts.config import (
+    AtLeastOne,
+    E2ERolloutCollectionConfig,
+    RolloutAggregationConfig,
+    SharedRolloutCollectionConfig,
+)
 from nemo_gym.rollouts.flight import Flights
 from nemo_gym.rollouts.identity import Identity, code_of, servers_of
 from nemo_gym.rollouts.job import Job, Row
 from nemo_gym.rollouts.jsonl import read_rows, write_rows
 from nemo_gym.rollouts.observed import observed
-from nemo_gym.rollouts.options import FailureOptions, LimitOptions
+from nemo_gym.rollouts.options import LimitOptions
 from nemo_gym.rollouts.outcome import Outcome, Scored, record_of
 from nemo_gym.rollouts.paths import aggregate_metrics_path_for, materialized_path_for
 from nemo_gym.rollouts.plan import PlanOptions
 from nemo_gym.rollouts.planned import Planned
-from nemo_gym.rollouts.resume import Request, check, prepare
+from nemo_gym.rollouts.problems import Agents
+from nemo_gym.rollouts.resume import Request, check, prepare_apart
 from nemo_gym.rollouts.rules import rules_of
 from nemo_gym.rollouts.shards import find_shards, merged
 from nemo_gym.rollouts.stop import Stopping
@@ -62,37 +71,15 @@ from nemo_gym.skills import SkillsConfig, load_skill_directory
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
+AGENTS = "responses_api_agents"
+
 MAX_ROLLOUT_ATTEMPTS_ENV_VAR = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
 DEFAULT_MAX_ROLLOUT_ATTEMPTS = 3
 
 _parsing_reader = get_global_config_dict
 """What would parse the command line of a process that has no configuration yet; a test's stand-in would not."""
 
-_AtLeastOne = Annotated[int, Field(ge=1)]
 _attach_trajectory_record = attach_trajectory_record
-
-
-class SharedRolloutCollectionConfig(UploadRolloutsConfigMixin, LimitOptions, FailureOptions, BaseNeMoGymCLIConfig):
-    """What every way of collecting rollouts takes."""
-
-    output_jsonl_fpath: str = Field(description="Where scored rollouts are written, one JSON object per line.")
-    num_samples_in_parallel: _AtLeastOne | None = Field(
-        default=None, description=f"How many rollouts are in flight at once; {DEFAULT_AT_ONCE} when not given."
-    )
-    responses_create_params: dict[str, Any] = Field(
-        default_factory=dict, description="Laid over each row's responses_create_params, top-level keys only."
-    )
-    disable_aggregation: bool = Field(default=False, description="Do not ask the agents for metrics at the end.")
-    rollout_collection_driver: str | None = Field(
-        default=None, description="'module.path:function' that collects instead; only in end-to-end runs."
-    )
-
-
-class E2ERolloutCollectionConfig(SharedRolloutCollectionConfig):
-    """Collate data, start the servers and collect rollouts."""
-
-    split: Literal["train", "validation", "benchmark"] = Field(description="Which datasets of the agents are run.")
-    reuse_existing_data_preparation: bool = Field(default=False, description="Use the datasets collated before.")
 
 
 class RolloutCollectionConfig(SharedRolloutCollectionConfig):
@@ -101,7 +88,7 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
     agent_name: str | None = Field(default=None, description="The agent of rows that name none.")
     input_jsonl_fpath: str = Field(description="The rows, one JSON object per line.")
     limit: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Only the first so many rows.")
-    num_repeats: _AtLeastOne | dict[str, _AtLeastOne] = Field(
+    num_repeats: AtLeastOne | dict[str, AtLeastOne] = Field(
         default=1, description="Rollouts per row; or per agent, with '_default' for agents not named."
     )
     num_repeats_add_seed: bool = Field(default=False, description="Ask the model for seed n in rollout number n.")
@@ -126,19 +113,12 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
         return materialized_path_for(self.output_jsonl_fpath)
 
 
-class RolloutAggregationConfig(BaseNeMoGymCLIConfig):
-    """Merge the outputs of sharded runs and compute their metrics together."""
-
-    input_glob: str = Field(description="Glob patterns of the shards, separated by commas.")
-    output_jsonl_fpath: str = Field(description="The merged rollouts; metrics are written next to it.")
-    merge_shards: bool = Field(default=True, description="Write the merged file, not only the metrics.")
-
-
 class RolloutCollectionHelper:
     """Collects rollouts from running agents.
 
     `observers` are told of every outcome, after it is stored; `on_plan` once, before the first rollout is sent;
-    `flights` always knows which rollouts are under way.
+    `on_reading` before that, now and then, how many rows were read and which share of the file that is, on another
+    thread; `flights` always knows which rollouts are under way.
     """
 
     def __init__(
@@ -147,10 +127,12 @@ class RolloutCollectionHelper:
         observers: Sequence[Observer] = (),
         flights: Flights | None = None,
         on_plan: Callable[[Planned], None] | None = None,
+        on_reading: Callable[[int, float], None] | None = None,
     ) -> None:
         self.observers = list(observers)
         self.flights = flights if flights is not None else Flights()
         self.on_plan = on_plan
+        self.on_reading = on_reading
 
     def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> ServerClient:
         """A client for the servers that the head server knows."""
@@ -180,14 +162,14 @@ class RolloutCollectionHelper:
     def check(self, config: RolloutCollectionConfig, servers: Mapping[str, Any]) -> None:
         """Raise at once what would end a collection before its first rollout, for those who start servers first.
 
-        `servers` is the configuration they will have. Nothing is changed.
+        `servers` is the configuration they will have. Every row is read, nothing is changed.
 
         Raises:
-            ConfigError: what shall be resumed is another run, or there are no rows.
+            ConfigError: what shall be resumed is another run, or there are no rows, or they cannot be sent as they are.
             StoreError: somebody else collects into this output, or it cannot be written.
         """
         with RolloutStore(config.output_jsonl_fpath) as store:
-            check(store, _request(config, servers, 1))
+            check(store, self._watched(_request(config, servers, 1)))
 
     async def run_from_config(self, config: RolloutCollectionConfig) -> list[Row]:
         """Collect, score and return every result, sorted by (task, rollout).
@@ -232,8 +214,8 @@ class RolloutCollectionHelper:
             flights=self.flights,
         )
         tally = Tally()
-        with RolloutStore(config.output_jsonl_fpath) as store:
-            prepared = prepare(store, request)
+        with RolloutStore(config.output_jsonl_fpath, sync_seconds=config.sync_seconds) as store:
+            prepared = await prepare_apart(store, self._watched(request))
             if self.on_plan is not None:
                 self.on_plan(prepared.planned)
             stopping = Stopping(
@@ -258,6 +240,14 @@ class RolloutCollectionHelper:
         if not config.disable_aggregation:
             await self._aggregate(client, store.records(), store.aggregate_metrics, read_rows(store.failures))
         return tally
+
+    def _watched(self, request: Request) -> Request:
+        """`request`, with `on_reading` told how far its rows were read."""
+        tell = self.on_reading
+        if tell is None or not request.source.is_file():
+            return request
+        size = max(1, request.source.stat().st_size)
+        return replace(request, watch=lambda rows, read: tell(rows, min(1.0, read / size)))
 
     async def aggregate_from_config(self, config: RolloutAggregationConfig) -> Path:
         """Merge shards, ask the running agents for metrics over all of them, and return the metrics file."""
@@ -287,7 +277,7 @@ class RolloutCollectionHelper:
 
 def _request(config: RolloutCollectionConfig, servers: Mapping[str, Any], max_attempts: int) -> Request:
     """What `config` asks for, with the identity of the run it would begin."""
-    options = _plan_options(config)
+    options = _plan_options(config, servers)
     identity = Identity(
         rows="",
         plan=mask_secrets(
@@ -319,7 +309,7 @@ def _request(config: RolloutCollectionConfig, servers: Mapping[str, Any], max_at
     )
 
 
-def _plan_options(config: RolloutCollectionConfig) -> PlanOptions:
+def _plan_options(config: RolloutCollectionConfig, servers: Mapping[str, Any]) -> PlanOptions:
     fill: Callable[[Row, str], Row] | None = None
     if config.prompt_config is not None:
         prompt = load_prompt_config(config.prompt_config)
@@ -334,6 +324,7 @@ def _plan_options(config: RolloutCollectionConfig) -> PlanOptions:
         overrides=config.responses_create_params,
         skills_ref=load_skill_directory(config.skills.path) if config.skills is not None else None,
         fill_prompt=fill,
+        agents=Agents(block.name for block in server_blocks(servers).values() if block.server_type == AGENTS),
     )
 
 

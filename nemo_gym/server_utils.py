@@ -33,7 +33,7 @@ from nemo_gym.global_config import (
     maybe_get_global_config_dict,
 )
 from nemo_gym.keys import CONFIG_PATH_ENV_VAR, SESSION_ID_KEY
-from nemo_gym.net import allowance, blocking, client, local, sessions
+from nemo_gym.net import allowance, blocking, client, local, phases, sessions
 from nemo_gym.net.retry import SERVER_CALL, RetryPolicy
 from nemo_gym.net.sessions import GlobalAIOHTTPAsyncClientConfig
 from nemo_gym.net.status import get_response_json, get_response_model, raise_for_status
@@ -181,20 +181,23 @@ class ServerClient(BaseModel):
         if addresses.observes:
             url_path = rollout_prefix(address, url_path, body) + url_path
         app = local.app_with_key(address.key)
-        with allowance.held(address.server_type, url_path):
-            if app is not None and kwargs.keys() <= local.SUPPORTED_OPTIONS:
-                answer = await local.call(app, method, address.base_url, url_path, where=server_name, **kwargs)
-                return cast("ClientResponse", answer)
-            if isinstance(body, BaseModel):
-                kwargs["json"] = body.model_dump(exclude_unset=True)
-            return await request(
-                method=method,
-                url=f"{address.base_url}{url_path}",
-                _internal=True,
-                where=server_name,
-                safe_to_repeat=address.server_type == "responses_api_models",  # models keep no state between calls
-                **kwargs,
-            )
+        calls = phases.noted()
+        began = phases.clock() if calls is not None else 0.0
+        try:
+            with allowance.held(address.server_type, url_path):
+                if app is not None and kwargs.keys() <= local.SUPPORTED_OPTIONS:
+                    answer = await local.call(app, method, address.base_url, url_path, where=server_name, **kwargs)
+                    return cast("ClientResponse", answer)
+                if isinstance(body, BaseModel):
+                    kwargs["json"] = body.model_dump(exclude_unset=True)
+                url = f"{address.base_url}{url_path}"
+                safe = address.server_type == "responses_api_models"  # models keep no state between calls
+                return await request(
+                    method=method, url=url, _internal=True, where=server_name, safe_to_repeat=safe, **kwargs
+                )
+        finally:
+            if calls is not None:
+                calls.append((address.server_type, url_path, began, phases.clock()))
 
     async def get(self, server_name: str, url_path: str, **kwargs: Any) -> ClientResponse:
         return await self.request(server_name=server_name, url_path=url_path, method="GET", **kwargs)

@@ -25,6 +25,7 @@ from perf import (
     inflight,
     live,
     rollouts,
+    sandbox,
     startup,
     validate,
     view,
@@ -84,8 +85,9 @@ def inflight_figures(short: bool) -> list[Figure]:
         raise SystemExit(f"{found['errors']} rollouts failed with {at_once} in flight")
     name = f"{at_once:,} in flight, 1 s latency"
     lag = max(found["collector_lag_ms"], *found["cells_lag_ms"])
+    compared = f"{found['times_latency']:.2f} x latency, {found['times_floor']:.2f} x floor"
     return [
-        Figure(f"{name}: wall time", found["times_ideal"], inflight.MOST_TIMES_IDEAL, "x ideal"),
+        Figure(f"{name}: wall time ({compared})", found["times_ideal"], inflight.MOST_TIMES_IDEAL, "x ideal"),
         Figure(f"{name}: loop lag p99", lag, inflight.MOST_LAG_MS, "ms"),
         Figure(f"{name}: memory of one", found["kb_per_rollout"], inflight.MOST_KB, "KB"),
     ]
@@ -161,6 +163,26 @@ def grading_figures(short: bool) -> list[Figure]:
     ]
 
 
+def sandbox_figures(short: bool) -> list[Figure]:
+    at_once = 64 if short else sandbox.CROWD
+    found = sandbox.measure(10 if short else 40, at_once)
+    if not found:
+        return []
+    if found["crowd"]["wrong"]:
+        raise SystemExit(
+            f"{found['crowd']['wrong']:.0f} of {at_once} sandboxed programs were ended although they are fast"
+        )
+    floor = found["floor"]["cpu_ms"]
+    return [
+        Figure(
+            f"sandboxed program, cold (floor {floor:.0f} ms)", found["cold"]["cpu_ms"], sandbox.MOST_COLD_MS, "ms CPU"
+        ),
+        Figure(
+            f"sandboxed program, warm (floor {floor:.0f} ms)", found["warm"]["cpu_ms"], sandbox.MOST_WARM_MS, "ms CPU"
+        ),
+    ]
+
+
 def view_figures(short: bool) -> list[Figure]:
     found = view.measure(20_000 if short else view.MANY)
     many = f"{found['rollouts']:,} rollouts"
@@ -183,6 +205,7 @@ GROUPS: dict[str, Callable[[bool], list[Figure]]] = {
     "rollouts": rollout_figures,
     "inflight": inflight_figures,
     "grading": grading_figures,
+    "sandbox": sandbox_figures,
     "collate": collate_figures,
     "export": export_figures,
     "collector": collector_figures,

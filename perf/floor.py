@@ -1,6 +1,8 @@
 """The least a rollout can cost: the same two model calls by a bare loop, tool and verification inline.
 
-`python -m perf.floor ROWS CONCURRENCY URL` prints CPU seconds and the count as JSON.
+`python -m perf.floor ROWS CONCURRENCY URL FIRST LAST` plays all rows and prints, as JSON, the CPU and wall seconds
+between the end of rollout number FIRST (0: the beginning) and that of number LAST, and how many rollouts that were.
+With the word `wait` after that it says `ready` first and begins when it is given a line.
 """
 
 import asyncio
@@ -20,7 +22,8 @@ HEADERS = {"content-type": "application/json", "authorization": "Bearer x"}
 async def rollout(session: aiohttp.ClientSession, url: str, row: dict[str, Any]) -> bytes:
     """Model, tool, model, reward; the finished record as JSON."""
     params = {**row["responses_create_params"], "model": "mock"}
-    asked, said = params["input"], []
+    asked: list[Any] = params["input"]
+    said: list[Any] = []
     while True:
         params["input"] = [*asked, *said]
         async with session.post(url, data=orjson.dumps(params), headers=HEADERS) as answer:
@@ -37,21 +40,29 @@ async def rollout(session: aiohttp.ClientSession, url: str, row: dict[str, Any])
     return orjson.dumps({**row, "response": response, "reward": 1.0})
 
 
-async def main(rows: list[dict[str, Any]], at_once: int, url: str) -> None:
+async def main(rows: list[dict[str, Any]], at_once: int, url: str, first: int, last: int) -> None:
     waiting = iter(rows)
+    done = 0
+    marks = {0: (time.process_time(), time.monotonic())}
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
 
         async def worker() -> None:
+            nonlocal done
             for row in waiting:
                 await rollout(session, url, row)
+                done += 1
+                if done in (first, last):
+                    marks[done] = (time.process_time(), time.monotonic())
 
-        before = time.process_time()
         await asyncio.gather(*[worker() for _ in range(at_once)])
-        spent = time.process_time() - before
-    print(json.dumps({"count": len(rows), "cpu_s": spent}))
+    (cpu_before, before), (cpu_after, after) = marks[first], marks[last]
+    print(json.dumps({"count": last - first, "cpu_s": cpu_after - cpu_before, "wall_s": after - before}))
 
 
 if __name__ == "__main__":
-    lines = Path(sys.argv[1]).read_bytes().splitlines()
-    uvloop.run(main([orjson.loads(line) for line in lines], int(sys.argv[2]), sys.argv[3]))
+    lines = [orjson.loads(line) for line in Path(sys.argv[1]).read_bytes().splitlines()]
+    if sys.argv[6:] == ["wait"]:
+        print("ready", flush=True)
+        sys.stdin.readline()
+    uvloop.run(main(lines, int(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:6])))

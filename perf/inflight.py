@@ -1,8 +1,13 @@
 """Thousands of rollouts at once against a slow endpoint: do we keep up, does a loop lag, how much memory does one take?
 
 `python -m perf.inflight [AT_ONCE] [WAVES]` starts an endpoint that answers after a second, one cell per core, and
-collects `AT_ONCE` x `WAVES` rollouts of two model turns each. The ideal is what the endpoint alone takes, two seconds a
-wave; or, on a machine with so few cores that the CPU of so many rollouts takes longer, that CPU divided by the cores.
+collects `AT_ONCE` x `WAVES` rollouts of two model turns each. Wall time is compared with two things, both printed:
+
+- the latency alone, two seconds a wave: what a machine with enough cores for the CPU of so many rollouts should reach;
+- the floor: the same calls by bare loops (`perf/floor.py`), as many processes as we have cells, right afterwards. On a
+  machine whose cores are the bottleneck not even that reaches the latency alone.
+
+The ideal is whichever of the two is longer.
 Loop lag is how late a timer comes, in the collector and in every cell; memory is what all processes hold at the peak
 beyond what they held before the first rollout.
 """
@@ -149,6 +154,29 @@ class Peak(threading.Thread):
         return self.kb
 
 
+def floor_seconds(folder: Path, url: str, at_once: int, waves: int) -> float:
+    """Wall time of the same rollouts by bare loops, one process for each of our cells."""
+    cells = os.cpu_count() or 1
+    each = at_once // cells
+    rollouts.write_rows(folder / "floor.jsonl", each * waves)
+    command = [sys.executable, "-m", "perf.floor", str(folder / "floor.jsonl"), str(each), f"{url}/responses"]
+    loops = [
+        subprocess.Popen(
+            [*command, "0", str(each * waves), "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(cells)
+    ]
+    for loop in loops:
+        assert loop.stdout is not None
+        if loop.stdout.readline() != "ready\n":
+            raise SystemExit("the floor did not start")
+    for loop in loops:
+        assert loop.stdin is not None
+        loop.stdin.write("\n")
+        loop.stdin.flush()
+    return max(float(json.loads(loop.communicate()[0])["wall_s"]) for loop in loops)
+
+
 def measure(at_once: int = 4096, waves: int = 4) -> dict[str, Any]:
     """Seconds against the ideal, the worst loop's lag, errors, and memory per rollout in flight."""
     with tempfile.TemporaryDirectory() as name, rollouts.endpoint(Path(name), 1000 * LATENCY) as url:
@@ -177,11 +205,14 @@ def measure(at_once: int = 4096, waves: int = 4) -> dict[str, Any]:
         found = json.loads(said)
         done = (folder / "out.jsonl").read_bytes().count(b"\n")
         cells = [float(lag) for log in (folder / "logs").glob("*.log") for lag in CELL_LAG.findall(log.read_text())]
-        latency, work = waves * TURNS * LATENCY, cpu / (os.cpu_count() or 1)
+        latency, floor = waves * TURNS * LATENCY, floor_seconds(folder, url, at_once, waves)
         return {
             "seconds": found["seconds"],
+            "latency_seconds": latency,
+            "floor_seconds": floor,
             "times_latency": found["seconds"] / latency,
-            "times_ideal": found["seconds"] / max(latency, work),
+            "times_floor": found["seconds"] / floor,
+            "times_ideal": found["seconds"] / max(latency, floor),
             "cpu_ms_per_rollout": 1000 * cpu / (at_once * waves),
             "collector_lag_ms": found["lag_ms"],
             "cells_lag_ms": cells,

@@ -1,11 +1,12 @@
 """What one tool-calling rollout costs, collector and servers together, against the floor in the same minute.
 
-CPU seconds of every process of ours are summed. Start-up is taken out by measuring a short and a long run and dividing
-the difference; the floor is measured between them, so that a busy machine slows both.
+CPU seconds of every process of `gym eval run` are summed, from the moment a first part of the rollouts is stored until
+nearly all are. So start-up, first connections and first-call caches are outside, and the last rollouts, when fewer are
+in flight than asked for. The floor is measured over the same part of the same rows, right after, so that a busy machine
+slows both.
 """
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from perf.startup import cpu_seconds, family
 
 TOOL = {
     "type": "function",
@@ -27,8 +30,14 @@ TOOL = {
         "additionalProperties": False,
     },
 }
-RUNS = 2
-"""The best of so many, of each kind: starting up varies by as much as hundreds of rollouts cost."""
+RUNS = 3
+"""So many of each kind, in turn; the best counts, because other people's work on the machine only ever adds."""
+
+WARM = 2
+"""Rollouts for each place in flight before the measurement begins."""
+
+LOOK_SECONDS = 0.01
+LONGEST_SECONDS = 300.0
 
 MOST_TIMES_THE_FLOOR = 4.0
 """What is promised. CI lets a promise be missed by half (`MARGIN`), because its machines are slower and busier."""
@@ -63,52 +72,97 @@ def endpoint(folder: Path, latency_ms: float = 0.0) -> Iterator[str]:
         process.wait()
 
 
-def children_cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def evaluation(rows: Path, at_once: int, url: str, output: Path) -> "subprocess.Popen[bytes]":
+    """`gym eval run` on these rows, begun."""
+    said = output.with_suffix(".said").open("wb")
+    with said:
+        return subprocess.Popen(
+            [
+                sys.executable, "-m", "nemo_gym.cli.main", "eval", "run",
+                "--resources-server", "example_single_tool_call", "--model-type", "openai_model",
+                "--model-url", url, "--model-api-key", "x", "--model", "mock",
+                "--input", str(rows), "--agent", "example_single_tool_call_simple_agent",
+                "--output", str(output), "--overwrite", "--concurrency", str(at_once),
+                "--disable-aggregation", "--json", "+num_cells=1",
+            ],
+            stdout=said, stderr=said,
+        )  # fmt: skip
 
 
-def evaluation_cpu(rows: Path, at_once: int, url: str, folder: Path) -> float:
-    """CPU seconds of `gym eval run`, all its processes included."""
-    before = children_cpu()
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "nemo_gym.cli.main", "eval", "run",
-            "--resources-server", "example_single_tool_call", "--model-type", "openai_model",
-            "--model-url", url, "--model-api-key", "x", "--model", "mock",
-            "--input", str(rows), "--agent", "example_single_tool_call_simple_agent",
-            "--output", str(folder / "out.jsonl"), "--concurrency", str(at_once),
-            "--disable-aggregation", "--json", "+num_cells=1",
-        ],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"the evaluation failed:\n{done.stdout[-1000:]}\n{done.stderr[-2000:]}")
-    return children_cpu() - before
+class Stored:
+    """How many lines a growing file has."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self.lines = 0
+
+    def look(self) -> int:
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                added = file.read()
+            self._read += len(added)
+            self.lines += added.count(b"\n")
+        return self.lines
 
 
-def floor_ms(rows: Path, at_once: int, url: str) -> float:
-    command = [sys.executable, "-m", "perf.floor", str(rows), str(at_once), f"{url}/responses"]
+def rollout_ms(rows: Path, at_once: int, url: str, folder: Path, part: tuple[int, int]) -> float:
+    """CPU milliseconds for each rollout between the two of `part`, all processes of the evaluation together."""
+    output = folder / "out.jsonl"
+    output.unlink(missing_ok=True)
+    process = evaluation(rows, at_once, url, output)
+    marks: list[tuple[int, float]] = []
+    stored, members = Stored(output), [process.pid]
+    deadline = time.monotonic() + LONGEST_SECONDS
+    try:
+        while len(marks) < len(part):
+            if stored.look() >= part[len(marks)]:
+                members = members if marks else family(process.pid)
+                marks.append((stored.lines, sum(map(cpu_seconds, members))))
+            if process.poll() is not None or time.monotonic() > deadline:
+                break
+            time.sleep(LOOK_SECONDS)
+        if len(marks) < len(part) or process.wait(LONGEST_SECONDS):
+            raise SystemExit(f"the evaluation failed:\n{output.with_suffix('.said').read_text()[-2000:]}")
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    (began, before), (ended, after) = marks
+    return 1000.0 * (after - before) / (ended - began)
+
+
+def floor_ms(rows: Path, at_once: int, url: str, part: tuple[int, int]) -> float:
+    command = [sys.executable, "-m", "perf.floor", str(rows), str(at_once), f"{url}/responses", *map(str, part)]
     result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return 1000.0 * float(result["cpu_s"]) / int(result["count"])
 
 
-def measure(at_once: tuple[int, ...] = (64,), count: int = 2000) -> dict[str, Any]:
-    """Milliseconds of CPU per rollout and per floor rollout, and their ratio, for each number in flight."""
+def measure(at_once: tuple[int, ...] = (64,), count: int = 4000) -> dict[str, Any]:
+    """Milliseconds of CPU per rollout and per floor rollout, and their ratio, for each number in flight.
+
+    `count` rollouts are measured, besides those before and after.
+    """
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name, endpoint(Path(name)) as url:
         folder = Path(name)
-        short, long = folder / "short.jsonl", folder / "long.jsonl"
-        write_rows(short, count // 10)
-        write_rows(long, count)
+        rows = folder / "rows.jsonl"
         for number in at_once:
-            starts, wholes, floors = [], [], []
+            warm = max(400, WARM * number)
+            part = (warm, warm + count)
+            write_rows(rows, warm + count + number)
+            ours, floors = [], []
             for _ in range(RUNS):
-                starts.append(evaluation_cpu(short, number, url, folder))
-                floors.append(floor_ms(long, number, url))
-                wholes.append(evaluation_cpu(long, number, url, folder))
-            ours = 1000.0 * (min(wholes) - min(starts)) / (count - count // 10)
-            found[str(number)] = {"ours_ms": ours, "floor_ms": min(floors), "ratio": ours / min(floors)}
+                ours.append(rollout_ms(rows, number, url, folder, part))
+                floors.append(floor_ms(rows, number, url, part))
+            found[str(number)] = {
+                "ours_ms": min(ours),
+                "floor_ms": min(floors),
+                "ratio": min(ours) / min(floors),
+                "all_ours_ms": ours,
+                "all_floor_ms": floors,
+            }
     return found
 
 

@@ -35,6 +35,8 @@ class PrepareBenchmarkConfig(BaseNeMoGymCLIConfig):
     """Leave a benchmark alone whose rows are already there."""
     num_prepare_benchmark_processes: int = Field(default=1, ge=1)
     """How many benchmarks are prepared at once."""
+    prepare_timeout_seconds: float | None = Field(default=6 * 3600.0, gt=0)
+    """How long the script of one benchmark may take; null: as long as it likes."""
     prepare_script_args: dict[str, Any] = {}
     """Passed to the script's `prepare` by name."""
 

@@ -1,23 +1,24 @@
 """Writing the rows of benchmarks: every one is checked before the script of any is run."""
 
-import importlib.util
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stdout
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import orjson
 from pydantic import ValidationError
 
+from nemo_gym.catalog import script_child
 from nemo_gym.catalog.benchmarks import AGENTS, BENCHMARK, PrepareBenchmarkConfig
+from nemo_gym.catalog.script_child import imported
 from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME
@@ -113,47 +114,60 @@ def prepare_all(
     return finished
 
 
-def run_script(script: Path, module: str, arguments: Mapping[str, Any]) -> Any:
-    """Import a script and call its `prepare`; what goes wrong inside is said in one sentence."""
-    try:
-        with redirect_stdout(sys.stderr):
-            return _imported(script, module).prepare(**arguments)
-    except Exception as error:  # a boundary: somebody else's script
-        raise PrepareFailed(f"{FUNCTION}() failed: {type(error).__name__}: {error}", where=str(script)) from error
+class Scripts:
+    """Runs scripts, each in a process of its own that has a time limit and takes its children along when it ends."""
 
+    def __init__(self, seconds: float | None = None) -> None:
+        self._seconds = seconds
+        self._running: set[subprocess.Popen[bytes]] = set()
 
-def run_script_apart(script: Path, module: str, arguments: Mapping[str, Any]) -> Any:
-    """The same in a process of its own. What the script prints goes where our messages go."""
-    request = {"script": str(script), "module": module, "arguments": dict(arguments), "path": sys.path}
-    with tempfile.TemporaryFile() as answer:
-        child = subprocess.run(
-            [sys.executable, "-c", f"from {__name__} import answer_request; answer_request({answer.fileno()})"],
-            input=orjson.dumps(request),
-            stdout=STDERR,
-            pass_fds=(answer.fileno(),),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
-            check=False,
-        )
-        answer.seek(0)
-        text = answer.read()
-    if not text:
-        raise PrepareFailed(f"its process ended with status {child.returncode}", where=str(script))
-    told = orjson.loads(text)
-    if "problem" in told:
-        raise PrepareFailed(told["problem"], where=str(script))
-    return told["result"]
+    def run(self, script: Path, module: str, arguments: Mapping[str, Any]) -> Any:
+        """What the script's `prepare` returned. What it prints goes where our messages go.
 
+        Raises:
+            PrepareFailed: it failed, or took too long and was ended.
+        """
+        request = {"script": str(script), "module": module, "arguments": dict(arguments), "path": sys.path}
+        with tempfile.TemporaryFile() as answer:
+            child = subprocess.Popen(
+                [sys.executable, script_child.__file__, str(answer.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=STDERR,
+                pass_fds=(answer.fileno(),),
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)},
+                process_group=0,
+            )
+            self._running.add(child)
+            try:
+                child.communicate(orjson.dumps(request), timeout=self._seconds)
+            except subprocess.TimeoutExpired:
+                raise PrepareFailed(
+                    f"{FUNCTION}() was not done within {self._seconds:g} s and was ended",
+                    where=str(script),
+                    fix="allow more with --timeout, or find out what it waits for",
+                ) from None
+            finally:
+                self._end(child)
+            answer.seek(0)
+            text = answer.read()
+        if not text:
+            raise PrepareFailed(f"its process ended with status {child.returncode}", where=str(script))
+        told = orjson.loads(text)
+        if "problem" in told:
+            raise PrepareFailed(told["problem"], where=str(script))
+        return told["result"]
 
-def answer_request(descriptor: int) -> None:
-    """In the other process: read what to run, run it, and write what came of it."""
-    request = orjson.loads(sys.stdin.buffer.read())
-    sys.path[:] = request["path"]
-    try:
-        result = run_script(Path(request["script"]), request["module"], request["arguments"])
-        told = {"result": str(result) if isinstance(result, str | Path) else None}
-    except PrepareFailed as error:
-        told = {"problem": error.problem}
-    os.write(descriptor, orjson.dumps(told))
+    def stop(self) -> None:
+        """End every script that is running, and what it started."""
+        for child in list(self._running):
+            self._end(child)
+
+    def _end(self, child: "subprocess.Popen[bytes]") -> None:
+        if child.returncode is None:  # nobody waited for it yet, so the number is still its own
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        self._running.discard(child)
 
 
 def _benchmarks(config: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
@@ -193,7 +207,7 @@ def _check(waiting: Sequence[Preparation], arguments: Mapping[str, Any]) -> None
     problems = []
     for one in waiting:
         try:
-            function = getattr(_imported(one.script, one.module), FUNCTION, None)
+            function = getattr(imported(one.script, one.module), FUNCTION, None)
         except Exception as error:  # somebody else's script: whatever it raises is the answer
             problems.append(f"{one.script} cannot be imported: {type(error).__name__}: {error}")
             continue
@@ -208,17 +222,6 @@ def _check(waiting: Sequence[Preparation], arguments: Mapping[str, Any]) -> None
         raise ConfigError("; ".join([*problems, "nothing was prepared"]))
 
 
-def _imported(script: Path, module: str) -> ModuleType:
-    """The script as a module, loaded from this very file whatever else has its name."""
-    spec = importlib.util.spec_from_file_location(module, script)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{script} is not a Python file")
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[module] = loaded
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
 def _results(
     wanted: Sequence[Preparation], waiting: Sequence[Preparation], options: PrepareBenchmarkConfig
 ) -> Iterator[tuple[Preparation, Any]]:
@@ -226,19 +229,22 @@ def _results(
     for one in wanted:
         if one not in waiting:
             yield one, one.cached
-    run = run_script if options.num_prepare_benchmark_processes == 1 else run_script_apart
+    scripts = Scripts(options.prepare_timeout_seconds)
 
     def result(one: Preparation) -> Any:
         try:
-            return run(one.script, one.module, options.prepare_script_args)
+            return scripts.run(one.script, one.module, options.prepare_script_args)
         except PrepareFailed as error:
             return error
 
-    if options.num_prepare_benchmark_processes == 1:
-        yield from ((one, result(one)) for one in waiting)
-        return
     with ThreadPoolExecutor(options.num_prepare_benchmark_processes) as pool:  # each waits for a process of its own
-        yield from zip(waiting, pool.map(result, waiting), strict=True)
+        begun = [(one, pool.submit(result, one)) for one in waiting]
+        try:
+            yield from ((one, future.result()) for one, future in begun)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            scripts.stop()
+            raise
 
 
 def _checked(one: Preparation, result: Any, *, cached: bool) -> Prepared:

@@ -97,6 +97,12 @@ def _instance(
     name: str, kind: str, implementation: str, settings: Mapping[str, Any], roots: Sequence[Path]
 ) -> Instance:
     folder = server_folder(name, kind, implementation, roots)
+    if "entrypoint" not in settings:
+        raise ConfigError(
+            "has no entrypoint: only overrides of it were given, and no file that they could override",
+            where=f"{name}.{kind}.{implementation}",
+            fix="add the file that configures it to config_paths, or correct its name",
+        )
     source = folder / settings["entrypoint"]
     if not source.is_file():
         raise ConfigError(f"there is no file {source}", where=name, fix="correct 'entrypoint'")

@@ -43,18 +43,26 @@ class FrameProtocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own class is no subclass of it
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while len(self._buffer) >= LENGTHS.size:
-            head, body = LENGTHS.unpack_from(self._buffer)
+        arrived: bytes | bytearray = data  # most often whole frames, which need no buffer
+        if self._buffer:
+            self._buffer += data
+            arrived = self._buffer
+        done = 0
+        while len(arrived) - done >= LENGTHS.size:
+            head, body = LENGTHS.unpack_from(arrived, done)
             if head + body > MOST_BYTES:
                 self.close()
                 return
-            start, end = LENGTHS.size, LENGTHS.size + head + body
-            if len(self._buffer) < end:
-                return
-            view = bytes(self._buffer[start:end])
-            del self._buffer[:end]
-            self._on_frame(orjson.loads(view[:head]), view[head:])
+            start = done + LENGTHS.size
+            end = start + head + body
+            if len(arrived) < end:
+                break
+            done = end
+            self._on_frame(orjson.loads(arrived[start : start + head]), bytes(arrived[start + head : end]))
+        if arrived is data:
+            self._buffer += data[done:]
+        else:
+            del self._buffer[:done]
 
     def send(self, head: Mapping[str, Any], body: bytes = b"") -> None:
         if self._transport is None or self._transport.is_closing():
@@ -150,7 +158,7 @@ class LinkedApp:
         self._instance = instance
         self._choose = choose
 
-    async def short_way(self, sent: Sent, _: deadline.Watched) -> LocalResponse:
+    async def short_way(self, sent: Sent, _: deadline.Alarm) -> LocalResponse:
         """The answer to a plain JSON call, without ASGI."""
         head: dict[str, Any] = {"call": self._instance, "method": sent.method, "url": sent.base_url, "path": sent.path}
         head["seconds"] = float(deadline.passed_on(sent.seconds))
@@ -330,12 +338,12 @@ async def _short_answer(app: ASGIApp, sent: Sent) -> LocalResponse | None:
     if way is None:
         return None
     try:
-        async with deadline.Timer(sent.seconds) as timer:
-            answering = way(sent, timer.watched)
+        with deadline.Alarm(sent.seconds) as timer:
+            answering = way(sent, timer)
             answer: LocalResponse | None = None if answering is None else await answering
             return answer
     except TimeoutError:
-        if not timer.expired():
+        if not timer.has_rung:
             raise
     problem = f"{sent.method} {sent.path} was not done within the {sent.seconds:.1f} s its caller allowed"
     whom = timer.blamed or way.server_name or None

@@ -144,6 +144,7 @@ class Zygote:
 
 def main(control_fd: int, boot_fd: int) -> None:
     """Import everything, freeze it, then fork on demand."""
+    gc.disable()  # imports make no garbage worth looking for, and looking costs a twelfth of them
     from nemo_gym.launch.hosting import Hosts
 
     for module in PRELOADED:
@@ -153,6 +154,7 @@ def main(control_fd: int, boot_fd: int) -> None:
     control = socket.socket(fileno=control_fd)
     gc.collect()
     gc.freeze()  # shared pages stay shared: the collector of a child never writes to them
+    gc.enable()
     Zygote(control, hosts.run).run()
 
 

@@ -82,22 +82,22 @@ class _Held:
     A class of its own because every call of a rollout passes through it.
     """
 
-    __slots__ = ("_began", "_kind", "_seconds", "_within")
+    __slots__ = ("_before", "_began", "_kind", "_seconds")
 
-    def __init__(self, seconds: float, kind: type[CallTimeout]) -> None:
+    def __init__(self, began: float, seconds: float, kind: type[CallTimeout]) -> None:
+        """`began` is now; `seconds` are over before the deadline in force is."""
+        self._began = began
         self._seconds = seconds
         self._kind = kind
-        self._within = deadline.within(seconds)
 
     def __enter__(self) -> None:
-        self._began = time.monotonic()
-        self._within.__enter__()
+        self._before = deadline.until(self._began + self._seconds)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._within.__exit__(None, None, None)
-        if isinstance(error, DeadlineExceeded) and time.monotonic() - self._began >= self._seconds:
+        deadline.restore(self._before)
+        if kind is not None and isinstance(error, DeadlineExceeded) and time.monotonic() - self._began >= self._seconds:
             fix = f"raise {self._kind.setting}, or find out why it is slow"
             raise self._kind(error.problem, where=error.where, fix=fix) from error
 
@@ -115,10 +115,12 @@ def held(server_type: str, path: str) -> AbstractContextManager[None]:
     if allowed is None:
         return _FREE
     seconds, kind = allowed.of_call(server_type, path)
-    left = deadline.remaining()
-    if seconds is None or (left is not None and left <= seconds):  # the rollout's own time is over before that
+    if seconds is None:
         return _FREE
-    return _Held(seconds, kind)
+    now, over = time.monotonic(), deadline.moment()
+    if over is not None and over - now <= seconds:  # the rollout's own time is over before that
+        return _FREE
+    return _Held(now, seconds, kind)
 
 
 def current() -> Allowance | None:

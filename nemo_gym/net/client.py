@@ -7,10 +7,12 @@ after the request left is none of these: the other side may have executed it.
 
 import asyncio
 import logging
+import math
 import random
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, cast
 
 from aiohttp import (
@@ -31,13 +33,16 @@ from nemo_gym.errors import CircuitOpen, ConfigError, DeadlineExceeded, ServerUn
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.net import deadline, plain_http, sessions
 from nemo_gym.net.encode import encode_json
-from nemo_gym.net.health import HealthBook, describe
+from nemo_gym.net.health import EndpointHealth, HealthBook, describe
 from nemo_gym.net.retry import SAFE_METHODS, SERVER_CALL, RetryPolicy, next_pause, parse_retry_after, worth_repeating
 
 logger = logging.getLogger("nemo_gym.net")
 
 health = HealthBook()
 """Endpoints that failed since their last answer, process-wide."""
+
+RESTARTING = 10
+"""So many times longer than for one nobody ever reached we wait for an endpoint that has answered before."""
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _REPLAYABLE = (bytes, bytearray, str, dict, list, tuple)
@@ -102,7 +107,8 @@ async def send(
     """
     call = _prepare(method, url, policy, where, safe_to_repeat, options)
     while True:
-        await _wait_for_circuit(call)
+        if len(health):  # else everybody answers
+            await _wait_for_circuit(call)
         try:
             if call.plain and session is None:
                 response = await _plain_attempt(call)
@@ -137,8 +143,12 @@ def _prepare(
     options: dict[str, Any],
 ) -> _Call:
     method = method.upper()
-    address = _checked_url(url, where)
-    endpoint = f"{address.host}:{address.port}"
+    try:
+        address, endpoint = _address(url)
+    except ValueError:
+        raise ConfigError(
+            f"{mask_text(str(url))!r} is not an HTTP address", where=where, fix="http://<host>:<port>/<path>"
+        ) from None
     _encode_json(options)
     limit = deadline.sooner(deadline.remaining(), _total(options.get("timeout")))
     if limit is None:
@@ -160,14 +170,17 @@ def _prepare(
     )
 
 
-def _checked_url(url: str | URL, where: str | None) -> URL:
-    try:
-        address = URL(url) if isinstance(url, str) else url
-        if address.scheme in ("http", "https") and address.host:
-            return address
-    except ValueError:
-        pass
-    raise ConfigError(f"{mask_text(str(url))!r} is not an HTTP address", where=where, fix="http://<host>:<port>/<path>")
+@lru_cache(maxsize=1024)
+def _address(url: str | URL) -> tuple[URL, str]:
+    """A URL, and `host:port` of it.
+
+    Raises:
+        ValueError: it is not an HTTP address.
+    """
+    address = URL(url) if isinstance(url, str) else url
+    if address.scheme not in ("http", "https") or not address.host:
+        raise ValueError("not an HTTP address")
+    return address, f"{address.host}:{address.port}"
 
 
 def _encode_json(options: dict[str, Any]) -> None:
@@ -204,21 +217,44 @@ async def _wait_for_circuit(call: _Call) -> None:
     """
     while (known := health.known(call.endpoint)) is not None and (rest := known.breaker.admit()) > 0:
         spent = time.monotonic() - call.started
-        if rest >= call.left() or spent + rest > call.policy.budget_seconds or call.policy.attempts == 1:
+        patience = _patience(call, known)
+        too_long = min(rest, patience) >= call.left() or spent + rest > call.policy.budget_seconds
+        if patience <= 0:
+            raise CircuitOpen(
+                f"{call.endpoint} has taken no connection for {known.closed_seconds():.0f} s",
+                where=call.where,
+                fix="check that it runs and that its host and port are right (unreachable_timeout_seconds: the wait)",
+            )
+        if too_long or call.policy.attempts == 1:
             raise CircuitOpen(
                 f"{call.endpoint} does not answer and is left alone for {rest:.1f} s more",
                 where=call.where,
                 fix="look at that server's log; it may have stopped",
             )
-        await asyncio.sleep(rest * random.uniform(1.0, 1.25))
+        await asyncio.sleep(min(rest * random.uniform(1.0, 1.25), patience))
+
+
+def _patience(call: _Call, known: EndpointHealth) -> float:
+    """How much longer an endpoint that takes no connection is waited for, however many calls do."""
+    if not call.policy.leaves_the_closed:
+        return math.inf
+    limit = sessions.settings().unreachable_timeout_seconds
+    if call.endpoint in health.met:
+        limit *= RESTARTING
+    return limit - known.closed_seconds()
 
 
 async def _plain_attempt(call: _Call) -> ClientResponse:
     left = call.left()
     if left <= 0:
         raise TimeoutError
-    headers = {**(call.options.get("headers") or {}), DEADLINE_HEADER: deadline.passed_on(left)}
-    asking = sessions.current_pool().request(call.method, call.address, headers, call.options.get("data", b""))
+    asking = sessions.current_pool().request(
+        call.method,
+        call.address,
+        call.options.get("headers") or {},
+        call.options.get("data", b""),
+        once=(DEADLINE_HEADER, deadline.passed_on(left)),
+    )
     if call.unhurried and deadline.watched() is not None:
         response = await asking
     else:
@@ -248,16 +284,18 @@ async def _attempt(call: _Call, session: ClientSession) -> ClientResponse:
 async def _after_no_answer(call: _Call, error: Exception) -> None:
     """Pause before the next attempt, or raise when there is none."""
     call.failures += 1
-    health.entry(call.endpoint).failed(call.where, error)
+    never_connected = isinstance(error, ClientConnectorError | ConnectionTimeoutError)
+    known = health.entry(call.endpoint)
+    known.failed(call.where, error, connected=not never_connected)
     if sessions.settings().global_aiohttp_client_request_debug:
         logger.warning("%s %s to %s, attempt %d", call.method, call.url, call.where, call.failures, exc_info=error)
-    never_connected = isinstance(error, ClientConnectorError | ConnectionTimeoutError)
     hopeless = isinstance(error, ClientConnectorCertificateError | ServerFingerprintMismatch)
     may_repeat = call.replayable and not hopeless and (call.repeatable or never_connected)
     wait = call.pause_before_repeat() if may_repeat else None
-    if wait is None:
+    patience = _patience(call, known)
+    if wait is None or patience <= 0:
         raise _unreachable(call, error, never_connected) from error
-    await asyncio.sleep(wait)
+    await asyncio.sleep(min(wait, patience))
 
 
 def _wait_before_repeating(call: _Call, response: ClientResponse) -> float | None:
@@ -265,10 +303,12 @@ def _wait_before_repeating(call: _Call, response: ClientResponse) -> float | Non
     if not isinstance(response.status, int) or response.status < 400:  # a stand-in in a test may have no status
         if len(health):
             health.answered(call.endpoint, call.where)
+        if call.policy.leaves_the_closed:
+            health.met.add(call.endpoint)
         return None
     known = health.known(call.endpoint)
     if known is not None:
-        known.breaker.succeeded()  # it answered, so it is there
+        known.answered()
     call.failures += 1
     retry_after = parse_retry_after(response.headers.get("Retry-After"), datetime.now(UTC))
     if not call.replayable or not worth_repeating(call.policy, response.status, call.failures, retry_after):

@@ -12,21 +12,19 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Self
-from weakref import WeakKeyDictionary
+from typing import Self
+
+from nemo_gym.net.alarms import Alarm, blame
 
 MARGIN, LONGEST_MARGIN = 0.05, 0.5
 """Of the time left, the share and the most seconds that a caller keeps to itself."""
 
 Clock = Callable[[], float]
-Watched = tuple["asyncio.Task[Any] | None", float]
-"""A task and the moment at which a timer ends it."""
 
 _deadline: ContextVar[float | None] = ContextVar("nemo_gym_deadline", default=None)
-_watched: ContextVar[Watched | None] = ContextVar("nemo_gym_deadline_watched", default=None)
-_blamed: WeakKeyDictionary["asyncio.Task[Any]", str] = WeakKeyDictionary()
+_watched: ContextVar[Alarm | None] = ContextVar("nemo_gym_deadline_watched", default=None)
 
 
 def sooner(first: float | None, second: float | None) -> float | None:
@@ -44,6 +42,21 @@ def remaining(clock: Clock = time.monotonic) -> float | None:
     return None if moment is None else max(0.0, moment - clock())
 
 
+def moment() -> float | None:
+    """When the time is over, on the monotonic clock; None when nobody set a deadline."""
+    return _deadline.get()
+
+
+def until(moment: float) -> Token[float | None]:
+    """Make `moment` the deadline, which must be before the one in force; undone by `restore`."""
+    return _deadline.set(moment)
+
+
+def restore(before: Token[float | None]) -> None:
+    """Undo an `until`."""
+    _deadline.reset(before)
+
+
 @contextmanager
 def within(seconds: float | None, clock: Clock = time.monotonic) -> Iterator[None]:
     """Give the enclosed work at most `seconds`. An earlier deadline stays; None changes nothing."""
@@ -57,60 +70,42 @@ def within(seconds: float | None, clock: Clock = time.monotonic) -> Iterator[Non
         _deadline.reset(token)
 
 
-def watched() -> Watched | None:
-    """The timer that ends this very task at the deadline in force or before, if there is one."""
+def watched() -> Alarm | None:
+    """What ends this very task at the deadline in force or before, if there is something."""
     known = _watched.get()
-    if known is None or known[0] is not asyncio.current_task():
+    if known is None:
         return None
     moment = _deadline.get()
-    return known if moment is None or known[1] <= moment else None
+    if moment is not None and moment < known.moment:
+        return None
+    return known if known.task is asyncio.current_task() else None
 
 
-def blame(where: str) -> None:
-    """Note whom this task was waiting for when it was ended; of nested calls the innermost counts."""
-    task = asyncio.current_task()
-    if task is not None:
-        _blamed.setdefault(task, where)
-
-
-def begin(known: Watched) -> None:
-    """Make the moment of a timer the deadline of this context, which is a new and empty one."""
-    _deadline.set(known[1])
+def begin(known: Alarm) -> None:
+    """Make the moment of an alarm the deadline of this context, which is a new and empty one."""
+    _deadline.set(known.moment)
     _watched.set(known)
 
 
-class Timer:
-    """`async with Timer(seconds)`: the enclosed work ends by then at the latest, by cancellation and `TimeoutError`.
+class Timer(Alarm):
+    """`with Timer(seconds)`: the enclosed work ends by then at the latest, by cancellation and `TimeoutError`.
 
     Of an earlier deadline only the moment is known here, so that one is kept but not watched.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.blamed: str | None = None
-        """Whom the work was waiting for when time ran out, if that is known."""
-        self._timer = asyncio.timeout(seconds)
+    __slots__ = ("_tokens",)
 
-    async def __aenter__(self) -> Self:
-        await self._timer.__aenter__()
-        moment = time.monotonic() + self.seconds
-        self.watched: Watched = (asyncio.current_task(), moment)
-        self._tokens = (_deadline.set(sooner(_deadline.get(), moment)), _watched.set(self.watched))
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._tokens = (_deadline.set(sooner(_deadline.get(), self.moment)), _watched.set(self))
         return self
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _watched.reset(self._tokens[1])
         _deadline.reset(self._tokens[0])
-        if kind is not None:
-            task = asyncio.current_task()
-            self.blamed = _blamed.pop(task, None) if task is not None else None
-        await self._timer.__aexit__(kind, error, trace)
-
-    def expired(self) -> bool:
-        """Whether it was this timer that ended the work."""
-        return self._timer.expired()
+        super().__exit__(kind, error, trace)
 
 
 def from_header(value: str | bytes | None) -> float | None:
@@ -141,6 +136,33 @@ def passed_on(left: float) -> str:
     return format_seconds(left - min(LONGEST_MARGIN, left * MARGIN))
 
 
+def first_noticed(seconds: float, calls: int) -> float:
+    """When `seconds` are over for the one at the end of so many calls, each of which passed on what it had left."""
+    for _ in range(calls):
+        seconds -= min(LONGEST_MARGIN, seconds * MARGIN)
+    return seconds
+
+
 def format_seconds(seconds: float) -> str:
     """Seconds as the header carries them: a plain decimal, milliseconds are enough."""
     return f"{seconds:.3f}"
+
+
+__all__ = [
+    "Alarm",
+    "Timer",
+    "begin",
+    "blame",
+    "first_noticed",
+    "format_seconds",
+    "from_header",
+    "header_value",
+    "moment",
+    "passed_on",
+    "remaining",
+    "restore",
+    "sooner",
+    "until",
+    "watched",
+    "within",
+]

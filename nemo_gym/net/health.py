@@ -21,11 +21,23 @@ class EndpointHealth:
         self._failures = 0
         self._last_error = ""
         self._last_logged = 0.0
+        self._closed_since: float | None = None
 
-    def failed(self, callee: str, error: BaseException) -> None:
-        """Note a call that got no answer."""
+    def failed(self, callee: str, error: BaseException, *, connected: bool = True) -> None:
+        """Note a call that got no answer, or was not even `connected`."""
         self.breaker.failed()
+        if not connected and self._closed_since is None:
+            self._closed_since = self._clock()
         self.note(callee, describe(error))
+
+    def answered(self) -> None:
+        """It is there, whatever it says."""
+        self.breaker.succeeded()
+        self._closed_since = None
+
+    def closed_seconds(self) -> float:
+        """For how long it has taken no connection, whoever called; 0 when it takes them, or nobody tried."""
+        return 0.0 if self._closed_since is None else self._clock() - self._closed_since
 
     def note(self, callee: str, problem: str) -> None:
         """Count one failure, and log it if it is the first or the last summary is old."""
@@ -41,7 +53,7 @@ class EndpointHealth:
 
     def recovered(self, callee: str) -> None:
         """Sum up on the first answer after failures."""
-        self.breaker.succeeded()
+        self.answered()
         if self._failures:
             logger.info(
                 "%s answers again after %d failed attempt(s), last: %s", callee, self._failures, self._last_error
@@ -55,6 +67,8 @@ class HealthBook:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._entries: dict[str, EndpointHealth] = {}
+        self.met: set[str] = set()
+        """Model endpoints that have answered at least once."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -72,6 +86,7 @@ class HealthBook:
 
     def clear(self) -> None:
         self._entries.clear()
+        self.met.clear()
 
 
 def describe(error: BaseException) -> str:

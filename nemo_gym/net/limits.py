@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from aiohttp import ClientResponse, ClientResponseError
-from pydantic import BaseModel, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from nemo_gym.errors import DeadlineExceeded, GymError, ModelFailed
 from nemo_gym.net import deadline, sessions
@@ -166,16 +167,19 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
     """Sent in the address of every call."""
     key_header: Literal["authorization", "api-key"] = "authorization"
 
-    _limit: AdaptiveLimit = PrivateAttr()
-
     def model_post_init(self, context: Any, /) -> None:
         super().model_post_init(context)
-        shared = claimed(self.name) if self.max_concurrent_requests else None
-        self._limit = AdaptiveLimit(self.max_concurrent_requests, shared=shared)
+        _ = self.limit  # now: places are claimed in the order in which clients are made
 
-    @property
+    @cached_property  # a plain attribute once it is there; pydantic's private ones are looked up slowly
     def limit(self) -> AdaptiveLimit:
-        return self._limit
+        shared = claimed(self.name) if self.max_concurrent_requests else None
+        return AdaptiveLimit(self.max_concurrent_requests, shared=shared)
+
+    @cached_property
+    def _headers(self) -> dict[str, str]:
+        key = {"authorization": f"Bearer {self.api_key}", "api-key": str(self.api_key)}[self.key_header]
+        return {self.key_header: key, **self.default_headers}
 
     async def _call(self, method: str, path: str, *, root: str | None = None, **options: Any) -> dict[str, Any]:
         refusals, first_refused = 0, 0.0
@@ -183,13 +187,13 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
             entered = await self._enter()
             try:
                 answer = await super()._call(method, path, root=root, **options)
-                self._limit.succeeded()
+                self.limit.succeeded()
                 return answer
             except ClientResponseError as refusal:
                 if refusal.status not in OVERLOADED:
                     raise
                 retry_after = _retry_after(refusal)
-                self._limit.refused(entered, retry_after)
+                self.limit.refused(entered, retry_after)
                 refusals, first_refused = refusals + 1, first_refused or time.monotonic()
                 wait = _pause(refusals, first_refused, retry_after)
                 if wait is None:
@@ -197,28 +201,29 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
             except GymError as failure:
                 raise self._attributed(failure) from failure.__cause__
             finally:
-                self._limit.leave()
+                self.limit.leave()
             await asyncio.sleep(wait)
 
     async def _request(self, **options: Any) -> ClientResponse:
-        key = {"authorization": f"Bearer {self.api_key}", "api-key": str(self.api_key)}[self.key_header]
-        headers = {self.key_header: key, **self.default_headers, **options.pop("headers", {})}
+        headers = self._headers
+        if "headers" in options:
+            headers = {**headers, **options.pop("headers")}
         if self.default_query:
             options["params"] = {**self.default_query, **(options.get("params") or {})}
         return await send(policy=_WITHOUT_OVERLOAD, where=self.name, safe_to_repeat=True, headers=headers, **options)
 
     async def _enter(self) -> int:
-        entered = self._limit.enter_at_once()
+        entered = self.limit.enter_at_once()
         if entered is not None:
             return entered
         limit = deadline.sooner(deadline.remaining(), sessions.settings().request_timeout_seconds)
         try:
             async with asyncio.timeout(limit):
-                return await self._limit.enter()
+                return await self.limit.enter()
         except TimeoutError as error:
             raise DeadlineExceeded(
                 f"no place for another call to {self.base_url} came free in time "
-                f"({self._limit.in_flight} under way, {self._limit.allowed:.0f} allowed)",
+                f"({self.limit.in_flight} under way, {self.limit.allowed:.0f} allowed)",
                 where=self.name,
                 fix="run fewer rollouts at once, or raise max_concurrent_requests if the endpoint can take it",
             ) from error

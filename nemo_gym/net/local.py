@@ -32,7 +32,7 @@ Message = MutableMapping[str, Any]
 ASGIApp = Callable[
     [MutableMapping[str, Any], Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
 ]
-ShortWay = Callable[[Sent, deadline.Watched], Awaitable[LocalResponse] | None]
+ShortWay = Callable[[Sent, deadline.Alarm], Awaitable[LocalResponse] | None]
 """An app's own way to answer a JSON call; None if this call is not for it. Whoever takes it watches the clock."""
 
 SUPPORTED_OPTIONS = frozenset({"json", "data", "params", "headers", "cookies", "timeout", "allow_redirects"})
@@ -110,12 +110,12 @@ async def _timed(
 ) -> LocalResponse:
     """What `call` does where nobody watches the clock yet."""
     try:
-        async with deadline.Timer(sent.seconds) as timer:
-            answering = short_way(sent, timer.watched)
+        with deadline.Alarm(sent.seconds) as timer:
+            answering = short_way(sent, timer)
             if answering is not None:
                 return await _followed(app, sent, await answering)
     except TimeoutError as error:
-        if not timer.expired():
+        if not timer.has_rung:
             raise
         raise _too_late(sent.method, sent.url, sent.seconds, timer.blamed or where) from error
     return await dispatch(app, sent.method, f"{sent.base_url}{sent.path}", where=where, **options)
@@ -156,10 +156,10 @@ async def dispatch(
     if limit is None:
         limit = sessions.settings().request_timeout_seconds
     try:
-        async with asyncio.timeout(limit) as timer:
+        with deadline.Alarm(limit) as timer:
             return await _follow(app, request, allow_redirects, limit)
     except TimeoutError as error:
-        if not timer.expired():
+        if not timer.has_rung:
             raise
         raise _too_late(request.method, address, limit, where) from error
 

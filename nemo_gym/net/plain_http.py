@@ -6,6 +6,7 @@ do (`suits` says what) is for aiohttp, whose exceptions are raised here too, so 
 """
 
 import asyncio
+import logging
 import socket
 import time
 import zlib
@@ -21,7 +22,10 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from nemo_gym.net.local_response import LocalResponse
+from nemo_gym.net.plain_request import suits, written
 from nemo_gym.net.turns import current_turns
+
+logger = logging.getLogger("nemo_gym.net")
 
 GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 
@@ -31,22 +35,13 @@ CONNECTING_AT_ONCE = 256
 DNS_SECONDS = 10.0
 """How long a resolved name is remembered."""
 
-_UNSUITABLE = frozenset({"expect", "transfer-encoding", "connection", "upgrade", "content-length", "host"})
+FULL = (
+    "all %d connections to %s:%d are in use; more calls at once wait for one. If the endpoint can take more, raise "
+    "global_aiohttp_connector_limit_per_host"
+)
 
 Address = tuple[str, int]
 Configure = Callable[[socket.socket], None]
-
-
-def suits(method: str, url: URL, options: Mapping[str, Any]) -> bool:
-    """Whether a call is simple enough: a body of bytes (or none) to an `http` address, and nothing but headers."""
-    return (
-        url.scheme == "http"
-        and url.raw_user is None
-        and method in ("POST", "GET")
-        and options.keys() <= {"data", "headers"}
-        and isinstance(options.get("data", b""), bytes)
-        and _UNSUITABLE.isdisjoint(name.lower() for name in options.get("headers") or ())
-    )
 
 
 class _Connection(asyncio.Protocol):
@@ -225,6 +220,7 @@ class _Host:
         self.open = 0
         self.waiting: deque[asyncio.Future[None]] = deque()
         self.connecting = asyncio.Semaphore(CONNECTING_AT_ONCE)
+        self.was_full = False
 
 
 class Pool:
@@ -239,27 +235,32 @@ class Pool:
         self._resolved: dict[Address, tuple[float, asyncio.Future[list[Any]]]] = {}
         self._connections: set[_Connection] = set()
 
-    async def request(self, method: str, url: URL, headers: Mapping[str, str], body: bytes) -> LocalResponse:
+    async def request(
+        self, method: str, url: URL, headers: Mapping[str, str], body: bytes, *, once: tuple[str, str] | None = None
+    ) -> LocalResponse:
         """Send a request and return its whole answer, whatever the status. How long to wait is for the caller to say.
+
+        `once` is one more header. It has another value each time, while the others are written once for many calls.
 
         Raises:
             ClientConnectorError, ConnectionTimeoutError: no connection.
             ServerDisconnectedError, ClientPayloadError: the connection was lost, or what came is no HTTP.
         """
-        written = _written(method, url, headers, body)
+        request = written(method, url, headers, body, once)
         address = (url.host or "", url.port or 80)
         host = self._hosts.get(address)
         if host is None:
             host = self._hosts[address] = _Host()
         connection = await self._take(host, address, url)
         try:
-            status, content = await connection.exchange(written)
+            status, content = await connection.exchange(request)
             reason, said, broken = connection.reason, connection.headers, connection.broken
             if connection.is_packed:  # nobody asked for that, but it happens
                 content, broken = _unpacked(content, broken)
         finally:
             self._give_back(host, connection)
-        return PlainResponse(_Exchanged(method, url, headers, status, reason, said, content, broken))
+        asked = headers if once is None else {**headers, once[0]: once[1]}
+        return PlainResponse(_Exchanged(method, url, asked, status, reason, said, content, broken))
 
     async def _take(self, host: _Host, address: Address, url: URL) -> _Connection:
         while True:
@@ -271,6 +272,9 @@ class Pool:
                 host.open -= 1
             if host.open < self._per_host:
                 break
+            if not host.was_full:
+                host.was_full = True
+                logger.warning(FULL, self._per_host, *address)
             await _turn(host)
         host.open += 1
         try:
@@ -378,16 +382,4 @@ def _wake(host: _Host) -> None:
             return
 
 
-def _written(method: str, url: URL, headers: Mapping[str, str], body: bytes) -> bytes:
-    """The request as it goes over the wire.
-
-    Raises:
-        ValueError: a header would be taken for several.
-    """
-    lines = [f"{method} {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\nAccept: */*"]
-    for name, value in headers.items():
-        if "\n" in value or "\r" in value or "\n" in name or "\r" in name or "\0" in value:
-            raise ValueError("Newline, carriage return, or null byte detected in headers. Potential header injection.")
-        lines.append(f"{name}: {value}")
-    lines.append(f"Content-Length: {len(body)}\r\n\r\n")
-    return "\r\n".join(lines).encode("utf-8") + body
+__all__ = ["PlainResponse", "Pool", "suits"]

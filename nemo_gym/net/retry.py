@@ -28,6 +28,8 @@ class RetryPolicy:
     few_attempts: int = 3
     asked_to_wait: frozenset[int] = frozenset({429, 503})
     """Answers repeated only when they carry `Retry-After`: the server refused before doing the work."""
+    leaves_the_closed: bool = False
+    """An endpoint that takes no connection is given up by all calls together (`unreachable_timeout_seconds`)."""
 
 
 ONCE = RetryPolicy(attempts=1)
@@ -40,8 +42,9 @@ MODEL_CALL = RetryPolicy(
     longest_pause=30.0,
     statuses=frozenset({429, 502, 503, 504, 520}),
     few_attempts_statuses=frozenset({500}),
+    leaves_the_closed=True,
 )
-"""Model endpoints: rate limits deserve patience, a quarter of an hour of it."""
+"""Model endpoints: rate limits deserve patience, a quarter of an hour of it; a closed port does not."""
 
 
 def pause(policy: RetryPolicy, failures: int, uniform: Uniform) -> float:

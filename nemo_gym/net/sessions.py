@@ -17,11 +17,16 @@ KEEPALIVE_SECONDS = 15.0
 """Shorter than our servers' 30 s, so that the client, not the server, ends an idle connection."""
 
 
+DEFAULT_PER_HOST = 1024
+PER_HOST_KEY = "global_aiohttp_connector_limit_per_host"
+AT_ONCE_KEY = "num_samples_in_parallel"
+
+
 class GlobalAIOHTTPAsyncClientConfig(BaseModel):
     """The global configuration keys that shape outgoing calls; other keys are ignored."""
 
     global_aiohttp_connector_limit: int = Field(default=100 * 1024, ge=1)
-    global_aiohttp_connector_limit_per_host: int = Field(default=1024, ge=1)
+    global_aiohttp_connector_limit_per_host: int = Field(default=DEFAULT_PER_HOST, ge=1)
     global_aiohttp_client_request_debug: bool = False
     global_aiohttp_tcp_keepalive_idle_seconds: int = Field(default=60, ge=1)
     global_aiohttp_tcp_keepalive_interval_seconds: int = Field(default=10, ge=1)
@@ -29,11 +34,23 @@ class GlobalAIOHTTPAsyncClientConfig(BaseModel):
     request_timeout_seconds: float = Field(default=3600.0, gt=0)
     """The deadline of a call for which nobody above set one."""
     connect_timeout_seconds: float = Field(default=30.0, gt=0)
+    unreachable_timeout_seconds: float = Field(default=30.0, gt=0)
+    """How long, for all calls together, a model endpoint that takes no connection is asked again.
+
+    One that has answered before may be restarting and is waited for ten times as long.
+    """
 
     @classmethod
     def from_global_config(cls, config: Mapping[str, Any]) -> Self:
-        """The settings that a global configuration gives; what it leaves out keeps its default."""
-        return cls.model_validate({name: config[name] for name in cls.model_fields if config.get(name) is not None})
+        """The settings that a global configuration gives; what it leaves out keeps its default.
+
+        A run that says how many rollouts are in flight gets a connection for each of them, unless it says otherwise.
+        """
+        given = {name: config[name] for name in cls.model_fields if config.get(name) is not None}
+        at_once = config.get(AT_ONCE_KEY)
+        if isinstance(at_once, int) and at_once > DEFAULT_PER_HOST:
+            given.setdefault(PER_HOST_KEY, at_once)
+        return cls.model_validate(given)
 
 
 class _Sessions:

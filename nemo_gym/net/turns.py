@@ -7,7 +7,9 @@ last of them waits again: no timer fires, no other server of the cell answers. `
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from weakref import WeakKeyDictionary
+from weakref import ref
+
+from nemo_gym.net.per_loop import PerLoop
 
 AT_A_TIME = 8
 """A turn takes half a millisecond, on a busy machine two; a round then stays far below a tenth of a second."""
@@ -17,7 +19,7 @@ class Turns:
     """Begins what it is given in the order it was given, at most `AT_A_TIME` in each round of one loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self._loop = ref(loop)
         self._begun = 0
         self._waiting: deque[Callable[[], object]] = deque()
 
@@ -27,7 +29,7 @@ class Turns:
             self._waiting.append(begin)
             return
         if not self._begun:
-            self._loop.call_soon(self._next_round)
+            self._again()
         self._begun += 1
         begin()
 
@@ -37,16 +39,17 @@ class Turns:
             self._begun += 1
             self._waiting.popleft()()
         if self._begun:
-            self._loop.call_soon(self._next_round)
+            self._again()
+
+    def _again(self) -> None:
+        loop = self._loop()
+        if loop is not None:
+            loop.call_soon(self._next_round)
 
 
-_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+_turns = PerLoop(Turns)
 
 
 def current_turns() -> Turns:
     """The running loop's turns: all who share a loop share them."""
-    loop = asyncio.get_running_loop()
-    turns = _by_loop.get(loop)
-    if turns is None:
-        turns = _by_loop[loop] = Turns(loop)
-    return turns
+    return _turns.of(asyncio.get_running_loop())

@@ -70,6 +70,14 @@ def failure_of(error: Exception, agent: str, type_of: TypeOf, *, judges: Contain
     return Failure(FailureKind.INTERNAL, Phase.DISPATCH, f"{type(error).__name__}: {message}", "collector")
 
 
+def is_limit_of_call(error: Exception) -> bool:
+    """Whether it was the limit of one kind of call that ended it, as told by the one who held the call to it."""
+    if isinstance(error, ClientResponseError):
+        headers: Mapping[str, str] = error.headers or {}
+        return headers.get(ERROR_HEADER, "") in _WHICH_DEADLINE
+    return type(error).__name__ in _WHICH_DEADLINE
+
+
 def _of_status(error: ClientResponseError, agent: str, type_of: TypeOf, judges: Container[str]) -> Failure:
     headers: Mapping[str, str] = error.headers or {}
     whom = headers.get(FAILED_HEADER) or agent

@@ -7,8 +7,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nemo_gym.keys import NG_PHASES_KEY, NG_SECONDS_KEY
+from nemo_gym.net import deadline
+from nemo_gym.net.phases import phases_of, told_by_error
 from nemo_gym.rollouts.again import ONE_TRY, ROLLOUT_DEADLINE, Retries
-from nemo_gym.rollouts.classify import TypeOf, failure_of
+from nemo_gym.rollouts.classify import TypeOf, failure_of, is_limit_of_call
 from nemo_gym.rollouts.flight import Flights
 from nemo_gym.rollouts.job import Job
 from nemo_gym.rollouts.outcome import Cancelled, Failed, Failure, FailureKind, Limit, Outcome, outcome_of
@@ -20,8 +23,10 @@ logger = logging.getLogger("nemo_gym.rollouts")
 DEFAULT_AT_ONCE = 1024
 """How many rollouts are in flight when nobody says: enough to keep a server busy, little enough to hold in memory."""
 
+LONGEST_CHAIN = 3
+"""Calls from the collector to whoever notices first that a rollout's time is over: agent, tool, what the tool asks."""
 DEADLINE_SLACK = 0.02
-"""Part of a rollout's time: a server further down may notice a little earlier that it is over."""
+"""Part of a rollout's time by which clocks and timers may differ on the way."""
 
 Send = Callable[[Job], Awaitable[Any]]
 Observer = Callable[[Outcome], None]
@@ -139,16 +144,31 @@ async def attempt(job: Job, send: Send, terms: Terms, cancelled: Iterable[Observ
         logger.log(
             logging.ERROR if unexplained else logging.DEBUG, "rollout %s: %s", job.key, error, exc_info=unexplained
         )
-        return Failed(job, _named(failure, seconds, terms.rollout_seconds), seconds=seconds)
-    outcome = outcome_of(job, result, rule=rule, max_tokens=terms.max_tokens)
+        if not is_limit_of_call(error):
+            failure = _named(failure, seconds, terms.rollout_seconds)
+        told = phases_of({NG_PHASES_KEY: told_by_error(error)}, seconds)
+        return Failed(job, failure, {NG_PHASES_KEY: told} if told is not None else {}, seconds=seconds)
+    seconds = time.monotonic() - began
+    outcome = outcome_of(job, timed(result, seconds), rule=rule, max_tokens=terms.max_tokens)
     if isinstance(outcome, Limit):
         return replace(outcome, most={"steps": terms.max_steps, "tokens": terms.max_tokens}.get(outcome.which))
-    return replace(outcome, seconds=time.monotonic() - began) if isinstance(outcome, Failed) else outcome
+    return replace(outcome, seconds=seconds) if isinstance(outcome, Failed) else outcome
+
+
+def timed(result: Any, seconds: float) -> Any:
+    """What an agent answered, with how long it took and, if it told that, where the time went."""
+    if not isinstance(result, dict):
+        return result
+    phases = phases_of(result, seconds)
+    whole = seconds // 1e-6 / 1e6
+    return {**result, NG_SECONDS_KEY: whole, **({NG_PHASES_KEY: phases} if phases is not None else {})}
 
 
 def _named(failure: Failure, seconds: float, allowed: float | None) -> Failure:
     """A timeout that came when the rollout's own time was over is that one, whoever noticed it first."""
-    if failure.kind != FailureKind.TIMEOUT or allowed is None or seconds < allowed * (1 - DEADLINE_SLACK):
+    if failure.kind != FailureKind.TIMEOUT or allowed is None:
+        return failure
+    if seconds < deadline.first_noticed(allowed, LONGEST_CHAIN) * (1 - DEADLINE_SLACK):
         return failure
     message = f"not done within {allowed:g} s (rollout_timeout_seconds); {failure.message}"
     return replace(failure, which=ROLLOUT_DEADLINE, message=message)

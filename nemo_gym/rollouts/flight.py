@@ -38,7 +38,7 @@ class Flights:
         """The `count` rollouts that have been under way longest, longest first."""
         now = self._clock()
         return [
-            Flight(key, job.agent, now - sent, waiting_for=f"{job.agent} /run")
+            Flight(key, job.agent, now - sent, waiting_for=f"agent {job.agent}")
             for key, (job, sent) in islice(self._sent.items(), count)
         ]
 

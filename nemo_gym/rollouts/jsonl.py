@@ -1,6 +1,7 @@
 """Files of one JSON object per line that survive being cut anywhere."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,7 +12,9 @@ import orjson
 
 from nemo_gym.errors import GymError
 from nemo_gym.net.encode import encode_json
+from nemo_gym.rollouts.foreign import foreign_row
 from nemo_gym.rollouts.job import Row
+from nemo_gym.rollouts.syncing import sync_folder
 
 _BLOCK = 1 << 16
 
@@ -84,6 +87,7 @@ def write_rows(
             os.fsync(file.fileno())  # a name must not appear before its content is safe
         first()
         partial.replace(path)
+        sync_folder(path.parent)
     except StoreError:
         raise
     except OSError as error:
@@ -101,10 +105,11 @@ class LineWriter:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._end = self._opened_at = repair(path)
+            self._end = self._synced = repair(path)
             self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise unwritable(path, error) from error
+        self._lost: OSError | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -118,8 +123,10 @@ class LineWriter:
         """Add a row and return where its line ends.
 
         Raises:
-            StoreError: it is not in the file, and no part of it is.
+            StoreError: it is not in the file, and no part of it is; or the disk lost what was written before.
         """
+        if self._lost is not None:
+            raise unwritable(self.path, self._lost)
         line = encode_json(row) + b"\n"
         try:
             written = 0
@@ -132,10 +139,20 @@ class LineWriter:
         self._end += len(line)
         return self._end
 
+    def sync(self) -> None:
+        """Force what was written so far onto the disk. On any thread; a disk that fails at it is told by `append`."""
+        end = self._end
+        if end == self._synced or self._file.closed:
+            return
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):  # a pipe or the like has no disk
+                self._lost = error
+        self._synced = end
+
     def close(self) -> None:
-        if not self._file.closed and self._end != self._opened_at:
-            with contextlib.suppress(OSError):  # a pipe, or a disk that is gone: what could be kept is kept
-                os.fsync(self._file.fileno())
+        self.sync()
         self._file.close()
 
 
@@ -158,11 +175,11 @@ def unwritable(path: Path, error: OSError) -> StoreError:
 
 
 def row_of(line: bytes) -> Row | None:
-    """The row a line holds, or None when it holds none."""
+    """The row a line holds, or None when it holds none. One with NaN or Infinity is read as `foreign_row` says."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError:
-        return None
+        return foreign_row(line)
     return row if isinstance(row, dict) else None
 
 

@@ -36,9 +36,9 @@ class LimitOptions(BaseModel):
         default=50_000_000, description="Tokens of all model calls of one rollout, in and out; null: no limit."
     )
     max_total_tokens: AtLeastOne | None = Field(
-        default=None,
+        default=10_000_000_000,
         description="Tokens of the whole run, resumed parts included. When they are spent no rollout is started, "
-        "those in flight finish. No limit when not given.",
+        "those in flight finish; null: no limit.",
     )
 
     @property

@@ -15,6 +15,7 @@ from nemo_gym.keys import (
     NG_FAILURE_DETAIL_KEY,
     NG_FAILURE_JUDGE_ERROR_KEY,
     NG_NO_PERSIST_KEY,
+    NG_SECONDS_KEY,
     NG_TERMINAL_KEY,
 )
 from nemo_gym.rollouts.job import Job, Row
@@ -148,7 +149,7 @@ def record_of(outcome: Outcome) -> Row:
     if isinstance(outcome, Cancelled):
         return outcome.job.stamped({**rest, NG_NO_PERSIST_KEY: True})
     if isinstance(outcome, Limit):
-        said = {
+        said: Row = {
             NG_FAILURE_CLASS_KEY: LIMIT_CLASS,
             NG_TERMINAL_KEY: True,
             NG_FAILURE_DETAIL_KEY: {"which": outcome.which, **({"most": outcome.most} if outcome.most else {})},
@@ -167,6 +168,8 @@ def record_of(outcome: Outcome) -> Row:
     if outcome.seconds is not None:
         detail["seconds"] = round(outcome.seconds, 3)
     said = {NG_FAILURE_CLASS_KEY: failure.kind, NG_FAILURE_DETAIL_KEY: detail}
+    if outcome.seconds is not None:
+        said[NG_SECONDS_KEY] = outcome.seconds // 1e-6 / 1e6
     if not failure.retryable:
         said[NG_TERMINAL_KEY] = True
     return outcome.job.stamped({**rest, **said})

@@ -16,6 +16,8 @@ from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
     ATTEMPT_INDEX_KEY_NAME,
+    NG_PHASES_KEY,
+    NG_SECONDS_KEY,
     RESPONSES_CREATE_PARAMS_KEY_NAME,
     ROLLOUT_INDEX_KEY_NAME,
     SKILLS_REF_KEY_NAME,
@@ -24,18 +26,17 @@ from nemo_gym.keys import (
 from nemo_gym.rollouts.index import HIGHEST_TASK
 from nemo_gym.rollouts.job import Job, Row
 from nemo_gym.rollouts.key import RolloutKey
+from nemo_gym.rollouts.problems import Agents, InputRowsError, Problems
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
 DEFAULT_REPEATS_KEY = "_default"
-LISTED_LINES = 10
+
+_OF_ANOTHER_RUN = (ATTEMPT_INDEX_KEY_NAME, NG_SECONDS_KEY, NG_PHASES_KEY)
+"""What a row that was taken from an output still says about that run."""
 
 Line = tuple[int, bytes]
 """A line's number, counted from 1, and its bytes."""
-
-
-class InputRowsError(ConfigError, ValueError):
-    """Rows of a dataset that cannot be sent as they are; every kind of problem and its lines in one message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,8 @@ class PlanOptions:
     skills_ref: Mapping[str, Any] | None = None
     fill_prompt: Callable[[Row, str], Row] | None = None
     """Builds `responses_create_params.input` of a row; told where the row is."""
+    agents: Agents | None = None
+    """The agents that rows may name; any, where nobody knows them."""
 
 
 def read_lines(path: Path, limit: int | None = None) -> Iterator[Line]:
@@ -80,7 +83,7 @@ def plan(lines: Iterable[Line], options: PlanOptions, *, source: str, tasks: "Ta
             a prompt shall build it.
     """
     tasks = tasks if tasks is not None else Tasks()
-    problems = _Problems(source)
+    problems = Problems(source)
     used: set[str] = set()
     for number, line in lines:
         where = f"{source}:{number}"
@@ -101,6 +104,21 @@ def plan(lines: Iterable[Line], options: PlanOptions, *, source: str, tasks: "Ta
         unused = sorted(set(options.repeats) - used - {DEFAULT_REPEATS_KEY})
         if unused:
             logger.warning("num_repeats names agents that no row uses: %s", ", ".join(unused))
+
+
+def check(lines: Iterable[Line], options: PlanOptions, *, source: str) -> None:
+    """Raise what `plan` would raise for these lines; nothing is numbered or made ready to be sent."""
+    problems = Problems(source)
+    for number, line in lines:
+        where = f"{source}:{number}"
+        row = _parsed(line, where)
+        _given_task(row, where)
+        prepared = _prepared(row, options, problems, number, where)
+        if prepared is not None:
+            _repeats(prepared[AGENT_REF_KEY_NAME]["name"], options, problems, number)
+            if options.add_seed:
+                _seeded(prepared[RESPONSES_CREATE_PARAMS_KEY_NAME], 0, where)
+    problems.raise_if_any()
 
 
 def plan_more(
@@ -137,7 +155,7 @@ def _parsed(line: bytes, where: str) -> Row:
     return row
 
 
-def _prepared(row: Row, options: PlanOptions, problems: "_Problems", number: int, where: str) -> Row | None:
+def _prepared(row: Row, options: PlanOptions, problems: Problems, number: int, where: str) -> Row | None:
     """The row as it will be sent, but for its key; None when that cannot be."""
     given = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
     if given is None and options.fill_prompt is not None:
@@ -154,10 +172,15 @@ def _prepared(row: Row, options: PlanOptions, problems: "_Problems", number: int
     if reference is None:
         problems.note(f"no '{AGENT_REF_KEY_NAME}' with a name and no agent_name", number)
         return None
+    unknown = options.agents.problem(reference["name"]) if options.agents is not None else None
+    if unknown is not None:
+        problems.note(unknown, number)
+        return None
     if options.fill_prompt is not None:
         row = options.fill_prompt(row, where)
         given = row[RESPONSES_CREATE_PARAMS_KEY_NAME]
-    row.pop(ATTEMPT_INDEX_KEY_NAME, None)  # of the run this row was taken from
+    for name in _OF_ANOTHER_RUN:
+        row.pop(name, None)
     prepared = {**row, RESPONSES_CREATE_PARAMS_KEY_NAME: {**given, **options.overrides}, AGENT_REF_KEY_NAME: reference}
     if options.skills_ref is not None:
         prepared[SKILLS_REF_KEY_NAME] = dict(options.skills_ref)
@@ -173,7 +196,7 @@ def _agent_reference(row: Row, default: str | None) -> Row | None:
     return {"type": "responses_api_agents", "name": default}
 
 
-def _repeats(agent: str, options: PlanOptions, problems: "_Problems", number: int) -> int:
+def _repeats(agent: str, options: PlanOptions, problems: Problems, number: int) -> int:
     if not isinstance(options.repeats, Mapping):
         return options.repeats
     repeats = options.repeats.get(agent, options.repeats.get(DEFAULT_REPEATS_KEY))
@@ -181,6 +204,16 @@ def _repeats(agent: str, options: PlanOptions, problems: "_Problems", number: in
         problems.note(f"num_repeats has neither agent {agent!r} nor '{DEFAULT_REPEATS_KEY}'", number)
         return 0
     return repeats
+
+
+def _given_task(row: Row, where: str) -> int | None:
+    """The task number that a row brings, if it does."""
+    given = row.get(TASK_INDEX_KEY_NAME)
+    if given is None:
+        return None
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= HIGHEST_TASK:
+        raise InputRowsError(f"{TASK_INDEX_KEY_NAME} must be a whole number from 0, not {given!r}", where=where)
+    return given
 
 
 def _job(prepared: Row, task: int, rollout: int, options: PlanOptions, where: str) -> Job:
@@ -222,12 +255,8 @@ class Tasks:
         if index == len(self._rollouts):
             self._rollouts.append(self._further.pop(index, 0))
         first = self._first_line.of(line.strip(), index)
-        given = row.get(TASK_INDEX_KEY_NAME)
-        if given is None:
-            return first
-        if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= HIGHEST_TASK:
-            raise InputRowsError(f"{TASK_INDEX_KEY_NAME} must be a whole number from 0, not {given!r}", where=where)
-        return given
+        given = _given_task(row, where)
+        return first if given is None else given
 
     def next_rollouts(self, task: int, repeats: int) -> range:
         """The rollout numbers of `repeats` more rollouts of a task."""
@@ -289,30 +318,3 @@ def _two_numbers(content: bytes) -> tuple[int, int]:
     digest = hashlib.blake2b(content, digest_size=16).digest()
     low = int.from_bytes(digest[:8], "little")
     return low or 1, int.from_bytes(digest[8:], "little")  # 0 marks a free place
-
-
-class _Problems:
-    """What is wrong with which lines; the text stays short however many there are."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._lines: dict[str, list[int]] = {}
-        self._counts: dict[str, int] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._counts)
-
-    def note(self, problem: str, number: int) -> None:
-        self._counts[problem] = self._counts.get(problem, 0) + 1
-        listed = self._lines.setdefault(problem, [])
-        if len(listed) < LISTED_LINES:
-            listed.append(number)
-
-    def raise_if_any(self) -> None:
-        if not self._counts:
-            return
-        texts = []
-        for problem, count in self._counts.items():
-            listed = ", ".join(map(str, self._lines[problem])) + (", …" if count > LISTED_LINES else "")
-            texts.append(f"{problem} ({count} {'row' if count == 1 else 'rows'}: line {listed})")
-        raise InputRowsError("; ".join(texts), where=self._source)

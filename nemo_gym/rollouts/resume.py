@@ -1,7 +1,9 @@
 """From what was asked for to the jobs to run: a new run, or the rest of an earlier one."""
 
+import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,18 @@ from typing import Any
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.identity import Identity, RowHash, read_identity, same_rows, seen_file, write_identity
 from nemo_gym.rollouts.job import Job
-from nemo_gym.rollouts.plan import PlanOptions, added_repeats, plan, plan_more, read_lines
+from nemo_gym.rollouts.plan import Line, PlanOptions, added_repeats, plan, plan_more, read_lines
+from nemo_gym.rollouts.plan import check as check_rows
 from nemo_gym.rollouts.planned import Planned
 from nemo_gym.rollouts.store import RolloutStore
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
 _LISTED = 20
+_LOOK_EVERY = 2048
+
+Watch = Callable[[int, int], None]
+"""Told now and then how many rows, and bytes, were read so far; what it raises ends the reading."""
 
 
 class ResumeRefused(ConfigError, ValueError):
@@ -40,8 +47,19 @@ class Request:
     limits: Mapping[str, int | None] | None = None
     """Of one rollout, by what they limit: one that ended at a lower limit is run again."""
 
-    def lines(self) -> Iterator[tuple[int, bytes]]:
-        return read_lines(self.source, self.limit)
+    watch: Watch = lambda _rows, _bytes: None
+
+    def lines(self) -> Iterator[Line]:
+        return _watched(read_lines(self.source, self.limit), self.watch)
+
+
+def _watched(lines: Iterable[Line], watch: Watch) -> Iterator[Line]:
+    size = 0
+    for count, line in enumerate(lines, start=1):
+        size += len(line[1])
+        yield line
+        if not count % _LOOK_EVERY:
+            watch(count, size)
 
 
 @dataclass(frozen=True)
@@ -68,10 +86,34 @@ def prepare(store: RolloutStore, request: Request) -> Prepared:
     return _begun(store, request, notes if request.resume else [])
 
 
-def check(store: RolloutStore, request: Request) -> None:
-    """Raise what `prepare` would refuse before it looks at a single row. Nothing is changed; the store must be held.
+async def prepare_apart(store: RolloutStore, request: Request) -> Prepared:
+    """`prepare` on a thread: a million rows take a while, and whoever shares the loop shall hear an interrupt.
 
-    For those who start servers first: a minute later the answer would be the same.
+    Being cancelled ends it at the next look it takes, and waits for that: the files it writes are in use until then.
+    """
+    cancelled = threading.Event()
+
+    def watch(rows: int, read: int) -> None:
+        if cancelled.is_set():
+            raise asyncio.CancelledError
+        request.watch(rows, read)
+
+    working = asyncio.ensure_future(asyncio.to_thread(prepare, store, replace(request, watch=watch)))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        cancelled.set()
+        await asyncio.wait({working})
+        if not working.cancelled():
+            working.exception()  # looked at, so that nobody reports it as lost
+        raise
+
+
+def check(store: RolloutStore, request: Request) -> None:
+    """Raise what `prepare` would refuse. Nothing is changed; the store must be held.
+
+    For those who start servers first: a minute later the answer would be the same. The rows are read for it, unless
+    they were planned by the run that shall be resumed.
     """
     if request.resume and store.can_resume():
         known = read_identity(store.run)
@@ -79,7 +121,7 @@ def check(store: RolloutStore, request: Request) -> None:
             _compared(store, request, known[0])
         return
     _check_source(store, request)
-    next(request.lines(), None)
+    check_rows(request.lines(), request.options, source=request.source_name)
 
 
 def _check_source(store: RolloutStore, request: Request) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import orjson
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+from nemo_gym.rollouts.foreign import foreign_row
 from nemo_gym.rollouts.job import Row
 from nemo_gym.rollouts.key import RolloutKey
 from nemo_gym.rollouts.paths import FAILURES_ENDING, MATERIALIZED_ENDING, PREVIOUS_ENDING
@@ -48,6 +49,8 @@ class Shards:
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = list(paths)
+        self.foreign: list[str] = []
+        """Where lines are that have NaN or Infinity in them, which is no JSON."""
         self._index: list[tuple[int, int, int, int]] = []
 
     def records(self, *, indexed: bool = True) -> Iterator[Row]:
@@ -57,11 +60,12 @@ class Shards:
             ConfigError: a line is not a rollout, or, if it matters, does not say which.
         """
         self._index.clear()
+        self.foreign.clear()
         for number, path in enumerate(self.paths):
             offset = 0
             with path.open("rb") as file:
                 for place, line in enumerate(file, start=1):
-                    record = _record(line, path, place)
+                    record = self._record(line, path, place)
                     if record is not None:
                         if indexed:
                             self._index.append((*_place(record, path, place), number, offset))
@@ -86,10 +90,29 @@ class Shards:
         try:
             for _, _, number, offset in self._index:
                 files[number].seek(offset)
-                yield files[number].readline().removesuffix(b"\n") + b"\n"
+                line = files[number].readline().removesuffix(b"\n")
+                row = foreign_row(line) if self.foreign else None
+                yield (line if row is None else orjson.dumps(row)) + b"\n"
         finally:
             for opened in files:
                 opened.close()
+
+    def _record(self, line: bytes, path: Path, number: int) -> Row | None:
+        """The record on a line; None if there is none, or if the file was cut here."""
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            if line.isspace() or not line.endswith(b"\n"):
+                return None
+            record = foreign_row(line)
+            if record is None:
+                raise ConfigError(
+                    f"this line is not a rollout: {error}", where=f"{path}:{number}", fix="remove or mend the line"
+                ) from error
+            self.foreign.append(f"{path}:{number}")
+        if not isinstance(record, dict):
+            raise ConfigError("this line is not a rollout: it is not an object", where=f"{path}:{number}")
+        return record
 
 
 def merged(paths: Sequence[Path]) -> Iterator[Row]:
@@ -101,19 +124,6 @@ def merged(paths: Sequence[Path]) -> Iterator[Row]:
     shards = Shards(paths)
     deque(shards.records(), maxlen=0)
     return map(orjson.loads, shards.sorted_lines())
-
-
-def _record(line: bytes, path: Path, number: int) -> Row | None:
-    """The record on a line; None if there is none, or if the file was cut here."""
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        if line.isspace() or not line.endswith(b"\n"):
-            return None
-        raise ConfigError(f"this line is not a rollout: {error}", where=f"{path}:{number}") from error
-    if not isinstance(record, dict):
-        raise ConfigError("this line is not a rollout: it is not an object", where=f"{path}:{number}")
-    return record
 
 
 def _place(record: Row, path: Path, number: int) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from nemo_gym.rollouts.paths import (
     materialized_path_for,
     run_path_for,
 )
+from nemo_gym.rollouts.syncing import Syncing
 
 
 @dataclass
@@ -70,6 +71,10 @@ class Journal:
         end = self._writer.append(record)
         self._index.add(entry_of(key, record, end))
 
+    def sync(self) -> None:
+        """Force what was added so far onto the disk; on any thread."""
+        self._writer.sync()
+
     def close(self) -> None:
         with contextlib.ExitStack() as closing:
             closing.callback(self._writer.close)
@@ -81,9 +86,10 @@ class RolloutStore:
     """One output: scored records, failures, and the rows that were to be sent.
 
     Inside `with` it is this process's alone: a second collector is refused. Reading `records` needs no such claim.
+    What is written is forced onto the disk every `sync_seconds`, beside the work, and at the end.
     """
 
-    def __init__(self, output: str | Path) -> None:
+    def __init__(self, output: str | Path, *, sync_seconds: float | None = None) -> None:
         self.output = Path(output)
         self.failures = failures_path_for(output)
         self.materialized = materialized_path_for(output)
@@ -95,6 +101,8 @@ class RolloutStore:
         self._scored: Journal | None = None
         self._failed: Journal | None = None
         self._planned: int | None = None
+        self._sync_seconds = sync_seconds
+        self._syncing: Syncing | None = None
 
     def __enter__(self) -> Self:
         previous.check_ours(self.output)
@@ -106,9 +114,11 @@ class RolloutStore:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        journals = (self._scored, self._failed)
+        journals, syncing = (self._scored, self._failed), self._syncing
         self._held = False
-        self._scored = self._failed = None
+        self._scored = self._failed = self._syncing = None
+        if syncing is not None:
+            syncing.stop()  # before the files it knows are closed
         with contextlib.ExitStack() as closing:
             closing.callback(self._lock.release)
             for journal in journals:
@@ -162,6 +172,8 @@ class RolloutStore:
             self._scored = Journal(self.output, self._index / "scored")
         if self._failed is None:
             self._failed = Journal(self.failures, self._index / "failed")
+        if self._sync_seconds is not None and self._syncing is None:
+            self._syncing = Syncing([self._scored.sync, self._failed.sync], self._sync_seconds)
 
     def jobs(self) -> Iterator[Job]:
         """Every job of the run, one at a time, in order."""

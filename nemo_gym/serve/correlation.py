@@ -5,8 +5,7 @@ only let you choose a base URL. The middleware takes it off again and remembers 
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -57,16 +56,20 @@ def begin_rollout(path: str) -> str:
     return path[found.end() :] or "/"
 
 
-@contextmanager
-def rollout_context(rollout_id: str | None, *, token_capture: bool = False) -> Iterator[None]:
-    """Make `rollout_id` the current rollout for the enclosed code."""
-    id_token = _rollout_id.set(rollout_id)
-    capture_token = _token_capture.set(token_capture)
-    try:
-        yield
-    finally:
-        _token_capture.reset(capture_token)
-        _rollout_id.reset(id_token)
+class rollout_context:  # noqa: N801 - it is called like the function it replaces, once for every rollout
+    """`with rollout_context(rollout_id)`: make it the current rollout for the enclosed code."""
+
+    __slots__ = ("_before", "_said")
+
+    def __init__(self, rollout_id: str | None, *, token_capture: bool = False) -> None:
+        self._said = (rollout_id, token_capture)
+
+    def __enter__(self) -> None:
+        self._before = (_rollout_id.set(self._said[0]), _token_capture.set(self._said[1]))
+
+    def __exit__(self, *_: object) -> None:
+        _token_capture.reset(self._before[1])
+        _rollout_id.reset(self._before[0])
 
 
 def _field(body: Any, name: str) -> Any:

@@ -38,10 +38,10 @@ class DeadlineMiddleware:
                 await self.app(scope, receive, send)
             return
         try:
-            async with deadline.Timer(seconds) as timer:
+            with deadline.Timer(seconds) as timer:
                 await self.app(scope, receive, send)
         except TimeoutError as error:
-            if not timer.expired():
+            if not timer.has_rung:
                 raise
             raise DeadlineExceeded(
                 f"{scope['method']} {scope['path']} was not done within the {seconds:.1f} s its caller allowed",

@@ -271,7 +271,7 @@ def validated_body(adapter: TypeAdapter[Any], body: Any) -> Any:
     if body is ABSENT:
         raise RequestValidationError([{"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}])
     try:
-        return adapter.validate_python(body, from_attributes=True)
+        return adapter.validator.validate_python(body, from_attributes=True)
     except ValidationError as error:
         problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors(include_url=False)]
         raise RequestValidationError(problems, body=body) from None
@@ -281,8 +281,8 @@ def _written(adapter: TypeAdapter[Any] | None, answer: Any) -> bytes:
     if adapter is None:
         return json_bytes(answer)
     try:
-        checked = adapter.validate_python(answer, from_attributes=True)
+        checked = adapter.validator.validate_python(answer, from_attributes=True)
     except ValidationError as error:
         problems = [{**problem, "loc": ("response", *problem["loc"])} for problem in error.errors(include_url=False)]
         raise ResponseValidationError(problems, body=answer) from None
-    return adapter.dump_json(checked, by_alias=True)
+    return adapter.serializer.to_json(checked, by_alias=True)

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.config.secrets import mask_text
 from nemo_gym.errors import DeadlineExceeded, GymError
+from nemo_gym.net.phases import error_headers
 from nemo_gym.net.status import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 
 logger = logging.getLogger("nemo_gym.serve")
@@ -65,7 +66,8 @@ class FailureMiddleware:
             status, text = self._answer(scope, error)
             if started:  # too late for another status: break the connection so that the caller notices
                 raise
-            await _send_json_text(send, status, self.redact(text), told_headers(error, self.server_name, scope["path"]))
+            told = told_headers(error, self.server_name, scope["path"]) | error_headers(error)
+            await _send_json_text(send, status, self.redact(text), told)
 
     def _answer(self, scope: Scope, error: BaseException) -> tuple[int, str]:
         """Status and text for an exception, which is logged here and nowhere else."""

@@ -186,7 +186,7 @@ def settle_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 200, 50)
+    gc.set_threshold(200_000, 50, 50)
 
 
 def end_with_parent(sent: signal.Signals = signal.SIGTERM) -> bool:

@@ -8,6 +8,7 @@
 """
 
 import base64
+import hmac
 import os
 import re
 import secrets
@@ -19,7 +20,7 @@ from typing import Any, Literal, get_args
 from uuid import NAMESPACE_URL, uuid5
 
 import orjson
-from itsdangerous import BadData, TimestampSigner
+from itsdangerous import BadData, TimestampSigner, want_bytes
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
@@ -74,9 +75,13 @@ def new_session_id() -> str:
 
 
 class _Signer(TimestampSigner):
-    """Derives its key once; the secret does not change."""
+    """Derives its key once, because the secret does not change, and begins each signature where that has led.
+
+    The signatures are those of its base class: HMAC with SHA-1, in URL-safe base 64 without padding.
+    """
 
     _derived: bytes | None = None
+    _keyed: hmac.HMAC | None = None
 
     def derive_key(self, secret_key: str | bytes | None = None) -> bytes:
         if secret_key is not None and secret_key != self.secret_key:
@@ -84,6 +89,13 @@ class _Signer(TimestampSigner):
         if self._derived is None:
             self._derived = super().derive_key(secret_key)
         return self._derived
+
+    def get_signature(self, value: str | bytes) -> bytes:
+        if self._keyed is None:
+            self._keyed = hmac.new(self.derive_key(), digestmod="sha1")
+        signing = self._keyed.copy()
+        signing.update(want_bytes(value))
+        return base64.urlsafe_b64encode(signing.digest()).rstrip(b"=")
 
 
 class SessionCodec:

@@ -125,9 +125,11 @@ class ShortWay:
         self.session = session
         self.server_name = server_name
         self._rollouts = rollouts
+        self._reads_cookies = session is not None and session.policy != "stateless"
+        self._sets_cookies = session is not None and session.policy == "per-session"
         self._ordinary: dict[str, bool] = {}
 
-    def __call__(self, sent: Sent, watched: deadline.Watched) -> Awaitable[LocalResponse] | None:
+    def __call__(self, sent: Sent, watched: deadline.Alarm) -> Awaitable[LocalResponse] | None:
         """The answer to a call, to be awaited; None if the call is not for an endpoint of the simple kind."""
         context = Context()
         path = context.run(self._begin, sent, watched)
@@ -143,7 +145,7 @@ class ShortWay:
                 body = sent.written()  # by the caller, who is told if that is not possible
         return Isolated(self._answer(sent, plan, body), context)
 
-    def _begin(self, sent: Sent, watched: deadline.Watched) -> str:
+    def _begin(self, sent: Sent, watched: deadline.Alarm) -> str:
         """In the handler's own context: until when, with what and for which rollout. The path without the rollout."""
         deadline.begin(watched)
         if sent.headers:
@@ -157,11 +159,10 @@ class ShortWay:
         return known
 
     async def _answer(self, sent: Sent, plan: Plan, body: Any) -> LocalResponse:
-        layer = self.session
         session: dict[str, Any] | None = None
-        if layer is not None and layer.policy != "stateless":
-            cookie = sent.cookie(layer.cookie_name)
-            session = layer.session_of(() if cookie is None else (cookie,))
+        if self._reads_cookies and self.session is not None:
+            cookie = sent.cookie(self.session.cookie_name)
+            session = self.session.session_of(() if cookie is None else (cookie,))
         request = ShortRequest(self, sent, plan, session) if plan.request_name is not None else None
         injected = plan.injected() if plan.response_name is not None else None
         try:
@@ -185,18 +186,17 @@ class ShortWay:
     def _short_response(self, sent: Sent, answer: Any, session: dict[str, Any] | None) -> LocalResponse | None:
         """The answer as it is, if there is nothing out of the ordinary about it or the session."""
         cookie = None
-        if isinstance(answer, _NOT_ORDINARY):
+        is_bytes = type(answer) is bytes
+        if not is_bytes and isinstance(answer, _NOT_ORDINARY):
             return None
-        if self.session is not None and self.session.policy == "per-session":
+        if self._sets_cookies and self.session is not None:
             try:
                 if not session:
                     return None
                 cookie = (self.session.cookie_name, self.session.codec.encode(session), COOKIE_ATTRIBUTES)
             except TypeError:  # something in the session cannot be written
                 return None
-        if isinstance(answer, bytes):
-            return ShortResponse(sent, None, answer, cookie)
-        return ShortResponse(sent, answer, b"", cookie)
+        return ShortResponse(sent, None, answer, cookie) if is_bytes else ShortResponse(sent, answer, b"", cookie)
 
     async def _through_layers(self, sent: Sent, answer: Any, session: dict[str, Any] | None) -> LocalResponse:
         """What the app's layers make of an answer or exception of the endpoint."""
@@ -246,11 +246,11 @@ def _validated(plan: Plan, body: Any) -> Any:
 
 def _answered(plan: Plan, answer: Any, injected: Response | None) -> Response | BaseModel | bytes:
     """What the endpoint returned: the model or JSON itself if that is all, else a response to be sent."""
-    if isinstance(answer, Response):
-        return answer
     touched = injected is not None and (injected.raw_headers or injected.status_code)
     if plan.bare is not None and isinstance(answer, BaseModel):
         return json_response(answer, (injected,)) if touched else answer
+    if isinstance(answer, Response):
+        return answer
     if touched or plan.status != 200:
         return plan.response(answer, injected)
     return plan.written(answer)

@@ -19,7 +19,8 @@ from nemo_gym.launch.registry import NoRunFound, choose_run
 from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 
-AGENT = "example_single_tool_call_simple_agent"
+AGENTS = ("example_single_tool_call_simple_agent", "simple_weather_simple_agent", "simple_agent")
+"""The weather example's, under the names it has had."""
 QUESTION = NeMoGymResponseCreateParamsNonStreaming(
     input=[
         {"role": "developer", "content": "You are a helpful personal assistant."},
@@ -59,8 +60,9 @@ def chosen_agent(client: ServerClient) -> str:
     """
     blocks = client.global_config_dict.items()
     agents = [str(name) for name, block in blocks if isinstance(block, Mapping) and "responses_api_agents" in block]
-    if AGENT in agents or not agents:
-        return AGENT
+    known = next((name for name in AGENTS if name in agents), None)
+    if known or not agents:
+        return known or AGENTS[0]
     if len(agents) > 1:
         raise ValueError(f"which agent? There are {', '.join(agents)}")
     return agents[0]

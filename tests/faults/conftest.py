@@ -179,8 +179,10 @@ def config_for(endpoint: str, nowhere: str) -> dict[str, Any]:
     """One environment; for every fault a model and an agent that uses it."""
     place = {"entrypoint": "app.py", "host": "127.0.0.1", "port": -1}
     blocks: dict[str, Any] = {"tools": {"resources_servers": {"misbehaving": {**place, "domain": "other"}}}}
-    for fault in (*FAULTS, "down", *(f"tool_{tool}" for tool in TOOLS)):
-        url = f"{nowhere}/v1" if fault == "down" else f"{endpoint}/{fault}/v1"
+    elsewhere = nowhere.replace("127.0.0.1", "127.0.0.2")  # what is known of one must not be known of the other
+    urls = {"down": f"{nowhere}/v1", "gone": f"{elsewhere}/v1"}
+    for fault in (*FAULTS, *urls, *(f"tool_{tool}" for tool in TOOLS)):
+        url = urls.get(fault, f"{endpoint}/{fault}/v1")
         model = {**place, "openai_base_url": url, "openai_api_key": "sk-secret-123", "openai_model": "m"}
         agent = {
             **place,
@@ -189,7 +191,7 @@ def config_for(endpoint: str, nowhere: str) -> dict[str, Any]:
         }
         blocks[f"model_{fault}"] = {"responses_api_models": {"openai_model": model}}
         blocks[f"agent_{fault}"] = {"responses_api_agents": {"simple_agent": agent}}
-    return {"head_server": {"host": "127.0.0.1", "port": 0}, **blocks}
+    return {"head_server": {"host": "127.0.0.1", "port": 0}, "unreachable_timeout_seconds": 2.0, **blocks}
 
 
 def write_server(root: Path, name: str, source: str, requirements: str = "-e nemo-gym[dev] @ ../../\n") -> Path:

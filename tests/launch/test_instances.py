@@ -92,6 +92,14 @@ def test_a_missing_entrypoint_is_named(tmp_path: Path) -> None:
         instances({"s": block("resources_servers", "sums", entrypoint="main.py")}, [tmp_path])
 
 
+def test_overrides_of_an_instance_nobody_configured_are_named(tmp_path: Path) -> None:
+    """`+simple_agent.….name=x` without the agent's own file: a mistake of the command line, not of ours."""
+    write_server(tmp_path, "resources_servers", "sums")
+
+    with pytest.raises(ConfigError, match=r"^s\.resources_servers\.sums: has no entrypoint"):
+        instances({"s": {"resources_servers": {"sums": {"domain": "math"}}}}, [tmp_path])
+
+
 def test_the_first_root_wins(tmp_path: Path) -> None:
     """A user's tree shadows ours."""
     mine = write_server(tmp_path / "mine", "resources_servers", "sums")

@@ -169,6 +169,78 @@ async def test_an_endpoint_that_never_answers_is_left_alone_after_a_while(nobody
     assert caught.value.where == "dead"
 
 
+PATIENT = RetryPolicy(attempts=1000, first_pause=0.01, longest_pause=0.01, leaves_the_closed=True)
+
+
+@pytest.mark.asyncio
+async def test_a_closed_port_is_given_up_by_all_calls_together(nobody):
+    """A thousand rollouts against a model that is not running: half a minute in all, not minutes for each."""
+    sessions.configure(GlobalAIOHTTPAsyncClientConfig(unreachable_timeout_seconds=0.3))
+
+    first = await asyncio.gather(
+        *(send("POST", nobody, json={}, policy=PATIENT, where="model") for _ in range(50)), return_exceptions=True
+    )
+    later = await asyncio.gather(
+        *(send("POST", nobody, json={}, policy=PATIENT, where="model") for _ in range(50)), return_exceptions=True
+    )
+
+    assert {type(error) for error in first + later} <= {ServerUnreachable, CircuitOpen}
+    assert {error.where for error in first + later} == {"model"}
+    assert not any("attempts" in str(error) for error in later)  # nobody waits again for what everybody waited for
+
+
+@pytest.mark.asyncio
+async def test_an_endpoint_that_opens_within_the_patience_is_reached(scripted_server, say):
+    """A model that is just starting costs nobody a rollout, and the next outage is waited for anew."""
+    async with scripted_server(say(200)) as server:
+        port = int(server.url.rsplit(":", 1)[1].split("/")[0])
+    asked = asyncio.create_task(send("POST", server.url, json={}, policy=PATIENT))
+    while client.health.known(f"127.0.0.1:{port}") is None:  # noqa: ASYNC110 - it is only written down
+        await asyncio.sleep(0.01)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(say(200))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", port):
+        response = await asked
+
+    assert response.status == 200
+    assert client.health.known(f"127.0.0.1:{port}") is None
+
+
+@pytest.mark.asyncio
+async def test_an_endpoint_that_answered_before_is_waited_for_longer(scripted_server, say):
+    """A model that restarts in the middle of a long run must not cost all the rollouts that are left."""
+    sessions.configure(GlobalAIOHTTPAsyncClientConfig(unreachable_timeout_seconds=0.1))
+    async with scripted_server(say(200)) as server:
+        await send("POST", server.url, json={}, policy=PATIENT)
+    await sessions.close_current_session()  # its kept connection, too
+
+    asked = asyncio.create_task(send("POST", server.url, json={}, policy=PATIENT))
+    await asyncio.sleep(0.3)
+
+    assert not asked.done()
+    with pytest.raises((ServerUnreachable, CircuitOpen)):
+        await asked
+
+
+def test_how_long_an_endpoint_has_been_closed_is_known_until_it_answers():
+    now = 0.0
+    book = HealthBook(lambda: now)
+    entry = book.entry("h:1")
+
+    entry.failed("model", OSError("reset"))
+    assert entry.closed_seconds() == 0.0
+    entry.failed("model", OSError("refused"), connected=False)
+    now = 7.0
+    entry.failed("model", OSError("refused"), connected=False)
+    assert entry.closed_seconds() == 7.0
+    entry.answered()
+    assert entry.closed_seconds() == 0.0
+
+
 @pytest.mark.asyncio
 async def test_the_first_failure_is_logged_and_the_rest_are_not(nobody, caplog):
     """A thousand rollouts meeting one dead server should leave one line, with its name."""

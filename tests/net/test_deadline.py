@@ -78,15 +78,14 @@ async def test_a_timer_ends_its_work_and_is_known_to_what_it_encloses():
     """What is called below needs no timer of its own for the same moment."""
     assert deadline.watched() is None
 
-    with pytest.raises(TimeoutError):
-        async with deadline.Timer(0.01) as timer:
-            known = deadline.watched()
-            left = deadline.remaining()
-            await asyncio.Event().wait()
+    with pytest.raises(TimeoutError), deadline.Timer(0.01) as timer:
+        known = deadline.watched()
+        left = deadline.remaining()
+        await asyncio.Event().wait()
 
-    assert known == timer.watched
+    assert known is timer
     assert 0 < left <= 0.01
-    assert timer.expired()
+    assert timer.has_rung
     assert deadline.watched() is None
     assert deadline.remaining() is None
 
@@ -97,15 +96,14 @@ async def test_a_timer_watches_only_its_own_task_and_no_earlier_deadline():
     async def elsewhere() -> object:
         return deadline.watched()
 
-    async with deadline.Timer(60):
+    with deadline.Timer(60):
         assert await asyncio.create_task(elsewhere()) is None
         with deadline.within(1):
             assert deadline.watched() is None
         with deadline.within(100):
             assert deadline.watched() is not None
-    with deadline.within(1):
-        async with deadline.Timer(60):
-            assert deadline.watched() is None
+    with deadline.within(1), deadline.Timer(60):
+        assert deadline.watched() is None
 
 
 def test_whoever_is_called_gets_a_little_less_time():
@@ -123,11 +121,10 @@ async def test_a_timer_knows_whom_the_work_was_waiting_for():
             deadline.blame(whom)
             raise
 
-    with pytest.raises(TimeoutError):
-        async with deadline.Timer(0.01) as timer:
-            await calling("agent", inner="judge")
+    with pytest.raises(TimeoutError), deadline.Timer(0.01) as timer:
+        await calling("agent", inner="judge")
     assert timer.blamed == "judge"
 
-    async with deadline.Timer(10) as calm:
+    with deadline.Timer(10) as calm:
         pass
     assert calm.blamed is None

@@ -157,6 +157,34 @@ async def test_no_more_connections_than_allowed_and_nobody_is_forgotten() -> Non
     assert there.connections == 2
 
 
+async def test_that_all_connections_are_in_use_is_said_once_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    """Calls that queue behind our own limit look like a slow endpoint, and nobody would find the key that raises it."""
+    go = asyncio.Event()
+    async with endpoint(OK, wait=go) as there, pool(per_host=2) as calls:
+        asking = [asyncio.create_task(calls.request("POST", there.url, {}, b"")) for _ in range(9)]
+        while not caplog.messages:  # noqa: ASYNC110 - a log announces nothing
+            await asyncio.sleep(0.001)
+        go.set()
+        await asyncio.gather(*asking)
+
+    assert len(caplog.messages) == 1
+    assert f"all 2 connections to {there.url.host}:{there.url.port} are in use" in caplog.messages[0]
+    assert "global_aiohttp_connector_limit_per_host" in caplog.messages[0]
+
+
+async def test_a_header_of_one_call_only_is_sent_and_told_with_the_others() -> None:
+    """The others are written once for many calls; what changes must change."""
+    async with endpoint(OK, OK) as there, pool() as calls:
+        answers = [
+            await calls.request("POST", there.url, {"X-Same": "1"}, b"x", once=("X-Left", left)) for left in ("9", "8")
+        ]
+        with pytest.raises(ValueError, match="header injection"):
+            await calls.request("POST", there.url, {}, b"", once=("X-Left", "1\r\nX-Evil: 1"))
+
+    assert [(b"X-Same: 1" in sent, b"X-Left: 9" in sent) for sent in there.requests] == [(True, True), (True, False)]
+    assert [answer.request_info.headers["x-left"] for answer in answers] == ["9", "8"]
+
+
 async def test_a_request_that_is_given_up_takes_its_connection_along() -> None:
     """Its answer would otherwise be taken for that of the next one."""
     go = asyncio.Event()

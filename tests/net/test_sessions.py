@@ -89,3 +89,18 @@ def test_settings_come_from_the_global_keys_and_nonsense_is_refused():
     assert made.global_aiohttp_connector_limit == 102400
     with pytest.raises(ValidationError):
         GlobalAIOHTTPAsyncClientConfig(request_timeout_seconds=0)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, 1024),
+        ({"num_samples_in_parallel": 64}, 1024),
+        ({"num_samples_in_parallel": 4096}, 4096),
+        ({"num_samples_in_parallel": None}, 1024),
+        ({"num_samples_in_parallel": 4096, "global_aiohttp_connector_limit_per_host": 10}, 10),
+    ],
+)
+def test_a_run_with_many_rollouts_in_flight_gets_a_connection_for_each(config, expected):
+    """4,096 in flight must not queue for 1,024 connections because nobody knew of the other key."""
+    assert GlobalAIOHTTPAsyncClientConfig.from_global_config(config).global_aiohttp_connector_limit_per_host == expected

@@ -6,10 +6,11 @@ import logging
 import pytest
 
 from nemo_gym.errors import AgentFailed, DeadlineExceeded
+from nemo_gym.net.allowance import ToolCallTimeout
 from nemo_gym.rollouts.again import Retries
 from nemo_gym.rollouts.collect import Terms, collect
 from nemo_gym.rollouts.job import Job
-from nemo_gym.rollouts.outcome import Cancelled, Failed, Scored
+from nemo_gym.rollouts.outcome import Cancelled, Failed, Scored, record_of
 from nemo_gym.rollouts.rules import Rule
 from nemo_gym.rollouts.stop import Stopping
 
@@ -256,6 +257,20 @@ async def test_a_timeout_at_the_end_of_the_rollouts_time_is_the_rollouts():
     assert [o.failure.which for o in told] == ["request", "rollout"]
 
 
+async def test_a_server_further_down_notices_the_end_of_the_rollouts_time_earlier():
+    """Each passes on a little less than it has; raising the tool's limit instead of the rollout's would not help."""
+    told = []
+
+    async def send(job):
+        await asyncio.sleep(0.45)
+        raise (ToolCallTimeout if job.key.task else DeadlineExceeded)("late", where="tool")
+
+    await collect(jobs_of(2), send, [told.append], terms=Terms(rollout_seconds=0.5), at_once=2)
+
+    which = {o.job.key.task: o.failure.which for o in told}
+    assert which == {0: "rollout", 1: "tool_call"}  # who held the call to its own limit knows better
+
+
 async def test_results_are_held_to_the_rules_of_their_agent():
     told = []
 
@@ -266,3 +281,24 @@ async def test_results_are_held_to_the_rules_of_their_agent():
 
     assert told[0].failure.kind == "invalid_reward"
     assert told[0].seconds is not None
+
+
+async def test_every_outcome_says_how_long_it_took_and_the_answered_ones_where_the_time_went():
+    """The viewer's seconds and the latency of each phase come from here, for good rollouts as for bad ones."""
+    records = []
+
+    async def send(job):
+        await asyncio.sleep(0.01)
+        if job.key.task == 1:
+            raise AgentFailed("502 from the agent", where="simple_agent")
+        return {"reward": "x" if job.key.task == 2 else 1.0, "_ng_phases": [0.001, 0.002, 0.0, 0.001, 0.005], **SAID}
+
+    await collect(jobs_of(3), send, [lambda outcome: records.append(record_of(outcome))], at_once=1)
+
+    assert all(0.005 < record["_ng_seconds"] < 60 for record in records)
+    assert [sorted(record.get("_ng_phases", ())) for record in records] == [
+        ["agent", "model", "queue", "seed_session", "tools", "verify"],
+        [],
+        ["agent", "model", "queue", "seed_session", "tools", "verify"],
+    ]
+    assert records[1]["_ng_failure"]["seconds"] == pytest.approx(records[1]["_ng_seconds"], abs=1e-3)

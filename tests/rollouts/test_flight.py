@@ -28,7 +28,7 @@ def test_the_oldest_come_first_with_their_age_and_whom_they_wait_for():
         ("1-0", "agent1", 3.0),
     ]
     assert first == oldest[:1]
-    assert oldest[0].waiting_for == "agent0 /run"
+    assert oldest[0].waiting_for == "agent agent0"
     assert len(flights) == 0
 
 

@@ -11,7 +11,7 @@ def test_limits_are_on_without_being_asked_for():
     """A run that nobody thought about must still end."""
     given = LimitOptions().model_dump()
 
-    assert {name for name, value in given.items() if value is None} == {"max_total_tokens"}
+    assert not [name for name, value in given.items() if value is None]
 
 
 def test_what_a_rollout_is_sent_with_are_its_own_limits():

@@ -1,7 +1,9 @@
 """From what was asked for to the jobs to run."""
 
+import asyncio
 import contextlib
 import shutil
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.identity import Identity
 from nemo_gym.rollouts.outcome import Failed, Failure, Scored
 from nemo_gym.rollouts.plan import PlanOptions
-from nemo_gym.rollouts.resume import Request, ResumeRefused, check, prepare
+from nemo_gym.rollouts.resume import Request, ResumeRefused, check, prepare, prepare_apart
 from nemo_gym.rollouts.store import RolloutStore
 
 
@@ -185,3 +187,56 @@ def test_a_crash_at_any_change_of_the_files_loses_and_doubles_nothing(store, req
         assert any(content.startswith(old) for content in before), "the earlier results are still there"
         assert set(places.values()) == {1}
         assert len(places) == 6
+
+
+@pytest.fixture
+def many(tmp_path, request_of):
+    """A request for more rows than are read between two looks."""
+    source = tmp_path / "in.jsonl"
+    rows = [{"responses_create_params": {"input": str(n)}, "agent_ref": {"name": "a"}} for n in range(5000)]
+    source.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    return request_of
+
+
+@pytest.mark.parametrize("work", [check, lambda store, request: prepare(store, request).planned])
+def test_whoever_waits_is_told_how_far_it_is(store, many, work):
+    """A million rows take a while; a screen on which nothing moves looks like a program that hangs."""
+    seen = []
+    with store:
+        work(store, many(watch=lambda rows, read: seen.append((rows, read))))
+
+    assert [rows for rows, _ in seen] == [2048, 4096]
+    assert 0 < seen[0][1] < seen[1][1] < (store.output.parent / "in.jsonl").stat().st_size
+
+
+async def test_an_interrupt_ends_the_planning_and_changes_nothing(store, many):
+    """Ctrl-C is heard while rows are read, and the results that are there stay where they are."""
+    with store:
+        prepare(store, many())
+    store.output.write_bytes(b'{"_ng_task_index":0,"_ng_rollout_index":0,"reward":1}\n')
+    before = {path.name: path.read_bytes() for path in store.output.parent.iterdir() if path.is_file()}
+    reading, go = threading.Event(), threading.Event()
+
+    def watch(rows, read):
+        reading.set()
+        go.wait(30)
+
+    with store:
+        working = asyncio.create_task(prepare_apart(store, many(watch=watch)))
+        await asyncio.to_thread(reading.wait, 30)  # the loop is free meanwhile
+        working.cancel()
+        go.set()
+        await asyncio.wait({working})
+
+    assert working.cancelled()
+    assert {path.name: path.read_bytes() for path in store.output.parent.iterdir() if path.is_file()} == before
+
+
+async def test_planning_apart_is_planning(store, many):
+    """The same jobs, and what goes wrong is raised."""
+    with store:
+        prepared = await prepare_apart(store, many())
+        assert prepared.planned.total == len(list(prepared.jobs)) == 5000
+
+        with pytest.raises(ResumeRefused):
+            await prepare_apart(store, many(code="2", resume=True))

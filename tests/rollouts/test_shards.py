@@ -80,3 +80,19 @@ def test_a_line_that_is_no_rollout_is_refused(tmp_path, line):
 
     with pytest.raises(ConfigError, match=r"a:1: this line is not a rollout"):
         list(merged([tmp_path / "a"]))
+
+
+def test_lines_of_other_tools_are_named_and_merged_as_json(tmp_path):
+    """Python writes NaN; what we merge can be read by anybody, and such a reward stays a failure."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        '{"_ng_task_index": 1, "_ng_rollout_index": 0, "reward": NaN}\n'
+        '{"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1.0, "text": "NaN"}\n'
+    )
+    shards = Shards([path])
+
+    records = list(shards.records())
+
+    assert shards.foreign == [f"{path}:1"]
+    assert [record.get("_ng_failure_class") for record in records] == ["invalid_reward", None]
+    assert [orjson.loads(line) for line in shards.sorted_lines()] == [records[1], records[0]]

@@ -1,0 +1,44 @@
+"""A benchmark's script in a process of its own: reads what to run from stdin, writes what came of it to a descriptor.
+
+Run as a file, and made of the standard library alone, so that it starts at once.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def imported(script: Path, module: str) -> ModuleType:
+    """The script as a module, loaded from this very file whatever else has its name."""
+    spec = importlib.util.spec_from_file_location(module, script)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{script} is not a Python file")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[module] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def answered(request: dict[str, Any]) -> dict[str, Any]:
+    """Import the script and call its `prepare`; what goes wrong inside is said in one sentence."""
+    try:
+        with redirect_stdout(sys.stderr):
+            result = imported(Path(request["script"]), request["module"]).prepare(**request["arguments"])
+    except Exception as error:  # a boundary: somebody else's script
+        return {"problem": f"prepare() failed: {type(error).__name__}: {error}"}
+    return {"result": str(result) if isinstance(result, str | Path) else None}
+
+
+def main(descriptor: int) -> None:
+    request = json.loads(sys.stdin.buffer.read())
+    sys.path[:] = request["path"]
+    os.write(descriptor, json.dumps(answered(request)).encode())
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
