@@ -10,12 +10,13 @@ PACKAGE = Path(__file__).resolve().parent.parent / "nemo_gym"
 
 # Top floor first. A module may import from floors below its own and from its own package, nothing else of ours.
 FLOORS: tuple[tuple[str, ...], ...] = (
+    ("cli_setup_command",),
     ("cli",),
     ("view",),
     ("rollout_reverification",),
     ("rollout_collection", "train_data_utils"),
     ("path_utils", "prompt", "skills", "benchmarks", "hf_utils", "gitlab_utils", "dataset_orchestrator"),
-    ("rollouts", "data", "launch", "sandbox", "exporters", "scaffold", "environment", "workers"),
+    ("rollouts", "data", "launch", "sandbox", "exporters", "scaffold", "environment", "workers", "orchestration"),
     ("base_resources_server", "base_responses_api_agent", "base_responses_api_model"),
     ("judge",),
     ("server_utils",),

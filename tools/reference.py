@@ -9,13 +9,15 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
+
+from tools.endpoints import endpoints
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 NOTE = "<!-- Written by `python -m tools.reference`; edit the code instead. -->\n"
@@ -132,69 +134,12 @@ def _default(value: Any) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value)).replace("|", "\\|")
 
 
-def endpoints() -> str:
-    """The routes of each kind of server, read from a server of it."""
-    lines = ["# Endpoints", "", NOTE, "`GET /openapi.json` of a running server has the complete schemas.", ""]
-    for title, module, name in (
-        ("Resources servers", "resources_servers.example_single_tool_call.app", "example_single_tool_call"),
-        ("Agents", "responses_api_agents.simple_agent.app", "simple_agent"),
-        ("Models", "responses_api_models.scripted_model.app", "scripted_model"),
-    ):
-        lines += [
-            f"## {title}",
-            "",
-            f"Shown with `{name}`.",
-            "",
-            "| method | path | takes | gives |",
-            "|---|---|---|---|",
-        ]
-        lines += [*_routes(module), ""]
-    return "\n".join(lines)
-
-
-def _routes(module: str) -> Iterator[str]:
-    schema = _application(importlib.import_module(module)).openapi()
-    for path, methods in sorted(schema["paths"].items()):
-        for method, facts in methods.items():
-            takes = _schema_name(facts.get("requestBody", {}))
-            gives = _schema_name(facts.get("responses", {}).get("200", {}))
-            yield f"| {method.upper()} | `{path}` | {takes} | {gives} |"
-
-
-def _schema_name(facts: dict[str, Any]) -> str:
-    schema = facts.get("content", {}).get("application/json", {}).get("schema", {})
-    reference = schema.get("$ref") or next((s["$ref"] for s in schema.get("anyOf", ()) if "$ref" in s), "")
-    return f"`{reference.rsplit('/', 1)[-1]}`" if reference else ""
-
-
-def _application(module: Any) -> Any:
-    """The web application of the one server class that a folder's module defines."""
-    from unittest.mock import MagicMock
-
-    from nemo_gym.server_utils import ServerClient, SimpleServer
-
-    server = next(
-        found
-        for found in vars(module).values()
-        if isinstance(found, type) and issubclass(found, SimpleServer) and found.__module__ == module.__name__
-    )
-    reference = {"type": "responses_api_models", "name": "m"}
-    given = {
-        "host": "127.0.0.1", "port": 1, "entrypoint": "app.py", "name": "shown", "domain": "other",
-        "script": [{"text": "x"}], "model_server": reference,
-        "resources_server": {"type": "resources_servers", "name": "r"},
-    }  # fmt: skip
-    config = server.model_fields["config"].annotation
-    wanted = {key: value for key, value in given.items() if key in config.model_fields}
-    return server(config=config(**wanted), server_client=MagicMock(spec=ServerClient)).setup_webserver()
-
-
-PAGES = {
+PAGES: dict[str, Callable[[], str]] = {
     "commands.md": cli,
     "errors.md": errors,
     "configuration-keys.md": config_keys,
     "configuration-classes.md": config_classes,
-    "endpoints.md": endpoints,
+    "endpoints.md": lambda: endpoints(NOTE),
 }
 
 

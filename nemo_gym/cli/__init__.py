@@ -7,11 +7,17 @@ import importlib
 import warnings
 from typing import Any
 
-_MOVED = {
-    "RunHelper": "nemo_gym.cli.env",
-    "RunConfig": "nemo_gym.cli.env",
-    "GlobalConfigDictParserConfig": "nemo_gym.global_config",
-}
+_HOMES = {
+    "nemo_gym.cli.env": (
+        "PipListConfig", "RunConfig", "RunHelper", "TestAllConfig", "TestConfig",
+        "dump_config", "init_resources_server", "pip_list", "run", "status", "test", "test_all",
+    ),
+    "nemo_gym.cli.eval": ("e2e_rollout_collection",),
+    "nemo_gym.cli.dev": ("dev_test",),
+    "nemo_gym.cli.general": ("VersionConfig", "version"),
+    "nemo_gym.global_config": ("GlobalConfigDictParserConfig",),
+}  # fmt: skip
+_MOVED = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

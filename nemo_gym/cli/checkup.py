@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from nemo_gym import __version__
-from nemo_gym.cli.version import installed_version
+from nemo_gym.cli.about import installed_version
 from nemo_gym.config.secrets import is_secret_name
 
 NEEDED = (
@@ -119,14 +119,17 @@ def disk() -> Iterator[Finding]:
 
 
 def sandboxes() -> Iterator[Finding]:
-    """Isolation for code that models write."""
-    found = [name for name in ("bwrap", "docker", "apptainer") if shutil.which(name)]
-    if found:
-        yield Finding("Sandbox", Level.FINE, ", ".join(found))
+    """Isolation for code that models write, tried out; then the engines that are installed."""
+    from nemo_gym.sandbox.providers.local import probe
+
+    found = probe()
+    if found.available:
+        yield Finding("Sandbox on this machine", Level.FINE, found.describe())
     else:
-        yield Finding(
-            "Sandbox", Level.NOTE, "none found: environments that run code will not", "apt install bubblewrap"
-        )
+        said = f"{found.describe()}: environments that run code will not start"
+        yield Finding("Sandbox on this machine", Level.NOTE, said, found.fix or "")
+    engines = [name for name in ("docker", "apptainer") if shutil.which(name)]
+    yield Finding("Container engines", Level.FINE, ", ".join(engines) or "none (not needed)")
 
 
 def keys() -> Iterator[Finding]:

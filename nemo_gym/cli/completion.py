@@ -1,8 +1,10 @@
 """Print a script that completes commands, flags and component names in your shell.
 
-bash:  source <(gym completion bash)
-zsh:   source <(gym completion zsh)
-fish:  gym completion fish | source
+Put the line of your shell into its start-up file:
+
+  bash:  source <(gym completion bash)
+  zsh:   source <(gym completion zsh)
+  fish:  gym completion fish | source
 """
 
 import argparse

@@ -7,9 +7,8 @@ import argparse
 from collections.abc import Sequence
 
 from nemo_gym.cli import output
-from nemo_gym.cli.checkup import CHECKS, Finding, Level
 
-MARKS = {Level.FINE: "✓", Level.NOTE: "·", Level.PROBLEM: "✗"}
+MARKS = {"fine": "✓", "note": "·", "problem": "✗"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +16,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG001 - takes no overrides
+    from nemo_gym.cli.checkup import CHECKS, Finding, Level  # `--help` does without
+
     findings: list[Finding] = []
     for check in CHECKS:
         for finding in check():

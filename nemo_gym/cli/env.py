@@ -1,4 +1,4 @@
-"""Running servers from a program of one's own, such as a trainer: `RunHelper`."""
+"""Running servers from a program of one's own, such as a trainer: `RunHelper`. And `gym env` commands as functions."""
 
 import atexit
 import logging
@@ -7,6 +7,7 @@ import time
 from pydantic import Field
 
 from nemo_gym import component_search_roots, global_config
+from nemo_gym.cli.scripts import run_command_line
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig
 from nemo_gym.errors import GymError
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
@@ -16,7 +17,23 @@ from nemo_gym.launch.run import Run
 from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.server_utils import ServerClient, ServerStatus
 
-__all__ = ["GlobalConfigDictParserConfig", "RunConfig", "RunHelper", "ServersNotRunning"]
+__all__ = [
+    "GlobalConfigDictParserConfig",
+    "PipListConfig",
+    "RunConfig",
+    "RunHelper",
+    "ServersNotRunning",
+    "TestAllConfig",
+    "TestConfig",
+    "dump_config",
+    "init_resources_server",
+    "pip_list",
+    "run",
+    "status",
+    "test",
+    "test_all",
+    "validate",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +46,32 @@ class RunConfig(BaseNeMoGymCLIConfig):
     """Start the servers of a configuration."""
 
     entrypoint: str = Field(description="The server folder to run, such as responses_api_agents/simple_agent.")
+
+
+class TestConfig(RunConfig):
+    """Test one server folder."""
+
+    __test__ = False  # not one of pytest's
+
+    should_validate_data: bool = Field(default=False, description="Check the example data too.")
+
+
+class TestAllConfig(BaseNeMoGymCLIConfig):
+    """Test every server folder."""
+
+    __test__ = False
+
+    fail_on_total_and_test_mismatch: bool = Field(default=False, description="Folders without a README are failures.")
+    delete_venvs_after_each_test: bool = Field(default=False, description="Remove environments once they were used.")
+    num_shards: int = Field(default=1, description="Into how many parts the folders are divided.")
+    shard_index: int = Field(default=0, description="Which part is tested.")
+
+
+class PipListConfig(RunConfig):
+    """List the packages of a server's environment."""
+
+    format: str | None = Field(default=None, description="How pip prints them, such as json.")
+    outdated: bool = Field(default=False, description="Only those of which there is a newer version.")
 
 
 class ServersNotRunning(GymError, RuntimeError):
@@ -164,3 +207,43 @@ def _with_servers(process: str, run: Run) -> str:
     """A process's name; of a cell also the servers in it."""
     inside = [instance.name for instance in run.instances if instance.hosting == "cell"]
     return f"{process} ({', '.join(inside)})" if process.startswith("cell ") and inside else process
+
+
+def run() -> None:
+    """`gym env start` with this process's arguments."""
+    run_command_line("env", "start")
+
+
+def test() -> None:
+    """`gym env test` with this process's arguments."""
+    run_command_line("env", "test")
+
+
+def test_all() -> None:
+    """`gym env test` with this process's arguments."""
+    run_command_line("env", "test")
+
+
+def init_resources_server() -> None:
+    """`gym env init` with this process's arguments."""
+    run_command_line("env", "init")
+
+
+def dump_config() -> None:
+    """`gym env resolve` with this process's arguments."""
+    run_command_line("env", "resolve")
+
+
+def validate() -> None:
+    """`gym env validate` with this process's arguments."""
+    run_command_line("env", "validate")
+
+
+def status() -> None:
+    """`gym env status` with this process's arguments."""
+    run_command_line("env", "status")
+
+
+def pip_list() -> None:
+    """`gym env packages` with this process's arguments."""
+    run_command_line("env", "packages")

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.cli import output
+from nemo_gym.cli.auditing import NotAudited, audit_as_plain, audit_cell, show_problems
+from nemo_gym.environment.audit_result import AuditResult
 from nemo_gym.environment.manifest import EnvironmentManifest, Kind, find_manifest
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.launch.venv import VenvSettings
@@ -88,16 +90,22 @@ def tried(asked: Workload, settings: VenvSettings, *, update_expected: bool) -> 
     return cases
 
 
-def report(asked: Workload, cases: Sequence[dict[str, Any]], *, as_json: bool) -> int:
-    """Show every case; 0 when all are as expected, else 1."""
+def report(
+    asked: Workload, cases: Sequence[dict[str, Any]], audited: AuditResult | NotAudited | None, *, as_json: bool
+) -> int:
+    """Show every case and the audit, if there is one; 0 when all are as expected, else 1."""
     good = sum(case["problem"] is None for case in cases)
+    passed = good == len(cases) and (audited is None or (isinstance(audited, AuditResult) and audited.passed))
     if as_json:
         manifest = asked.manifest
         told = {"name": manifest.name, "kind": manifest.kind, "resources_server": asked.suite.name}
-        output.json({**told, "passed": good == len(cases), "cases": list(cases)})
+        output.json({**told, "passed": passed, "cases": list(cases), "audit": audit_as_plain(audited)})
     else:
         rows = [("CASE", "KIND", "EXPECTED", "FOUND", "")]
         rows += [(c["name"], c["kind"], str(c["expected"]), str(c["found"]), c["problem"] or "ok") for c in cases]
         output.table(rows)
         output.data(f"{good} of {len(cases)} as expected")
-    return int(good != len(cases))
+        if audited is not None:
+            output.data(f"audit: {audit_cell(audited)}")
+            show_problems(audited)
+    return int(not passed)

@@ -3,12 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
-from omegaconf import OmegaConf
-
 from nemo_gym.cli import output
 from nemo_gym.cli.inputs import add_config_arguments, config_overrides
-from nemo_gym.config.resolve import Request, resolve
-from nemo_gym.global_config import surroundings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +12,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
+    from omegaconf import OmegaConf  # `--help` does without
+
+    from nemo_gym.config.resolve import Request, resolve
+    from nemo_gym.global_config import surroundings
+
     resolved = resolve(Request(overrides=config_overrides(args, rest), offline=True, hide_secrets=True), surroundings())
     for warning in resolved.warnings:
         output.talk(f"Warning: {warning}")

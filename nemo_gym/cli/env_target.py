@@ -2,12 +2,12 @@
 
 import argparse
 from collections.abc import Sequence
-
-from omegaconf import DictConfig
+from typing import TYPE_CHECKING
 
 from nemo_gym.cli.inputs import MODEL_KEYS, SELECTORS, config_overrides
-from nemo_gym.config.resolve import Request, resolve
-from nemo_gym.global_config import surroundings
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
 def add_target_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,8 +16,11 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--search-dir", action="append", default=[], metavar="DIR", help="look here first; repeatable")
 
 
-def target_config(args: argparse.Namespace, rest: Sequence[str]) -> DictConfig:
+def target_config(args: argparse.Namespace, rest: Sequence[str]) -> "DictConfig":
     """The configuration that flags and overrides make; its `entrypoint` names the folder."""
+    from nemo_gym.config.resolve import Request, resolve  # `--help` does without
+    from nemo_gym.global_config import surroundings
+
     unset = dict.fromkeys([*SELECTORS, *MODEL_KEYS])
     inputs = argparse.Namespace(**{**unset, "config": [], "verbose": False, "search_dir": args.search_dir})
     named = [f"+entrypoint=resources_servers/{args.resources_server}"] if args.resources_server else []

@@ -13,6 +13,9 @@ from nemo_gym import component_search_roots
 from nemo_gym.cli import output
 from nemo_gym.cli.inputs import add_config_arguments, config_overrides, named
 
+STAND_IN = ("policy_model",)
+"""The instances that are there without any configuration: a model, for those that leave theirs open."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="an environment or benchmark: check its manifest")
@@ -42,12 +45,16 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     stand_in = OmegaConf.to_container(GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT)
     assert isinstance(stand_in, dict)
     resolved = resolve(Request(overrides=overrides, initial=stand_in, offline=True), surroundings())
+    names = [instance.name for instance in resolved.instances.valid]
+    if names == list(STAND_IN) and not resolved.config.get("config_paths"):
+        fix = "gym env validate --environment NAME, --config FILE, or NAME alone for its manifest"
+        raise UsageError("there is nothing to check: no configuration is named", where="gym env validate", fix=fix)
     warnings = [*resolved.warnings, *check_server_blocks(resolved, component_search_roots())]
     for warning in warnings:
         output.talk(f"Warning: {warning}")
-    names = [instance.name for instance in resolved.instances.valid]
     if args.json:
         output.json({"valid": True, "instances": names, "warnings": warnings})
     else:
-        output.data(f"✓ Config is valid. {len(names)} server instances: {', '.join(names)}")
+        count = "1 server instance" if len(names) == 1 else f"{len(names)} server instances"
+        output.data(f"✓ Config is valid. {count}: {', '.join(names)}")
     return 0

@@ -3,26 +3,29 @@
 import argparse
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from traceback import format_exception
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig
 
 from nemo_gym.cli import output
+from nemo_gym.cli.apart import apart
 from nemo_gym.cli.live import Waiting, nobody_knows
 from nemo_gym.cli.progress import Progress
-from nemo_gym.cli.serving import servers, servers_config
+from nemo_gym.cli.serving import Interrupted, servers, servers_config
 from nemo_gym.config.defaults import OFFLINE_PORT
 from nemo_gym.config.resolve import Request, resolve
 from nemo_gym.config_types import BaseServerConfig
-from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.errors import ConfigError, GymError, RolloutFailed
 from nemo_gym.global_config import surroundings
 from nemo_gym.launch.ports import with_open_head_port
 from nemo_gym.launch.registry import choose_run
 from nemo_gym.net import local
-from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
+from nemo_gym.rollout_collection import RolloutCollectionHelper
 from nemo_gym.rollouts.flight import Flight
 from nemo_gym.rollouts.jsonl import read_rows
 from nemo_gym.rollouts.planned import Planned
@@ -63,18 +66,71 @@ class Collector(RolloutCollectionHelper):
             progress.on_plan(plan)
             on_plan(plan)
 
-        super().__init__(observers=[progress], flights=progress.flights, on_plan=planned)
+        def reading(rows: int, share: float) -> None:
+            progress.on_reading(rows, share)
+            if progress.flights.landing:  # what it raises ends the reading, before anything is changed
+                raise Interrupted("interrupted before the first rollout; nothing was changed")
+
+        super().__init__(observers=[progress], flights=progress.flights, on_plan=planned, on_reading=reading)
         self._session = session
         self._progress = progress
 
     def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> ServerClient:
         return self._session.client if head_server_config is None else super().setup_server_client(head_server_config)
 
-    def read_back(self, config: RolloutCollectionConfig) -> None:
-        """Learn from the files how a collection went that somebody else did."""
-        store = RolloutStore(config.output_jsonl_fpath)
-        scored, failed, rows = (read_rows(path) for path in (store.output, store.failures, store.materialized))
+    def read_back(self, written: "Written") -> None:
+        """Learn from the files that changed how a collection went that somebody else did."""
+        scored, failed, rows = (read_rows(path) if is_new else iter(()) for path, is_new in written.files())
         self._progress.read_back(scored, failed, sum(1 for _ in rows))
+
+
+class Written:
+    """Tells what was written into an output since this was made: results, failures, rows."""
+
+    def __init__(self, target: str | Path) -> None:
+        self.target = target
+        store = RolloutStore(target)
+        self._before = {path: _seen(path) for path in (store.output, store.failures, store.materialized)}
+
+    def __bool__(self) -> bool:
+        return any(is_new for _, is_new in self.files())
+
+    def files(self) -> list[tuple[Path, bool]]:
+        """The three files, and whether each is another than it was."""
+        return [(path, _seen(path) not in (None, before)) for path, before in self._before.items()]
+
+
+def _seen(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class DriverFailed(RolloutFailed):
+    """The program that collects in our place did not."""
+
+
+async def driven(driver: Callable[[], Awaitable[Any]], name: str, written: Written) -> None:
+    """Have somebody else collect.
+
+    Raises:
+        DriverFailed: it raised something, or wrote nothing.
+    """
+    try:
+        await apart(driver)
+    except GymError:
+        raise
+    except Exception as error:  # a boundary: somebody else's program
+        output.talk("".join(format_exception(error)).rstrip())
+        raise DriverFailed(f"{type(error).__name__}: {error}", where=f"rollout_collection_driver {name}") from error
+    if not written:
+        raise DriverFailed(
+            "it returned and wrote nothing there, so there is nothing to report",
+            where=f"{written.target} (rollout_collection_driver {name})",
+            fix="write each rollout as a line of config.output_jsonl_fpath, or use RolloutCollectionHelper",
+        )
 
 
 def own_config(args: argparse.Namespace, overrides: list[str]) -> DictConfig:
@@ -143,19 +199,18 @@ async def started(args: argparse.Namespace, config: DictConfig, stop: asyncio.Ev
 
 
 async def until_stopped(
-    work: Coroutine[Any, Any, T], stop: asyncio.Event, land: Callable[[], None], grace: float
+    work: Coroutine[Any, Any, T], stop: asyncio.Event, land: Callable[[], float]
 ) -> tuple[bool, T | None]:
     """Do the work; whether it was interrupted, and what it gave. What it raises, this raises.
 
-    When `stop` is set, `land` is called, and what is in flight has `grace` seconds to finish before it is cancelled.
+    When `stop` is set, `land` says how many seconds what is in flight has to finish before it is cancelled.
     """
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         interrupted = not working.done()
         if interrupted:
-            land()
-            await asyncio.wait({working}, timeout=grace)
+            await asyncio.wait({working}, timeout=land())
     finally:
         stopping.cancel()
         working.cancel()  # nothing, if it is done

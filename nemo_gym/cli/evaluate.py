@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from nemo_gym import component_search_roots, global_config
 from nemo_gym.cli import output
-from nemo_gym.cli.apart import apart, on_thread
+from nemo_gym.cli.apart import on_thread
 from nemo_gym.cli.eval_config import (
     Driver,
     check_agent,
@@ -26,9 +26,29 @@ from nemo_gym.cli.eval_config import (
     misspelt,
     prepare_command,
 )
-from nemo_gym.cli.eval_report import COMPLETE, INTERRUPTED, Report, as_json, as_text, one_line, read_entries, resumed
-from nemo_gym.cli.eval_rows import gather_rows
-from nemo_gym.cli.eval_session import Collector, Session, connected, head_of, own_config, started, until_stopped
+from nemo_gym.cli.eval_report import (
+    COMPLETE,
+    INTERRUPTED,
+    TOTAL,
+    Report,
+    as_json,
+    as_text,
+    one_line,
+    read_entries,
+    resumed,
+)
+from nemo_gym.cli.eval_rows import Told, gather_rows
+from nemo_gym.cli.eval_session import (
+    Collector,
+    Session,
+    Written,
+    connected,
+    driven,
+    head_of,
+    own_config,
+    started,
+    until_stopped,
+)
 from nemo_gym.cli.heard import heard
 from nemo_gym.cli.inputs import config_overrides
 from nemo_gym.cli.live import shown
@@ -107,7 +127,12 @@ def _asked(args: argparse.Namespace, config: DictConfig, served: DictConfig) -> 
     check_agent(collection, served)
     driver = driver_of(collection)
     if driver is None:
-        RolloutCollectionHelper().check(collection, served)
+        told = Told()
+
+        def tell(rows: int, share: float) -> None:
+            told(f"checking rows ({rows:,} so far)", round(100 * share), 100)
+
+        RolloutCollectionHelper(on_reading=tell).check(collection, served)
     return Asked(config, collection, driver, grace)
 
 
@@ -163,7 +188,7 @@ async def _collect(
     async with shown(progress, quiet=args.quiet, waiting=session.waiting):
         try:
             interrupted, tally = await until_stopped(
-                _work(asked, session, collector), stop, partial(_land, progress, asked.grace), asked.grace
+                _work(asked, session, collector), stop, partial(_land, progress, asked)
             )
             stopped = tally.stopped if tally is not None else None
         except GymError as error:
@@ -177,6 +202,11 @@ async def _collect(
         commands=frozenset([*ALONE, *(f"{group} {name}" for group, (_, known) in GROUPS.items() for name in known)]),
         seconds=time.monotonic() - began,
         max_attempts=asked.collection.max_rollout_attempts or _get_max_rollout_attempts(),
+        limits={
+            "steps": asked.collection.max_steps_per_rollout,
+            "tokens": asked.collection.max_tokens_per_rollout,
+            TOTAL: asked.collection.max_total_tokens,
+        },
         interrupted=interrupted,
         stopped=stopped,
         entries=[] if interrupted or asked.collection.disable_aggregation else read_entries(target),
@@ -198,16 +228,23 @@ def typed(args: argparse.Namespace) -> list[str]:
 async def _work(asked: Asked, session: Session, collector: Collector) -> Tally | None:
     if asked.driver is not None:
         session.by_http()
-        await apart(partial(asked.driver, asked.collection, session.config))
-        collector.read_back(asked.collection)
+        written = Written(asked.collection.output_jsonl_fpath)
+        name = str(asked.collection.rollout_collection_driver)
+        try:
+            await driven(partial(asked.driver, asked.collection, session.config), name, written)
+        finally:
+            if written:
+                collector.read_back(written)
         return None
     return await collector.collect_from_config(asked.collection)
 
 
-def _land(progress: Progress, grace: float) -> None:
+def _land(progress: Progress, asked: Asked) -> float:
+    """Let nothing more take off, and say how long what is in flight may go on."""
     progress.flights.land()
-    if len(progress.flights) and grace:
-        output.talk(f"waiting up to {grace:g} s for {len(progress.flights)} rollouts in flight")
+    if len(progress.flights) and asked.grace:
+        output.talk(f"waiting up to {asked.grace:g} s for {len(progress.flights)} rollouts in flight")
+    return asked.grace
 
 
 def _say_plan(planned: Planned) -> None:

@@ -11,6 +11,7 @@ from importlib.resources import files
 
 from nemo_gym.cli import output
 
+SENTENCE = re.compile(r"(?<=[.:])\s+(?=[A-Z`])")
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG001 - takes no overrides
     known = explanations()
     if args.code is None:
-        summaries = {code: text.splitlines()[0] for code, text in known.items()}
+        summaries = {code: first_sentence(text) for code, text in known.items()}
         output.json(summaries) if args.json else output.table(list(summaries.items()))
         return 0
     code = args.code.strip()
@@ -35,6 +36,11 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG001 -
         return 2
     output.json({"code": code, "explanation": known[code]}) if args.json else output.data(f"{code}\n\n{known[code]}")
     return 0
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence, however its lines are broken."""
+    return SENTENCE.split(" ".join(text.split()), maxsplit=1)[0]
 
 
 def explanations() -> dict[str, str]:

@@ -3,18 +3,15 @@
 import argparse
 from collections.abc import Sequence
 
-from nemo_gym.cli.listing import add_listing_arguments, found_components, inspect, show
-
-WHAT = "agents"
+from nemo_gym.cli.listing_flags import add_listing_arguments, add_name
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="only this one, in detail")
+    add_name(parser)
     add_listing_arguments(parser)
 
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG001 - listings take no overrides
-    components = found_components(WHAT, args.search_dir)
-    if args.name:
-        return inspect(WHAT, args.name, components, as_json=args.json)
-    return show(WHAT, components, as_json=args.json)
+    from nemo_gym.cli.listing import list_or_inspect  # `--help` does without
+
+    return list_or_inspect("agents", args)

@@ -4,7 +4,7 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,36 @@ COLUMNS = {
     "resources-servers": ("name", "domain", "verified", "description"),
 }
 NARROWEST_LAST_COLUMN = 20
+LEAST_FIRST = ("status", "repeats", "verified", "variants", "kind", "agent", "pattern", "domain")
+"""Which columns are left out first where there is no room for all."""
+FILTERS: dict[str, Callable[[Component], str | None]] = {
+    "domain": lambda component: component.domain,
+    "kind": lambda component: component.kind,
+    "status": lambda component: component.status,
+    "licensing": lambda component: component.licence,
+    "modality": lambda component: component.manifest.get("modality"),
+    "lifecycle": lambda component: component.manifest.get("lifecycle"),
+}
 
 
 class NoSuchComponent(GymError):
     """Nothing has that name; the nearest that exists is told."""
 
 
-def add_listing_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.add_argument("--search-dir", action="append", default=[], metavar="DIR", help="look here first; repeatable")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say more")
+def list_or_inspect(what: str, args: argparse.Namespace) -> int:
+    """All components of a kind that pass the filters, or the one that is named."""
+    components = found_components(what, args.search_dir)
+    if args.name:
+        return inspect(what, args.name, components, as_json=args.json)
+    for key, value_of in FILTERS.items():
+        wanted = getattr(args, key, None)
+        if wanted is None:
+            continue
+        unknown = [component.name for component in components if not value_of(component)]
+        if unknown:
+            output.talk(f"Note: {len(unknown)} say nothing about {key} and are left out, such as {unknown[0]}")
+        components = [c for c in components if (value_of(c) or "").lower() == wanted.lower()]
+    return show(what, components, as_json=args.json)
 
 
 def found_components(what: str, search_dirs: Sequence[str]) -> list[Component]:
@@ -180,9 +200,27 @@ def _text(value: Any) -> str:
 
 
 def _fitted(rows: list[list[str]]) -> list[list[str]]:
-    """Rows that fit the terminal: the last column is cut. Nothing is cut when the output is piped."""
+    """Rows that fit the terminal: columns are left out that matter least, then the last one and the first are cut.
+
+    Nothing is cut when the output is piped.
+    """
     if not sys.stdout.isatty():
         return rows
-    used = sum(max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0]) - 1))
-    left = max(shutil.get_terminal_size().columns - used, NARROWEST_LAST_COLUMN)
-    return [[*row[:-1], row[-1] if len(row[-1]) <= left else f"{row[-1][: left - 1]}…"] for row in rows]
+    room = shutil.get_terminal_size().columns
+    for name in LEAST_FIRST:
+        if _width(rows) + NARROWEST_LAST_COLUMN <= room:
+            break
+        where = next((index for index, title in enumerate(rows[0]) if title.lower() == name), None)
+        rows = rows if where is None else [[*row[:where], *row[where + 1 :]] for row in rows]
+    left = max(room - _width(rows), min(NARROWEST_LAST_COLUMN, room // 3))
+    first = max(room - left - 2, room // 3) if len(rows[0]) == 2 else room
+    return [[_clipped(row[0], first), *row[1:-1], _clipped(row[-1], left)] for row in rows]
+
+
+def _width(rows: list[list[str]]) -> int:
+    """What all columns but the last take up."""
+    return sum(max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0]) - 1))
+
+
+def _clipped(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"

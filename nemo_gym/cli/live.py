@@ -140,6 +140,9 @@ async def _answered(waiting: Waiting, flights: Sequence[Flight]) -> dict[str, st
 
 def headline(progress: Progress, bar: int = 0) -> list[str]:
     """How it stands, as pieces that may be broken between."""
+    if progress.planned is None and progress.reading is not None:
+        rows, share = progress.reading
+        return [f"reading rows {drawn_bar(share, bar)} · {rows:,} so far"]
     pieces = []
     total, done = progress.total, progress.done
     if total:

@@ -7,8 +7,10 @@ and may stand anywhere among them.
 import argparse
 import importlib
 import importlib.util
+import logging
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from difflib import get_close_matches
 from types import ModuleType
@@ -37,8 +39,10 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "resolve": "nemo_gym.cli.env_resolve",
             "init": "nemo_gym.cli.env_init",
             "test": "nemo_gym.cli.env_test",
+            "audit": "nemo_gym.cli.env_audit",
             "packages": "nemo_gym.cli.env_packages",
             "prefetch": "nemo_gym.cli.env_prefetch",
+            "publish": "nemo_gym.cli.env_publish",
         },
     ),
     "eval": (
@@ -49,6 +53,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
             "aggregate": "nemo_gym.cli.eval_aggregate",
             "profile": "nemo_gym.cli.eval_profile",
             "reverify": "nemo_gym.cli.eval_reverify",
+            "submit": "nemo_gym.cli.eval_submit",
         },
     ),
     "dataset": (
@@ -65,7 +70,7 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "dev": (
         "work on NeMo Gym itself",
-        {"test": "nemo_gym.cli.dev_test", "reinstall": "nemo_gym.cli.dev_reinstall"},
+        {"test": "nemo_gym.cli.dev_testing", "reinstall": "nemo_gym.cli.dev_reinstall"},
     ),
 }
 """Group -> (what it is for, command -> module). A command module has a docstring, `add_arguments` and `run`."""
@@ -79,15 +84,36 @@ ALONE = {
 }
 """Commands that belong to no group -> module."""
 
+OVERRIDDEN = ("env_", "eval_", "dataset_")
+"""Modules of commands that read a configuration."""
+EXAMPLES = """\
+examples:
+  gym list environments
+  gym eval run --environment arithmetic --model-type scripted_model
+  gym view --text results/rollouts.jsonl
+  gym env init --environment mine
+"""
 USAGE_ERROR = 2
 INTERRUPTED = 130
+
+
+class HelpText(argparse.HelpFormatter):
+    """Prose as wide as the terminal; a paragraph with an indented line is an example and stays as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        shown = []
+        for part in text.split("\n\n"):
+            is_example = any(line.startswith(" ") for line in part.splitlines())
+            flowing = textwrap.fill(" ".join(part.split()), width, initial_indent=indent, break_on_hyphens=False)
+            shown.append(part.rstrip() if is_example else flowing)
+        return "\n\n".join(shown)
 
 
 class Parser(argparse.ArgumentParser):
     """argparse that takes no abbreviations and whose complaints name the nearest thing that exists."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, **options)
+        super().__init__(allow_abbrev=False, formatter_class=HelpText, **options)
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
@@ -97,7 +123,7 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser(words: Sequence[str]) -> tuple[Parser, ModuleType | None]:
     """The parser, with the one command's arguments that `words` ask for; other commands are not even imported."""
-    parser = Parser(prog="gym", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="gym", description=__doc__, epilog=EXAMPLES)
     parser.add_argument("--version", action="store_true", help="print the version and what this installation stands on")
     parser.add_argument("--json", action="store_true", dest="version_json", help="with --version: as JSON")
     parser.add_argument("-v", "--verbose", action="store_true", dest="verbose_first", help="say more")
@@ -107,11 +133,13 @@ def build_parser(words: Sequence[str]) -> tuple[Parser, ModuleType | None]:
     chosen: ModuleType | None = None
     for group, (purpose, commands) in GROUPS.items():
         sub = groups.add_parser(group, help=purpose, description=purpose)
+        if plain[:1] != [group]:
+            continue  # nobody will see its commands, and each costs a little
         leaves = sub.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-        for name, path in commands.items():
-            chosen = _add_command(leaves, name, path, asked=plain[:2] == [group, name]) or chosen
-    for name, path in ALONE.items():
-        chosen = _add_command(groups, name, path, asked=plain[:1] == [name]) or chosen
+        for name in plain[1:2] if plain[1:2] and plain[1] in commands else commands:
+            chosen = _add_command(leaves, name, commands[name], asked=plain[1:2] == [name]) or chosen
+    for name in plain[:1] if plain[:1] and plain[0] in ALONE else ALONE:
+        chosen = _add_command(groups, name, ALONE[name], asked=plain[:1] == [name]) or chosen
     return parser, chosen
 
 
@@ -122,10 +150,20 @@ def _add_command(leaves: Any, name: str, path: str, *, asked: bool) -> ModuleTyp
         return None
     module = importlib.import_module(path)
     text = (module.__doc__ or "").strip()
-    formatter = argparse.RawDescriptionHelpFormatter
-    leaf = leaves.add_parser(name, help=text.splitlines()[0], description=text, formatter_class=formatter)
+    leaf = leaves.add_parser(name, help=text.splitlines()[0], description=text)
     module.add_arguments(leaf)
+    if "-v" not in leaf._option_string_actions:
+        leaf.add_argument("-v", "--verbose", action="store_true", dest="verbose_log", help="say more")
+    leaf.usage = _usage(leaf, takes_overrides=path.split(".")[-1].startswith(OVERRIDDEN))
     return module
+
+
+def _usage(leaf: argparse.ArgumentParser, *, takes_overrides: bool) -> str:
+    """One line; the options are listed below it anyway."""
+    forms: dict[Any, str] = {None: "{}", "?": "[{}]", "*": "[{} ...]"}
+    named = [action for action in leaf._actions if not action.option_strings]
+    shown = [forms.get(action.nargs, "{} ...").format(action.metavar or action.dest) for action in named]
+    return " ".join([leaf.prog, *shown, "[options]", *(["[+key=value ...]"] if takes_overrides else [])])
 
 
 def _first_line(path: str) -> str:
@@ -147,14 +185,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, rest = parser.parse_known_args(words)
     unknown = [word for word in rest if word.startswith("-")]
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_nearest_flag(parser, args, unknown[0])}")
+        leaf = _leaf(parser, args)
+        leaf.error(f"unrecognized arguments: {' '.join(unknown)}{_nearest_flag(leaf, unknown[0])}")
     if args.version:
-        importlib.import_module("nemo_gym.cli.version").show(as_json=args.version_json)
+        importlib.import_module("nemo_gym.cli.about").show(as_json=args.version_json)
         return 0
     if command is None:
         _help_for(parser, args)
         return 1
-    args.verbose = args.verbose_first or getattr(args, "verbose", False)
+    said = getattr(args, "verbose_log", None)  # of commands that have no use of their own for it
+    if said or (said is not None and args.verbose_first):
+        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+        logging.getLogger("nemo_gym").setLevel(logging.DEBUG)
+    args.verbose = args.verbose_first or bool(said) or getattr(args, "verbose", False)
     try:
         return int(command.run(args, rest))
     except GymError as error:
@@ -187,22 +230,23 @@ def _check_words(words: Sequence[str]) -> None:
             return
 
 
-def _nearest_flag(parser: argparse.ArgumentParser, args: argparse.Namespace, word: str) -> str:
-    leaf: argparse.ArgumentParser = parser
+def _leaf(parser: argparse.ArgumentParser, args: argparse.Namespace) -> argparse.ArgumentParser:
+    """The parser of the command that was asked for."""
+    leaf = parser
     for level in (args.group, getattr(args, "command", None)):
         choices = next((a.choices for a in leaf._actions if isinstance(a, argparse._SubParsersAction)), None)
         if level and choices:
             leaf = choices[level]
+    return leaf
+
+
+def _nearest_flag(leaf: argparse.ArgumentParser, word: str) -> str:
     close = get_close_matches(word.split("=")[0], list(leaf._option_string_actions), n=1)
     return f". Did you mean `{close[0]}`?" if close else ""
 
 
 def _help_for(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    leaf = parser
-    choices = next((a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
-    if args.group and choices:
-        leaf = choices[args.group]
-    output.data(leaf.format_help())
+    output.data(_leaf(parser, args).format_help())
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from nemo_gym.cli import output
 from nemo_gym.config.resolve import Request, Resolved, resolve
-from nemo_gym.config_types import BaseNeMoGymCLIConfig
+from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.errors import GymError
 from nemo_gym.global_config import GlobalConfigDictParserConfig, surroundings
 

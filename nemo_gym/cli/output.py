@@ -4,8 +4,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from nemo_gym.errors import GymError
 
 
@@ -17,6 +15,8 @@ def data(text: str) -> None:
 
 def json(value: Any) -> None:
     """What was asked for, as one JSON document."""
+    import orjson  # `--help` does without
+
     data(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 

@@ -4,15 +4,25 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
-from nemo_gym.keys import NG_FAILURE_CLASS_KEY, TASK_INDEX_KEY_NAME
+from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_PHASES_KEY, NG_SECONDS_KEY, TASK_INDEX_KEY_NAME
 from nemo_gym.metrics.intervals import ClusteredMean, Mean
 from nemo_gym.rollouts.flight import Flights
 from nemo_gym.rollouts.job import Job, Row
 from nemo_gym.rollouts.key import RolloutKey
-from nemo_gym.rollouts.outcome import REWARD_KEY, Cancelled, Failed, Failure, Outcome, Scored
+from nemo_gym.rollouts.outcome import (
+    REWARD_KEY,
+    Cancelled,
+    Failed,
+    Failure,
+    FailureKind,
+    Outcome,
+    Scored,
+    reward_problem,
+)
 from nemo_gym.rollouts.planned import Planned
 from nemo_gym.rollouts.tally import Tally
 from nemo_gym.rollouts.usage import total_tokens
@@ -31,17 +41,17 @@ class TimedFlights(Flights):
     def __init__(self, clock: Clock = time.monotonic) -> None:
         super().__init__(clock)
         self.durations = Durations()
-        self._landing = False
+        self.landing = False
         self.refused: RolloutKey | None = None
         """The last rollout that was not let off."""
 
     def land(self) -> None:
         """From now on no rollout takes off: whoever would send one is cancelled instead. Those in flight go on."""
-        self._landing = True
+        self.landing = True
 
     @contextmanager
     def under_way(self, job: Job) -> Iterator[None]:
-        if self._landing:
+        if self.landing:
             self.refused = job.key
             raise asyncio.CancelledError
         sent = self._clock()
@@ -70,6 +80,32 @@ class Durations:
         start = bisect_left(ordered, longer_than)
         rest = len(ordered) - start
         return ordered[start + min(rest - 1, int(share * rest))] if rest else None
+
+
+class Spent:
+    """Where the time of scored rollouts went, summed up."""
+
+    def __init__(self) -> None:
+        self._rollouts = self._timed = 0
+        self._seconds = 0.0
+        self._phases: dict[str, float] = {}
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        seconds, phases = record.get(NG_SECONDS_KEY), record.get(NG_PHASES_KEY)
+        if isinstance(seconds, float):
+            self._rollouts += 1
+            self._seconds += seconds
+        if isinstance(phases, dict):
+            self._timed += 1
+            for name, value in phases.items():
+                self._phases[name] = self._phases.get(name, 0.0) + value
+
+    def means(self) -> dict[str, float]:
+        """Seconds of a rollout on average (`whole`) and, of those whose agents tell, by phase; empty without any."""
+        if not self._rollouts:
+            return {}
+        phases = {name: value / self._timed for name, value in self._phases.items()}
+        return {"whole": self._seconds / self._rollouts, **phases}
 
 
 class Rate:
@@ -106,9 +142,12 @@ class Progress:
         self.attempts: Counter[int] = Counter()
         """How many rollouts failed after how many attempts, of those that another might mend."""
         self.rewards = ClusteredMean()
+        self.spent = Spent()
         self.tokens = 0
         self.flights = flights if flights is not None else TimedFlights(clock)
         self.planned: Planned | None = None
+        self.reading: tuple[int, float] | None = None
+        """While rows are read: how many so far, and which share of the file."""
         self.began = clock()
         self._clock = clock
         self._on_first_failure = on_first_failure
@@ -116,6 +155,10 @@ class Progress:
         self._mean: Mean | None = None
         self._mean_again_at = 0.0
         self._all_sent_at: float | None = None
+
+    def on_reading(self, rows: int, share: float) -> None:
+        """Rows are being read; told on another thread."""
+        self.reading = (rows, share)
 
     def on_plan(self, planned: Planned) -> None:
         """The work is known: the clock of the rate starts."""
@@ -128,6 +171,7 @@ class Progress:
         self.tally(outcome)
         self.tokens += total_tokens(outcome.record)
         if isinstance(outcome, Scored):
+            self.spent.add(outcome.record)
             self.rewards.add(outcome.job.row.get(TASK_INDEX_KEY_NAME), float(outcome.record[REWARD_KEY]))
         elif isinstance(outcome, Failed):
             self._failed(outcome)
@@ -141,14 +185,24 @@ class Progress:
             self._on_first_failure(outcome)
 
     def read_back(self, scored: Iterable[Row], failed: Iterable[Row], total: int) -> None:
-        """Count what somebody else's collector stored; a rollout that failed and was scored later is scored."""
+        """Count what somebody else's collector stored; a rollout that failed and was scored later is scored.
+
+        A record that does not say which rollout it is counts as one of its own.
+        """
         places = set()
-        for record in scored:
-            places.add(RolloutKey.of(record).place)
-            self.tally.scored += 1
+        kinds: dict[object, str] = {}
+        for number, record in enumerate(scored):
+            place, reward = _place(record, number), record.get(REWARD_KEY)
             self.tokens += total_tokens(record)
-            self.rewards.add(record[TASK_INDEX_KEY_NAME], float(record[REWARD_KEY]))
-        kinds = {RolloutKey.of(record).place: str(record.get(NG_FAILURE_CLASS_KEY)) for record in failed}
+            if record.get(NG_FAILURE_CLASS_KEY) is not None or reward_problem(reward) is not None:
+                kinds[place] = str(record.get(NG_FAILURE_CLASS_KEY) or FailureKind.INVALID_REWARD)
+                continue
+            places.add(place)
+            self.tally.scored += 1
+            self.spent.add(record)
+            self.rewards.add(record.get(TASK_INDEX_KEY_NAME, number), float(reward or 0))
+        for number, record in enumerate(failed):
+            kinds[_place(record, -1 - number)] = str(record.get(NG_FAILURE_CLASS_KEY))
         self.tally.failed.update(kind for place, kind in kinds.items() if place not in places)
         total = max(total, self.tally.total)
         self.on_plan(Planned(total=total, to_run=total))
@@ -222,3 +276,11 @@ class Progress:
         else:
             stubborn = oldest / 2  # it has outlasted everything we know: perhaps half as long again
         return max(slowest - (self._clock() - self._all_sent_at), stubborn, 0.0)
+
+
+def _place(record: Row, number: int) -> object:
+    """Which rollout a record is, or what makes it one of its own."""
+    try:
+        return RolloutKey.of(record).place
+    except ValueError:
+        return number

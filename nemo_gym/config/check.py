@@ -64,8 +64,17 @@ def find_instances(config: DictConfig, plain: Mapping[Any, Any]) -> Instances:
         elif error is not None:
             problems = [*_structure_problems(name, value), *validation_problems(error, (name,))]
             block = _implementation_path(name, value)
-            found.almost[name] = [replace(p, path=block) if p.path == (name,) else p for p in problems]
+            found.almost[name] = [_placed(p, block, value) if p.path == (name,) else p for p in problems]
     return found
+
+
+def _placed(problem: Problem, block: Path | None, value: Any) -> Problem:
+    """A problem of a whole instance, at its block, with the key that was probably meant for the missing one."""
+    if block is None:
+        return replace(problem, path=block)
+    settings = value[block[1]][block[2]]
+    close = nearest("domain", [str(key) for key in settings], n=1) if "a domain is required" in problem.what else []
+    return replace(problem, path=block, fix=f"domain: in place of {close[0]}:" if close else problem.fix)
 
 
 def _unresolvable(name: str, error: BaseException) -> Problem:
@@ -162,12 +171,21 @@ def _shown(path: Path, value: Any) -> str:
     return text if len(text) <= 80 else text[:80] + "…"
 
 
+FLAGS = {
+    "responses_api_models": "choose one with --model-type (`gym list models` shows them),",
+    "resources_servers": "choose one with --resources-server,",
+}
+"""How commands choose a server of a kind by name."""
+
+
 def check_refs(instances: Instances, plain: Mapping[Any, Any]) -> list[Problem]:
     """References to instances that do not exist, with the name that was probably meant."""
     known = {(instance.SERVER_TYPE, instance.name) for instance in instances.valid}
     # broken ones are reported already
     named = {(kind, name) for name in (*instances.almost, *instances.incomplete) for kind in SERVER_TYPES}
-    implementations = {
+    broken = [_implementation_path(name, plain[name]) for name in (*instances.almost, *instances.incomplete)]
+    implementations: dict[tuple[Any, str], str] = {(path[1], str(path[2])): str(path[0]) for path in broken if path}
+    implementations |= {
         (instance.SERVER_TYPE, instance.implementation): instance.name for instance in reversed(instances.valid)
     }
     problems = []
@@ -208,7 +226,9 @@ def _dangling(
     elif available:
         fix = f"available {kind}: {', '.join(available[:20])}"
     else:
-        fix = f"no {kind} are defined: add a config that defines '{name}' to config_paths"
+        how = FLAGS.get(kind)
+        fix = f"no {kind} are defined: {how} or " if how else f"no {kind} are defined: "
+        fix += f"add a config that defines '{name}' to config_paths"
     return Problem(what, path, fix, kind=ServerRefNotFoundError)
 
 

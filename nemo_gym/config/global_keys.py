@@ -152,7 +152,7 @@ _OTHERS = (
     "hf_collection_slug resource_config_path hf_dataset_prefix commit_message commit_description delete_from_gitlab "
     "rollout_timeout_seconds model_call_timeout_seconds tool_call_timeout_seconds verify_timeout_seconds "
     "max_steps_per_rollout max_tokens_per_rollout max_total_tokens max_rollout_attempts retry_pause_seconds "
-    "max_failures fail_fast force_resume"
+    "max_failures fail_fast force_resume sync_seconds prepare_timeout_seconds"
 )
 KNOWN = frozenset((*RESERVED, *CHECKED, *_OTHERS.split()))
 

@@ -4,6 +4,8 @@
 merged configuration, files included.
 """
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,6 +17,10 @@ from nemo_gym.config.yaml_text import MAX_DEPTH
 
 MAX_TOKEN_CHARACTERS = 64 * 1024
 _ABSENT: Any = object()
+_TEXT = r'"[A-Za-z0-9_./:@+-]*"'
+_KEY = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+PLAIN = re.compile(rf"(\+\+?)({_KEY})=(true|false|{_TEXT}|\[{_TEXT}(?:, ?{_TEXT})*\])", re.ASCII)
+"""Overrides that JSON and Hydra read alike."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +52,12 @@ def parse_overrides(tokens: Sequence[str]) -> list[Override]:
         return []
     problems: list[Problem] = []
     overrides: list[Override] = []
-    read = _reader()
+    read: Any = None
     for token in tokens:
-        found = _refusal(token) or read(token)
+        found = _refusal(token) or _plain(token)
+        if found is None:
+            read = read or _reader()
+            found = read(token)
         if isinstance(found, Problem):
             problems.append(found)
         elif found.path[0] != "hydra":  # settings of Hydra's own runner, which is not used
@@ -75,8 +84,17 @@ def _refusal(token: str) -> Problem | None:
     return None
 
 
+def _plain(token: str) -> Override | None:
+    """A token without anything special in it, such as our own flags make: no need to load Hydra for those."""
+    plain = PLAIN.fullmatch(token)
+    if plain is None:
+        return None
+    sign, key, value = plain.groups()
+    return Override(token, "force" if sign == "++" else "add", tuple(key.split(".")), json.loads(value))
+
+
 def _reader() -> Any:
-    """Hydra's parser, loaded only when there is something to parse."""
+    """Hydra's parser, loaded only when there is something it alone can read."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 

@@ -94,7 +94,7 @@ class Distinct:
 
     __slots__ = ("_buckets", "_cleaned", "_recent", "_seed")
 
-    MOST_RECENT = 1 << 15
+    MOST_RECENT = 1 << 17
     BUCKETS = 256
 
     def __init__(self) -> None:

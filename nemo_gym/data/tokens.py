@@ -22,7 +22,7 @@ def token_counter() -> Callable[[str], int] | None:
     ordinary: Callable[[str], list[int]] = tokenizer.encode_ordinary
 
     def count(text: str) -> int:
-        # "<|endoftext|>" in a prompt is text that somebody wrote, not one token; `flat` is quicker and takes it for one.
+        # "<|endoftext|>" in a prompt is text that somebody wrote, not one token; `flat`, quicker, takes it for one.
         return len(ordinary(text)) if "<|" in text else len(flat(text)) // WIDTH
 
     return count

@@ -22,6 +22,12 @@ EXPORTERS: dict[str, tuple[type[ExporterConfig], type[BaseExporter]]] = {
 }
 """Tracker -> what it reads from the configuration, and what talks to it."""
 
+NEEDED = {
+    "wandb": ("wandb_project", "wandb_name", "wandb_api_key"),
+    "mlflow": ("mlflow_tracking_uri", "mlflow_experiment_name", "mlflow_run_name"),
+}
+NAMES_A_RUN = frozenset({"wandb_project", "wandb_name", "mlflow_experiment_name", "mlflow_run_name"})
+
 _open: list[BaseExporter] = []
 LONGEST_REASON = 500
 
@@ -42,6 +48,7 @@ def setup_exporters(global_config_dict: Mapping[str, Any]) -> list[BaseExporter]
     for name, (config_class, exporter_class) in EXPORTERS.items():
         config = config_class.model_validate({key: plain.get(key) for key in config_class.model_fields})
         if not config.is_available:
+            _tell_what_is_missing(name, config)
             continue
         exporter = exporter_class(config, str(plain.get("results_dir") or "results"))
         exporter.secrets = secret_values(plain)
@@ -50,6 +57,14 @@ def setup_exporters(global_config_dict: Mapping[str, Any]) -> list[BaseExporter]
     if _open:
         atexit.register(teardown_exporters)
     return get_exporters()
+
+
+def _tell_what_is_missing(name: str, config: ExporterConfig) -> None:
+    """Whoever names a project or a run wants to see it there; an address alone may be meant for something else."""
+    given = {key for key, value in config.model_dump().items() if value is not None}
+    needed = [key for key in NEEDED.get(name, ()) if key not in given]
+    if needed and given & NAMES_A_RUN:
+        logger.warning("not exporting to %s, for it is not set: %s", name, ", ".join(needed))
 
 
 def teardown_exporters() -> None:

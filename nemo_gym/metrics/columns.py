@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from nemo_gym.keys import NG_FAILURE_CLASS_KEY, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_SECONDS_KEY, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 
 Number = int | float
 
 INDEX_FIELDS = frozenset({TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME})
+NOT_SCORES = INDEX_FIELDS | {NG_SECONDS_KEY}
+"""Numbers of every record that say nothing about how good it is."""
 NEVER_NUMBERS = frozenset({str, dict, list, type(None)})
 """What JSON has besides numbers, told apart by type alone because that is quick."""
 SMALL = 2**1000
@@ -36,10 +38,10 @@ def finite_number(value: Any) -> Number | None:
 
 
 def take_numbers(fields: Mapping[str, Any], names: list[str], values: list[Number]) -> None:
-    """Append the finite numbers among `fields`, in their order, without the task and rollout index."""
+    """Append the finite numbers among `fields`, in their order, without indices and how long it took."""
     for name, value in fields.items():  # most of the time of aggregating is spent here
         kind = type(value)
-        if kind in NEVER_NUMBERS or name in INDEX_FIELDS:
+        if kind in NEVER_NUMBERS or name in NOT_SCORES:
             continue
         plain = value - value == 0 if kind is float else kind is int and -SMALL < value < SMALL
         number = value if plain else finite_number(value)

@@ -55,7 +55,7 @@ class ${Name}Server(SimpleResourcesServer):
 
     async def verify(self, body: ${Name}VerifyRequest) -> ${Name}VerifyResponse:
         right = normalized(body.response.output_text) == normalized(body.expected_answer)
-        return ${Name}VerifyResponse(**body.model_dump(), reward=float(right))
+        return ${Name}VerifyResponse(**dict(body), reward=float(right))
 
 
 VERIFIER_FIXTURE = VerifierFixture(

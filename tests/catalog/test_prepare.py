@@ -1,12 +1,16 @@
 """Benchmarks are prepared by their own scripts, and none before all have been checked."""
 
 import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nemo_gym.benchmarks import PrepareBenchmarkConfig, Prepared, PrepareFailed, preparations, prepare_all
+from nemo_gym.catalog.prepare import Scripts
 from nemo_gym.errors import ConfigError
 
 SCRIPT = """
@@ -147,6 +151,56 @@ def test_a_process_that_fails_is_named(root: Path, body: str, reason: str) -> No
 
     with pytest.raises(PrepareFailed, match=reason):
         prepare(BOTH, root, num_prepare_benchmark_processes=2)
+
+
+def test_a_script_that_takes_too_long_is_ended_and_costs_only_its_own(root: Path) -> None:
+    """A download that hangs must not hold up a night's preparations."""
+    (root / "benchmarks/facts/prepare.py").write_text("import time\ndef prepare():\n    time.sleep(600)\n")
+    there = root / "benchmarks/sums/rows.jsonl"
+    there.write_text('{"responses_create_params": {}}\n')
+    limits = {"prepare_timeout_seconds": 0.2, "use_cached_prepared_benchmarks": True}
+
+    with pytest.raises(
+        PrepareFailed, match=r"facts/prepare\.py: prepare\(\) was not done within 0\.2 s(?s:.*)--timeout"
+    ):
+        prepare(BOTH, root, **limits)
+
+
+def test_a_script_that_is_ended_takes_along_what_it_started(root: Path) -> None:
+    """Nothing goes on downloading unseen, neither after the time limit nor after Ctrl-C."""
+    script, pid = root / "benchmarks/facts/prepare.py", root / "pid"
+    script.write_text(
+        "import subprocess, time\nfrom pathlib import Path\ndef prepare(pid):\n"
+        "    child = subprocess.Popen(['sleep', '600'])\n"
+        "    Path(pid + '.partial').write_text(str(child.pid))\n    Path(pid + '.partial').rename(pid)\n"
+        "    time.sleep(600)\n"
+    )
+    scripts = Scripts()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(scripts.run, script, "facts", {"pid": str(pid)})
+        assert eventually(pid.exists)
+
+        scripts.stop()
+
+        assert isinstance(running.exception(timeout=60), PrepareFailed)
+    assert eventually(lambda: is_gone(int(pid.read_text())))
+
+
+def eventually(condition: Callable[[], bool], within: float = 60.0) -> bool:
+    until = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, or is at least dead."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.cli import env_packages
+from nemo_gym.cli import installed
 from nemo_gym.cli.main import main
 from nemo_gym.launch import venv_build
 
@@ -41,7 +41,7 @@ def install_uv(here: Path, monkeypatch: pytest.MonkeyPatch, status: int = 0) -> 
     uv, notes = here / "uv", here / "notes"
     uv.write_text(INSTALLER.format(notes=notes, python=sys.executable, status=status))
     uv.chmod(0o755)
-    for module in (venv_build, env_packages):
+    for module in (venv_build, installed):
         monkeypatch.setattr(module, "uv_executable", lambda: uv)
     return notes
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.cli import env_test
-from nemo_gym.cli.env_test import shard
+from nemo_gym.cli import testing
 from nemo_gym.cli.main import main
+from nemo_gym.cli.testing import shard
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch import venv_build
 from nemo_gym.launch.venv_tests import Suite, all_suites, data_problems, result_of
@@ -19,7 +19,7 @@ from nemo_gym.launch.venv_tests import Suite, all_suites, data_problems, result_
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(env_test, "component_search_roots", lambda: [tmp_path])
+    monkeypatch.setattr(testing, "component_search_roots", lambda: [tmp_path])
     return tmp_path
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.cli.eval_report import Report, as_json, as_text, intervals, read_entries, resumed
+from nemo_gym.cli.eval_report import Report, as_json, as_text, intervals, read_entries, resumed, time_line
 from nemo_gym.cli.progress import Progress
 from nemo_gym.rollouts.job import Job
 from nemo_gym.rollouts.key import RolloutKey
-from nemo_gym.rollouts.outcome import Failed, Failure, Scored
+from nemo_gym.rollouts.outcome import Failed, Failure, Limit, Scored
 from nemo_gym.rollouts.planned import Planned
 
 ENTRY = {
@@ -132,6 +132,17 @@ def test_a_run_that_was_stopped_can_be_continued(tmp_path: Path, capsys: pytest.
     assert stopped.next_commands()["continue"].endswith("--resume")
 
 
+def test_the_command_after_a_limit_allows_more(tmp_path: Path) -> None:
+    """The same command would end at the same place; the one that is shown gets further."""
+    limits = {"steps": 50, "tokens": 1000, "total": 300}
+    spent = report(tmp_path / "x.jsonl", stopped="300 tokens are spent (max_total_tokens 300)", limits=limits)
+    ended = report(tmp_path / "x.jsonl", limits=limits)
+    ended.progress(Limit(job(5), "tokens"))
+
+    assert spent.next_commands()["continue"].endswith("--max-total-tokens 600 --resume")
+    assert ended.next_commands()["allow more"].endswith("--max-rollout-tokens 2000 --resume")
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -184,3 +195,11 @@ def test_an_interval_is_shown_only_for_the_number_it_belongs_to() -> None:
 def test_no_metrics_file_means_no_metrics(tmp_path: Path) -> None:
     """Aggregation may be switched off."""
     assert read_entries(tmp_path / "x.jsonl") == []
+
+
+def test_the_time_of_a_rollout_is_told_in_one_line() -> None:
+    """Whether to look at the model, a tool or the verifier; what took no time is no news."""
+    means = {"whole": 4.1, "queue": 0.0001, "model": 3.2, "tools": 0.71, "verify": 0.052, "agent": 0.1}
+
+    assert time_line(means) == "per rollout  4.1 s: model 3.2 s, tools 0.71 s, agent 0.1 s, verify 52 ms"
+    assert time_line({}) == ""

@@ -91,6 +91,10 @@ def test_a_run_scores_every_row_and_says_so(tmp_path: Path, rows: str) -> None:
     assert sorted((r["_ng_task_index"], r["_ng_rollout_index"]) for r in records) == [
         (task, repeat) for task in range(5) for repeat in range(3 if task == 4 else 2)
     ]
+    for record in records:
+        assert sum(record["_ng_phases"].values()) == pytest.approx(record["_ng_seconds"], abs=1e-4)
+        assert min(record["_ng_phases"][phase] for phase in ("seed_session", "model", "verify", "agent")) > 0
+    assert result["seconds_per_rollout"]["whole"] > result["seconds_per_rollout"]["model"] > 0
     sent = lines_of(tmp_path / "out_materialized_inputs.jsonl")[1]["responses_create_params"]
     assert (sent["temperature"], sent["top_p"], sent["metadata"]) == (0.5, 0.9, {"extra_body": '{"seed": 1}'})
 
@@ -111,6 +115,7 @@ def test_a_model_that_fails_gives_failures_and_no_reward(tmp_path: Path, rows: s
     (failure,) = lines_of(tmp_path / "out_failures.jsonl")
     assert failure["_ng_failure"]["whom"] == "policy_model"
     assert "reward" not in failure
+    assert 0 < failure["_ng_phases"]["model"] < failure["_ng_seconds"]
 
 
 class Begun:
@@ -164,6 +169,42 @@ def test_nobody_waits_for_a_rollout_that_hangs(tmp_path: Path, rows: str) -> Non
     assert status == 130, stderr
     assert "continue  gym eval run" in stderr
     assert "Traceback" not in stderr
+
+
+def test_rows_of_an_unknown_agent_are_refused_before_anything_starts(tmp_path: Path, rows: str) -> None:
+    """One misspelt name is one error with its line, not a failure per rollout, and costs no earlier result."""
+    with Path(rows).open("a") as more:
+        more.write(json.dumps({"responses_create_params": {"input": "?"}, "agent_ref": {"name": f"{AGENT}s"}}) + "\n")
+    (tmp_path / "out.jsonl").write_text("{}\n")
+
+    done = gym(*ARITHMETIC, "--model-type", "scripted_model", "-i", rows, "--json", cwd=tmp_path)
+
+    assert done.returncode == 2, done.stderr
+    error = json.loads(done.stdout)["error"]
+    assert error["where"] == rows
+    assert error["problem"] == f"there is no agent '{AGENT}s' — did you mean '{AGENT}'? (1 row: line 5)"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "rows.jsonl"]
+
+
+def test_a_driver_that_fails_is_told_with_what_it_wrote(tmp_path: Path, rows: str) -> None:
+    """Its own file may lack our indices; what is in it counts, and its mistake is one error and one object."""
+    (tmp_path / "my_driver.py").write_text(
+        "from pathlib import Path\n"
+        "async def drive(config, global_config_dict):\n"
+        '    Path(config.output_jsonl_fpath).write_text(\'{"reward": 1}\\n{"reward": 0}\\n{"reward": NaN}\\n\')\n'
+        "    raise RuntimeError('half way')\n"
+    )
+
+    done = gym(
+        *ARITHMETIC, "--model-type", "scripted_model", "-i", rows, "--json",
+        "+rollout_collection_driver=my_driver:drive", cwd=tmp_path,
+    )  # fmt: skip
+
+    assert done.returncode == 1, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["scored"], result["failed"], result["mean_reward"]) == (2, {"invalid_reward": 1}, 0.5)
+    assert "my_driver:drive: RuntimeError: half way" in result["error"]
+    assert "my_driver.py" in done.stderr  # the traceback, for its author
 
 
 def test_a_driver_collects_in_our_place(tmp_path: Path, rows: str) -> None:

@@ -135,7 +135,7 @@ async def test_servers_that_cannot_answer_change_nothing(monkeypatch: pytest.Mon
         assert asking is not None
         await asyncio.wait({asking})
         view._ask()
-        assert "math_agent /run" in view.lines(120)[-1]
+        assert "waits for agent math_agent" in view.lines(120)[-1]
 
 
 async def test_plain_lines_are_written_where_nothing_can_be_redrawn(
@@ -220,3 +220,14 @@ def test_numbers_are_short() -> None:
     assert drawn_bar(0.5, 5) == "50 %"
     assert flowed(["aaa", "bbb", "ccc"], 9) == ["aaa · bbb", "ccc"]
     assert clipped("abcdef", 4) == "abc…"
+
+
+def test_while_rows_are_read_that_is_what_is_shown() -> None:
+    """A million rows take a while, and "0 done" would look like a hang."""
+    progress = Progress()
+    progress.on_reading(230_000, 0.25)
+
+    assert headline(progress, bar=20) == ["reading rows ━━━━━─────────────── · 230,000 so far"]
+
+    progress.on_plan(Planned(total=100, to_run=100))
+    assert headline(progress)[0].startswith("0/100")

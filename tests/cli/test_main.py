@@ -15,7 +15,7 @@ from nemo_gym import PARENT_DIR
 from nemo_gym.cli import legacy
 from nemo_gym.cli.complete import candidates
 from nemo_gym.cli.explain import explanations
-from nemo_gym.cli.main import ALONE, GROUPS, main
+from nemo_gym.cli.main import ALONE, GROUPS, build_parser, main
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.outcome import FailureKind
 
@@ -38,6 +38,18 @@ def test_every_command_explains_itself(words: tuple[str, ...], capsys: pytest.Ca
     assert shown.startswith(f"usage: gym {' '.join(words)}")
 
 
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_can_be_asked_to_say_more(words: tuple[str, ...]) -> None:
+    """`-v` stands before a command or after it, and one need not know which commands take it."""
+    parser = build_parser(words)[0]
+    given = ["x"] if words == ("search",) else ["--config", "x"] if words == ("eval", "submit") else []
+
+    args, rest = parser.parse_known_args([*words, *given, "-v"])
+
+    assert not [word for word in rest if word.startswith("-")]
+    assert getattr(args, "verbose_log", False) or args.verbose
+
+
 @pytest.mark.parametrize("words", [(), ("env",), ("list",)], ids=str)
 def test_without_a_command_there_is_help(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """The first thing a newcomer types."""
@@ -53,6 +65,10 @@ def test_without_a_command_there_is_help(words: tuple[str, ...], capsys: pytest.
         (("list", "benchmark"), "Did you mean `benchmarks`?"),
         (("list", "environments", "--domian", "math"), "Did you mean `--domain`?"),
         (("list", "environments", "--kind", "thing"), "invalid choice"),
+        (("search", "modles", "smol"), "Did you mean `models`?"),
+        (("eval", "run", "--enviroment", "x"), "usage: gym eval run [options]"),
+        (("env", "validate"), "no configuration is named"),
+        (("env", "validate", "--environment", "arithmetik"), "try: arithmetic"),
     ],
 )
 def test_a_misspelt_word_is_a_usage_error_that_names_the_nearest(
@@ -63,6 +79,17 @@ def test_a_misspelt_word_is_a_usage_error_that_names_the_nearest(
     shown = capsys.readouterr()
     assert said in shown.err
     assert shown.out == ""
+
+
+def test_an_environment_without_a_model_says_how_to_choose_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first thing everybody forgets."""
+    monkeypatch.chdir(tmp_path)
+
+    assert ended("eval", "run", "--environment", "arithmetic") == 2
+
+    assert "--model-type" in capsys.readouterr().err
 
 
 def test_version_as_json_has_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,6 +172,15 @@ def test_every_error_and_failure_is_explained() -> None:
     codes |= {f"exit-status-{status}" for status in (0, 1, 2, 3, 130)}
 
     assert codes - explanations().keys() == set()
+
+
+def test_all_explanations_are_listed_by_a_whole_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    """A list of sentences that stop in the middle explains nothing."""
+    assert ended("explain", "--json") == 0
+
+    summaries = json.loads(capsys.readouterr().out)
+    assert summaries.keys() == explanations().keys()
+    assert not [text for text in summaries.values() if text[-1] not in ".:`"]
 
 
 def test_an_explanation_of_something_unknown_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -213,3 +213,26 @@ def test_what_somebody_else_collected_is_counted_from_its_records() -> None:
 
     assert (progress.tally.scored, progress.tally.failed) == (2, {"timeout": 1})
     assert (progress.total, progress.queued) == (5, 2)
+
+
+def test_records_that_do_not_say_which_rollout_they_are_count_each() -> None:
+    """A driver of somebody else's writes what it likes; a reward that is none is a failure also there."""
+    progress = Progress()
+    records = [{"reward": 1}, {"reward": 0}, {"reward": None}, {"_ng_failure_class": "odd", "reward": 1}]
+
+    progress.read_back(records, [{"_ng_failure_class": "timeout"}], 0)
+
+    assert (progress.tally.scored, progress.tally.failed) == (2, {"invalid_reward": 1, "odd": 1, "timeout": 1})
+    assert progress.total == 5
+
+
+def test_where_the_time_went_is_a_mean_over_those_who_tell() -> None:
+    """Agents that say nothing about phases still say how long they took."""
+    progress = Progress()
+    assert progress.spent.means() == {}
+
+    progress(Scored(job(0), {"reward": 1.0, "_ng_seconds": 4.0, "_ng_phases": {"model": 3.0, "agent": 1.0}}))
+    progress(Scored(job(1), {"reward": 1.0, "_ng_seconds": 2.0}))
+    progress(Scored(job(2), {"reward": 1.0}))
+
+    assert progress.spent.means() == {"whole": 3.0, "model": 3.0, "agent": 1.0}

@@ -2,20 +2,48 @@
 
 import importlib
 import inspect
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import nemo_gym.cli
 
-
-@pytest.mark.parametrize(
-    ("name", "home"),
-    [
-        ("RunHelper", "nemo_gym.cli.env"),
-        ("RunConfig", "nemo_gym.cli.env"),
-        ("GlobalConfigDictParserConfig", "nemo_gym.global_config"),
+MOVED = {
+    "nemo_gym.cli.env": [
+        "RunHelper", "RunConfig", "TestConfig", "TestAllConfig", "PipListConfig", "run", "test", "test_all",
+        "init_resources_server", "dump_config", "status", "pip_list",
     ],
-)
+    "nemo_gym.cli.eval": ["e2e_rollout_collection"],
+    "nemo_gym.cli.dev": ["dev_test"],
+    "nemo_gym.cli.general": ["VersionConfig", "version"],
+    "nemo_gym.global_config": ["GlobalConfigDictParserConfig"],
+}  # fmt: skip
+COMMANDS = {
+    ("env", "test_all"): ["env", "test"],
+    ("env", "dump_config"): ["env", "resolve"],
+    ("env", "run"): ["env", "start"],
+    ("env", "status"): ["env", "status"],
+    ("env", "pip_list"): ["env", "packages"],
+    ("env", "init_resources_server"): ["env", "init"],
+    ("eval", "e2e_rollout_collection"): ["eval", "run"],
+    ("eval", "collect_rollouts"): ["eval", "run"],
+    ("eval", "aggregate_rollouts"): ["eval", "aggregate"],
+    ("eval", "reward_profile"): ["eval", "profile"],
+    ("eval", "prepare_benchmark"): ["eval", "prepare"],
+    ("eval", "list_benchmarks"): ["list", "benchmarks"],
+    ("dataset", "prepare_data"): ["dataset", "collate"],
+    ("dataset", "materialize_prompts_cli"): ["dataset", "render"],
+    ("dataset", "upload_jsonl_dataset_cli"): ["dataset", "upload"],
+    ("dataset", "download_jsonl_dataset_from_hf_cli"): ["dataset", "download"],
+    ("dataset", "delete_jsonl_dataset_from_gitlab_cli"): ["dataset", "rm"],
+    ("dataset", "upload_jsonl_dataset_to_hf_and_delete_gitlab_cli"): ["dataset", "migrate"],
+    ("dev", "dev_test"): ["dev", "test"],
+}
+
+
+@pytest.mark.parametrize(("name", "home"), [(name, home) for home, names in MOVED.items() for name in names])
 def test_a_moved_name_is_the_same_object_and_says_where_it_lives(name: str, home: str) -> None:
     """Trainers write `from nemo_gym.cli import RunHelper`; that works, and the warning points at their own line."""
     with pytest.warns(DeprecationWarning, match=f"import {name} from {home}") as caught:
@@ -24,6 +52,73 @@ def test_a_moved_name_is_the_same_object_and_says_where_it_lives(name: str, home
 
     assert found[name] is getattr(importlib.import_module(home), name)
     assert {warning.filename for warning in caught} == {"<string>"}
+
+
+@pytest.mark.parametrize(("module", "name"), COMMANDS)
+def test_an_old_function_runs_the_command_with_the_arguments_of_the_process(
+    module: str, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`python -c "from nemo_gym.cli.env import run; run()" +a=b` stands in scripts that nobody wants to touch."""
+    monkeypatch.setattr(sys, "argv", ["script.py", "--help"])
+
+    with pytest.raises(SystemExit) as ended:
+        getattr(importlib.import_module(f"nemo_gym.cli.{module}"), name)()
+
+    assert not ended.value.code
+    assert capsys.readouterr().out.startswith(f"usage: gym {' '.join(COMMANDS[module, name])}")
+
+
+def test_a_command_that_fails_ends_the_process_with_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell script goes by it."""
+    from nemo_gym.cli.env import init_resources_server
+
+    monkeypatch.setattr(sys, "argv", ["script.py"])
+
+    with pytest.raises(SystemExit) as ended:
+        init_resources_server()
+
+    assert ended.value.code == 2
+
+
+def test_the_old_place_of_setup_commands_still_has_them() -> None:
+    import nemo_gym.cli_setup_command as old
+    from nemo_gym.cli import setup_command
+
+    with pytest.warns(DeprecationWarning, match="nemo_gym.cli.setup_command"):
+        assert old.run_command is setup_command.run_command
+    assert not hasattr(old, "anything_else")
+
+
+def test_a_command_runs_in_its_folder_with_its_modules(tmp_path: Path) -> None:
+    """Programs that start servers themselves rely on the folder and the project being importable."""
+    from nemo_gym.cli.setup_command import run_command
+
+    (tmp_path / "kind" / "folder").mkdir(parents=True)
+    (tmp_path / "beside.py").write_text("PLACE = 'project'")
+    line = "python -c 'import beside, os; print(beside.PLACE, os.getcwd())'".replace("python", sys.executable, 1)
+
+    process = run_command(line, tmp_path / "kind" / "folder", "x", tmp_path, stdout_target=subprocess.PIPE)
+    said, _ = process.communicate(timeout=60)
+
+    assert said.decode().split() == ["project", str(tmp_path / "kind" / "folder")]
+
+
+def test_a_folder_is_set_up_by_one_line_of_shell(tmp_path: Path) -> None:
+    """The environment is there already, so the line only activates it."""
+    from nemo_gym.cli.setup_command import setup_env_command
+
+    folder = tmp_path / "resources_servers" / "mine"
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / "requirements.txt").write_text("orjson\n")
+    (folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (folder / ".venv" / "bin" / "activate").write_text("export ACTIVATED=yes\n")
+    line = setup_env_command(folder, {"skip_venv_if_present": True, "cache_dir": str(tmp_path)}, "mine")
+
+    said = subprocess.run(
+        ["bash", "-c", f"{line} && echo $ACTIVATED"], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert said.stdout == "yes\n"
 
 
 def test_an_unknown_name_is_an_ordinary_attribute_error() -> None:

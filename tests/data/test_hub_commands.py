@@ -152,7 +152,7 @@ def test_the_export_command_tells_what_it_wrote(tmp_path: Path, capsys: Any) -> 
     (tmp_path / "rollouts_materialized_inputs.jsonl").write_text('{"_ng_task_index": 0, "answer": "y"}\n')
 
     assert main(["dataset", "export", "--format", "rl", "-i", "rollouts.jsonl", "-o", "rl.jsonl"]) == 0
-    assert "1 prompts → rl.jsonl" in capsys.readouterr().out
+    assert "1 prompt → rl.jsonl" in capsys.readouterr().out
     written = (tmp_path / "rl.jsonl").read_text()
     assert '"run":"abc"' in written and '"metadata":{"answer":"y"}' in written
 

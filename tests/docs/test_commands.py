@@ -29,6 +29,7 @@ def test_the_commands_of_a_page_work_in_order(page: Path, tmp_path: Path) -> Non
     env |= {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "XDG_CACHE_HOME": str(tmp_path / ".cache"),
+        "XDG_RUNTIME_DIR": str(tmp_path),  # runs of others are none of the reader's
         "COLUMNS": "120",
     }
     folder = tmp_path / "work"

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,6 +13,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+COMMAND = re.compile(r"(?:`|^\$ |^)gym ((?:[^`\n]|\\\n)+)", re.MULTILINE)
 
 
 def blocks(page: Path, language: str) -> Iterator[str]:
@@ -89,6 +93,65 @@ def test_the_shown_error_is_the_one_people_get(tmp_path: Path, monkeypatch: pyte
         )
 
     assert str(raised.value) in next(blocks(page, "text"))
+
+
+def test_the_error_of_the_anatomy_page_is_the_one_people_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page teaches by a mistake; the message has to be the one that teaches."""
+    from nemo_gym.config.resolve import Request, resolve
+    from nemo_gym.errors import ConfigError
+    from nemo_gym.global_config import surroundings
+
+    page = ROOT / "docs" / "anatomy.md"
+    example = "".join(blocks(page, "bash")).partition("<<'YAML'\n")[2].partition("YAML\n")[0]
+    broken = example.replace("name: weather  ", "name: example_single_tool_call").replace("domain:", "domian:")
+    assert broken.count("example_single_tool_call") == example.count("example_single_tool_call") + 1
+    (tmp_path / "broken.yaml").write_text(broken)
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigError) as raised:
+        resolve(
+            Request(
+                overrides=[
+                    "+config_paths=[broken.yaml]",
+                    "~weather_agent.responses_api_agents.simple_agent.model_server",
+                ],
+                offline=True,
+            ),
+            surroundings(),
+        )
+
+    assert f"Error: {raised.value}" in [block.rstrip() for block in blocks(page, "text")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_commands_that_are_mentioned_exist_with_their_flags(page: Path) -> None:
+    """A command in a sentence is typed as well, and runs in no test of its own."""
+    from nemo_gym.cli.main import ALONE, GROUPS, build_parser
+
+    unknown = []
+    for command in COMMAND.findall(page.read_text(encoding="utf-8")):
+        words = command.split()
+        plain = [word for word in words if re.fullmatch(r"[a-z-]+", word) and not word.startswith("-")]
+        grouped = plain[:1] and plain[0] in GROUPS and plain[1:2]
+        leaf = plain[:2] if grouped else plain[:1]
+        if not leaf or "…" in words[: len(leaf)]:
+            continue
+        if leaf[0] not in (*GROUPS, *ALONE) or (grouped and leaf[1] not in GROUPS[leaf[0]][1]):
+            unknown.append(command)
+            continue
+        parser: Any = build_parser(leaf)[0]
+        for word in leaf:
+            parser = next(action for action in parser._actions if action.dest in ("group", "command")).choices[word]
+        flags = re.findall(r"(?<!\S)(--?[a-z][a-z-]*)", command)
+        unknown += [f"{flag} of gym {' '.join(leaf)}" for flag in flags if flag not in parser._option_string_actions]
+    assert not unknown
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """What the site's menu leaves out is found by nobody."""
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+
+    assert not [page.name for page in (ROOT / "docs").glob("*.md") if f" {page.name}" not in menu]
 
 
 def test_every_page_is_reachable_from_the_index() -> None:

@@ -155,3 +155,20 @@ def test_a_missing_package_is_named_with_its_extra(
 
     assert exporters.setup_exporters(config) == []
     assert f"pip install '{extra}'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"wandb_project": "p", "wandb_name": "n"}, "not exporting to wandb, for it is not set: wandb_api_key"),
+        ({"mlflow_run_name": "r"}, "not set: mlflow_tracking_uri, mlflow_experiment_name"),
+        ({"mlflow_tracking_uri": "http://127.0.0.1:9"}, ""),
+        ({}, ""),
+    ],
+)
+def test_half_a_configuration_is_told(config: dict[str, str], told: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody shall look for a run on a page where it never was; an address may be there for datasets only."""
+    assert exporters.setup_exporters(config) == []
+
+    assert told in caplog.text
+    assert bool(caplog.text) == bool(told)

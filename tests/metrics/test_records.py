@@ -12,6 +12,8 @@ ROW = {
     "right": True,
     "answer": "7",
     "_ng_attempt_index": 1,
+    "_ng_seconds": 2.5,
+    "_ng_phases": {"model": 2.0},
     "response": {"usage": {"input_tokens": 10, "total_tokens": 12, "input_tokens_details": {"cached_tokens": 1}}},
 }
 
@@ -22,7 +24,7 @@ def numbers_of(row):
 
 
 def test_the_numbers_of_a_row_are_its_own_and_its_token_usage():
-    """Indices say who a rollout is; averaging them would be noise."""
+    """Indices say who a rollout is and seconds how long it took; neither is a score."""
     found = numbers_of(ROW)
 
     assert found == {"reward": 0.5, "right": 1, "_ng_attempt_index": 1, "input_tokens": 10, "total_tokens": 12}
