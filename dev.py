@@ -20,6 +20,7 @@ SOURCES = [
     "nemo_gym",
     "tests",
     "perf",
+    "proofs",
     "chaos",
     "tools",
     "dev.py",
@@ -149,6 +150,17 @@ def screenshots() -> dict[str, str]:
     return {"GYM_SCREENSHOT_DIR": str(folder)}
 
 
+def proofs() -> int:
+    """Audit every shipped environment, and make its examples anew: READMEs and data must be what today's code makes."""
+    python = environment(".venv", ["dev"])
+    install("bubblewrap", ("bwrap",), "bubblewrap")
+    run(python, "-m", "pytest", "-q", "-n", str(os.cpu_count() or 2), "proofs")
+    if shutil.which("bwrap") is None:
+        say("examples of the environments that run code cannot be made without bubblewrap: not compared")
+        return 0
+    return run(python, "-m", "tools.examples", "--check", check=False)
+
+
 def million() -> int:
     """Look at a million rollouts in a real browser: opened, filtered, paged to the end."""
     python = environment(".venv-browser", ["browser"])
@@ -229,7 +241,7 @@ def lock() -> int:
 
 def check() -> int:
     """All of the above that CI asks for, in its order."""
-    for step in (lint, types, test, test_newest, docs, million, chaos_short, perf):
+    for step in (lint, types, test, test_newest, docs, proofs, million, chaos_short, perf):
         say(step.__name__)
         status = step()
         if status:
@@ -257,6 +269,7 @@ COMMANDS = {
     "test-newest": test_newest,
     "docs": docs,
     "perf": perf,
+    "proofs": proofs,
     "million": million,
     "chaos": chaos,
     "chaos-short": chaos_short,

@@ -27,8 +27,11 @@ audit that shows what its verifier pays for ([how](audit.md)). The README of a f
 settings, and what it judges wrong although it is right.
 
 ```bash
-gym eval run --resources-server mcqa --model-type openai_model   # any of them
-gym env audit mcqa
+gym env audit mcqa --rows 5   # any of them
+```
+
+```console
+$ gym eval run --resources-server mcqa --model-type openai_model
 ```
 
 | environment | domain | what is graded | audit |

@@ -24,7 +24,11 @@ class Bar:
         self._tasks: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        if not self._quiet and sys.stderr.isatty():
+        return self
+
+    def _draw(self) -> None:
+        """Begin to draw. It takes a thread, and whoever wants to fork before the first word may."""
+        if self._drawn is None and not self._quiet and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
             from rich.progress import TransferSpeedColumn as Speed
@@ -32,7 +36,6 @@ class Bar:
             columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), Speed(), TimeRemainingColumn())
             self._drawn = Progress(*columns, console=Console(file=sys.stderr), transient=True)
             self._drawn.start()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -41,6 +44,7 @@ class Bar:
             self._drawn.stop()
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
+        self._draw()
         if self._drawn is not None:
             if what not in self._tasks:
                 self._tasks[what] = self._drawn.add_task(what, total=total)

@@ -1,21 +1,26 @@
 """Processes that work on chunks side by side, and the order in which their results come back.
 
-Each is a fresh interpreter that runs `nemo_gym.data.worker`.
+Each runs `nemo_gym.data.worker`: as a fork, which has everything imported already, where this process has no other
+threads; otherwise as a fresh interpreter, because a fork would keep their locks and lose the threads.
 """
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
+import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import IO, Self, TypeAlias
+from typing import IO, NoReturn, Self, TypeAlias
 
 from nemo_gym.data.prepare import Prepared, Preparer, Task
+from nemo_gym.data.tokens import token_counter
+from nemo_gym.data.worker import work
 from nemo_gym.errors import GymError
 
 PARALLEL_FROM = 16 * 1024 * 1024
@@ -26,7 +31,7 @@ MOST = 8
 
 PATIENCE = 5.0
 
-_Process: TypeAlias = "subprocess.Popen[bytes]"
+_Process: TypeAlias = "subprocess.Popen[bytes] | Forked"
 
 
 class WorkerFailed(GymError):
@@ -53,7 +58,7 @@ class Workers:
     """A few processes. Leaving the block ends them, whatever they are doing."""
 
     def __init__(self, count: int) -> None:
-        self._processes = [_started() for _ in range(count)]
+        self._processes: list[_Process] = forked(count) if is_alone() else [_started() for _ in range(count)]
         self._idle: SimpleQueue[_Process] = SimpleQueue()
         for process in self._processes:
             self._idle.put(process)
@@ -101,6 +106,85 @@ class Workers:
             raise answer
         found: Prepared = answer
         return found
+
+
+class Forked:
+    """A fork of this process that works on chunks; used like a `Popen`."""
+
+    def __init__(self, others: "Sequence[Forked]") -> None:
+        tasks, own_tasks = os.pipe()
+        own_answers, answers = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _be_a_worker(
+                tasks, answers, [own_tasks, own_answers, *(fd for other in others for fd in other.descriptors)]
+            )
+        os.close(tasks)
+        os.close(answers)
+        self.stdin: IO[bytes] = os.fdopen(own_tasks, "wb")
+        self.stdout: IO[bytes] = os.fdopen(own_answers, "rb")
+        self.returncode: int | None = None
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        return self.stdin.fileno(), self.stdout.fileno()
+
+    def poll(self) -> int | None:
+        """The exit status, a signal as its negative number; None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float) -> int:
+        """Wait for its end.
+
+        Raises:
+            TimeoutError: it has not come in `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"process {self.pid} has not ended in {timeout:g} s")
+            time.sleep(0.002)
+        return status
+
+
+def is_alone() -> bool:
+    """Whether this process has a single thread, so that a fork of it is whole."""
+    try:
+        return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
+    except OSError:  # not Linux: nobody else can say
+        return False
+
+
+def forked(count: int) -> list[_Process]:
+    """So many forks of this process."""
+    token_counter()  # loaded once, for all of them
+    found: list[Forked] = []
+    for _ in range(count):
+        found.append(Forked(found))
+    return list(found)
+
+
+def _be_a_worker(tasks: int, answers: int, not_mine: Sequence[int]) -> NoReturn:
+    """Work in a fork, and never return into what the process was doing."""
+    status = 1
+    try:
+        os.setpgid(0, 0)  # Ctrl-C is for the one that started it, who then ends it
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        for descriptor in not_mine:  # or it would not see that its input has ended
+            os.close(descriptor)
+        with os.fdopen(tasks, "rb") as given, os.fdopen(answers, "wb") as answered:
+            work(given, answered)
+        status = 0
+    finally:
+        os._exit(status)
 
 
 def _started() -> _Process:

@@ -117,3 +117,44 @@ def test_one_process_starts_none(rows, monkeypatch):
     monkeypatch.setattr(workers, "_started", lambda: pytest.fail("a process was started"))
 
     assert list(prepare_all(tasks_of(rows), processes=1))
+
+
+FORKING = """
+import os, sys
+from pathlib import Path
+from nemo_gym.data.chunks import span_of
+from nemo_gym.data.prepare import Task
+from nemo_gym.data.workers import Forked, Workers, is_alone
+
+assert is_alone()
+tasks = [Task(chunk, "agent") for chunk in span_of(Path(sys.argv[1])).chunks(2000)]
+with Workers(2) as running:
+    assert all(isinstance(process, Forked) for process in running._processes)
+    print(*[process.pid for process in running._processes], flush=True)
+    if sys.argv[2] == "die":
+        os.kill(os.getpid(), 9)
+    print(sum(found.metrics.examples for found in running.results(tasks)), flush=True)
+"""
+
+
+def run_forking(path, how: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", FORKING, str(path), how], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+
+
+def test_a_process_without_threads_forks_its_workers(rows):
+    """They begin at once, with everything imported; the same rows come back, and nobody is left."""
+    done = run_forking(rows, "work")
+
+    pids, count = done.stdout.splitlines()
+    assert (done.returncode, count, done.stderr) == (0, "300", "")
+    wait_until_gone(map(int, pids.split()))
+
+
+def test_forked_workers_end_with_the_process_that_made_them(rows):
+    """Also when it is killed: each sees the end of its own input, because none holds another one's pipe open."""
+    done = run_forking(rows, "die")
+
+    assert done.returncode == -signal.SIGKILL
+    wait_until_gone([int(pid) for pid in done.stdout.split()])

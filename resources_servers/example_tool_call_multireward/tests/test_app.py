@@ -283,12 +283,12 @@ def test_the_example_data_is_what_the_generator_writes() -> None:
 
 
 def test_stored_rollouts_can_be_verified_again(client: TestClient) -> None:
-    """The committed rollouts keep their rewards, and they show every step of the ladder."""
+    """The committed rollouts keep their rewards: four in full, and one that has the form but not the number."""
     path = Path(__file__).parent.parent / "data" / "example_rollouts.jsonl"
     stored = [json.loads(line) for line in path.read_text().splitlines()]
 
     assert client.get("/reverify_mode").json() == {"reverify_mode": "stateless"}
-    assert {one["reward"] for one in stored} == {0.0, 0.25, 0.75, 1.0}
+    assert sorted(one["reward"] for one in stored) == [0.75, 1.0, 1.0, 1.0, 1.0]
     for one in stored:
         again = client.post("/verify", json=one).json()
         assert (again["reward"], again["reward_components"]) == (one["reward"], one["reward_components"])

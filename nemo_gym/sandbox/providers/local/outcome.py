@@ -55,10 +55,10 @@ def kind_of(ending: Ending) -> SandboxErrorKind | None:
     if ending.stopped is SandboxErrorKind.OUTPUT:
         return ending.stopped
     failed = ending.stopped is not None or ending.status != 0
+    if failed and ending.usage.out_of_processes:  # a crowd often runs out of memory too
+        return SandboxErrorKind.PROCESSES
     if failed and ending.usage.out_of_memory:
         return SandboxErrorKind.MEMORY
-    if failed and ending.usage.out_of_processes:
-        return SandboxErrorKind.PROCESSES
     if ending.stopped is not None:
         return ending.stopped
     if ending.status is None:

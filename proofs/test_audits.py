@@ -1,4 +1,4 @@
-"""Every shipped environment is clean, and its README says so in today's words."""
+"""Every shipped environment is clean, and its README says so in today's words. Run by `python3 dev.py proofs`."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ from nemo_gym.environment.audit import audited
 from nemo_gym.environment.audit_result import readme_part
 from nemo_gym.launch.requirements import unsatisfied
 
-FOLDERS = sorted(path.parent for path in (Path(__file__).parents[2] / "resources_servers").glob("*/audit.py"))
+FOLDERS = sorted(path.parent for path in (Path(__file__).parents[1] / "resources_servers").glob("*/audit.py"))
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=[folder.name for folder in FOLDERS])
