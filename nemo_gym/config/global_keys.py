@@ -122,6 +122,7 @@ CHECKED: Mapping[str, _Check] = {
     "verbose": _BOOL,
     "hf_token": _TEXT,
     "global_aiohttp_connector_limit": _POSITIVE,
+    "unreachable_timeout_seconds": _NUMBER,
     "global_aiohttp_connector_limit_per_host": _POSITIVE,
     "global_aiohttp_client_request_debug": _BOOL,
     "global_aiohttp_tcp_keepalive_idle_seconds": _POSITIVE,

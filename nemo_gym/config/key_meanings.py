@@ -31,6 +31,7 @@ MEANINGS: dict[str, str] = {
     "policy_api_key": "The key for it.",
     "policy_model_name": "What the endpoint calls the model.",
     "policy_model": "The instance id that the evaluated model has by convention.",
+    "unreachable_timeout_seconds": "After so long an endpoint that takes no connection is given up by all calls (30).",
     "global_aiohttp_connector_limit": "Open connections of one process at most (102400).",
     "global_aiohttp_connector_limit_per_host": "Open connections of one process to one host at most (1024).",
     "global_aiohttp_client_request_debug": "Log every failed call in detail (false).",
