@@ -126,7 +126,7 @@ def run_suite(
         result_of(done.returncode),
         done.returncode,
         time.monotonic() - began,
-        tuple(data_problems(suite.folder)) if validate_data and suite.kind == "resources_servers" else None,
+        tuple(data_problems(suite.folder)) if validate_data and has_examples(suite) else None,
     )
 
 
@@ -157,6 +157,12 @@ def result_of(status: int) -> Result:
     """What an exit status of pytest means."""
     meanings: dict[int, Result] = {0: "passed", 1: "failed", 2: "failed", 5: "missing"}
     return meanings.get(status, "unrecognised")
+
+
+def has_examples(suite: Suite) -> bool:
+    """Whether example data is asked of a folder: of resources servers, not of what they are only derived from."""
+    is_server = (suite.folder / "app.py").exists() or (suite.folder / "configs").exists()
+    return suite.kind == "resources_servers" and is_server
 
 
 def data_problems(folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ from nemo_gym.cli.main import main
 from nemo_gym.cli.testing import shard
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch import venv_build
-from nemo_gym.launch.venv_tests import Suite, all_suites, data_problems, result_of
+from nemo_gym.launch.venv_tests import Suite, all_suites, data_problems, has_examples, result_of
 
 
 @pytest.fixture
@@ -84,6 +84,17 @@ def test_data_is_checked_for_one_folder_when_asked(here: Path, capsys: pytest.Ca
 
     assert status == 1
     assert "example.jsonl is missing" in capsys.readouterr().out
+
+
+def test_a_folder_that_others_derive_from_needs_no_examples(tmp_path: Path) -> None:
+    """Nothing can be served from it: no app, no configuration."""
+    folder = write_folder(tmp_path, "base", None)
+    suite = Suite("resources_servers", "base", folder)
+    assert has_examples(suite)
+
+    (folder / "app.py").unlink()
+
+    assert not has_examples(suite)
 
 
 def test_each_fault_in_the_data_is_named(tmp_path: Path) -> None:
