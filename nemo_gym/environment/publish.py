@@ -8,7 +8,7 @@ from typing import Any
 from nemo_gym.environment.check import VERIFIERS, Finding, check_manifest
 from nemo_gym.environment.manifest import FOLDERS, MANIFEST, EnvironmentManifest, plain
 
-PLACEHOLDER = re.compile(r"\bTODO\b|\bFIXME\b|\bTBD\b|\?\?\?|\bsay here\b|\bwhom to ask\b", re.IGNORECASE)
+PLACEHOLDER = re.compile(r"\b(to-?do|fix-?me|tbd|say here|whom to ask)\b|\?\?\?", re.IGNORECASE)
 """What people leave for later, and what `gym env init` asks them to replace."""
 README = "README.md"
 
