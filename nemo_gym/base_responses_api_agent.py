@@ -10,7 +10,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from fastapi import APIRouter, Body, FastAPI, HTTPException, Request
 from fastapi.routing import APIRoute
@@ -56,6 +56,15 @@ class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
     """A rollout without a sign of a successful model call is a failure; `false` for agents that call no model."""
     token_id_capture: bool = False
     """Keep the token ids of this agent's model calls for training, when the run captures them at all."""
+
+
+class _Captures(NamedTuple):
+    """What a configuration asks to be kept of an agent's calls."""
+
+    config: object
+    model_calls: bool
+    token_ids: bool
+    any: bool
 
 
 class BaseResponsesAPIAgent(BaseServer):
@@ -109,13 +118,11 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         Raises:
             ValueError: the request names an id that cannot be part of a path.
         """
-        if not (self._model_call_capture_enabled() or self._token_id_capture_enabled()):
-            return None
-        return maybe_rollout_id_from_run_body(body)
+        return maybe_rollout_id_from_run_body(body) if self._captures().any else None
 
     def url_path_for_run(self, url_path: str, body: BaseModel | Mapping[str, Any]) -> str:
         """`url_path` with the prefix of the rollout that `body` asks for."""
-        return self._prefix(self.rollout_id_from_run(body)) + url_path
+        return self._prefix(self.rollout_id_from_run(body)) + url_path if self._captures().any else url_path
 
     def base_url_for_run(self, base_url: str, body: BaseModel | Mapping[str, Any]) -> str:
         """`base_url` with the prefix of the rollout that `body` asks for."""
@@ -137,22 +144,23 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         return rollout_path_prefix(rollout_id, token_capture=self._token_id_capture_enabled())
 
     def _model_call_capture_enabled(self) -> bool:
-        return self._captures()[1]
+        return self._captures().model_calls
 
     def _token_id_capture_enabled(self) -> bool:
-        return self._captures()[2]
+        return self._captures().token_ids
 
     @cached_property
-    def _known_captures(self) -> list[tuple[object, bool, bool]]:
+    def _known_captures(self) -> list[_Captures]:
         return []
 
-    def _captures(self) -> tuple[object, bool, bool]:
-        """The configuration, and whether it asks for model calls and token ids; read once, for reading is slow."""
+    def _captures(self) -> _Captures:
+        """What is captured; read once, for reading is slow."""
         known = self._known_captures
         config = getattr(self.server_client, "global_config_dict", None)
-        if not known or known[0][0] is not config:
+        if not known or known[0].config is not config:
             tokens = captures_token_ids(config, agent_asks=self.config.token_id_capture)
-            known[:] = [(config, captures_model_calls(config), tokens)]
+            calls = captures_model_calls(config)
+            known[:] = [_Captures(config, calls, tokens, any=calls or tokens)]
         return known[0]
 
     def _within_its_rollout(self, run: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:

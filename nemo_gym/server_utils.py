@@ -184,17 +184,15 @@ class ServerClient(BaseModel):
         calls = phases.noted()
         began = phases.clock() if calls is not None else 0.0
         try:
+            if app is not None and kwargs.keys() <= local.SUPPORTED_OPTIONS:
+                span = allowance.span_of(address.server_type, url_path)
+                answering = local.call(app, method, address.base_url, url_path, where=server_name, span=span, **kwargs)
+                return cast("ClientResponse", await answering)
             with allowance.held(address.server_type, url_path):
-                if app is not None and kwargs.keys() <= local.SUPPORTED_OPTIONS:
-                    answer = await local.call(app, method, address.base_url, url_path, where=server_name, **kwargs)
-                    return cast("ClientResponse", answer)
                 if isinstance(body, BaseModel):
                     kwargs["json"] = body.model_dump(exclude_unset=True)
-                url = f"{address.base_url}{url_path}"
-                safe = address.server_type == "responses_api_models"  # models keep no state between calls
-                return await request(
-                    method=method, url=url, _internal=True, where=server_name, safe_to_repeat=safe, **kwargs
-                )
+                said = {"where": server_name, "safe_to_repeat": address.keeps_no_state, **kwargs}
+                return await request(method=method, url=f"{address.base_url}{url_path}", _internal=True, **said)
         finally:
             if calls is not None:
                 calls.append((address.server_type, url_path, began, phases.clock()))

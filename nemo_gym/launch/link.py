@@ -22,6 +22,7 @@ from nemo_gym.errors import DeadlineExceeded, ServerUnreachable
 from nemo_gym.net import deadline, local
 from nemo_gym.net.local_request import Sent
 from nemo_gym.net.local_response import LocalResponse, ShortResponse
+from nemo_gym.net.outbox import current_outbox
 from nemo_gym.net.turns import current_turns
 
 LENGTHS = struct.Struct("!II")
@@ -37,6 +38,7 @@ class FrameProtocol(asyncio.Protocol):
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._buffer = bytearray()
+        self._unsent: list[bytes] = []
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -68,7 +70,9 @@ class FrameProtocol(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         encoded = orjson.dumps(head)
-        self._transport.write(b"".join((LENGTHS.pack(len(encoded), len(body)), encoded, body)))
+        if not self._unsent:
+            current_outbox().put(self._transport, self._unsent)
+        self._unsent += (LENGTHS.pack(len(encoded), len(body)), encoded, body)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -89,10 +93,8 @@ class Link:
         self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
         self._protocol: FrameProtocol | None = None
         self._connecting = asyncio.Lock()
-
-    @property
-    def in_flight(self) -> int:
-        return len(self._waiting)
+        self.in_flight = 0
+        """Requests that were taken and not answered, also while the connection is being made."""
 
     async def _connected(self) -> FrameProtocol:
         async with self._connecting:
@@ -121,7 +123,15 @@ class Link:
         Raises:
             ServerUnreachable: the cell is gone, before or while it worked on this.
         """
-        protocol = self._protocol or await self._connected()
+        self.in_flight += 1
+        try:
+            return await self._exchange(self._protocol or await self._connected(), head, body)
+        finally:
+            self.in_flight -= 1
+
+    async def _exchange(
+        self, protocol: FrameProtocol, head: Mapping[str, Any], body: bytes
+    ) -> tuple[dict[str, Any], bytes]:
         number = next(self._numbers)
         waiting: asyncio.Future[tuple[dict[str, Any], bytes]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = waiting

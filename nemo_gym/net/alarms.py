@@ -61,24 +61,31 @@ class Alarm:
     As `asyncio.timeout`, also in that a cancellation by somebody else stays one.
     """
 
-    __slots__ = ("_alarms", "_before", "blamed", "has_rung", "moment", "seconds", "task")
+    __slots__ = ("_alarms", "_before", "_outer", "blamed", "has_rung", "moment", "seconds", "task")
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, outer: "Alarm | None" = None) -> None:
+        """`outer`, an alarm of the task that is running now, need not be given; with it the task is known."""
         self.seconds = seconds
         self.has_rung = False
         """Whether it was this alarm that ended the work."""
         self.blamed: str | None = None
         """Whom the work was waiting for when time ran out, if that is known."""
+        self._outer = outer
 
     def __enter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task(loop)
-        if task is None:
-            raise RuntimeError("an alarm needs a task to end")
-        self.task: asyncio.Task[Any] = task
-        self._before = task.cancelling()
+        outer = self._outer
+        if outer is None:
+            loop = asyncio.get_running_loop()
+            task = asyncio.current_task(loop)
+            if task is None:
+                raise RuntimeError("an alarm needs a task to end")
+            self.task: asyncio.Task[Any] = task
+            self._alarms = _alarms.of(loop)
+        else:
+            self.task = outer.task
+            self._alarms = outer._alarms
+        self._before = self.task.cancelling()
         self.moment = time.monotonic() + self.seconds
-        self._alarms = _alarms.of(loop)
         self._alarms.add(self)
         return self
 

@@ -44,6 +44,9 @@ class ToolCallTimeout(CallTimeout):
     setting = "tool_call_timeout_seconds"
 
 
+Span = tuple[float, type[CallTimeout]]
+
+
 class VerifyTimeout(CallTimeout):
     """The verdict did not come within the time it may take."""
 
@@ -97,9 +100,10 @@ class _Held:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         deadline.restore(self._before)
-        if kind is not None and isinstance(error, DeadlineExceeded) and time.monotonic() - self._began >= self._seconds:
-            fix = f"raise {self._kind.setting}, or find out why it is slow"
-            raise self._kind(error.problem, where=error.where, fix=fix) from error
+        if kind is not None and isinstance(error, DeadlineExceeded):
+            late = named(error, self._began, (self._seconds, self._kind))
+            if late is not None:
+                raise late from error
 
 
 _FREE: AbstractContextManager[None] = nullcontext()
@@ -111,16 +115,30 @@ def held(server_type: str, path: str) -> AbstractContextManager[None]:
     Raises:
         ModelCallTimeout, ToolCallTimeout, VerifyTimeout: for the `DeadlineExceeded` of the enclosed call.
     """
-    allowed = _current.get()
-    if allowed is None:
-        return _FREE
-    seconds, kind = allowed.of_call(server_type, path)
-    if seconds is None:
+    span = span_of(server_type, path)
+    if span is None:
         return _FREE
     now, over = time.monotonic(), deadline.moment()
-    if over is not None and over - now <= seconds:  # the rollout's own time is over before that
+    if over is not None and over - now <= span[0]:  # the rollout's own time is over before that
         return _FREE
-    return _Held(now, seconds, kind)
+    return _Held(now, *span)
+
+
+def span_of(server_type: str, path: str) -> Span | None:
+    """How long one call to such a server may take, and what it is called when it takes longer; None without a limit."""
+    allowed = _current.get()
+    if allowed is None:
+        return None
+    seconds, kind = allowed.of_call(server_type, path)
+    return None if seconds is None else (seconds, kind)
+
+
+def named(late: DeadlineExceeded, began: float, span: Span | None) -> CallTimeout | None:
+    """The failure of a call that `began` then, by the name of its limit; None if it was not that which ended it."""
+    if span is None or time.monotonic() - began < span[0]:
+        return None
+    kind = span[1]
+    return kind(late.problem, where=late.where, fix=f"raise {kind.setting}, or find out why it is slow")
 
 
 def current() -> Allowance | None:

@@ -10,8 +10,7 @@ calls made in the same task need no timer of their own for the same moment.
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Self
@@ -57,28 +56,34 @@ def restore(before: Token[float | None]) -> None:
     _deadline.reset(before)
 
 
-@contextmanager
-def within(seconds: float | None, clock: Clock = time.monotonic) -> Iterator[None]:
-    """Give the enclosed work at most `seconds`. An earlier deadline stays; None changes nothing."""
-    if seconds is None:
-        yield
-        return
-    token = _deadline.set(sooner(_deadline.get(), clock() + max(0.0, seconds)))
-    try:
-        yield
-    finally:
-        _deadline.reset(token)
+class within:  # noqa: N801 - called like a function, once for every rollout
+    """`with within(seconds)`: give the enclosed work at most that. An earlier deadline stays; None changes nothing."""
+
+    __slots__ = ("_before", "_clock", "_seconds")
+
+    def __init__(self, seconds: float | None, clock: Clock = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        if self._seconds is not None:
+            self._before = _deadline.set(sooner(_deadline.get(), self._clock() + max(0.0, self._seconds)))
+
+    def __exit__(self, *_: object) -> None:
+        if self._seconds is not None:
+            _deadline.reset(self._before)
+
+
+def watching() -> Alarm | None:
+    """The alarm that ends this very task, if there is one; the deadline in force may be earlier."""
+    known = _watched.get()
+    return known if known is not None and known.task is asyncio.current_task() else None
 
 
 def watched() -> Alarm | None:
     """What ends this very task at the deadline in force or before, if there is something."""
-    known = _watched.get()
-    if known is None:
-        return None
-    moment = _deadline.get()
-    if moment is not None and moment < known.moment:
-        return None
-    return known if known.task is asyncio.current_task() else None
+    known, moment = watching(), _deadline.get()
+    return known if known is None or moment is None or known.moment <= moment else None
 
 
 def begin(known: Alarm) -> None:
@@ -164,5 +169,6 @@ __all__ = [
     "sooner",
     "until",
     "watched",
+    "watching",
     "within",
 ]

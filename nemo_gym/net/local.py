@@ -10,6 +10,7 @@ An app may know a short way for plain JSON calls (`short_way`); `call` takes it 
 import asyncio
 import contextvars
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -21,7 +22,8 @@ from yarl import URL
 
 from nemo_gym.errors import DeadlineExceeded, ServerUnreachable
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.net import deadline, sessions
+from nemo_gym.net import allowance, deadline, sessions
+from nemo_gym.net.allowance import Span
 from nemo_gym.net.handed import Handed
 from nemo_gym.net.local_request import Cookies, LocalRequest, Sent, is_short, request_with
 from nemo_gym.net.local_response import LocalResponse
@@ -80,52 +82,61 @@ def app_with_key(key: tuple[str, int]) -> ASGIApp | None:
 
 
 async def call(
-    app: ASGIApp, method: str, base_url: str, path: str, *, where: str | None = None, **options: Any
+    app: ASGIApp,
+    method: str,
+    base_url: str,
+    path: str,
+    *,
+    where: str | None = None,
+    span: Span | None = None,
+    **options: Any,
 ) -> LocalResponse:
     """Call `app` in memory, the short way if it knows one for this call. `options` are those of `dispatch`.
 
+    `span` is how long such a call may take, the deadline in force aside.
+
     Raises:
-        DeadlineExceeded: as `dispatch`.
+        DeadlineExceeded: as `dispatch`; by the name that `span` gives it when that was what ended the call.
         ServerUnreachable: the app stands for a server in another process, and that one is gone.
     """
     short_way: ShortWay | None = getattr(app, "short_way", None)
-    if short_way is None or not is_short(options):
-        return await dispatch(app, method, f"{base_url}{path}", where=where, **options)
-    watched = deadline.watched()
-    seconds = deadline.remaining()
-    if seconds is None:
-        seconds = sessions.settings().request_timeout_seconds
-    sent = Sent(method, base_url, path, seconds=seconds, **options)
-    if watched is None:
-        return await _timed(app, short_way, sent, where, options)
-    answering = short_way(sent, watched)
-    if answering is None:
-        return await dispatch(app, method, f"{base_url}{path}", where=where, **options)
-    answer = await answering
-    return answer if answer.status == 200 else await _followed(app, sent, answer)
+    now = time.monotonic()
+    try:
+        if short_way is not None and is_short(options):
+            outer, ends = deadline.watching(), deadline.moment()
+            left = sessions.settings().request_timeout_seconds if ends is None else max(0.0, ends - now)
+            if span is not None and span[0] < left:
+                left = span[0]
+            sent = Sent(method, base_url, path, seconds=left, **options)
+            if outer is not None and outer.moment <= now + left:  # somebody watches the clock already
+                answering = short_way(sent, outer)
+                answer = None if answering is None else await answering
+            else:
+                answer = await _timed(short_way, sent, where, outer)
+            if answer is not None:
+                is_final = answer.status not in REDIRECTS
+                return answer if is_final else await _follow(app, sent.request(), True, left, answer)
+        with deadline.within(None if span is None else span[0]):
+            return await dispatch(app, method, f"{base_url}{path}", where=where, **options)
+    except DeadlineExceeded as late:
+        known = allowance.named(late, now, span)
+        if known is None:
+            raise
+        raise known from late
 
 
 async def _timed(
-    app: ASGIApp, short_way: ShortWay, sent: Sent, where: str | None, options: Mapping[str, Any]
-) -> LocalResponse:
-    """What `call` does where nobody watches the clock yet."""
+    short_way: ShortWay, sent: Sent, where: str | None, outer: deadline.Alarm | None
+) -> LocalResponse | None:
+    """The answer by the short way in the time it may take; None if the call is not for it."""
     try:
-        with deadline.Alarm(sent.seconds) as timer:
+        with deadline.Alarm(sent.seconds, outer) as timer:
             answering = short_way(sent, timer)
-            if answering is not None:
-                return await _followed(app, sent, await answering)
+            return None if answering is None else await answering
     except TimeoutError as error:
         if not timer.has_rung:
             raise
         raise _too_late(sent.method, sent.url, sent.seconds, timer.blamed or where) from error
-    return await dispatch(app, sent.method, f"{sent.base_url}{sent.path}", where=where, **options)
-
-
-async def _followed(app: ASGIApp, sent: Sent, answer: LocalResponse) -> LocalResponse:
-    """The answer to a call by the short way, or where it points."""
-    if answer.status not in REDIRECTS:
-        return answer
-    return await _follow(app, sent.request(), True, sent.seconds, answer)
 
 
 async def dispatch(

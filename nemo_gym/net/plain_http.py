@@ -22,6 +22,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from nemo_gym.net.local_response import LocalResponse
+from nemo_gym.net.outbox import current_outbox
 from nemo_gym.net.plain_request import suits, written
 from nemo_gym.net.turns import current_turns
 
@@ -53,6 +54,7 @@ class _Connection(asyncio.Protocol):
         self._waiting: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
         self._turns = current_turns()
+        self._outbox = current_outbox()
         self.idle_since = 0.0
         self._begin()
 
@@ -79,7 +81,7 @@ class _Connection(asyncio.Protocol):
         assert self._transport is not None
         self._begin()
         self._waiting = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
+        self._outbox.put(self._transport, [request])
         try:
             await self._waiting
         except BaseException:

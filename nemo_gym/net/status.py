@@ -83,6 +83,8 @@ async def get_response_model(response: ClientResponse | Any, kind: type[Model]) 
 
 
 def _is_ok(response: Any) -> bool:
+    if isinstance(response, LocalResponse):
+        return response.status < 400
     ok = getattr(response, "ok", None)
     if isinstance(ok, bool):
         return ok

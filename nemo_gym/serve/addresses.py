@@ -36,6 +36,11 @@ class Address:
     host: str
     port: int
 
+    @property
+    def keeps_no_state(self) -> bool:
+        """Whether a call may be sent twice without harm: models keep nothing between calls."""
+        return self.server_type == "responses_api_models"
+
     @cached_property
     def base_url(self) -> str:
         return base_url(self.host, self.port)

@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -67,7 +68,7 @@ class GymApp(FastAPI):
         self._short_way = self._find_short_way(made)
         return stack
 
-    @property
+    @cached_property
     def short_way(self) -> ShortWay | None:
         """How callers in this process reach the endpoints without ASGI; None if they must not."""
         if self.middleware_stack is None:

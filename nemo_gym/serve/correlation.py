@@ -46,14 +46,16 @@ def current_token_capture() -> bool:
     return _token_capture.get()
 
 
-def begin_rollout(path: str) -> str:
-    """Make the rollout that a path names the current one of this context, which is a new one; the path without it."""
+def split_path(path: str) -> tuple[str, re.Match[str] | None]:
+    """A path without the rollout it names, and that part, if there is one."""
     found = _PREFIX.match(path) if path.startswith(_PREFIX_START) else None
-    if found is None:
-        return path
-    _rollout_id.set(found["id"])
-    _token_capture.set(found["tokens"] is not None)
-    return path[found.end() :] or "/"
+    return (path, None) if found is None else (path[found.end() :] or "/", found)
+
+
+def begin_rollout(named: re.Match[str]) -> None:
+    """Make the rollout that a path named the current one of this context, which is a new one."""
+    _rollout_id.set(named["id"])
+    _token_capture.set(named["tokens"] is not None)
 
 
 class rollout_context:  # noqa: N801 - it is called like the function it replaces, once for every rollout

@@ -25,7 +25,7 @@ from nemo_gym.net.handed import Handed
 from nemo_gym.net.isolated import Isolated
 from nemo_gym.net.local_request import Sent
 from nemo_gym.net.local_response import LocalResponse, ShortResponse
-from nemo_gym.serve.correlation import ROLLOUT_PREFIX_SCOPE_KEY, begin_rollout
+from nemo_gym.serve.correlation import ROLLOUT_PREFIX_SCOPE_KEY, begin_rollout, split_path
 from nemo_gym.serve.direct import ABSENT, PREPARED, DirectRouter, Plan, Prepared, not_json, validated_body
 from nemo_gym.serve.endpoints import json_response
 from nemo_gym.serve.requests import LARGEST_BODY, GymRequest, parse_json
@@ -131,8 +131,7 @@ class ShortWay:
 
     def __call__(self, sent: Sent, watched: deadline.Alarm) -> Awaitable[LocalResponse] | None:
         """The answer to a call, to be awaited; None if the call is not for an endpoint of the simple kind."""
-        context = Context()
-        path = context.run(self._begin, sent, watched)
+        path, rollout = split_path(sent.path) if self._rollouts else (sent.path, None)
         plan = self.router.plan(sent.method, path)
         if plan is None or not self._is_ordinary(path):
             return None
@@ -143,14 +142,7 @@ class ShortWay:
             body = plan.parts.of_sent(body) if plan.parts is not None else None
             if body is None:
                 body = sent.written()  # by the caller, who is told if that is not possible
-        return Isolated(self._answer(sent, plan, body), context)
-
-    def _begin(self, sent: Sent, watched: deadline.Alarm) -> str:
-        """In the handler's own context: until when, with what and for which rollout. The path without the rollout."""
-        deadline.begin(watched)
-        if sent.headers:
-            allowance.begin(sent.headers)
-        return begin_rollout(sent.path) if self._rollouts else sent.path
+        return Isolated(self._answer(sent, plan, body, watched, rollout), Context())
 
     def _is_ordinary(self, path: str) -> bool:
         known = self._ordinary.get(path)
@@ -158,7 +150,15 @@ class ShortWay:
             known = self._ordinary[path] = _ORDINARY_PATH.fullmatch(path) is not None
         return known
 
-    async def _answer(self, sent: Sent, plan: Plan, body: Any) -> LocalResponse:
+    async def _answer(
+        self, sent: Sent, plan: Plan, body: Any, watched: deadline.Alarm, rollout: re.Match[str] | None
+    ) -> LocalResponse:
+        """In the handler's own context, which learns first until when, with what and for which rollout it is."""
+        deadline.begin(watched)
+        if sent.headers:
+            allowance.begin(sent.headers)
+        if rollout is not None:
+            begin_rollout(rollout)
         session: dict[str, Any] | None = None
         if self._reads_cookies and self.session is not None:
             cookie = sent.cookie(self.session.cookie_name)

@@ -32,13 +32,14 @@ class NeMoGymResponseUsage(WireModel):
         """The sum of all given usages, skipping None; of none at all, zero."""
         known = [usage for usage in usages if usage is not None]
         cached, reasoning = _sum(map(_cached, known)), _sum(map(_reasoning, known))
-        # Sums of checked numbers need no check, and every rollout makes one.
-        return cls.model_construct(  # type: ignore[return-value]  # the plugin forgets the subclass
-            input_tokens=sum([usage.input_tokens for usage in known]),
-            input_tokens_details=NeMoGymResponseInputTokensDetails.model_construct(cached_tokens=cached),
-            output_tokens=sum([usage.output_tokens for usage in known]),
-            output_tokens_details=NeMoGymResponseOutputTokensDetails.model_construct(reasoning_tokens=reasoning),
-            total_tokens=sum([usage.total_tokens for usage in known]),
+        return cls.model_validate(
+            {
+                "input_tokens": sum([usage.input_tokens for usage in known]),
+                "input_tokens_details": {"cached_tokens": cached},
+                "output_tokens": sum([usage.output_tokens for usage in known]),
+                "output_tokens_details": {"reasoning_tokens": reasoning},
+                "total_tokens": sum([usage.total_tokens for usage in known]),
+            }
         )
 
 

@@ -96,8 +96,8 @@ def verify_request(body: BaseRunRequest, response: NeMoGymResponse) -> "SimpleAg
     """What the run request said, and the response, as it is sent to `/verify`."""
     if not all(isinstance(item, BaseModel) for item in response.output):  # an episode of somebody else's making
         response = NeMoGymResponse.model_validate(response.model_dump(exclude_unset=True))
-    given = {name: value for name, value in body if name in body.model_fields_set}
-    return SimpleAgentVerifyRequest.model_validate({**given, "response": response})
+    given = {name: value for name, value in vars(body).items() if name in body.model_fields_set}
+    return SimpleAgentVerifyRequest.model_validate({**given, **(body.model_extra or {}), "response": response})
 
 
 class SimpleAgentConfig(BaseResponsesAPIAgentConfig):
