@@ -4,8 +4,7 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_PHASES_KEY, NG_SECONDS_KEY, TASK_INDEX_KEY_NAME
@@ -49,17 +48,16 @@ class TimedFlights(Flights):
         """From now on no rollout takes off: whoever would send one is cancelled instead. Those in flight go on."""
         self.landing = True
 
-    @contextmanager
-    def under_way(self, job: Job) -> Iterator[None]:
+    def begin(self, job: Job) -> None:
         if self.landing:
             self.refused = job.key
             raise asyncio.CancelledError
-        sent = self._clock()
-        try:
-            with super().under_way(job):
-                yield
-        finally:
-            self.durations.add(self._clock() - sent)
+        super().begin(job)
+
+    def end(self, job: Job) -> float:
+        seconds = super().end(job)
+        self.durations.add(seconds)
+        return seconds
 
 
 class Durations:

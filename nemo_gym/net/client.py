@@ -150,7 +150,9 @@ def _prepare(
             f"{mask_text(str(url))!r} is not an HTTP address", where=where, fix="http://<host>:<port>/<path>"
         ) from None
     _encode_json(options)
-    limit = deadline.sooner(deadline.remaining(), _total(options.get("timeout")))
+    timeout, limit = options.get("timeout"), deadline.remaining()
+    if timeout is not None:
+        limit = deadline.sooner(limit, _total(timeout))
     if limit is None:
         limit = sessions.settings().request_timeout_seconds
     body = options.get("data")
@@ -166,7 +168,7 @@ def _prepare(
         endpoint=endpoint,
         address=address,
         plain=plain_http.suits(method, address, options),
-        unhurried=options.get("timeout") is None,
+        unhurried=timeout is None,
     )
 
 
@@ -193,7 +195,9 @@ def _encode_json(options: dict[str, Any]) -> None:
 
 
 def with_header(headers: Any, name: str, value: str) -> dict[str, str]:
-    """A copy of `headers` that says `name: value` unless it already says something about `name`."""
+    """`headers` with `name: value` unless they already say something about `name`; never changed themselves."""
+    if type(headers) is dict and name in headers:
+        return headers
     copy = dict(headers or {})
     wanted = name.lower()
     for key in copy:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from nemo_gym.errors import DeadlineExceeded, GymError, ModelFailed
 from nemo_gym.net import deadline, sessions
-from nemo_gym.net.client import send
+from nemo_gym.net.client import send, with_header
 from nemo_gym.net.openai import NeMoGymAsyncOpenAI
 from nemo_gym.net.places import SharedPlaces, claimed
 from nemo_gym.net.retry import MODEL_CALL, next_pause, parse_retry_after
@@ -181,10 +181,16 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
         key = {"authorization": f"Bearer {self.api_key}", "api-key": str(self.api_key)}[self.key_header]
         return {self.key_header: key, **self.default_headers}
 
+    @cached_property
+    def _json_headers(self) -> dict[str, str]:
+        return with_header(self._headers, "Content-Type", "application/json")
+
     async def _call(self, method: str, path: str, *, root: str | None = None, **options: Any) -> dict[str, Any]:
         refusals, first_refused = 0, 0.0
         while True:
-            entered = await self._enter()
+            entered = self.limit.enter_at_once()
+            if entered is None:
+                entered = await self._enter()
             try:
                 answer = await super()._call(method, path, root=root, **options)
                 self.limit.succeeded()
@@ -205,7 +211,7 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
             await asyncio.sleep(wait)
 
     async def _request(self, **options: Any) -> ClientResponse:
-        headers = self._headers
+        headers = self._json_headers if "json" in options else self._headers
         if "headers" in options:
             headers = {**headers, **options.pop("headers")}
         if self.default_query:
@@ -213,9 +219,7 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
         return await send(policy=_WITHOUT_OVERLOAD, where=self.name, safe_to_repeat=True, headers=headers, **options)
 
     async def _enter(self) -> int:
-        entered = self.limit.enter_at_once()
-        if entered is not None:
-            return entered
+        """A place, when there is none at once."""
         limit = deadline.sooner(deadline.remaining(), sessions.settings().request_timeout_seconds)
         try:
             async with asyncio.timeout(limit):

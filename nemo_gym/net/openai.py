@@ -16,7 +16,7 @@ from nemo_gym.errors import ModelFailed, ServerUnreachable
 from nemo_gym.net.client import send
 from nemo_gym.net.health import describe
 from nemo_gym.net.retry import MODEL_CALL
-from nemo_gym.net.status import raise_for_status, read_body
+from nemo_gym.net.status import is_ok, raise_for_status, read_body
 
 RATE_LIMIT_ERROR_CODES = sorted(MODEL_CALL.statuses)
 RETRY_ERROR_CODES = [*RATE_LIMIT_ERROR_CODES, *sorted(MODEL_CALL.few_attempts_statuses)]
@@ -57,7 +57,8 @@ class NeMoGymAsyncOpenAI(BaseModel):
         for attempt in range(1, BROKEN_BODY_TRIES + 1):
             response = await self._request(method=method, url=url, **options)
             try:
-                await raise_for_status(response)
+                if not is_ok(response):
+                    await raise_for_status(response)
                 return _parsed(await read_body(response), url)
             except ClientPayloadError as error:
                 if attempt == BROKEN_BODY_TRIES:

@@ -7,13 +7,12 @@ do (`suits` says what) is for aiohttp, whose exceptions are raised here too, so 
 
 import asyncio
 import logging
-import socket
 import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import httptools
 from aiohttp import ClientConnectorError, ClientPayloadError, ConnectionTimeoutError, ServerDisconnectedError
@@ -21,6 +20,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
+from nemo_gym.net.dialling import Address, Configure, Dialling
 from nemo_gym.net.local_response import LocalResponse
 from nemo_gym.net.outbox import current_outbox
 from nemo_gym.net.plain_request import suits, written
@@ -33,16 +33,10 @@ GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 CONNECTING_AT_ONCE = 256
 """More than that and a server's queue of new connections may overflow; what falls out is tried again seconds later."""
 
-DNS_SECONDS = 10.0
-"""How long a resolved name is remembered."""
-
 FULL = (
     "all %d connections to %s:%d are in use; more calls at once wait for one. If the endpoint can take more, raise "
     "global_aiohttp_connector_limit_per_host"
 )
-
-Address = tuple[str, int]
-Configure = Callable[[socket.socket], None]
 
 
 class _Connection(asyncio.Protocol):
@@ -232,10 +226,10 @@ class Pool:
         self._per_host = per_host
         self._keep_seconds = keep_seconds
         self._connect_seconds = connect_seconds
-        self._configure = configure
+        self._dialling = Dialling(configure)
         self._hosts: dict[Address, _Host] = {}
-        self._resolved: dict[Address, tuple[float, asyncio.Future[list[Any]]]] = {}
         self._connections: set[_Connection] = set()
+        self.is_closed = False
 
     async def request(
         self, method: str, url: URL, headers: Mapping[str, str], body: bytes, *, once: tuple[str, str] | None = None
@@ -299,11 +293,10 @@ class Pool:
         _wake(host)
 
     async def _connect(self, address: Address, url: URL) -> _Connection:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_seconds) as timer:
-                connected = await self._connected(address)
-                _, connection = await loop.create_connection(self._connection, sock=connected)
+                connected = await self._dialling.dial(address)
+                _, connection = await asyncio.get_running_loop().create_connection(self._connection, sock=connected)
                 return connection
         except TimeoutError as error:
             if not timer.expired():
@@ -313,48 +306,18 @@ class Pool:
             key = ConnectionKey(address[0], address[1], False, True, None, None, None)
             raise ClientConnectorError(key, error) from error
 
-    async def _connected(self, address: Address) -> socket.socket:
-        """A socket connected to the first of the host's addresses that answers."""
-        loop = asyncio.get_running_loop()
-        problem: OSError | None = None
-        for family, kind, protocol, _, numeric in await self._addresses(address):
-            connection = socket.socket(family, kind, protocol)
-            try:
-                connection.setblocking(False)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._configure(connection)
-                await loop.sock_connect(connection, numeric)
-                return connection
-            except OSError as error:
-                connection.close()
-                problem = error
-            except BaseException:
-                connection.close()
-                raise
-        raise problem or OSError(f"no address for {address[0]}")
-
     def _connection(self) -> _Connection:
         connection = _Connection(self._connections.discard)
         self._connections.add(connection)
         return connection
 
-    async def _addresses(self, address: Address) -> list[Any]:
-        """The numeric addresses of a host; one question for all who ask at the same time."""
-        known = self._resolved.get(address)
-        now = time.monotonic()
-        if known is None or now - known[0] > DNS_SECONDS or (known[1].done() and known[1].exception()):
-            asking = asyncio.ensure_future(asyncio.get_running_loop().getaddrinfo(*address, type=socket.SOCK_STREAM))
-            known = self._resolved[address] = (now, asking)
-        return await asyncio.shield(known[1])
-
     def close(self) -> None:
         """Hang up everywhere."""
+        self.is_closed = True
         for connection in list(self._connections):
             connection.close()
-        for _, asking in self._resolved.values():
-            asking.cancel()
+        self._dialling.close()
         self._hosts.clear()
-        self._resolved.clear()
 
 
 def _unpacked(content: bytes, broken: ClientPayloadError | None) -> tuple[bytes, ClientPayloadError | None]:

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from aiohttp import AddrInfoType, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from pydantic import BaseModel, Field
 
+from nemo_gym.net.per_loop import PerLoop
 from nemo_gym.net.plain_http import Pool
 
 KEEPALIVE_SECONDS = 15.0
@@ -64,6 +65,8 @@ class _Sessions:
 
 
 _sessions = _Sessions()
+_pools: PerLoop[list[Pool]] = PerLoop(lambda _: [])
+"""For each loop its pool, once it has one: a look at the session costs more."""
 _DEFAULTS = GlobalAIOHTTPAsyncClientConfig()
 
 
@@ -96,7 +99,10 @@ def current_session() -> ClientSession:
 
 def current_pool() -> Pool:
     """The running loop's connections for plain calls, closed with its session. Call it from a coroutine."""
-    return _current()[2]
+    pool = _pools.of(asyncio.get_running_loop())
+    if not pool or pool[0].is_closed:
+        pool[:] = [_current()[2]]
+    return pool[0]
 
 
 def _current() -> tuple[ClientSession, AsyncGenerator[ClientSession, None], Pool]:

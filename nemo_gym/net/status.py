@@ -82,7 +82,8 @@ async def get_response_model(response: ClientResponse | Any, kind: type[Model]) 
     return kind.model_validate(await get_response_json(response))
 
 
-def _is_ok(response: Any) -> bool:
+def is_ok(response: Any) -> bool:
+    """Whether a response, or what stands in for one, is no error."""
     if isinstance(response, LocalResponse):
         return response.status < 400
     ok = getattr(response, "ok", None)
@@ -94,7 +95,7 @@ def _is_ok(response: Any) -> bool:
 
 async def raise_for_status(response: ClientResponse) -> None:
     """Raise aiohttp's ClientResponseError for 4xx and 5xx, with the body as its attribute `response_content`."""
-    if _is_ok(response):
+    if is_ok(response):
         return
     content = await read_body(response)
     error = await _response_error(response)

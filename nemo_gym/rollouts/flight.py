@@ -1,8 +1,7 @@
 """The rollouts that are under way right now, oldest first: what to look at when a run seems to hang."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -42,11 +41,30 @@ class Flights:
             for key, (job, sent) in islice(self._sent.items(), count)
         ]
 
-    @contextmanager
-    def under_way(self, job: Job) -> Iterator[None]:
-        """The job counts as in flight inside the block."""
+    def under_way(self, job: Job) -> "UnderWay":
+        """`with under_way(job)`: it counts as in flight inside the block."""
+        return UnderWay(self, job)
+
+    def begin(self, job: Job) -> None:
+        """The job is sent now."""
         self._sent[job.key] = (job, self._clock())
-        try:
-            yield
-        finally:
-            del self._sent[job.key]
+
+    def end(self, job: Job) -> float:
+        """The job came back; how long it took."""
+        return self._clock() - self._sent.pop(job.key)[1]
+
+
+class UnderWay:
+    """A job between its beginning and its end. Every rollout passes through one."""
+
+    __slots__ = ("_flights", "_job")
+
+    def __init__(self, flights: Flights, job: Job) -> None:
+        self._flights = flights
+        self._job = job
+
+    def __enter__(self) -> None:
+        self._flights.begin(self._job)
+
+    def __exit__(self, *_: object) -> None:
+        self._flights.end(self._job)

@@ -19,7 +19,7 @@ class RolloutKey:
     attempt: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.task, self.rollout, self.attempt) < 0:
+        if self.task < 0 or self.rollout < 0 or self.attempt < 0:
             raise ValueError(f"task, rollout and attempt count from 0: {self.task}, {self.rollout}, {self.attempt}")
 
     def __str__(self) -> str:
@@ -68,6 +68,8 @@ class RolloutKey:
 
 def _index(row: Mapping[str, Any], name: str) -> int:
     value = row.get(name)
+    if type(value) is int and value >= 0:  # as good as always
+        return value
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{name} must be a whole number from 0, not {value!r}")
     return value

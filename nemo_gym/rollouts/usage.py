@@ -17,7 +17,7 @@ def total_tokens(record: Mapping[str, Any]) -> int:
     total = usage.get("total_tokens")
     if total is None:
         total = sum(_count(usage.get(name)) for name in ("input_tokens", "output_tokens"))
-    return _count(total)
+    return total if type(total) is int and 0 <= total <= _MOST else _count(total)
 
 
 def _count(value: Any) -> int:
