@@ -32,6 +32,8 @@ from perf import rollouts, startup
 LATENCY = 1.0
 TURNS = 2
 BEAT = 0.02
+LOOK_SECONDS = 1.0
+"""Between looks at the memory: each walks through the page tables of all processes, which takes CPU from them."""
 MOST_TIMES_IDEAL = 1.25
 MOST_LAG_MS = 100.0
 MOST_KB = 200.0
@@ -86,7 +88,8 @@ async def collect(url: str, folder: Path, at_once: int) -> None:
     """The measured process: starts the servers, says so, waits for a word, collects, and prints what it found."""
     from nemo_gym.launch.run import Run
     from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
-    from nemo_gym.serve.run import raise_open_files_limit, settle_collector
+    from nemo_gym.serve import garbage
+    from nemo_gym.serve.run import raise_open_files_limit
     from nemo_gym.server_utils import BaseServerConfig, ServerClient
 
     raise_open_files_limit()
@@ -102,7 +105,7 @@ async def collect(url: str, folder: Path, at_once: int) -> None:
             num_samples_in_parallel=at_once,
             disable_aggregation=True,
         )
-        settle_collector()
+        garbage.settle()
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         lag = Lag()
@@ -145,7 +148,7 @@ class Peak(threading.Thread):
         self.kb = 0.0
 
     def run(self) -> None:
-        while not self._done.wait(0.25):
+        while not self._done.wait(LOOK_SECONDS):
             self.kb = max(self.kb, held_kb(self._pid))
 
     def stop(self) -> float:

@@ -67,7 +67,7 @@ from nemo_gym.rollouts.jsonl import StoreError
 from nemo_gym.rollouts.outcome import Failed
 from nemo_gym.rollouts.planned import Planned
 from nemo_gym.rollouts.tally import Tally
-from nemo_gym.serve.run import settle_collector
+from nemo_gym.serve import garbage
 
 USAGE, INFRASTRUCTURE = 2, 3
 
@@ -179,7 +179,7 @@ async def _collect(
 ) -> tuple[Report, GymError | None]:
     """Collect, and report whatever happened; a problem that ended the collection comes with the report."""
     global_config._GLOBAL_CONFIG_DICT = session.config
-    settle_collector()
+    garbage.settle()
     progress = Progress(on_first_failure=_say_first_failure)
     target = Path(asked.collection.output_jsonl_fpath)
     collector = Collector(session, progress, on_plan=_say_plan)

@@ -23,7 +23,7 @@ from nemo_gym.launch.instances import Instance
 from nemo_gym.launch.link import Door, Link
 from nemo_gym.launch.waiting import WAITING, waiting_app
 from nemo_gym.net import local, sessions
-from nemo_gym.serve import run
+from nemo_gym.serve import garbage, run
 from nemo_gym.serve.session import CELL_ENV_VAR
 from nemo_gym.serve.watch import LoopWatch
 from nemo_gym.server_utils import GlobalAIOHTTPAsyncClientConfig, ServerClient, SimpleServer, server_config
@@ -168,11 +168,13 @@ async def _serve(config: DictConfig, hosted: Sequence[Instance], place: Place, r
     cell = Cell(config, hosted, place)
     cell.build()
     await cell.open()
-    run.settle_collector()
-    watch = LoopWatch()
+    garbage.settle()
+    watch, rounds = LoopWatch(), garbage.Rounds()
     watch.start()
+    rounds.start()
     run.tell_ready(ready)
     await stop.wait()
+    rounds.close()
     watch.close()
     await cell.close()
 

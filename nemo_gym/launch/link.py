@@ -75,7 +75,11 @@ class FrameProtocol(asyncio.Protocol):
         self._unsent += (LENGTHS.pack(len(encoded), len(body)), encoded, body)
 
     def close(self) -> None:
+        """Hang up; what was sent before that still goes out."""
         if self._transport is not None:
+            if self._unsent and not self._transport.is_closing():
+                self._transport.write(b"".join(self._unsent))
+                self._unsent.clear()
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature

@@ -26,6 +26,9 @@ class Alarms:
         self._wakes_at = float("inf")
         self._timer: asyncio.TimerHandle | None = None
 
+    def __len__(self) -> int:
+        return len(self._set)
+
     def add(self, alarm: "Alarm") -> None:
         self._set.add(alarm)
         if alarm.moment < self._wakes_at:
@@ -109,6 +112,11 @@ def blame(where: str) -> None:
     task = asyncio.current_task()
     if task is not None:
         _blamed.setdefault(task, where)
+
+
+def calls_under_way(loop: asyncio.AbstractEventLoop) -> int:
+    """How many alarms are set in a loop: every call has one."""
+    return len(_alarms.of(loop))
 
 
 _alarms = PerLoop(Alarms)

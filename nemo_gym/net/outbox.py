@@ -29,7 +29,7 @@ class Outbox:
     def _send(self) -> None:
         waiting, self._waiting = self._waiting, []
         for transport, data in waiting:
-            if not transport.is_closing():
+            if data and not transport.is_closing():
                 transport.write(data[0] if len(data) == 1 else b"".join(data))
             data.clear()
 

@@ -1,7 +1,6 @@
 """Serving an app in this process: uvicorn, limits, log prefixes, and ending when the parent ends."""
 
 import ctypes
-import gc
 import logging
 import os
 import resource
@@ -175,18 +174,6 @@ def raise_open_files_limit(wanted: int = OPEN_FILES) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     except (ValueError, OSError) as error:
         logger.warning("the limit of open files stays at %d (%s)", soft, error)
-
-
-def settle_collector() -> None:
-    """Leave what is loaded by now out of the collector's rounds, and make them rarer.
-
-    A rollout makes thousands of short-lived objects and hardly a cycle; the default rounds cost a sixth of its time.
-    With thousands of rollouts in flight a round over the older ones stops the loop for a tenth of a second, so these
-    are rare: a cycle that outlives its first round is found after millions of new objects.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(200_000, 50, 50)
 
 
 def end_with_parent(sent: signal.Signals = signal.SIGTERM) -> bool:

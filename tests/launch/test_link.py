@@ -5,13 +5,14 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fastapi import HTTPException, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from nemo_gym.errors import DeadlineExceeded, ServerUnreachable
-from nemo_gym.launch.link import Door, Link, LinkedApp
+from nemo_gym.launch.link import Door, FrameProtocol, Link, LinkedApp
 from nemo_gym.launch.ports import listen_privately, unix_name
 from nemo_gym.net import deadline, local
 from nemo_gym.serve.app import create_app
@@ -172,3 +173,58 @@ async def test_an_instance_that_is_not_there_and_a_cell_that_is_gone_are_told() 
         app._choose().close()
         with pytest.raises(ServerUnreachable):
             await waiting
+
+
+async def test_calls_are_counted_before_there_is_a_connection() -> None:
+    """Whoever shares calls among cells goes by that; thousands are sent before the first connection is made."""
+    door: socket.socket = listen_privately()
+    apps = [build(), build()]
+    server = await asyncio.get_running_loop().create_unix_server(Door({"one": apps[0]}, "token").protocol, sock=door)
+    links = [Link(unix_name(door), "token", f"cell {number}") for number in range(2)]
+    chosen: list[Link] = []
+
+    def idlest() -> Link:
+        chosen.append(min(links, key=lambda link: link.in_flight))
+        return chosen[-1]
+
+    other = LinkedApp("one", idlest)
+    await asyncio.gather(*(local.call(other, "POST", BASE, "/add", json={"a": 1}) for _ in range(20)))
+
+    assert [chosen.count(link) for link in links] == [10, 10]
+    assert [link.in_flight for link in links] == [0, 0]
+    for link in links:
+        link.close()
+    server.close()
+    await asyncio.sleep(0)
+
+
+async def test_frames_of_one_round_are_written_at_once_and_what_was_sent_before_hanging_up_arrives() -> None:
+    arrived: list[tuple[dict[str, Any], bytes]] = []
+    ended = asyncio.Event()
+    door: socket.socket = listen_privately()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_unix_server(
+        lambda: FrameProtocol(lambda head, body: arrived.append((head, body)), ended.set), sock=door
+    )
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.setblocking(False)
+    connection.connect(unix_name(door))
+    transport, protocol = await loop.create_unix_connection(
+        lambda: FrameProtocol(lambda *_: None, lambda: None), sock=connection
+    )
+    written = Mock(wraps=transport.write)
+    protocol._transport = Mock(wraps=transport, write=written)
+
+    for number in range(5):
+        protocol.send({"id": number}, b"%d" % number)
+    await asyncio.sleep(0)
+    assert written.call_count == 1
+
+    protocol.send({"id": 5}, b"last")
+    protocol.close()
+    async with asyncio.timeout(10):
+        await ended.wait()
+
+    assert [head["id"] for head, _ in arrived] == [0, 1, 2, 3, 4, 5]
+    assert [body for _, body in arrived] == [b"0", b"1", b"2", b"3", b"4", b"last"]
+    server.close()
