@@ -1,6 +1,5 @@
 """Writing the rows of benchmarks: every one is checked before the script of any is run."""
 
-import inspect
 import os
 import signal
 import subprocess
@@ -11,19 +10,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from pydantic import ValidationError
 
 from nemo_gym.catalog import script_child
 from nemo_gym.catalog.benchmarks import AGENTS, BENCHMARK, PrepareBenchmarkConfig
-from nemo_gym.catalog.script_child import imported
 from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME
 
+T = TypeVar("T")
+
 FUNCTION = "prepare"
+CHECK_SECONDS = 60.0
+"""An import that takes longer does work that belongs into `prepare`."""
+CHECKED_AT_ONCE = 4
 STDERR = 2
 """What scripts print is talk; the standard output is for results."""
 
@@ -98,7 +101,7 @@ def prepare_all(
         PrepareFailed: a script failed or wrote something else; the others were still run.
     """
     waiting = [one for one in wanted if not (options.use_cached_prepared_benchmarks and one.cached)]
-    _check(waiting, options.prepare_script_args)
+    _check(waiting, options)
     problems: list[str] = []
     finished: list[Prepared] = []
     for one, result in _results(wanted, waiting, options):
@@ -127,7 +130,19 @@ class Scripts:
         Raises:
             PrepareFailed: it failed, or took too long and was ended.
         """
-        request = {"script": str(script), "module": module, "arguments": dict(arguments), "path": sys.path}
+        return self._told(script, module, arguments, f"{FUNCTION}()", only_check=False)
+
+    def check(self, script: Path, module: str, arguments: Mapping[str, Any]) -> None:
+        """See that the script can be imported and its `prepare` takes these arguments.
+
+        Raises:
+            PrepareFailed: it cannot, does not, or took too long to be imported.
+        """
+        self._told(script, module, arguments, "importing it", only_check=True)
+
+    def _told(self, script: Path, module: str, arguments: Mapping[str, Any], what: str, *, only_check: bool) -> Any:
+        asked = {"script": str(script), "module": module, "arguments": dict(arguments), "path": sys.path}
+        request = {**asked, "only_check": only_check}
         with tempfile.TemporaryFile() as answer:
             child = subprocess.Popen(
                 [sys.executable, script_child.__file__, str(answer.fileno())],
@@ -142,7 +157,7 @@ class Scripts:
                 child.communicate(orjson.dumps(request), timeout=self._seconds)
             except subprocess.TimeoutExpired:
                 raise PrepareFailed(
-                    f"{FUNCTION}() was not done within {self._seconds:g} s and was ended",
+                    f"{what} was not done within {self._seconds:g} s and was ended",
                     where=str(script),
                     fix="allow more with --timeout, or find out what it waits for",
                 ) from None
@@ -203,23 +218,34 @@ def _root(script: Path, declared: BenchmarkDatasetConfig) -> Path:
     return script.parents[depth - 1] if depth else script.parent
 
 
-def _check(waiting: Sequence[Preparation], arguments: Mapping[str, Any]) -> None:
-    problems = []
-    for one in waiting:
+def _check(waiting: Sequence[Preparation], options: PrepareBenchmarkConfig) -> None:
+    """See whether every script can be run; each is imported in a process of its own, for it may do anything then."""
+    scripts = Scripts(CHECK_SECONDS)
+
+    def problem(one: Preparation) -> str | None:
         try:
-            function = getattr(imported(one.script, one.module), FUNCTION, None)
-        except Exception as error:  # somebody else's script: whatever it raises is the answer
-            problems.append(f"{one.script} cannot be imported: {type(error).__name__}: {error}")
-            continue
-        if not callable(function):
-            problems.append(f"{one.script} has no function '{FUNCTION}'")
-            continue
-        try:
-            inspect.signature(function).bind(**arguments)
-        except TypeError as error:
-            problems.append(f"{one.script}: {FUNCTION}{inspect.signature(function)} {error} (prepare_script_args)")
+            scripts.check(one.script, one.module, options.prepare_script_args)
+        except PrepareFailed as error:
+            return f"{one.script}: {error.problem}"
+        return None
+
+    problems = [problem for _, problem in _for_each(waiting, problem, scripts, CHECKED_AT_ONCE) if problem is not None]
     if problems:
         raise ConfigError("; ".join([*problems, "nothing was prepared"]))
+
+
+def _for_each(
+    waiting: Sequence[Preparation], work: Callable[[Preparation], T], scripts: Scripts, at_once: int
+) -> Iterator[tuple[Preparation, T]]:
+    """Each benchmark with what `work` found, which waits for a process of its own; none is left when this ends."""
+    with ThreadPoolExecutor(at_once) as pool:
+        begun = [(one, pool.submit(work, one)) for one in waiting]
+        try:
+            yield from ((one, future.result()) for one, future in begun)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            scripts.stop()
+            raise
 
 
 def _results(
@@ -237,14 +263,7 @@ def _results(
         except PrepareFailed as error:
             return error
 
-    with ThreadPoolExecutor(options.num_prepare_benchmark_processes) as pool:  # each waits for a process of its own
-        begun = [(one, pool.submit(result, one)) for one in waiting]
-        try:
-            yield from ((one, future.result()) for one, future in begun)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            scripts.stop()
-            raise
+    yield from _for_each(waiting, result, scripts, options.num_prepare_benchmark_processes)
 
 
 def _checked(one: Preparation, result: Any, *, cached: bool) -> Prepared:

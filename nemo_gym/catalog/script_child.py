@@ -4,6 +4,7 @@ Run as a file, and made of the standard library alone, so that it starts at once
 """
 
 import importlib.util
+import inspect
 import json
 import os
 import sys
@@ -34,10 +35,28 @@ def answered(request: dict[str, Any]) -> dict[str, Any]:
     return {"result": str(result) if isinstance(result, str | Path) else None}
 
 
+def checked(request: dict[str, Any]) -> dict[str, Any]:
+    """Import the script and see whether its `prepare` takes the arguments, without calling it."""
+    try:
+        with redirect_stdout(sys.stderr):
+            function = getattr(imported(Path(request["script"]), request["module"]), "prepare", None)
+    except Exception as error:  # a boundary: somebody else's script
+        return {"problem": f"cannot be imported: {type(error).__name__}: {error}"}
+    if not callable(function):
+        return {"problem": "has no function 'prepare'"}
+    signature = inspect.signature(function)
+    try:
+        signature.bind(**request["arguments"])
+    except TypeError as error:
+        return {"problem": f"prepare{signature} {error} (prepare_script_args)"}
+    return {"result": None}
+
+
 def main(descriptor: int) -> None:
     request = json.loads(sys.stdin.buffer.read())
     sys.path[:] = request["path"]
-    os.write(descriptor, json.dumps(answered(request)).encode())
+    answer = checked(request) if request["only_check"] else answered(request)
+    os.write(descriptor, json.dumps(answer).encode())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Benchmarks are prepared by their own scripts, and none before all have been checked."""
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -93,6 +94,20 @@ def test_nothing_is_run_unless_everything_can_be(root: Path, script: str, reason
 
     assert "nothing was prepared" in str(caught.value)
     assert not (root / "benchmarks/sums/ran").exists()
+
+
+def test_a_script_that_never_ends_being_imported_is_ended(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does what it does to its process reach ours."""
+    (root / "benchmarks/facts/prepare.py").write_text("import sys, time\nsys.path.clear()\ntime.sleep(600)\n")
+    monkeypatch.setattr("nemo_gym.catalog.prepare.CHECK_SECONDS", 1.0)
+    before = list(sys.path)
+
+    with pytest.raises(ConfigError, match=r"importing it was not done within 1 s and was ended") as caught:
+        prepare(BOTH, root)
+
+    assert "nothing was prepared" in str(caught.value)
+    assert not (root / "benchmarks/sums/ran").exists()
+    assert sys.path == before
 
 
 def test_an_argument_that_no_script_takes_is_refused(root: Path) -> None:
