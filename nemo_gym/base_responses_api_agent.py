@@ -26,6 +26,7 @@ from nemo_gym.config_types import (
     AggregateMetricsRequest,
     BaseRunServerInstanceConfig,
 )
+from nemo_gym.keys import NG_PHASES_KEY
 from nemo_gym.net import allowance, phases
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin, compute_aggregate_metrics
@@ -38,7 +39,7 @@ from nemo_gym.rollout_correlation import (
 from nemo_gym.serve.app import create_app
 from nemo_gym.serve.correlation import ROLLOUT_ID
 from nemo_gym.serve.direct import direct_endpoint
-from nemo_gym.serve.endpoints import caller, json_endpoint, resolved_signature
+from nemo_gym.serve.endpoints import caller, json_endpoint, json_response, resolved_signature
 from nemo_gym.server_utils import BaseServer, SimpleServer, get_first_server_config_dict
 from nemo_gym.wire.tasks import BaseRunRequest, BaseVerifyResponse
 
@@ -183,7 +184,11 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
                 if timed is not None:
                     timed.mark(error)
                 raise
-            return answer if timed is None else timed.tell(answer)
+            if timed is None:
+                return answer
+            if isinstance(answer, BaseModel) and answer.__pydantic_extra__ is None:  # its class has no room for them
+                return json_response(answer, (*args, *kwargs.values()), {NG_PHASES_KEY: timed.sums()})
+            return timed.tell(answer)
 
         running.__signature__ = resolved_signature(run)  # type: ignore[attr-defined]
         return running

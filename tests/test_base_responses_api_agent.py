@@ -20,6 +20,9 @@ from nemo_gym.base_responses_api_agent import (
     NeMoGymResponseCreateParamsNonStreaming,
     SimpleResponsesAPIAgent,
 )
+from nemo_gym.keys import DEADLINE_HEADER
+from nemo_gym.net import local
+from nemo_gym.net.allowance import ALLOWANCE_HEADER
 from nemo_gym.rollout_correlation import current_rollout_id, current_token_capture
 from nemo_gym.server_utils import ServerClient
 
@@ -248,3 +251,41 @@ def test_an_agent_may_take_the_row_as_a_dictionary() -> None:
     loose = Loose(config=agent().config, server_client=agent(OBSERVED).server_client)
 
     assert TestClient(loose.setup_webserver()).post("/run", json=RUN).json() == RUN | {"saw": "3-1"}
+
+
+class ClosedAgent(Agent):
+    """Answers with a class that has room for nothing but its own fields, and sets a cookie."""
+
+    async def run(self, request: Request, response: Response, body: RunRequest) -> BaseVerifyResponse:  # type: ignore[override]
+        response.set_cookie("own", "yes")
+        return BaseVerifyResponse(
+            responses_create_params=body.responses_create_params, response=answer(), reward=float("nan")
+        )
+
+
+def closed() -> ClosedAgent:
+    settings = BaseResponsesAPIAgentConfig(host="0.0.0.0", port=8080, entrypoint="", name="agent")
+    return ClosedAgent(config=settings, server_client=MagicMock(spec=ServerClient))
+
+
+TIMED = {ALLOWANCE_HEADER: "steps=3"}
+
+
+@pytest.mark.parametrize("way", ["http", "in memory"])
+async def test_where_the_time_went_is_told_beside_an_answer_that_has_no_room_for_it(way: str) -> None:
+    """A collector gets the same from every agent, however its author wrote the classes."""
+    app = closed().prepare_webserver(OmegaConf.create({}))
+    if way == "http":
+        reply: Any = TestClient(app).post("/run", json=RUN, headers=TIMED | {DEADLINE_HEADER: "60"})
+        row, cookies = reply.json(), dict(reply.cookies)
+    else:
+        said = await local.call(app, "POST", "http://127.0.0.1:8080", "/run", json=RUN, headers=TIMED)
+        row, cookies = await said.json(), said.cookie_values
+
+    assert row["reward"] == "NaN"
+    assert len(row["_ng_phases"]) == 5
+    assert cookies["own"] == "yes"
+
+
+def test_nobody_else_is_told_where_the_time_went() -> None:
+    assert "_ng_phases" not in TestClient(closed().setup_webserver()).post("/run", json=RUN).json()

@@ -47,7 +47,7 @@ class Timed:
         _calls.set(self._calls)
 
     def tell(self, answer: Any) -> Any:
-        """Put the sums on what an agent answers, where it has room for a field that its class does not name."""
+        """Put the sums on what an agent answers, where that has room for a field that its class does not name."""
         if isinstance(answer, BaseModel):
             room = answer.__pydantic_extra__
             if room is not None:

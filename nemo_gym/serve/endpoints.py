@@ -7,7 +7,7 @@ endpoint made here writes a returned model as it is; its annotations only make t
 import functools
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from fastapi import Response
@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
 from nemo_gym.net.handed import hand_answer
+from nemo_gym.serve.requests import json_bytes
 
 Handler = Callable[..., Any]
 
@@ -39,23 +40,35 @@ def json_endpoint(handler: Handler) -> Handler:
 
 
 class ModelResponse(Response):
-    """A model as JSON, written when it is sent; an in-memory caller is handed the model itself."""
+    """A model as JSON, written when it is sent; an in-memory caller is handed the model itself.
 
-    def __init__(self, model: BaseModel) -> None:
+    `more` are fields for which the model's class has no room; then the JSON is what everybody gets.
+    """
+
+    def __init__(self, model: BaseModel, more: Mapping[str, Any] | None = None) -> None:
         super().__init__(media_type="application/json")
         del self.headers["content-length"]
         self.model = model
+        self.more = more
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.status_code != 200 or not hand_answer(scope, self.model):
-            self.body = self.model.model_dump_json(by_alias=True).encode()
+        if self.more or self.status_code != 200 or not hand_answer(scope, self.model):
+            self.body = with_fields(self.model.model_dump_json(by_alias=True).encode(), self.more or {})
             self.headers["content-length"] = str(len(self.body))
         await super().__call__(scope, receive, send)
 
 
-def json_response(answer: BaseModel, arguments: Iterable[Any] = ()) -> Response:
+def with_fields(written: bytes, more: Mapping[str, Any]) -> bytes:
+    """A JSON object that is written already, with more fields at its end."""
+    if not more or not written.endswith(b"}"):
+        return written
+    separator = b"," if len(written) > 2 else b""
+    return b"".join((written[:-1], separator, json_bytes(dict(more))[1:]))
+
+
+def json_response(answer: BaseModel, arguments: Iterable[Any] = (), more: Mapping[str, Any] | None = None) -> Response:
     """A response with the model as JSON, and with what was set on a `Response` among the handler's arguments."""
-    response = ModelResponse(answer)
+    response = ModelResponse(answer, more)
     for argument in arguments:
         if isinstance(argument, Response):
             response.headers.raw.extend(argument.headers.raw)

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field
 from starlette.testclient import TestClient
 
-from nemo_gym.serve.endpoints import caller, json_endpoint, resolved_signature
+from nemo_gym.serve.endpoints import caller, json_endpoint, resolved_signature, with_fields
 
 
 class Question(BaseModel):
@@ -151,3 +151,16 @@ async def test_a_plain_decorator_around_an_asynchronous_handler_is_awaited() -> 
 
     assert not inspect.iscoroutinefunction(wrapper)
     assert await caller(wrapper)() == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "more", "whole"),
+    [
+        (b'{"a":1}', {"b": [1, 2]}, b'{"a":1,"b":[1,2]}'),
+        (b"{}", {"b": None}, b'{"b":null}'),
+        (b'{"a":1}', {}, b'{"a":1}'),
+        (b"[1]", {"b": 1}, b"[1]"),
+    ],
+)
+def test_fields_are_added_to_an_object_that_is_written_already(written: bytes, more: Any, whole: bytes) -> None:
+    assert with_fields(written, more) == whole
