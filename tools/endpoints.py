@@ -21,6 +21,7 @@ TAKEN = {
 GIVEN = {
     "/v1/messages": "NeMoGymAnthropicMessage",
     "/server_instances": "a list of `ServerInstanceDisplayConfig`",
+    "/rollouts_waiting_for": "of those whose `[task, rollout]` were sent, what each waits for: `WaitingFor`",
     "/global_config_dict_yaml": "the configuration as YAML, secrets hidden from others than the run's own processes",
     "/reverify_mode": "whether `/verify` needs the session: see `ReverifyMode`",
 }

@@ -25,12 +25,17 @@ from nemo_gym.global_config import surroundings
 from nemo_gym.launch.ports import with_open_head_port
 from nemo_gym.launch.registry import choose_run
 from nemo_gym.net import local
+from nemo_gym.net.client import send
+from nemo_gym.net.retry import RetryPolicy
+from nemo_gym.net.status import is_ok
 from nemo_gym.rollout_collection import RolloutCollectionHelper
 from nemo_gym.rollouts.flight import Flight
 from nemo_gym.rollouts.jsonl import read_rows
 from nemo_gym.rollouts.planned import Planned
 from nemo_gym.rollouts.store import RolloutStore
-from nemo_gym.server_utils import ServerClient, setup_server_client
+from nemo_gym.serve.addresses import base_url
+from nemo_gym.serve.head import WAITING_PATH
+from nemo_gym.server_utils import ServerClient, get_response_json, setup_server_client
 
 T = TypeVar("T")
 
@@ -167,7 +172,16 @@ def connected(head: BaseServerConfig) -> Session:
         HeadServerUnreachable: nobody answers there.
     """
     client = setup_server_client(head)
-    return Session(client.global_config_dict, client)
+
+    async def waiting(flights: Sequence[Flight]) -> dict[str, str]:
+        url, places = f"{base_url(head.host, head.port)}{WAITING_PATH}", [flight.key.place for flight in flights]
+        reply = await send("POST", url, policy=RetryPolicy(attempts=1), where="head server", json=places)
+        if not is_ok(reply):  # a head of another version
+            return {}
+        told = {(one["task"], one["rollout"]): one["call"] for one in await get_response_json(reply)}
+        return {str(flight.key): told[flight.key.place] for flight in flights if flight.key.place in told}
+
+    return Session(client.global_config_dict, client, waiting=waiting)
 
 
 @asynccontextmanager

@@ -132,12 +132,15 @@ class Run:
 
     def _mount_links(self) -> None:
         """Calls from this process to a cell's servers take the short way, to the cell that has least to do."""
-        assert self._listeners is not None
-        doors = enumerate(self._listeners.cells)
-        self._links = [Link(unix_name(door), self._token, f"cell {number}") for number, door in doors]
+        self._make_links()
         for instance in self.instances:
             if instance.hosting == "cell":
                 local.mount(instance.host, instance.port, LinkedApp(instance.name, self._idlest))
+
+    def _make_links(self) -> None:
+        if self._listeners is not None and not self._links:
+            doors = enumerate(self._listeners.cells)
+            self._links = [Link(unix_name(door), self._token, f"cell {number}") for number, door in doors]
 
     def _idlest(self) -> Link:
         return min(self._links, key=lambda link: link.in_flight)
@@ -202,7 +205,7 @@ class Run:
 
     async def _open_head(self) -> None:
         assert self._listeners is not None
-        app = head_app(lambda: self.config, self.server_instances)
+        app = head_app(lambda: self.config, self.server_instances, self.waiting_for)
         self._head = Listening(app, self._listeners.head, uvicorn_options(self.config), lifespan=False)
         await self._head.open()
 
@@ -238,6 +241,7 @@ class Run:
 
     async def waiting_for(self, places: Sequence[Place]) -> dict[Place, str]:
         """What these rollouts (task, rollout) wait for right now, as far as the cells can see."""
+        self._make_links()
         return await ask_cells(self._links, places)
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from nemo_gym.errors import ServerUnreachable
 from nemo_gym.keys import ROLLOUT_INDEX_KEY_NAME, ROLLOUT_PATH_PREFIX, TASK_INDEX_KEY_NAME
@@ -23,6 +24,9 @@ WAITING = "(what rollouts wait for)"
 
 _CALL = ServerClient.request.__code__
 _VISITS = (Visit._answer_call.__code__, Visit._answer.__code__)
+_HTTP = RequestResponseCycle.run_asgi.__code__
+_READERS = frozenset({"endpoint", "app"})
+"""The functions that hold the request while a handler works: of `serve.direct` and of FastAPI."""
 _PREFIX = re.compile(rf"^/{ROLLOUT_PATH_PREFIX}/[^/]+(?:/training-token-capture)?")
 
 Place = tuple[int, int]
@@ -90,14 +94,26 @@ def _place(task: "asyncio.Task[Any]", wanted: Mapping[Place, bytes]) -> Place | 
     """Which of the rollouts a task is the `/run` of, if any."""
     coroutine: Any = task.get_coro()
     frame = getattr(coroutine, "cr_frame", None)
-    if frame is None or frame.f_code not in _VISITS:
+    if frame is None:
         return None
-    body = frame.f_locals.get("body")
+    body = frame.f_locals.get("body") if frame.f_code in _VISITS else None
+    if frame.f_code is _HTTP:
+        body = _received(task)
     if not isinstance(body, bytes) or not any(mark in body for mark in wanted.values()):
         return None
     row = orjson.loads(body)
     places = [place for place in wanted if place == (row.get(TASK_INDEX_KEY_NAME), row.get(ROLLOUT_INDEX_KEY_NAME))]
     return places[0] if places else None
+
+
+def _received(task: "asyncio.Task[Any]") -> bytes | None:
+    """The body of the request that a task answers over HTTP, from the frame that read it."""
+    for frame in suspended_frames(task):
+        if frame.f_code.co_name in _READERS:
+            body = getattr(frame.f_locals.get("request"), "_body", None)
+            if isinstance(body, bytes):
+                return body
+    return None
 
 
 async def waiting_app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001 - the signature of ASGI

@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal
 
 import orjson
@@ -21,6 +21,8 @@ RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"
 RUN_TOKEN_HEADER = "x-nemo-gym-run-token"
 """Processes of one run share this token; only with it the head server shows secrets."""
 
+
+WAITING_PATH = "/rollouts_waiting_for"
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 
@@ -94,8 +96,28 @@ def config_yaml(config: DictConfig, *, with_secrets: bool) -> str:
     return OmegaConf.to_yaml(config if with_secrets else mask_secrets(config))
 
 
-def head_app(config: Callable[[], DictConfig], instances: Callable[[], list[dict[str, Any]]]) -> FastAPI:
-    """The head server's app. Both arguments are asked at every request."""
+Place = tuple[int, int]
+"""Task and rollout index."""
+
+
+class WaitingFor(BaseModel):
+    """What one rollout waits for right now: a server and a path."""
+
+    task: int
+    rollout: int
+    call: str
+
+
+async def _unknown(places: Sequence[Place]) -> dict[Place, str]:  # noqa: ARG001 - the signature of what is asked
+    return {}
+
+
+def head_app(
+    config: Callable[[], DictConfig],
+    instances: Callable[[], list[dict[str, Any]]],
+    waiting_for: Callable[[Sequence[Place]], Awaitable[dict[Place, str]]] = _unknown,
+) -> FastAPI:
+    """The head server's app. All arguments are asked at every request."""
     app = create_app("NeMo Gym head server")
 
     @app.get("/global_config_dict_yaml")
@@ -105,6 +127,11 @@ def head_app(config: Callable[[], DictConfig], instances: Callable[[], list[dict
     @app.get("/server_instances")
     async def server_instances() -> list[dict[str, Any]]:
         return instances()
+
+    @app.post(WAITING_PATH)
+    async def rollouts_waiting_for(body: list[Place]) -> list[WaitingFor]:
+        found = await waiting_for(body)
+        return [WaitingFor(task=task, rollout=rollout, call=call) for (task, rollout), call in found.items()]
 
     add_liveness(app)
     app.add_middleware(FailureMiddleware, server_name="head_server")

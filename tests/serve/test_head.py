@@ -65,3 +65,22 @@ def test_nobody_at_the_address_is_a_value_error_that_says_what_to_do():
 
     assert isinstance(caught.value, ValueError)
     assert "try: start the servers first" in str(caught.value)
+
+
+def test_a_collector_elsewhere_can_ask_what_its_rollouts_wait_for():
+    asked = []
+
+    async def waiting_for(places):
+        asked.append(places)
+        return {(3, 1): "policy_model /v1/responses"}
+
+    client = TestClient(head_app(lambda: CONFIG, list, waiting_for))
+    answer = client.post("/rollouts_waiting_for", json=[[3, 1], [4, 0]])
+
+    assert asked == [[(3, 1), (4, 0)]]
+    assert answer.json() == [{"task": 3, "rollout": 1, "call": "policy_model /v1/responses"}]
+
+
+def test_a_head_that_cannot_tell_says_nothing(client):
+    assert client.post("/rollouts_waiting_for", json=[[0, 0]]).json() == []
+    assert client.post("/rollouts_waiting_for", json="everything").status_code == 422
