@@ -1,5 +1,6 @@
 """One door: every command answers for help, misspelt words get the nearest, and old names still work."""
 
+import gc
 import importlib
 import json
 import pkgutil
@@ -15,7 +16,7 @@ from nemo_gym import PARENT_DIR
 from nemo_gym.cli import legacy
 from nemo_gym.cli.complete import candidates
 from nemo_gym.cli.explain import explanations
-from nemo_gym.cli.main import ALONE, GROUPS, build_parser, main
+from nemo_gym.cli.main import ALONE, GROUPS, RARE_ROUNDS, build_parser, main
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.outcome import FailureKind
 
@@ -260,3 +261,18 @@ def test_an_old_command_that_never_was_is_refused(capsys: pytest.CaptureFixture[
     assert legacy.run("ng_nonsense", []) == 1
 
     assert "gym --help" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("own_process", [True, False])
+def test_a_command_looks_for_garbage_rarely_in_a_process_of_its_own_only(
+    own_process: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Imports are most of a short command; somebody's program that calls `main` keeps its own settings."""
+    before = gc.get_threshold()
+    monkeypatch.setattr(sys, "argv", ["gym", "--version"])
+    try:
+        assert main(None if own_process else ["--version"]) == 0
+        assert gc.get_threshold() == (RARE_ROUNDS if own_process else before)
+    finally:
+        gc.set_threshold(*before)
+    assert capsys.readouterr().out
