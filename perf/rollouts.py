@@ -4,20 +4,25 @@ CPU seconds of every process of `gym eval run` are summed, from the moment a fir
 nearly all are. So start-up, first connections and first-call caches are outside, and the last rollouts, when fewer are
 in flight than asked for. The floor is measured over the same part of the same rows, right after, so that a busy machine
 slows both.
+
+`python -m perf.rollouts [--no-serve]` measures at 64, 256 and 1,024 in flight. With `--no-serve` the servers are
+started beforehand by `gym env start`, every `/run` is a request over HTTP, and their CPU counts as well.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from perf.startup import cpu_seconds, family
 
+GYM = (sys.executable, "-m", "nemo_gym.cli.main")
 TOOL = {
     "type": "function",
     "name": "get_weather",
@@ -72,21 +77,47 @@ def endpoint(folder: Path, latency_ms: float = 0.0) -> Iterator[str]:
         process.wait()
 
 
-def evaluation(rows: Path, at_once: int, url: str, output: Path) -> "subprocess.Popen[bytes]":
+def serving(url: str) -> list[str]:
+    """The flags that say which servers there are."""
+    return [
+        "--resources-server", "example_single_tool_call", "--model-type", "openai_model",
+        "--model-url", url, "--model-api-key", "x", "--model", "mock", "+num_cells=1",
+    ]  # fmt: skip
+
+
+def evaluation(rows: Path, at_once: int, servers: list[str], output: Path) -> "subprocess.Popen[bytes]":
     """`gym eval run` on these rows, begun."""
-    said = output.with_suffix(".said").open("wb")
-    with said:
+    with output.with_suffix(".said").open("wb") as said:
         return subprocess.Popen(
             [
-                sys.executable, "-m", "nemo_gym.cli.main", "eval", "run",
-                "--resources-server", "example_single_tool_call", "--model-type", "openai_model",
-                "--model-url", url, "--model-api-key", "x", "--model", "mock",
+                *GYM, "eval", "run", *servers,
                 "--input", str(rows), "--agent", "example_single_tool_call_simple_agent",
                 "--output", str(output), "--overwrite", "--concurrency", str(at_once),
-                "--disable-aggregation", "--json", "+num_cells=1",
+                "--disable-aggregation", "--json",
             ],
-            stdout=said, stderr=said,
+            stdout=said, stderr=said, env={**os.environ, "XDG_RUNTIME_DIR": str(output.parent)},
         )  # fmt: skip
+
+
+@contextmanager
+def started(url: str, folder: Path) -> Iterator[int]:
+    """Servers that run already; the process they belong to."""
+    log = folder / "servers.said"
+    with log.open("wb") as said:
+        process = subprocess.Popen(
+            [*GYM, "env", "start", *serving(url)],
+            stdout=said, stderr=said, env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 60
+        while b"ready" not in log.read_bytes():
+            if time.monotonic() > deadline or process.poll() is not None:
+                raise SystemExit(f"the servers did not start:\n{log.read_text()[-2000:]}")
+            time.sleep(0.05)
+        yield process.pid
+    finally:
+        process.terminate()
+        process.wait()
 
 
 class Stored:
@@ -107,18 +138,23 @@ class Stored:
         return self.lines
 
 
-def rollout_ms(rows: Path, at_once: int, url: str, folder: Path, part: tuple[int, int]) -> float:
-    """CPU milliseconds for each rollout between the two of `part`, all processes of the evaluation together."""
+def rollout_ms(
+    rows: Path, at_once: int, servers: list[str], folder: Path, part: tuple[int, int], also: int | None = None
+) -> float:
+    """CPU milliseconds for each rollout between the two of `part`, all processes of the evaluation together.
+
+    `also` is a process that counts, with its descendants.
+    """
     output = folder / "out.jsonl"
     output.unlink(missing_ok=True)
-    process = evaluation(rows, at_once, url, output)
+    process = evaluation(rows, at_once, servers, output)
     marks: list[tuple[int, float]] = []
     stored, members = Stored(output), [process.pid]
     deadline = time.monotonic() + LONGEST_SECONDS
     try:
         while len(marks) < len(part):
             if stored.look() >= part[len(marks)]:
-                members = members if marks else family(process.pid)
+                members = members if marks else [*family(process.pid), *(family(also) if also is not None else ())]
                 marks.append((stored.lines, sum(map(cpu_seconds, members))))
             if process.poll() is not None or time.monotonic() > deadline:
                 break
@@ -139,14 +175,16 @@ def floor_ms(rows: Path, at_once: int, url: str, part: tuple[int, int]) -> float
     return 1000.0 * float(result["cpu_s"]) / int(result["count"])
 
 
-def measure(at_once: tuple[int, ...] = (64,), count: int = 4000) -> dict[str, Any]:
+def measure(at_once: tuple[int, ...] = (64,), count: int = 4000, *, serve: bool = True) -> dict[str, Any]:
     """Milliseconds of CPU per rollout and per floor rollout, and their ratio, for each number in flight.
 
-    `count` rollouts are measured, besides those before and after.
+    `count` rollouts are measured, besides those before and after. Without `serve` the servers run already.
     """
     found: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as name, endpoint(Path(name)) as url:
+    with tempfile.TemporaryDirectory() as name, endpoint(Path(name)) as url, ExitStack() as running:
         folder = Path(name)
+        also = None if serve else running.enter_context(started(url, folder))
+        servers = serving(url) if serve else ["--no-serve"]
         rows = folder / "rows.jsonl"
         for number in at_once:
             warm = max(400, WARM * number)
@@ -154,7 +192,7 @@ def measure(at_once: tuple[int, ...] = (64,), count: int = 4000) -> dict[str, An
             write_rows(rows, warm + count + number)
             ours, floors = [], []
             for _ in range(RUNS):
-                ours.append(rollout_ms(rows, number, url, folder, part))
+                ours.append(rollout_ms(rows, number, servers, folder, part, also))
                 floors.append(floor_ms(rows, number, url, part))
             found[str(number)] = {
                 "ours_ms": min(ours),
@@ -167,4 +205,4 @@ def measure(at_once: tuple[int, ...] = (64,), count: int = 4000) -> dict[str, An
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure((64, 256, 1024)), indent=2))
+    print(json.dumps(measure((64, 256, 1024), serve="--no-serve" not in sys.argv), indent=2))
