@@ -110,12 +110,11 @@ async def call(
             sent = Sent(method, base_url, path, seconds=left, **options)
             if outer is not None and outer.moment <= now + left:  # somebody watches the clock already
                 answering = short_way(sent, outer)
-                answer = None if answering is None else await answering
+                answer = None if answering is None else await _followed(app, sent, await answering)
             else:
-                answer = await _timed(short_way, sent, where, outer)
+                answer = await _timed(app, short_way, sent, where, outer)
             if answer is not None:
-                is_final = answer.status not in REDIRECTS
-                return answer if is_final else await _follow(app, sent.request(), True, left, answer)
+                return answer
         with deadline.within(None if span is None else span[0]):
             return await dispatch(app, method, f"{base_url}{path}", where=where, **options)
     except DeadlineExceeded as late:
@@ -126,17 +125,27 @@ async def call(
 
 
 async def _timed(
-    short_way: ShortWay, sent: Sent, where: str | None, outer: deadline.Alarm | None
+    app: ASGIApp, short_way: ShortWay, sent: Sent, where: str | None, outer: deadline.Alarm | None
 ) -> LocalResponse | None:
     """The answer by the short way in the time it may take; None if the call is not for it."""
     try:
         with deadline.Alarm(sent.seconds, outer) as timer:
             answering = short_way(sent, timer)
-            return None if answering is None else await answering
+            if answering is None:
+                return None
+            answer = await answering
+            return answer if answer.status not in REDIRECTS else await _followed(app, sent, answer)
     except TimeoutError as error:
         if not timer.has_rung:
             raise
         raise _too_late(sent.method, sent.url, sent.seconds, timer.blamed or where) from error
+
+
+async def _followed(app: ASGIApp, sent: Sent, answer: LocalResponse) -> LocalResponse:
+    """The answer to a call by the short way, or where it points."""
+    if answer.status not in REDIRECTS:
+        return answer
+    return await _follow(app, sent.request(), True, sent.seconds, answer)
 
 
 async def dispatch(

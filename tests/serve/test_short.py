@@ -359,6 +359,29 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_the_caller_told() 
     assert caught.value.where == "slow one"
 
 
+@pytest.mark.parametrize("path", ["/slow", "/moved"])
+async def test_a_call_may_have_a_time_of_its_own_and_is_late_by_that_name(path: str) -> None:
+    """Also where it was sent on to another endpoint, which does not answer."""
+    app = build()
+
+    @app.post("/slow")
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    @app.post("/moved")
+    async def moved() -> Response:
+        return RedirectResponse("/slow", status_code=307)
+
+    span = (0.02, allowance.ToolCallTimeout)
+    with deadline.within(60), pytest.raises(allowance.ToolCallTimeout, match="tool_call_timeout_seconds") as caught:
+        await local.call(app, "POST", BASE, path, json={}, where="slow one", span=span)
+    assert caught.value.where == "slow one"
+
+    with deadline.within(0.02), pytest.raises(DeadlineExceeded) as caught_too:
+        await local.call(app, "POST", BASE, path, json={}, where="slow one", span=(60, allowance.ToolCallTimeout))
+    assert type(caught_too.value) is DeadlineExceeded
+
+
 async def test_one_timer_is_enough_for_all_calls_below_it() -> None:
     """The inner call has no timer of its own; the outer one ends it, and says who was too late."""
     app = build()
