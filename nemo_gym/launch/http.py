@@ -11,11 +11,22 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.net.outbox import Gathered
 
 logger = logging.getLogger(__name__)
 
 OF_THE_PROCESS = ("loop", "timeout_worker_healthcheck")
 """uvicorn options about the process; here the process is somebody else's business."""
+
+
+def gathering(protocol: Any) -> Any:
+    """A protocol of uvicorn, which writes head and body apart, with what a round writes sent together."""
+
+    class Gathering(protocol):  # type: ignore[misc]
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(Gathered(transport))
+
+    return Gathering
 
 
 class Listening:
@@ -37,7 +48,7 @@ class Listening:
         await self._lifespan.startup()
         if self._lifespan.should_exit:
             raise ConfigError("the server's own start-up code failed", where=str(self._listener.getsockname()))
-        protocol: Any = self._config.http_protocol_class
+        protocol = gathering(self._config.http_protocol_class)
         self._server = await asyncio.get_running_loop().create_server(
             lambda: protocol(config=self._config, server_state=self._state, app_state=self._lifespan.state),
             sock=self._listener,

@@ -22,7 +22,7 @@ from nemo_gym.errors import DeadlineExceeded, ServerUnreachable
 from nemo_gym.net import deadline, local
 from nemo_gym.net.local_request import Sent
 from nemo_gym.net.local_response import LocalResponse, ShortResponse
-from nemo_gym.net.outbox import current_outbox
+from nemo_gym.net.outbox import Gathered
 from nemo_gym.net.turns import current_turns
 
 LENGTHS = struct.Struct("!II")
@@ -38,11 +38,10 @@ class FrameProtocol(asyncio.Protocol):
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._buffer = bytearray()
-        self._unsent: list[bytes] = []
-        self._transport: asyncio.Transport | None = None
+        self._transport: Gathered | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's own class is no subclass of it
+        self._transport = Gathered(cast("asyncio.Transport", transport))  # uvloop's own class is no subclass of it
 
     def data_received(self, data: bytes) -> None:
         arrived: bytes | bytearray = data  # most often whole frames, which need no buffer
@@ -70,16 +69,11 @@ class FrameProtocol(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         encoded = orjson.dumps(head)
-        if not self._unsent:
-            current_outbox().put(self._transport, self._unsent)
-        self._unsent += (LENGTHS.pack(len(encoded), len(body)), encoded, body)
+        self._transport.write(b"".join((LENGTHS.pack(len(encoded), len(body)), encoded, body)))
 
     def close(self) -> None:
         """Hang up; what was sent before that still goes out."""
         if self._transport is not None:
-            if self._unsent and not self._transport.is_closing():
-                self._transport.write(b"".join(self._unsent))
-                self._unsent.clear()
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature

@@ -213,7 +213,7 @@ async def test_frames_of_one_round_are_written_at_once_and_what_was_sent_before_
         lambda: FrameProtocol(lambda *_: None, lambda: None), sock=connection
     )
     written = Mock(wraps=transport.write)
-    protocol._transport = Mock(wraps=transport, write=written)
+    protocol.connection_made(Mock(wraps=transport, write=written))
 
     for number in range(5):
         protocol.send({"id": number}, b"%d" % number)

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from nemo_gym.net.outbox import Outbox, current_outbox
+from nemo_gym.net.outbox import MOST_UNSENT, Gathered, Outbox, current_outbox
 
 
 class Written:
@@ -20,6 +20,12 @@ class Written:
 
     def write(self, data: bytes) -> None:
         self.chunks.append(data)
+
+    def close(self) -> None:
+        self.closing = True
+
+    def get_extra_info(self, name: str) -> str:
+        return f"the {name}"
 
 
 @pytest.fixture
@@ -78,3 +84,48 @@ async def test_every_loop_has_one() -> None:
         return asyncio.run(ask())
 
     assert cast("object", await asyncio.to_thread(other)) is not current_outbox()
+
+
+async def test_a_transport_that_gathers_writes_when_the_round_is_over(transports: list[Any]) -> None:
+    """And what was given may be changed afterwards: it is what it was then that is written."""
+    gathered, changing = Gathered(transports[0]), bytearray(b"head ")
+    gathered.write(changing)
+    gathered.write(b"body")
+    changing[:] = b"-----"
+    assert transports[0].chunks == []
+    await asyncio.sleep(0)
+    assert transports[0].chunks == [b"head body"]
+
+    gathered.write(b"more")
+    await asyncio.sleep(0)
+    assert transports[0].chunks == [b"head body", b"more"]
+
+
+async def test_it_writes_before_it_hangs_up_and_nothing_after(transports: list[Any]) -> None:
+    gathered = Gathered(transports[0])
+    gathered.write(b"last words")
+    gathered.close()
+    gathered.write(b"too late")
+    await asyncio.sleep(0)
+
+    assert transports[0].chunks == [b"last words"]
+    assert gathered.is_closing()
+
+
+async def test_who_writes_much_is_written_at_once(transports: list[Any]) -> None:
+    """Otherwise a stream that never waits would be gathered whole, however slowly it is read."""
+    gathered = Gathered(transports[0])
+    gathered.write(b"x" * MOST_UNSENT)
+    assert transports[0].chunks == []
+    gathered.write(b"y")
+    assert transports[0].chunks == [b"x" * MOST_UNSENT + b"y"]
+    gathered.write(b"z")
+    await asyncio.sleep(0)
+    assert transports[0].chunks[1:] == [b"z"]
+
+
+def test_it_is_otherwise_the_transport_it_was_made_from() -> None:
+    async def ask() -> str:
+        return str(Gathered(Written()).get_extra_info("peer"))  # type: ignore[arg-type]
+
+    assert asyncio.run(ask()) == "the peer"
