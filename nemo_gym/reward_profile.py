@@ -18,7 +18,7 @@ from nemo_gym.metrics.pass_at_k import (
 )
 from nemo_gym.metrics.profile import ProfileArithmetic
 from nemo_gym.metrics.records import Row
-from nemo_gym.wire.tasks import AggregateMetrics, AggregateMetricsRequest
+from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
 
 __all__ = [
     "AggregateMetrics",

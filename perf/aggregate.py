@@ -41,9 +41,9 @@ TOOL = {
 MEASURED = {
     "floor": "import orjson, sys\nwith open(sys.argv[1], 'rb') as lines:\n    for line in lines: orjson.loads(line)\n",
     "aggregate": "import sys\nfrom nemo_gym.cli.main import main\n"
-    "assert main(['eval', 'aggregate', '-i', sys.argv[1], '--json']) == 0\n",
+    "sys.argv[1:] = ['eval', 'aggregate', '-i', sys.argv[1], '--json']\nassert main() == 0\n",
     "profile": "import sys\nfrom nemo_gym.cli.main import main\n"
-    "assert main(['eval', 'profile', '--rollouts', sys.argv[1], '--json']) == 0\n",
+    "sys.argv[1:] = ['eval', 'profile', '--rollouts', sys.argv[1], '--json']\nassert main() == 0\n",
 }
 TOLD = (
     "\nimport json, resource\nused = resource.getrusage(resource.RUSAGE_SELF)\n"

@@ -14,7 +14,7 @@ from nemo_gym.errors import GymError
 from nemo_gym.keys import AGENT_REF_KEY_NAME, NG_FAILURE_CLASS_KEY, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.metrics.columns import is_failure
 from nemo_gym.metrics.records import Describer, Record, Row, Shapes
-from nemo_gym.wire.tasks import AggregateMetrics, AggregateMetricsRequest
+from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
 
 ComputeMetricsFn = Callable[[list[list[Row]]], dict[str, Any]]
 GetKeyMetricsFn = Callable[[dict[str, Any]], dict[str, Any]]

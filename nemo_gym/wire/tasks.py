@@ -1,4 +1,4 @@
-"""What travels around one task: run, seed, verify, and the metrics over many of them.
+"""What travels around one task: run, seed, verify.
 
 These are bases for a server's own classes: an unknown field is ignored unless a subclass declares it or allows extras.
 A reward is any float. One that is not finite is written as text in JSON ("NaN"), which reads back as the same float;
@@ -6,10 +6,10 @@ rejecting it is for whoever collects, where it becomes a failure with a name.
 """
 
 from enum import Enum
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 
 
@@ -58,11 +58,15 @@ class MCPServerMetadata(BaseModel):
     headers: dict[str, str] = {}
 
 
-class AggregateMetricsRequest(BaseModel):
-    verify_responses: list[dict[str, Any]]
-
-
-class AggregateMetrics(BaseModel):
-    group_level_metrics: list[dict[str, Any]] = []
-    agent_metrics: dict[str, Any] = {}
-    key_metrics: dict[str, Any] = {}
+__all__ = [
+    "AggregateMetrics",
+    "AggregateMetricsRequest",
+    "BaseMultiRewardVerifyResponse",
+    "BaseRunRequest",
+    "BaseSeedSessionRequest",
+    "BaseSeedSessionResponse",
+    "BaseVerifyRequest",
+    "BaseVerifyResponse",
+    "MCPServerMetadata",
+    "ReverifyMode",
+]
