@@ -1,7 +1,7 @@
 """Thousands of rollouts at once against a slow endpoint: do we keep up, does a loop lag, how much memory does one take?
 
-`python -m perf.inflight [AT_ONCE] [WAVES]` starts an endpoint that answers after a second, one cell per core, and
-collects `AT_ONCE` x `WAVES` rollouts of two model turns each. Wall time is compared with two things, both printed:
+`python -m perf.inflight [AT_ONCE] [WAVES] [RUNS]` starts an endpoint that answers after a second, one cell per core,
+and collects `AT_ONCE` x `WAVES` rollouts of two model turns each. Wall time is compared with two things, both printed:
 
 - the latency alone, two seconds a wave: what a machine with enough cores for the CPU of so many rollouts should reach;
 - the floor: the same calls by bare loops (`perf/floor.py`), as many processes as we have cells, right afterwards. On a
@@ -29,6 +29,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from perf import rollouts, startup
 
+RUNS = 3
 LATENCY = 1.0
 TURNS = 2
 BEAT = 0.02
@@ -180,8 +181,33 @@ def floor_seconds(folder: Path, url: str, at_once: int, waves: int) -> float:
     return max(float(json.loads(loop.communicate()[0])["wall_s"]) for loop in loops)
 
 
-def measure(at_once: int = 4096, waves: int = 4) -> dict[str, Any]:
-    """Seconds against the ideal, the worst loop's lag, errors, and memory per rollout in flight."""
+def measure(at_once: int = 4096, waves: int = 4, runs: int = RUNS) -> dict[str, Any]:
+    """Seconds against the ideal, the worst loop's lag, errors, and memory per rollout in flight.
+
+    Of `runs` in turn with the floor's the best wall time counts on both sides, but the most of everything else.
+    """
+    found = [measure_once(at_once, waves) for _ in range(runs)]
+    latency = waves * TURNS * LATENCY
+    ours, floor = [run["seconds"] for run in found], [run["floor_seconds"] for run in found]
+    best, ideal = min(ours), max(latency, min(floor))
+    return {
+        "seconds": best,
+        "latency_seconds": latency,
+        "floor_seconds": min(floor),
+        "times_latency": best / latency,
+        "times_floor": best / min(floor),
+        "times_ideal": best / ideal,
+        "all_seconds": ours,
+        "all_floor_seconds": floor,
+        "cpu_ms_per_rollout": min(run["cpu_ms_per_rollout"] for run in found),
+        "lag_ms": max(run["lag_ms"] for run in found),
+        "errors": sum(run["errors"] for run in found),
+        "kb_per_rollout": max(run["kb_per_rollout"] for run in found),
+    }
+
+
+def measure_once(at_once: int, waves: int) -> dict[str, Any]:
+    """One run of ours, then one of the floor."""
     with tempfile.TemporaryDirectory() as name, rollouts.endpoint(Path(name), 1000 * LATENCY) as url:
         folder = Path(name)
         rollouts.write_rows(folder / "rows.jsonl", at_once * waves)
@@ -208,17 +234,11 @@ def measure(at_once: int = 4096, waves: int = 4) -> dict[str, Any]:
         found = json.loads(said)
         done = (folder / "out.jsonl").read_bytes().count(b"\n")
         cells = [float(lag) for log in (folder / "logs").glob("*.log") for lag in CELL_LAG.findall(log.read_text())]
-        latency, floor = waves * TURNS * LATENCY, floor_seconds(folder, url, at_once, waves)
         return {
             "seconds": found["seconds"],
-            "latency_seconds": latency,
-            "floor_seconds": floor,
-            "times_latency": found["seconds"] / latency,
-            "times_floor": found["seconds"] / floor,
-            "times_ideal": found["seconds"] / max(latency, floor),
+            "floor_seconds": floor_seconds(folder, url, at_once, waves),
             "cpu_ms_per_rollout": 1000 * cpu / (at_once * waves),
-            "collector_lag_ms": found["lag_ms"],
-            "cells_lag_ms": cells,
+            "lag_ms": max(found["lag_ms"], *cells),
             "errors": at_once * waves - done,
             "kb_per_rollout": (most - before) / at_once,
         }
