@@ -23,6 +23,9 @@ BEAT_SECONDS = 0.05
 BLOCKED_SECONDS = 0.8
 BEATS_KEPT = 6000
 STACK_LINES = 6
+NOBODY = "something outside any request"
+PATIENCE_WITH_NOBODY = 5
+"""So many times longer what is no request may block the loop before it is told: nobody can mend a library's loading."""
 
 
 class LoopWatch:
@@ -70,12 +73,14 @@ class LoopWatch:
         while not self._stopped.wait(BEAT_SECONDS):
             beat = self._beat
             late = time.monotonic() - beat
-            if late > self._blocked_seconds and told != beat:
+            if late > self._blocked_seconds and told != beat and self._tell(late):
                 told = beat
-                self._tell(late)
 
-    def _tell(self, late: float) -> None:
+    def _tell(self, late: float) -> bool:
+        """Say who blocks the loop; False if that is nobody's request and may be over soon, as loading a model is."""
         frame = sys._current_frames().get(self._watched)
+        if culprit(frame) == NOBODY and late < self._blocked_seconds * PATIENCE_WITH_NOBODY:
+            return False
         where = "".join(traceback.format_stack(frame)[-STACK_LINES:]) if frame is not None else ""
         logger.warning(
             "%s has blocked the event loop for %.1f s; nothing else in this process moves. "
@@ -84,6 +89,7 @@ class LoopWatch:
             late,
             where,
         )
+        return True
 
 
 def culprit(frame: FrameType | None) -> str:
@@ -96,4 +102,4 @@ def culprit(frame: FrameType | None) -> str:
         if isinstance(server, ShortWay) and isinstance(sent, Sent):
             return f"{server.server_name}: {sent.method} {sent.path}"
         frame = frame.f_back
-    return "something outside any request"
+    return NOBODY

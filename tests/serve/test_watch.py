@@ -97,3 +97,22 @@ async def test_a_loop_that_only_waits_is_not_accused(caplog: pytest.LogCaptureFi
         watch.close()
 
     assert not [record for record in caplog.records if "blocked" in record.getMessage()]
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.6, False), (3.0, True)])
+async def test_what_is_no_request_is_given_more_time(
+    seconds: float, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A library that is loaded holds everything up for a moment; a new user cannot do anything about it."""
+    watch = LoopWatch(blocked_seconds=0.4)
+    watch.start()
+    try:
+        with caplog.at_level(logging.WARNING, "nemo_gym.serve"):
+            await asyncio.sleep(0.1)  # the first beat
+            time.sleep(seconds)  # noqa: ASYNC251 - this is the offence under test
+            await asyncio.sleep(0)
+    finally:
+        watch.close()
+
+    messages = [record.getMessage() for record in caplog.records]
+    assert any(message.startswith("something outside any request has blocked") for message in messages) == told
