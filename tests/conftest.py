@@ -20,6 +20,7 @@ HTTPX_NOTICE = "ignore:Using .httpx. with .starlette.testclient. is deprecated"
 def pytest_configure(config: pytest.Config) -> None:
     # Starlette's test client asks for httpx2, with which cookie tests of existing folders break: httpx it stays.
     config.addinivalue_line("filterwarnings", HTTPX_NOTICE)
+    forget_configuration()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Shells start what they put in the background like this; tests that interrupt would wait for ever.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,12 +47,23 @@ def _no_network_beyond_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(socket.socket, name, guarded(name))
 
 
+CONFIGURATION = ("NEMO_GYM_CONFIG_DICT", "NEMO_GYM_CONFIG_PATH", "NEMO_GYM_EXTRA_ROOTS")
+
+
+def forget_configuration() -> None:
+    for name in CONFIGURATION:
+        os.environ.pop(name, None)
+
+
 @pytest.fixture(autouse=True)
-def _configuration_is_not_inherited(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test sees the process-wide configuration of another one, or of the person who runs them."""
-    for name in ("NEMO_GYM_CONFIG_DICT", "NEMO_GYM_CONFIG_PATH", "NEMO_GYM_EXTRA_ROOTS"):
-        monkeypatch.delenv(name, raising=False)
+def _configuration_is_not_inherited() -> Iterator[None]:
+    """No test sees the process-wide configuration of another one, or of the person who runs them.
+
+    Commands that are run in this process set it as they would in their own; fixtures of a module are made before those
+    of its first test, so it is not enough to take it away there.
+    """
     yield
+    forget_configuration()
     module = sys.modules.get("nemo_gym.global_config")
     if module is not None:
         module._GLOBAL_CONFIG_DICT = None
