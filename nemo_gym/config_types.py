@@ -72,7 +72,7 @@ from nemo_gym.errors import (
     ServerRefNotFoundError,
 )
 from nemo_gym.keys import ROLLOUT_PATH_PREFIX, TOKEN_CAPTURE_PATH_SEGMENT
-from nemo_gym.wire.tasks import AggregateMetrics, AggregateMetricsRequest
+from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
 
 __all__ = [
     "AGENT_REF_KEY",

@@ -138,7 +138,7 @@ class Scripts:
         Raises:
             PrepareFailed: it cannot, does not, or took too long to be imported.
         """
-        self._told(script, module, arguments, "importing it", only_check=True)
+        self._told(script, module, arguments, f"importing it (work belongs into {FUNCTION}())", only_check=True)
 
     def _told(self, script: Path, module: str, arguments: Mapping[str, Any], what: str, *, only_check: bool) -> Any:
         asked = {"script": str(script), "module": module, "arguments": dict(arguments), "path": sys.path}
@@ -222,14 +222,14 @@ def _check(waiting: Sequence[Preparation], options: PrepareBenchmarkConfig) -> N
     """See whether every script can be run; each is imported in a process of its own, for it may do anything then."""
     scripts = Scripts(CHECK_SECONDS)
 
-    def problem(one: Preparation) -> str | None:
+    def found(one: Preparation) -> str | None:
         try:
             scripts.check(one.script, one.module, options.prepare_script_args)
         except PrepareFailed as error:
             return f"{one.script}: {error.problem}"
         return None
 
-    problems = [problem for _, problem in _for_each(waiting, problem, scripts, CHECKED_AT_ONCE) if problem is not None]
+    problems = [problem for _, problem in _for_each(waiting, found, scripts, CHECKED_AT_ONCE) if problem is not None]
     if problems:
         raise ConfigError("; ".join([*problems, "nothing was prepared"]))
 

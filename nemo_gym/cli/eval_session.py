@@ -3,7 +3,7 @@
 import argparse
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ from nemo_gym.rollouts.jsonl import read_rows
 from nemo_gym.rollouts.planned import Planned
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.serve.addresses import base_url
-from nemo_gym.serve.head import WAITING_PATH
+from nemo_gym.serve.head import WAITING_PATH, Place
 from nemo_gym.server_utils import ServerClient, get_response_json, setup_server_client
 
 T = TypeVar("T")
@@ -165,6 +165,11 @@ def head_of(args: argparse.Namespace, config: DictConfig) -> BaseServerConfig:
     return BaseServerConfig(host=entry.host, port=entry.port)
 
 
+def by_key(flights: Sequence[Flight], told: Mapping[Place, str]) -> dict[str, str]:
+    """What is known of these rollouts' waiting, by the text of their keys."""
+    return {str(flight.key): told[flight.key.place] for flight in flights if flight.key.place in told}
+
+
 def connected(head: BaseServerConfig) -> Session:
     """The servers that a running head knows.
 
@@ -179,7 +184,7 @@ def connected(head: BaseServerConfig) -> Session:
         if not is_ok(reply):  # a head of another version
             return {}
         told = {(one["task"], one["rollout"]): one["call"] for one in await get_response_json(reply)}
-        return {str(flight.key): told[flight.key.place] for flight in flights if flight.key.place in told}
+        return by_key(flights, told)
 
     return Session(client.global_config_dict, client, waiting=waiting)
 
@@ -206,8 +211,7 @@ async def started(args: argparse.Namespace, config: DictConfig, stop: asyncio.Ev
                 local.unmount(instance.host, instance.port)
 
         async def waiting(flights: Sequence[Flight]) -> dict[str, str]:
-            texts = await run.waiting_for([flight.key.place for flight in flights])
-            return {str(flight.key): texts[flight.key.place] for flight in flights if flight.key.place in texts}
+            return by_key(flights, await run.waiting_for([flight.key.place for flight in flights]))
 
         yield Session(run.config, client, run.lost, waiting, by_http)
 

@@ -23,9 +23,9 @@ from nemo_gym.launch.spawn import ExecSpawner, Spawner, ZygoteSpawner
 from nemo_gym.launch.supervisor import Supervisor, Unit
 from nemo_gym.launch.venv import Environment, VenvSettings, environments_for, inside
 from nemo_gym.launch.venv_build import build_all
-from nemo_gym.launch.waiting import Place, ask_cells
+from nemo_gym.launch.waiting import ask_cells
 from nemo_gym.net import local
-from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR, head_app
+from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR, Place, head_app
 from nemo_gym.serve.run import uvicorn_options
 from nemo_gym.serve.session import SESSION_SECRET_ENV_VAR
 

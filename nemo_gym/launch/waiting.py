@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from nemo_gym.errors import ServerUnreachable
 from nemo_gym.keys import ROLLOUT_INDEX_KEY_NAME, ROLLOUT_PATH_PREFIX, TASK_INDEX_KEY_NAME
 from nemo_gym.launch.link import Link, Visit
+from nemo_gym.serve.head import Place
 from nemo_gym.server_utils import ServerClient
 
 WAITING = "(what rollouts wait for)"
@@ -28,9 +29,6 @@ _HTTP = RequestResponseCycle.run_asgi.__code__
 _READERS = frozenset({"endpoint", "app"})
 """The functions that hold the request while a handler works: of `serve.direct` and of FastAPI."""
 _PREFIX = re.compile(rf"^/{ROLLOUT_PATH_PREFIX}/[^/]+(?:/training-token-capture)?")
-
-Place = tuple[int, int]
-"""Task and rollout index."""
 
 
 def waiting_here(places: Iterable[Place]) -> dict[Place, str]:

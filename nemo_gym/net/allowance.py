@@ -44,13 +44,14 @@ class ToolCallTimeout(CallTimeout):
     setting = "tool_call_timeout_seconds"
 
 
-Span = tuple[float, type[CallTimeout]]
-
-
 class VerifyTimeout(CallTimeout):
     """The verdict did not come within the time it may take."""
 
     setting = "verify_timeout_seconds"
+
+
+Span = tuple[float, type[CallTimeout]]
+"""How many seconds one call may take, and what it is called when it takes longer."""
 
 
 @dataclass(frozen=True, slots=True)

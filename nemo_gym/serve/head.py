@@ -3,12 +3,12 @@
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 from fastapi import FastAPI, Request
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.errors import GymError, ServerUnreachable
@@ -23,6 +23,8 @@ RUN_TOKEN_HEADER = "x-nemo-gym-run-token"
 
 
 WAITING_PATH = "/rollouts_waiting_for"
+MOST_PLACES = 100
+"""Rollouts asked about at once: cells look through all they have under way for each."""
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 
@@ -129,7 +131,7 @@ def head_app(
         return instances()
 
     @app.post(WAITING_PATH)
-    async def rollouts_waiting_for(body: list[Place]) -> list[WaitingFor]:
+    async def rollouts_waiting_for(body: Annotated[list[Place], Field(max_length=MOST_PLACES)]) -> list[WaitingFor]:
         found = await waiting_for(body)
         return [WaitingFor(task=task, rollout=rollout, call=call) for (task, rollout), call in found.items()]
 

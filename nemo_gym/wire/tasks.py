@@ -9,7 +9,6 @@ from enum import Enum
 
 from pydantic import BaseModel, ConfigDict
 
-from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 
 
@@ -56,17 +55,3 @@ class MCPServerMetadata(BaseModel):
     url_path: str = "/mcp"
     transport: str = "http"
     headers: dict[str, str] = {}
-
-
-__all__ = [
-    "AggregateMetrics",
-    "AggregateMetricsRequest",
-    "BaseMultiRewardVerifyResponse",
-    "BaseRunRequest",
-    "BaseSeedSessionRequest",
-    "BaseSeedSessionResponse",
-    "BaseVerifyRequest",
-    "BaseVerifyResponse",
-    "MCPServerMetadata",
-    "ReverifyMode",
-]

@@ -102,7 +102,7 @@ def test_a_script_that_never_ends_being_imported_is_ended(root: Path, monkeypatc
     monkeypatch.setattr("nemo_gym.catalog.prepare.CHECK_SECONDS", 1.0)
     before = list(sys.path)
 
-    with pytest.raises(ConfigError, match=r"importing it was not done within 1 s and was ended") as caught:
+    with pytest.raises(ConfigError, match=r"importing it .* was not done within 1 s") as caught:
         prepare(BOTH, root)
 
     assert "nothing was prepared" in str(caught.value)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.metrics.aggregate import AggregateMetricsMixin, RolloutRowsError, compute_aggregate_metrics
-from nemo_gym.wire.tasks import AggregateMetricsRequest
+from nemo_gym.wire.metrics import AggregateMetricsRequest
 
 
 def row(task, rollout, reward, **fields):

@@ -84,3 +84,4 @@ def test_a_collector_elsewhere_can_ask_what_its_rollouts_wait_for():
 def test_a_head_that_cannot_tell_says_nothing(client):
     assert client.post("/rollouts_waiting_for", json=[[0, 0]]).json() == []
     assert client.post("/rollouts_waiting_for", json="everything").status_code == 422
+    assert client.post("/rollouts_waiting_for", json=[[n, 0] for n in range(101)]).status_code == 422

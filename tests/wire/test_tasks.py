@@ -5,9 +5,8 @@ import math
 import pytest
 from pydantic import ConfigDict, ValidationError
 
+from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.wire.tasks import (
-    AggregateMetrics,
-    AggregateMetricsRequest,
     BaseMultiRewardVerifyResponse,
     BaseRunRequest,
     BaseSeedSessionRequest,
