@@ -19,6 +19,7 @@ class StagedFiles:
 
     def __init__(self) -> None:
         self._open: dict[Path, tuple[BinaryIO, Path]] = {}
+        self._unfinished: set[Path] = set()
         self._new_folders: list[Path] = []
 
     def __enter__(self) -> Self:
@@ -27,20 +28,24 @@ class StagedFiles:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for stream, unfinished in self._open.values():
+        for unfinished in self._unfinished:
             unfinished.unlink(missing_ok=True)
+        for stream, _ in self._open.values():
             _close(stream)
         for folder in reversed(self._new_folders):
-            if not any(folder.iterdir()):
+            if folder.exists() and not any(folder.iterdir()):
                 folder.rmdir()
 
     def create(self, path: Path) -> BinaryIO:
-        """A stream whose content becomes the file `path`. Missing folders are made at once."""
-        missing = [folder for folder in path.parents if not folder.exists()]
+        """A stream whose content becomes the file `path`. Missing folders are made at once.
+
+        What is about to be made is noted before it is: an interrupt can come the moment it is there.
+        """
+        self._new_folders += reversed([folder for folder in path.parents if not folder.exists()])
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._new_folders += reversed(missing)
         _remove_leftovers(path)
         unfinished = path.with_name(f".{path.name}.{token_hex(ENDING // 2)}")
+        self._unfinished.add(unfinished)
         stream = unfinished.open("xb")
         self._open[path] = (stream, unfinished)
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -56,6 +61,7 @@ class StagedFiles:
             stream.flush()
         for path, (stream, unfinished) in list(self._open.items()):
             unfinished.replace(path)
+            self._unfinished.discard(unfinished)
             del self._open[path]
             stream.close()
 

@@ -11,6 +11,9 @@ from nemo_gym.orchestration.config import BenchmarkJob, Service, SubmitConfig
 
 ROLLOUTS = "artifacts/rollouts.jsonl"
 
+PROBE_SECONDS = 10
+"""How long one look whether a service is ready may take."""
+
 
 @dataclass(frozen=True)
 class Script:
@@ -91,7 +94,7 @@ def _service(config: SubmitConfig, name: str, service: Service) -> Iterator[str]
     url = f"http://localhost:{check.port or service.port}{check.path}"
     late = f"{name} is not ready after {check.timeout_seconds} s"
     yield "SECONDS=0"
-    yield f"until curl -fsS -o /dev/null {shlex.quote(url)}; do"
+    yield f"until curl -fsS --max-time {PROBE_SECONDS} -o /dev/null {shlex.quote(url)}; do"
     yield f"  if (( SECONDS > {check.timeout_seconds} )); then echo {shlex.quote(late)}; exit 3; fi"
     yield f'  kill -0 "${{pids[-1]}}" || {{ echo {shlex.quote(f"{name} ended before it was ready")}; exit 3; }}'
     yield "  sleep 2"

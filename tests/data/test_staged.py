@@ -38,6 +38,34 @@ def test_an_error_leaves_no_trace(tmp_path):
     assert names(tmp_path) == []
 
 
+def test_an_interrupt_at_the_moment_a_file_appears_leaves_no_trace(tmp_path, monkeypatch):
+    """A signal is answered right after the call that made the file, before anybody holds it."""
+    opened = Path.open
+
+    def interrupted(path, mode):
+        opened(path, mode).close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt), StagedFiles() as staged:
+        staged.create(tmp_path / "deep" / "a")
+
+    assert names(tmp_path) == []
+
+
+def test_an_interrupt_before_a_folder_is_made_is_no_other_error(tmp_path, monkeypatch):
+    """What was only meant to be made cannot be removed, and need not be."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(KeyboardInterrupt), StagedFiles() as staged:
+        staged.create(tmp_path / "deep" / "a")
+
+    assert names(tmp_path) == []
+
+
 def test_folders_of_others_stay(tmp_path):
     """Only what is empty and ours is removed."""
     with StagedFiles() as staged:

@@ -19,8 +19,9 @@ echo "$@" >> "$CALLS"
 exit 0
 """
 CURL = """#!/bin/bash
-[[ -e "$READY" ]]
+[[ -e "$READY" ]] && grep -q "vllm serve" "$CALLS"
 """
+"""A service answers once it was started, which happens in the background."""
 
 
 def config(folder: Path, **changes: Any) -> SubmitConfig:
