@@ -2,8 +2,6 @@
 
 import json
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 from nemo_gym.benchmarks import PrepareBenchmarkConfig, Prepared, PrepareFailed, preparations, prepare_all
 from nemo_gym.catalog.prepare import Scripts
 from nemo_gym.errors import ConfigError
+from tests.processes import eventually, is_gone
 
 SCRIPT = """
 import json
@@ -199,23 +198,6 @@ def test_a_script_that_is_ended_takes_along_what_it_started(root: Path) -> None:
 
         assert isinstance(running.exception(timeout=60), PrepareFailed)
     assert eventually(lambda: is_gone(int(pid.read_text())))
-
-
-def eventually(condition: Callable[[], bool], within: float = 60.0) -> bool:
-    until = time.monotonic() + within
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended, or is at least dead."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 @pytest.mark.parametrize("processes", [1, 2])

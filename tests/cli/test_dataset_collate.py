@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from nemo_gym.cli.main import main
+from tests.processes import eventually
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CONFIG = """
@@ -174,11 +174,8 @@ def test_a_terminated_command_leaves_nothing_behind(project, processes):
     command = [sys.executable, "-m", "nemo_gym.cli.main", "dataset", "collate", *words]
 
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as running:
-        deadline = time.monotonic() + 60
-        while not list((project / "data").glob(".train_prepare.jsonl.*")):
-            assert running.poll() is None, running.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        assert eventually(lambda: running.poll() is not None or [*(project / "data").glob(".train_prepare.jsonl.*")])
+        assert running.poll() is None, running.communicate()
         os.kill(running.pid, signal.SIGTERM)
         _, told = running.communicate(timeout=60)
 

@@ -13,6 +13,7 @@ import pytest
 
 from nemo_gym.cli.env_status import duration
 from nemo_gym.launch.ports import listen
+from tests.processes import is_gone
 
 GYM = (sys.executable, "-m", "nemo_gym.cli.main")
 WEATHER = ("--resources-server", "example_single_tool_call", "--model-type", "scripted_model")
@@ -53,14 +54,6 @@ def lines_until(stream: IO[str], words: str) -> list[str]:
         if words in line:
             break
     return lines
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended; a parent that has not yet asked how does not count."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 @pytest.mark.parametrize(("number", "words", "cells"), [(signal.SIGINT, [], 1), (signal.SIGTERM, ["+num_cells=2"], 2)])

@@ -6,14 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nemo_gym.cli.main import main
+from tests.processes import eventually
 
 ROWS = [(1, 1), (2, 3), (4, 4), (2, 2)]
 PATIENCE = 90.0
@@ -44,13 +44,6 @@ def model_file(folder: Path, *script: dict[str, Any], name: str = "model.yaml") 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -129,7 +122,7 @@ class Begun:
             stderr=subprocess.PIPE,
             text=True,
         )
-        wait_for((folder / "out_materialized_inputs.jsonl").exists)
+        assert eventually((folder / "out_materialized_inputs.jsonl").exists)
 
     def sent(self, *signals: signal.Signals) -> tuple[int, str, str]:
         """Exit status, stdout and stderr after these signals; a later one is sent when the one before was heard."""
@@ -242,7 +235,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
             cwd=folder, stdout=log, stderr=log, env={**os.environ, **env},
         )  # fmt: skip
     try:
-        wait_for(lambda: "ready" in (folder / "log").read_text() or process.poll() is not None)
+        assert eventually(lambda: "ready" in (folder / "log").read_text() or process.poll() is not None)
         assert process.poll() is None, (folder / "log").read_text()
         yield env
     finally:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 
 import pytest
@@ -15,23 +14,12 @@ from nemo_gym.data.chunks import span_of
 from nemo_gym.data.measure import Metrics
 from nemo_gym.data.prepare import Task
 from nemo_gym.data.workers import WorkerFailed, Workers, prepare_all
-
-PATIENCE = 60.0
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+from tests.processes import PATIENCE, eventually, is_gone
 
 
 def wait_until_gone(pids) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while any(map(is_alive, pids)):
-        assert time.monotonic() < deadline, "a process is still there"
-        time.sleep(0.02)
+    waited_for = list(pids)
+    assert eventually(lambda: all(map(is_gone, waited_for))), "a process is still there"
 
 
 @pytest.fixture

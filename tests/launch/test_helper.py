@@ -26,6 +26,7 @@ from nemo_gym.launch.ports import PortTaken, listen
 from nemo_gym.launch.registry import live_runs
 from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.rollout_collection import RolloutCollectionHelper
+from tests.processes import is_gone
 
 WEATHER = [
     "resources_servers/example_single_tool_call/configs/example_single_tool_call.yaml",
@@ -84,13 +85,6 @@ def is_free(port: int) -> bool:
     return True
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("nemo-gym")]
 
@@ -132,7 +126,7 @@ def test_a_trainer_starts_servers_collects_rewards_and_leaves_nothing(
 
     assert is_free(port)
     assert is_free(head)
-    assert processes and not [pid for pid in processes if is_alive(pid)]
+    assert processes and not [pid for pid in processes if not is_gone(pid)]
     assert not threads()
     assert not [run for run in live_runs() if run.pid == os.getpid()]
 
@@ -267,7 +261,7 @@ def test_a_program_that_ends_without_a_word_takes_its_servers_along(one_server: 
     assert (done.returncode, [line for line in done.stderr.splitlines() if moved not in line]) == (0, [])
     pid, port = json.loads(done.stdout)
     assert is_free(port)
-    assert not is_alive(pid)
+    assert is_gone(pid)
 
 
 def test_what_servers_print_is_logged_as_loud_as_it_was_meant(caplog: pytest.LogCaptureFixture) -> None:

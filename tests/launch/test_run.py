@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.launch.ports import PortTaken, listen
 from nemo_gym.launch.run import Run
 from nemo_gym.launch.supervisor import ServerDidNotStart
+from tests.processes import is_gone, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -225,15 +225,8 @@ async def test_a_killed_zygote_is_replaced_and_its_servers_come_back(
         after = {server["pid"] for server in run.server_instances()}
 
     assert [answer["count"] for answer in answers] == [1, 1]
-    assert not [pid for pid in {zygote, *before, *after} if _alive(pid)]
+    assert not [pid for pid in {zygote, *before, *after} if not is_gone(pid)]
     assert "the process that starts servers ended; the servers it had started end with it" in caplog.messages
-
-
-async def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.02)
 
 
 async def eventually(session: aiohttp.ClientSession, run: Run, name: str) -> dict[str, Any]:
@@ -316,10 +309,7 @@ async def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None
     parent.wait()
     parent.stdout.close()
 
-    deadline = time.monotonic() + 10
-    while not _is_gone(pid, port) and time.monotonic() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
-    assert _is_gone(pid, port)
+    await until(lambda: _is_gone(pid, port))
 
 
 def _is_gone(pid: int, port: int) -> bool:
@@ -327,12 +317,4 @@ def _is_gone(pid: int, port: int) -> bool:
         listen("again", "127.0.0.1", port).close()
     except PortTaken:
         return False
-    return not _alive(pid)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
+    return is_gone(pid)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from nemo_gym.catalog.roots import PARENT_DIR
 from nemo_gym.launch.instances import Instance
 from nemo_gym.launch.run import Run
 from nemo_gym.launch.shares import Shares
+from tests.processes import until
 
 MOST = 2
 ANSWER = {
@@ -96,12 +97,6 @@ async def test_cells_together_keep_to_the_limit_also_after_one_was_killed() -> N
     assert highest_at_first <= 2 * MOST  # what a dead process had asked may still be under way at the other end
     assert counting.highest == MOST
     assert statuses == [200] * 24
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():  # noqa: ASYNC110 - other processes are what is waited for
-            await asyncio.sleep(0.01)
 
 
 def instance(**changes: Any) -> Instance:

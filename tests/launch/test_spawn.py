@@ -2,13 +2,13 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from nemo_gym.errors import GymError
 from nemo_gym.launch import spawn
 from nemo_gym.launch.spawn import ZygoteSpawner
+from tests.processes import is_gone
 
 BOOT = {"config": {}, "instances": [], "listeners": {}, "cell_listeners": []}
 
@@ -26,8 +26,4 @@ async def test_a_zygote_that_stops_answering_is_an_error_and_is_ended(monkeypatc
         await zygote.spawn({"id": "sums", "kind": "process", "instance": "sums"}, 1, 2)
     await zygote.close()
 
-    assert not is_there(pid)
-
-
-def is_there(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    assert is_gone(pid)

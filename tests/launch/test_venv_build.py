@@ -5,7 +5,7 @@ import json
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from nemo_gym.launch.venv_build import (
     uv_executable,
     without_credentials,
 )
+from tests.processes import is_gone, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,13 +45,6 @@ UV = """
         log.flush()
     {then}
 """
-
-
-async def until(happened: Callable[[], bool]) -> None:
-    """Wait for something another process does."""
-    async with asyncio.timeout(30):
-        while not happened():  # noqa: ASYNC110 - no event crosses from a foreign process
-            await asyncio.sleep(0.01)
 
 
 class Installer:
@@ -209,14 +203,7 @@ async def test_an_installer_does_not_outlive_a_killed_command(tmp_path: Path, se
     parent.kill()
     await parent.wait()
 
-    await until(lambda: not _alive(child))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    await until(lambda: is_gone(child))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.launch.run import Run
 from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.launch.venv_build import InstallFailed, interpreter, uv_executable
+from tests.processes import is_gone, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -125,16 +126,7 @@ async def test_an_isolated_server_ends_with_its_parent(
     parent.kill()
     await parent.wait()
 
-    async with asyncio.timeout(10):
-        while _alive(pid):  # noqa: ASYNC110 - a foreign process
-            await asyncio.sleep(0.02)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    await until(lambda: is_gone(pid))
 
 
 @pytest.fixture(scope="module")

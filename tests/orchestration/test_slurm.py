@@ -12,14 +12,15 @@ import yaml
 from nemo_gym.errors import ConfigError
 from nemo_gym.orchestration.config import SubmitConfig, read_submit_config
 from nemo_gym.orchestration.slurm import scripts
+from tests.processes import eventually, is_gone
 
 SRUN = """#!/bin/bash
 echo "$@" >> "$CALLS"
-[[ "$*" == *"vllm serve"* ]] && exec sleep 300
+[[ "$*" == *"vllm serve"* ]] && echo $$ > "$CALLS.service" && exec sleep 300
 exit 0
 """
 CURL = """#!/bin/bash
-[[ -e "$READY" ]] && grep -q "vllm serve" "$CALLS"
+[[ -e "$READY" ]] && [[ -s "$CALLS.service" ]]
 """
 """A service answers once it was started, which happens in the background."""
 
@@ -61,6 +62,7 @@ def test_services_start_before_the_evaluation_and_end_with_it(tmp_path: Path) ->
     assert "gym eval prepare --benchmark quiz && gym eval run --benchmark quiz" in calls[1]
     assert "+policy_base_url=http://localhost:8000/v1" in calls[1]
     assert "++limit=3" in calls[1]
+    assert eventually(lambda: is_gone(int((tmp_path / "calls.service").read_text())))
 
 
 def test_a_service_that_is_never_ready_ends_the_job(tmp_path: Path) -> None:

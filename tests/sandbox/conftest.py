@@ -24,16 +24,3 @@ def docker(tmp_path):
 @pytest.fixture
 def apptainer(tmp_path):
     return _engines().fake_apptainer(tmp_path)
-
-
-@pytest.fixture
-def is_alive():
-    """Whether a process still runs; one that ended and was not yet reaped does not."""
-
-    def alive(pid: int) -> bool:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-        except FileNotFoundError:
-            return False
-
-    return alive

@@ -7,11 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
-from collections.abc import Callable
 from concurrent.futures import CancelledError
-from pathlib import Path
 
 import pytest
 
@@ -19,26 +16,7 @@ from nemo_gym.errors import EnvFailed
 from nemo_gym.workers import dispatcher
 from nemo_gym.workers.jobs import Finished, Lost
 from nemo_gym.workers.pool import WorkerPool
-
-PATIENCE = 60.0
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    """Whether `condition` holds within a minute."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return condition()
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended; one that waits to be reaped by init counts as ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+from tests.processes import PATIENCE, eventually, is_gone
 
 
 def test_the_same_answer_from_a_thread_an_event_loop_and_a_crowd(work: str) -> None:

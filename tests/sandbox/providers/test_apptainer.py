@@ -13,6 +13,7 @@ from nemo_gym.sandbox import (
 )
 from nemo_gym.sandbox.providers import apptainer as package
 from nemo_gym.sandbox.providers.apptainer import ApptainerProvider
+from tests.processes import is_gone, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -53,12 +54,12 @@ async def test_a_command_has_the_specs_environment_and_directory(apptainer):
     assert "/images/a.sif" in apptainer.calls[0]
 
 
-async def test_a_command_that_outlives_its_clock_is_killed_with_its_children(apptainer, is_alive):
+async def test_a_command_that_outlives_its_clock_is_killed_with_its_children(apptainer):
     async with AsyncSandbox(provider_of(apptainer), SandboxSpec(image="a")) as sandbox:
         result = await sandbox.exec("sleep 300 & sleep 300", timeout_s=1)
 
     assert (result.error_type, result.return_code) == ("timeout", 124)
-    assert not [pid for pid in apptainer.pids if is_alive(pid)]
+    await until(lambda: all(map(is_gone, apptainer.pids)))
 
 
 async def test_a_command_in_an_instance_that_is_gone_is_the_sandboxs_failure(apptainer):

@@ -14,6 +14,7 @@ from nemo_gym.sandbox import (
     SandboxStatus,
 )
 from nemo_gym.sandbox.providers.docker import DockerCreateConfig, DockerProvider
+from tests.processes import is_gone, until
 
 pytestmark = pytest.mark.asyncio
 
@@ -80,7 +81,7 @@ async def test_variables_the_client_obeys_do_not_reach_the_client(docker):
     assert not [env for env in docker.environments if env.get("DOCKER_HOST") == "tcp://elsewhere"]
 
 
-async def test_a_command_that_outlives_its_clock_is_killed_with_its_children(docker, is_alive):
+async def test_a_command_that_outlives_its_clock_is_killed_with_its_children(docker):
     """A container's process does not die with the client that asked for it."""
     async with AsyncSandbox(provider_of(docker), SandboxSpec(image="a")) as sandbox:
         result = await sandbox.exec("echo begun; sleep 300 & sleep 300", timeout_s=2)
@@ -89,10 +90,10 @@ async def test_a_command_that_outlives_its_clock_is_killed_with_its_children(doc
         assert result.return_code == 124
         assert result.stdout == "begun\n"
         assert "killed after 2 s" in result.stderr
-        assert not [pid for pid in docker.pids if is_alive(pid)]
+        await until(lambda: all(map(is_gone, docker.pids)))
 
 
-async def test_a_command_whose_caller_leaves_is_ended_too(docker, is_alive):
+async def test_a_command_whose_caller_leaves_is_ended_too(docker):
     """A rollout that is cancelled must not leave its program running until the container goes."""
     async with AsyncSandbox(provider_of(docker), SandboxSpec(image="a")) as sandbox:
         begun = docker.state / "boxes" / sandbox.sandbox_id / "begun"
@@ -103,7 +104,7 @@ async def test_a_command_whose_caller_leaves_is_ended_too(docker, is_alive):
         with pytest.raises(asyncio.CancelledError):
             await running
 
-        assert not [pid for pid in docker.pids if is_alive(pid)]
+        await until(lambda: all(map(is_gone, docker.pids)))
 
 
 async def test_what_cannot_be_passed_to_a_program_is_an_error_not_a_traceback(docker, tmp_path):

@@ -185,13 +185,13 @@ async def execute(box: Box, order: Order, limits: Limits) -> Outcome:
     before = usage_of(box)
     control = Control(box)
     try:
-        descriptors = [sealed_file(order.stdin), out.theirs, err.theirs]
-        if extra is not None:
-            descriptors.append(extra.theirs)
-        elif order.channel is not None:
-            descriptors.append(order.channel)
-        started = await start(box, control, order.words, descriptors, limits)
-        os.close(descriptors[0])
+        channel = order.channel if extra is None else extra.theirs
+        stdin = sealed_file(order.stdin)
+        try:
+            descriptors = [stdin, out.theirs, err.theirs, *([] if channel is None else [channel])]
+            started = await start(box, control, order.words, descriptors, limits)
+        finally:
+            os.close(stdin)
         for stream in (out, err, extra):
             if stream is not None:
                 stream.close_theirs()
@@ -215,7 +215,10 @@ async def execute(box: Box, order: Order, limits: Limits) -> Outcome:
 async def start(
     box: Box, control: Control, words: Mapping[str, Any], descriptors: list[int], limits: Limits
 ) -> dict[str, float] | None:
-    """Hand an order over and wait until its program runs; None if the box is gone."""
+    """Hand an order over and wait until its program runs; None if the box is gone.
+
+    It is gone as well if that takes too long or the wait is cancelled: a program that nobody waits for must not begin.
+    """
     counted = box.group is not None and MEMORY in box.group.folders
     if box.group is not None:
         try:
@@ -229,10 +232,15 @@ async def start(
             return None
     finally:
         os.close(written)
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(START_S):
-            return await control.event("started")
-    return None
+    started = None
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(START_S):
+                started = await control.event("started")
+    finally:
+        if started is None:
+            box.kill()
+    return started
 
 
 async def stop(box: Box, control: Control, ended: "asyncio.Task[dict[str, float] | None]") -> dict[str, float] | None:

@@ -25,6 +25,7 @@ class Pool:
         self._ready: deque[Box] = deque()
         self._boxes: set[Box] = set()
         self._filling: asyncio.Task[None] | None = None
+        self._unwanted: set[asyncio.Task[None]] = set()
         # A box dies with the thread that started it, so that thread is ours and lives as long as the pool.
         self._launcher = ThreadPoolExecutor(1, thread_name_prefix="sandbox-launcher")
         self._closed = False
@@ -85,7 +86,9 @@ class Pool:
                 await self._filling
         await asyncio.to_thread(self._launcher.shutdown)
         self._ready.clear()
-        await asyncio.gather(*(self.end(box) for box in list(self._boxes)))
+        loop = asyncio.get_running_loop()
+        ending = [task for task in self._unwanted if task.get_loop() is loop]
+        await asyncio.gather(*ending, *(self.end(box) for box in list(self._boxes)))
 
     async def _fill(self) -> None:
         while len(self._ready) < self._warm and not self._closed:
@@ -99,8 +102,20 @@ class Pool:
     async def _make(self, shape: Shape, *, preload: bool = False) -> Box:
         if self._closed:
             raise SandboxCreateError("the provider is closed", where="local")
-        loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._launcher, self._launch, shape, preload))
+        made = asyncio.get_running_loop().run_in_executor(self._launcher, self._launch, shape, preload)
+        try:
+            return await asyncio.shield(made)
+        except asyncio.CancelledError:
+            made.add_done_callback(self._end_unwanted)
+            raise
+
+    def _end_unwanted(self, made: "asyncio.Future[Box]") -> None:
+        """End a box whose taker left while it was made; nobody else knows of it."""
+        if made.cancelled() or made.exception() is not None:
+            return
+        ending = asyncio.ensure_future(self.end(made.result()))
+        self._unwanted.add(ending)
+        ending.add_done_callback(self._unwanted.discard)
 
     def _launch(self, shape: Shape, preload: bool) -> Box:
         """In the launcher's thread: what was made is known at once, so nothing is lost if nobody waits for it."""

@@ -98,8 +98,8 @@ class LocalSession:
         try:
             words = self._provider.complete(box, self._spec, {"task": "session"})
             theirs = [nothing, *(stream.theirs for stream in self._streams), far.fileno()]
-            if await start(box, self._control, words, theirs, self._limits(_WHOLE_LIFE_S)) is None:
-                self.lost = True
+            self.lost = True  # whoever cancels the start must not find a process that never began
+            self.lost = await start(box, self._control, words, theirs, self._limits(_WHOLE_LIFE_S)) is None
         finally:
             os.close(nothing)
             far.close()

@@ -1,8 +1,11 @@
 """The sandbox of this machine, through the same calls as every other."""
 
 import asyncio
+import os
 import re
+import signal
 import socket
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,20 +24,14 @@ from nemo_gym.sandbox import (
     create_provider,
     list_providers,
 )
-from nemo_gym.sandbox.providers.local import LocalProvider, launch, probe
+from nemo_gym.sandbox.providers.local import LocalProvider, execution, launch, probe
 from nemo_gym.sandbox.providers.local.cgroups import MEMORY, Cgroups
 from nemo_gym.sandbox.providers.local.execution import Control
+from tests.processes import until
 
 pytestmark = pytest.mark.skipif(not probe().available, reason=f"no isolation here: {probe().problem}")
 
 SMALL = SandboxSpec(resources=SandboxResources(memory_mib=64, disk_gib=16 / 1024))
-
-
-async def until(condition, seconds=20.0):
-    """Wait for what happens a moment after the event that announces it."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - other processes tell nobody
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -256,6 +253,55 @@ async def test_a_cancelled_command_takes_its_box_along():
 
     await until(lambda: not box.alive)
     await sandbox.stop()
+    await provider.aclose()
+
+
+async def test_a_command_cancelled_before_it_begins_never_begins(sandbox):
+    """The order is on its way already; a box that is slow to take it must not take it later."""
+    box = sandbox.handle.raw.box
+    os.kill(box.pid, signal.SIGSTOP)
+    running = asyncio.ensure_future(sandbox.exec("sleep 3600"))
+    await until(lambda: sandbox.handle.raw.turn.locked())
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    await until(lambda: not box.alive)
+
+
+async def test_a_box_that_does_not_begin_in_time_is_given_up(sandbox, monkeypatch):
+    """It would do what was asked at a moment when nobody reads the result."""
+    monkeypatch.setattr(execution, "START_S", 0.05)
+    box = sandbox.handle.raw.box
+    os.kill(box.pid, signal.SIGSTOP)
+
+    result = await sandbox.exec("echo late")
+
+    assert result.error_type == "sandbox"
+    await until(lambda: not box.alive)
+
+
+async def test_a_box_whose_taker_left_while_it_was_made_is_ended(monkeypatch):
+    """Every rollout that runs out of time in this moment would cost the memory of a box until the server ends."""
+    begun, go, made = threading.Event(), threading.Event(), []
+
+    def slowly(*words, **options):
+        begun.set()
+        assert go.wait(60)
+        made.append(launch.launch(*words, **options))
+        return made[-1]
+
+    monkeypatch.setattr("nemo_gym.sandbox.providers.local.pool.launch", slowly)
+    provider = LocalProvider(warm=0)
+    taking = asyncio.ensure_future(AsyncSandbox(provider, SMALL).start())
+    await until(begun.is_set)
+    pool = await provider.open()
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    go.set()
+
+    await until(lambda: made and not made[0].alive and not pool._boxes)
     await provider.aclose()
 
 
