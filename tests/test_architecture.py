@@ -40,7 +40,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("net", "catalog"),
     ("config", "convert", "metrics", "grading"),
     ("wire",),
-    ("errors", "keys"),
+    ("errors", "forks", "keys"),
 )
 FLOOR_OF = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 

@@ -7,6 +7,7 @@ or none is left, 130 interrupted before that or twice.
 import argparse
 from collections.abc import Sequence
 
+from nemo_gym.cli import rounds
 from nemo_gym.cli.inputs import add_config_arguments, config_overrides
 
 
@@ -18,5 +19,7 @@ def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     import uvloop  # servers have no place in `--help`
 
     from nemo_gym.cli.starting import start
+    from nemo_gym.launch.ahead import forked_ahead
 
-    return uvloop.run(start(config_overrides(args, rest)))
+    with forked_ahead(rounds.USUAL):
+        return uvloop.run(start(config_overrides(args, rest)))

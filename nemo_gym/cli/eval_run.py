@@ -10,7 +10,9 @@ Exit status: 0 all rollouts scored, 1 some failed, 2 wrong usage, 3 servers or d
 
 import argparse
 from collections.abc import Sequence
+from contextlib import nullcontext
 
+from nemo_gym.cli import rounds
 from nemo_gym.cli.eval_flags import add_rollout_arguments, add_server_arguments
 from nemo_gym.cli.inputs import add_config_arguments
 
@@ -23,5 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
     from nemo_gym.cli.evaluate import evaluate  # a second of imports that --help does without
+    from nemo_gym.launch.ahead import forked_ahead
 
-    return evaluate(args, rest)
+    with nullcontext() if args.no_serve else forked_ahead(rounds.USUAL):
+        return evaluate(args, rest)

@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, NoReturn
 
-from nemo_gym.cli import output
+from nemo_gym.cli import output, rounds
 from nemo_gym.errors import GymError
 
 GROUPS: dict[str, tuple[str, dict[str, str]]] = {
@@ -176,14 +176,10 @@ def _first_line(path: str) -> str:
         return source.readline().strip().strip('"')
 
 
-RARE_ROUNDS = (50_000, 20, 20)
-"""Of the garbage collector. Imports make half a million objects and no garbage; looking for it costs a seventh more."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     if argv is None:  # the process is this command's own
-        gc.set_threshold(*RARE_ROUNDS)
+        gc.set_threshold(*rounds.RARE)
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given or bool(os.environ.get("NEMO_GYM_DEBUG"))
     words = [word for word in given if word != "--debug"]  # may stand anywhere

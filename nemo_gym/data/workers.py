@@ -9,7 +9,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +21,7 @@ from nemo_gym.data.prepare import Prepared, Preparer, Task
 from nemo_gym.data.tokens import token_counter
 from nemo_gym.data.worker import work
 from nemo_gym.errors import GymError
+from nemo_gym.forks import Child, is_alone
 
 PARALLEL_FROM = 16 * 1024 * 1024
 """Bytes from which starting processes pays."""
@@ -108,13 +108,13 @@ class Workers:
         return found
 
 
-class Forked:
-    """A fork of this process that works on chunks; used like a `Popen`."""
+class Forked(Child):
+    """A fork of this process that works on chunks."""
 
     def __init__(self, others: "Sequence[Forked]") -> None:
         tasks, own_tasks = os.pipe()
         own_answers, answers = os.pipe()
-        self.pid = os.fork()
+        super().__init__(os.fork())
         if self.pid == 0:
             _be_a_worker(
                 tasks, answers, [own_tasks, own_answers, *(fd for other in others for fd in other.descriptors)]
@@ -123,43 +123,10 @@ class Forked:
         os.close(answers)
         self.stdin: IO[bytes] = os.fdopen(own_tasks, "wb")
         self.stdout: IO[bytes] = os.fdopen(own_answers, "rb")
-        self.returncode: int | None = None
 
     @property
     def descriptors(self) -> tuple[int, int]:
         return self.stdin.fileno(), self.stdout.fileno()
-
-    def poll(self) -> int | None:
-        """The exit status, a signal as its negative number; None while it runs."""
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
-
-    def kill(self) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
-
-    def wait(self, timeout: float) -> int:
-        """Wait for its end.
-
-        Raises:
-            TimeoutError: it has not come in `timeout` seconds.
-        """
-        deadline = time.monotonic() + timeout
-        while (status := self.poll()) is None:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"process {self.pid} has not ended in {timeout:g} s")
-            time.sleep(0.002)
-        return status
-
-
-def is_alone() -> bool:
-    """Whether this process has a single thread, so that a fork of it is whole."""
-    try:
-        return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
-    except OSError:  # not Linux: nobody else can say
-        return False
 
 
 def forked(count: int) -> list[_Process]:

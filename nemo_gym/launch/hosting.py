@@ -58,14 +58,22 @@ class Hosts:
     shares: Mapping[str, list[tuple[int, int]]] = field(default_factory=dict)
 
     @classmethod
-    def from_boot(cls, boot: Mapping[str, Any]) -> "Hosts":
+    def from_boot(cls, boot: Mapping[str, Any], moved: Mapping[int, int] | None = None) -> "Hosts":
+        """As the message says; `moved` has the numbers of descriptors that came over a socket."""
+
+        def here(number: int) -> int:
+            return number if moved is None else moved[number]
+
         found = [Instance(**{**block, "folder": Path(block["folder"])}) for block in boot["instances"]]
         return cls(
             config=OmegaConf.create(boot["config"]),
             instances={instance.name: instance for instance in found},
-            listeners=dict(boot["listeners"]),
-            cell_listeners=list(boot["cell_listeners"]),
-            shares=boot.get("shares", {}),
+            listeners={name: here(number) for name, number in boot["listeners"].items()},
+            cell_listeners=[here(number) for number in boot["cell_listeners"]],
+            shares={
+                name: [(here(counter), here(ledger)) for counter, ledger in lots]
+                for name, lots in boot.get("shares", {}).items()
+            },
         )
 
     def run(self, request: Mapping[str, Any], ready: int) -> None:

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nemo_gym.errors import GymError
+from nemo_gym.forks import Child
+from nemo_gym.launch import ahead
+from nemo_gym.launch.boot import boot_file
 from nemo_gym.launch.groups import signal_group
 
 logger = logging.getLogger(__name__)
@@ -38,14 +40,6 @@ class Spawner(Protocol):
     def signal(self, pid: int, number: int) -> None: ...
 
     async def close(self) -> None: ...
-
-
-def boot_file(boot: Mapping[str, Any]) -> int:
-    """A descriptor from which a child reads what it needs to know; nothing of it shows in a process list."""
-    with tempfile.TemporaryFile() as unnamed:
-        unnamed.write(json.dumps(boot).encode())
-        unnamed.seek(0)
-        return os.dup(unnamed.fileno())
 
 
 async def _in_time(waiting: "asyncio.Future[Any]", problem: str) -> Any:
@@ -72,6 +66,37 @@ class Birth:
     env: Mapping[str, str]
 
 
+def _forked(birth: Birth) -> tuple[Child, socket.socket] | None:
+    """The zygote that the command forked ahead, told what it is for; None if there is none that listens."""
+    waiting = ahead.take()
+    if waiting is None:
+        return None
+    try:
+        waiting.boot(birth.boot, birth.inherited, birth.env, ZYGOTE_SECONDS)
+    except OSError:
+        waiting.leave()
+        return None
+    return waiting.process, waiting.control
+
+
+def _started(birth: Birth) -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    """A zygote as a program of its own."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    boot_fd = boot_file(birth.boot)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "nemo_gym.launch.zygote", str(theirs.fileno()), str(boot_fd)],
+            pass_fds=[theirs.fileno(), boot_fd, *birth.inherited],
+            env=dict(birth.env),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    finally:
+        theirs.close()
+        os.close(boot_fd)
+    return process, ours
+
+
 class ZygoteSpawner:
     """Forks from one preloaded process. When that one is lost, its servers are too: the next spawn starts another."""
 
@@ -79,7 +104,7 @@ class ZygoteSpawner:
         self._exited = exited
         self._waiting: dict[str, asyncio.Future[int]] = {}
         self._up: asyncio.Future[None] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Child | None = None
         self._control: socket.socket | None = None
         self._birth: Birth | None = None
         self._forked: set[int] = set()
@@ -93,22 +118,10 @@ class ZygoteSpawner:
 
     async def _begin(self, birth: Birth) -> None:
         loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        boot_fd = boot_file(birth.boot)
-        try:
-            self._process = subprocess.Popen(  # noqa: ASYNC220 - a fork and an exec; waiting happens elsewhere
-                [sys.executable, "-m", "nemo_gym.launch.zygote", str(theirs.fileno()), str(boot_fd)],
-                pass_fds=[theirs.fileno(), boot_fd, *birth.inherited],
-                env=dict(birth.env),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        finally:
-            theirs.close()
-            os.close(boot_fd)
-        ours.setblocking(False)
-        self._control, self._up = ours, loop.create_future()
-        loop.add_reader(ours, self._hear)
+        self._process, control = _forked(birth) or _started(birth)
+        control.setblocking(False)
+        self._control, self._up = control, loop.create_future()
+        loop.add_reader(control, self._hear)
         await _in_time(self._up, "did not come up")
 
     def _hear(self) -> None:

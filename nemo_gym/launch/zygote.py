@@ -1,8 +1,9 @@
 """The preloaded parent: it has imported what every server needs, holds no thread and no loop, and forks on demand.
 
-Started as `python -m nemo_gym.launch.zygote CONTROL_FD BOOT_FD`. The supervisor talks to it over a socket that keeps
-message boundaries; what a child may inherit (listening sockets) is already open here. When that socket closes — the
-supervisor ended, however it ended — every child's process group is killed and the zygote leaves.
+Started as `python -m nemo_gym.launch.zygote CONTROL_FD BOOT_FD`, or forked by a command (`ahead`). The supervisor
+talks to it over a socket that keeps message boundaries; what a child may inherit (listening sockets) is already open
+here. When that socket closes — the supervisor ended, however it ended — every child's process group is killed and the
+zygote leaves.
 """
 
 import gc
@@ -13,7 +14,7 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nemo_gym.launch.groups import signal_group
@@ -22,6 +23,7 @@ from nemo_gym.serve.run import end_with_parent
 MOST_BYTES = 64 * 1024
 
 PRELOADED = (
+    "nemo_gym.launch.hosting",
     "nemo_gym.base_resources_server",
     "nemo_gym.base_responses_api_agent",
     "nemo_gym.base_responses_api_model",
@@ -142,20 +144,30 @@ class Zygote:
             signal_group(pid, signal.SIGKILL)
 
 
-def main(control_fd: int, boot_fd: int) -> None:
-    """Import everything, freeze it, then fork on demand."""
-    gc.disable()  # imports make no garbage worth looking for, and looking costs a twelfth of them
-    from nemo_gym.launch.hosting import Hosts
-
+def preload() -> None:
+    """Import what servers need, without looking for garbage: imports make none, and looking costs a twelfth of them."""
+    gc.disable()
     for module in PRELOADED:
         importlib.import_module(module)
-    with os.fdopen(boot_fd, "rb") as boot:
-        hosts = Hosts.from_boot(json.load(boot))
-    control = socket.socket(fileno=control_fd)
+
+
+def live(control: socket.socket, boot: dict[str, Any], moved: Mapping[int, int] | None = None) -> None:
+    """Freeze what is imported, then fork on demand. `moved` says which number a descriptor has here, if another one."""
+    from nemo_gym.launch.hosting import Hosts
+
+    hosts = Hosts.from_boot(boot, moved)
     gc.collect()
     gc.freeze()  # shared pages stay shared: the collector of a child never writes to them
     gc.enable()
     Zygote(control, hosts.run).run()
+
+
+def main(control_fd: int, boot_fd: int) -> None:
+    """Import everything, learn what it is for, then fork on demand."""
+    preload()
+    with os.fdopen(boot_fd, "rb") as file:
+        boot = json.load(file)
+    live(socket.socket(fileno=control_fd), boot)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ import pytest
 
 import nemo_gym
 from nemo_gym import PARENT_DIR
-from nemo_gym.cli import legacy
+from nemo_gym.cli import legacy, rounds
 from nemo_gym.cli.complete import candidates
 from nemo_gym.cli.explain import explanations
-from nemo_gym.cli.main import ALONE, GROUPS, RARE_ROUNDS, build_parser, main
+from nemo_gym.cli.main import ALONE, GROUPS, build_parser, main
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.outcome import FailureKind
 
@@ -272,7 +272,7 @@ def test_a_command_looks_for_garbage_rarely_in_a_process_of_its_own_only(
     monkeypatch.setattr(sys, "argv", ["gym", "--version"])
     try:
         assert main(None if own_process else ["--version"]) == 0
-        assert gc.get_threshold() == (RARE_ROUNDS if own_process else before)
+        assert gc.get_threshold() == (rounds.RARE if own_process else before)
     finally:
         gc.set_threshold(*before)
     assert capsys.readouterr().out

@@ -112,7 +112,8 @@ import os, sys
 from pathlib import Path
 from nemo_gym.data.chunks import span_of
 from nemo_gym.data.prepare import Task
-from nemo_gym.data.workers import Forked, Workers, is_alone
+from nemo_gym.data.workers import Forked, Workers
+from nemo_gym.forks import is_alone
 
 assert is_alone()
 tasks = [Task(chunk, "agent") for chunk in span_of(Path(sys.argv[1])).chunks(2000)]
