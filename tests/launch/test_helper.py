@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,15 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("nemo-gym")]
 
 
-def children() -> set[int]:
-    return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+def zygotes() -> set[int]:
+    """The processes that fork servers for this one; those of other tests may have helpers of any kind beside."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # who ends while we look is none of them
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and b"nemo_gym.launch.zygote" in (path / "cmdline").read_bytes():
+                found.add(int(path.name))
+    return found
 
 
 def test_a_trainer_starts_servers_collects_rewards_and_leaves_nothing(
@@ -103,7 +111,7 @@ def test_a_trainer_starts_servers_collects_rewards_and_leaves_nothing(
         rows = [{**ROW, "number": number} for number in range(2)]
         return [await pair for pair in RolloutCollectionHelper().run_examples(rows)]
 
-    before = children()  # of other tests in this process
+    before = zygotes()
     helper.start(global_config_dict_parser_config=asked(config_paths=WEATHER))
     pairs = asyncio.run(collect()) + asyncio.run(collect())  # a second loop must find no links of the first
 
@@ -119,7 +127,7 @@ def test_a_trainer_starts_servers_collects_rewards_and_leaves_nothing(
     config = global_config.get_global_config_dict()
     head, port = config.head_server.port, config.policy_model.responses_api_models.scripted_model.port
     assert [run.port for run in live_runs() if run.pid == os.getpid()] == [head]
-    processes = children() - before
+    processes = zygotes() - before
 
     helper.shutdown()
     helper.shutdown()
@@ -153,13 +161,13 @@ def test_servers_stay_up_beside_a_running_loop_until_interrupted(
 
 def test_a_failed_start_names_the_server_and_leaves_nothing(helper: RunHelper, one_server: Any) -> None:
     """The trainer sees one error it can act on, and its next attempt finds the machine as it was."""
-    before = children()
+    before = zygotes()
 
     with pytest.raises(ServerDidNotStart, match="no_such_module") as raised:
         helper.start(one_server("import no_such_module\n"))
 
     assert raised.value.where == "only"
-    assert children() <= before
+    assert zygotes() <= before
     assert not threads()
     assert global_config.maybe_get_global_config_dict() is None
 
