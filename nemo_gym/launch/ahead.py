@@ -73,10 +73,10 @@ def forked_ahead(rounds: tuple[int, int, int]) -> Iterator[None]:
 
     `rounds` are the garbage collector's as they were when this process began: servers begin with those.
     """
-    if not is_alone():
+    ahead = _forked(rounds) if is_alone() else None
+    if ahead is None:
         yield
         return
-    ahead = _forked(rounds)
     _waiting.append(ahead)
     try:
         yield
@@ -86,19 +86,23 @@ def forked_ahead(rounds: tuple[int, int, int]) -> Iterator[None]:
             ahead.leave()
 
 
-def _forked(rounds: tuple[int, int, int]) -> Ahead:
+def _forked(rounds: tuple[int, int, int]) -> Ahead | None:
+    """The fork; None if the machine has no room for one now: then a run that needs it says so, in its words."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        stream.flush()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # a Ctrl-C before it has its session is the command's
     try:
         pid = os.fork()
         if pid == 0:
             ours.close()
             _be_the_zygote(theirs, rounds)
+    except OSError:
+        ours.close()
+        return None
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    theirs.close()
+        theirs.close()
     return Ahead(Child(pid), ours)
 
 
