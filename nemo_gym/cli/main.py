@@ -178,6 +178,7 @@ def _first_line(path: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    _fill_standard_files()
     if argv is None:  # the process is this command's own
         gc.set_threshold(*rounds.RARE)
     given = list(sys.argv[1:] if argv is None else argv)
@@ -215,6 +216,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _fill_standard_files() -> None:
+    """A standard file that was closed (`gym ... >&-`) becomes nothing: a socket in its place would be written into."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
 
 
 def _check_words(words: Sequence[str]) -> None:

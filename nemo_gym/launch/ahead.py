@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from nemo_gym.forks import Child, is_alone
+from nemo_gym.forks import Child, is_alone, leave
 from nemo_gym.launch import zygote
 from nemo_gym.launch.boot import boot_file
 
@@ -119,9 +119,7 @@ def _be_the_zygote(control: socket.socket, rounds: tuple[int, int, int]) -> NoRe
     except BaseException:  # the boundary of a process: whatever escaped is its last words
         sys.excepthook(*sys.exc_info())
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+        leave(status)
 
 
 def _forget_the_command(rounds: tuple[int, int, int]) -> None:

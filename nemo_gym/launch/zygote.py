@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nemo_gym.forks import leave
 from nemo_gym.launch.groups import signal_group
 from nemo_gym.serve.run import end_with_parent
 
@@ -117,9 +118,7 @@ class Zygote:
         except BaseException:  # the boundary of a process: whatever escaped is its last words
             sys.excepthook(*sys.exc_info())
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status)
+            leave(status)
 
     def _reap(self, wake_read: int) -> bool:
         try:

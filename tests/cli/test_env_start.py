@@ -1,6 +1,7 @@
 """`gym env start` and `gym env status` from the shell: real servers on loopback."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -124,3 +125,24 @@ def test_a_run_nobody_has_is_a_usage_error(tmp_path: Path) -> None:
 )
 def test_uptime_is_readable(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_servers_start_for_a_command_whose_input_and_output_are_closed(tmp_path: Path) -> None:
+    """Some schedulers close what they do not use; a listening socket must not become a server's standard output."""
+    command = shlex.join([*GYM, "env", "start", *WEATHER])
+    process = subprocess.Popen(
+        ["bash", "-c", f"exec {command} <&- >&-"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    try:
+        lines = lines_until(process.stderr, "servers are ready")
+        status = gym("env", "status", cwd=tmp_path)
+        process.send_signal(signal.SIGINT)
+        ended = process.wait(timeout=60)
+    finally:
+        process.kill()
+        process.stderr.close()
+        process.wait()
+
+    assert "servers are ready" in "".join(lines), "".join(lines)
+    assert (status.returncode, ended) == (0, 0)
