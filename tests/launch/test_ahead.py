@@ -85,6 +85,14 @@ async def main():
     config = OmegaConf.create({"head_server": {"host": "127.0.0.1", "port": 0}, **blocks})
     async with Run(config, [root]) as run, aiohttp.ClientSession() as session:
         servers = run.server_instances()
+        if how == "killed later":
+            os.kill(parent(servers[0]["pid"]), 9)
+            before = {None, *(server["pid"] for server in servers)}
+            async with asyncio.timeout(60):
+                while before & {unit.pid for unit in run._supervisor.units}:
+                    await asyncio.sleep(0.01)
+                await asyncio.gather(*(unit.ready for unit in run._supervisor.units))
+            servers = run.server_instances()
         async with session.get(servers[1]["url"] + "/mirror") as answer:
             seen = await answer.json()
         zygote = parent(servers[0]["pid"])
@@ -139,9 +147,10 @@ def test_servers_of_a_forked_zygote_cannot_tell(folder: Path) -> None:
     assert forked["seen"]["session"]
 
 
-def test_a_zygote_that_was_lost_before_it_was_needed_is_replaced(folder: Path) -> None:
-    """The kernel may have taken it while environments were built, which can last minutes."""
-    told = played(folder, "killed")
+@pytest.mark.parametrize("when", ["killed", "killed later"])
+def test_a_zygote_that_is_lost_is_replaced(folder: Path, when: str) -> None:
+    """Before it was needed, for environments may be built for minutes, or after: servers come, or come back."""
+    told = played(folder, when)
 
     assert not told["forked"]
     assert told["seen"]["variable"] == "yes"
