@@ -52,9 +52,9 @@ class Child:
         Raises:
             subprocess.TimeoutExpired: it has not come in `timeout` seconds.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        begun = time.monotonic()
         while (status := self.poll()) is None:
-            if timeout is not None and deadline is not None and time.monotonic() > deadline:
+            if timeout is not None and time.monotonic() - begun > timeout:
                 raise subprocess.TimeoutExpired(f"the fork {self.pid}", timeout)
             time.sleep(PAUSE)
         return status

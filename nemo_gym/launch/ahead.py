@@ -10,9 +10,10 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +24,8 @@ from nemo_gym.launch.boot import boot_file
 
 MOST_DESCRIPTORS = 200
 """In one message; the kernel takes 253."""
+
+END_SECONDS = 10.0
 
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
@@ -52,11 +55,12 @@ class Ahead:
         finally:
             os.close(told)
 
-    def leave(self) -> None:
-        """End it; it has forked nobody yet."""
+    def end(self) -> None:
+        """End it; it has forked nobody yet. One that the kernel cannot end now is not waited for: it is killed."""
         self.control.close()
         self.process.kill()
-        self.process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_SECONDS)
 
 
 _waiting: list[Ahead] = []
@@ -83,7 +87,7 @@ def forked_ahead(rounds: tuple[int, int, int]) -> Iterator[None]:
     finally:
         if ahead in _waiting:
             _waiting.remove(ahead)
-            ahead.leave()
+            ahead.end()
 
 
 def _forked(rounds: tuple[int, int, int]) -> Ahead | None:

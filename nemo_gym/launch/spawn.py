@@ -74,7 +74,7 @@ def _forked(birth: Birth) -> tuple[Child, socket.socket] | None:
     try:
         waiting.boot(birth.boot, birth.inherited, birth.env, ZYGOTE_SECONDS)
     except OSError:
-        waiting.leave()
+        waiting.end()
         return None
     return waiting.process, waiting.control
 

@@ -33,9 +33,10 @@ def gym(*words: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
 
 
 @contextmanager
-def started(cwd: Path, *words: str) -> "Iterator[subprocess.Popen[str]]":
-    """`gym env start`, all servers up."""
-    process = subprocess.Popen([*GYM, "env", "start", *WEATHER, *words], cwd=cwd, stderr=subprocess.PIPE, text=True)
+def started(cwd: Path, *words: str, redirected: str = "") -> "Iterator[subprocess.Popen[str]]":
+    """`gym env start`, all servers up; its files are `redirected` as a shell would."""
+    command = f"exec {shlex.join([*GYM, 'env', 'start', *WEATHER, *words])} {redirected}"
+    process = subprocess.Popen(["bash", "-c", command], cwd=cwd, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
         lines = lines_until(process.stderr, "servers are ready")
@@ -129,20 +130,9 @@ def test_uptime_is_readable(seconds: float, text: str) -> None:
 
 def test_servers_start_for_a_command_whose_input_and_output_are_closed(tmp_path: Path) -> None:
     """Some schedulers close what they do not use; a listening socket must not become a server's standard output."""
-    command = shlex.join([*GYM, "env", "start", *WEATHER])
-    process = subprocess.Popen(
-        ["bash", "-c", f"exec {command} <&- >&-"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None
-    try:
-        lines = lines_until(process.stderr, "servers are ready")
+    with started(tmp_path, redirected="<&- >&-") as process:
         status = gym("env", "status", cwd=tmp_path)
         process.send_signal(signal.SIGINT)
         ended = process.wait(timeout=60)
-    finally:
-        process.kill()
-        process.stderr.close()
-        process.wait()
 
-    assert "servers are ready" in "".join(lines), "".join(lines)
     assert (status.returncode, ended) == (0, 0)

@@ -122,7 +122,7 @@ class Begun:
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert eventually((folder / "out_materialized_inputs.jsonl").exists)
+        assert eventually((folder / "out_materialized_inputs.jsonl").exists, PATIENCE)
 
     def sent(self, *signals: signal.Signals) -> tuple[int, str, str]:
         """Exit status, stdout and stderr after these signals; a later one is sent when the one before was heard."""
@@ -235,7 +235,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
             cwd=folder, stdout=log, stderr=log, env={**os.environ, **env},
         )  # fmt: skip
     try:
-        assert eventually(lambda: "ready" in (folder / "log").read_text() or process.poll() is not None)
+        assert eventually(lambda: "ready" in (folder / "log").read_text() or process.poll() is not None, PATIENCE)
         assert process.poll() is None, (folder / "log").read_text()
         yield env
     finally:

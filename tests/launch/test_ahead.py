@@ -17,17 +17,17 @@ from nemo_gym.launch.ahead import MOST_DESCRIPTORS, Ahead, _told, forked_ahead, 
 from tests.processes import eventually, is_gone
 
 MIRROR = """
-    import gc, logging, os, signal, stat, sys
+    import gc, logging, os, signal, sys
     from nemo_gym.base_resources_server import BaseResourcesServerConfig, SimpleResourcesServer
 
-    def descriptors():
-        kinds = {}
+    def kinds_of_files():
+        kinds = set()
         for name in os.listdir("/proc/self/fd"):
             try:
-                kinds[int(name)] = os.readlink(f"/proc/self/fd/{name}").partition(":")[0]
-            except OSError:
+                kinds.add(os.readlink(f"/proc/self/fd/{name}").partition(":")[0])
+            except OSError:  # the one that listed them
                 continue
-        return kinds
+        return sorted(kinds)
 
     AT_START = {
         "argv": sys.argv,
@@ -41,7 +41,7 @@ MIRROR = """
         "variable": os.environ.get("GIVEN_LATE"),
         "cwd": os.getcwd(),
         "path": [os.getcwd() in sys.path, os.environ["STARTED_IN"] in sys.path],
-        "files": sorted(set(descriptors().values())),
+        "files": kinds_of_files(),
         "session": os.getsid(0) != int(os.environ["COMMAND_SESSION"]),
     }
 

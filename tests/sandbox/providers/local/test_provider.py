@@ -240,16 +240,20 @@ async def test_a_handle_is_found_again_within_the_provider(sandbox):
         await AsyncSandbox.connect(sandbox.provider, {"provider_name": "local", "sandbox_id": "local-0"})
 
 
+async def cancelled_at_its_turn(sandbox, command):
+    running = asyncio.ensure_future(sandbox.exec(command))
+    await until(lambda: sandbox.handle.raw.turn.locked())
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
 async def test_a_cancelled_command_takes_its_box_along():
     """Whoever cancels does not wait for an answer; the program must not run on behind their back."""
     provider = LocalProvider()
     sandbox = await AsyncSandbox(provider, SMALL).start()
     box = sandbox.handle.raw.box
-    running = asyncio.ensure_future(sandbox.exec("echo begun > f; sleep 3600"))
-    await until(lambda: sandbox.handle.raw.turn.locked())
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    await cancelled_at_its_turn(sandbox, "echo begun > f; sleep 3600")
 
     await until(lambda: not box.alive)
     await sandbox.stop()
@@ -260,11 +264,7 @@ async def test_a_command_cancelled_before_it_begins_never_begins(sandbox):
     """The order is on its way already; a box that is slow to take it must not take it later."""
     box = sandbox.handle.raw.box
     os.kill(box.pid, signal.SIGSTOP)
-    running = asyncio.ensure_future(sandbox.exec("sleep 3600"))
-    await until(lambda: sandbox.handle.raw.turn.locked())
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    await cancelled_at_its_turn(sandbox, "sleep 3600")
 
     await until(lambda: not box.alive)
 
