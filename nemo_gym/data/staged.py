@@ -18,8 +18,9 @@ class StagedFiles:
     """
 
     def __init__(self) -> None:
-        self._open: dict[Path, tuple[BinaryIO, Path]] = {}
-        self._unfinished: set[Path] = set()
+        self._unfinished: dict[Path, Path] = {}
+        """Where each is to appear."""
+        self._streams: list[BinaryIO] = []
         self._new_folders: list[Path] = []
 
     def __enter__(self) -> Self:
@@ -30,7 +31,7 @@ class StagedFiles:
     ) -> None:
         for unfinished in self._unfinished:
             unfinished.unlink(missing_ok=True)
-        for stream, _ in self._open.values():
+        for stream in self._streams:
             _close(stream)
         for folder in reversed(self._new_folders):
             if folder.exists() and not any(folder.iterdir()):
@@ -45,9 +46,9 @@ class StagedFiles:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
         unfinished = path.with_name(f".{path.name}.{token_hex(ENDING // 2)}")
-        self._unfinished.add(unfinished)
+        self._unfinished[unfinished] = path
         stream = unfinished.open("xb")
-        self._open[path] = (stream, unfinished)
+        self._streams.append(stream)
         fcntl.flock(stream, fcntl.LOCK_EX)
         return stream
 
@@ -57,13 +58,11 @@ class StagedFiles:
 
     def commit(self) -> None:
         """Put every file in its place, over what is there."""
-        for stream, _ in self._open.values():
+        for stream in self._streams:
             stream.flush()
-        for path, (stream, unfinished) in list(self._open.items()):
+        for unfinished, path in list(self._unfinished.items()):
             unfinished.replace(path)
-            self._unfinished.discard(unfinished)
-            del self._open[path]
-            stream.close()
+            del self._unfinished[unfinished]
 
 
 def _remove_leftovers(path: Path) -> None:

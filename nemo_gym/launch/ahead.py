@@ -26,6 +26,7 @@ MOST_DESCRIPTORS = 200
 """In one message; the kernel takes 253."""
 
 END_SECONDS = 10.0
+"""How long the end of one that was killed is waited for."""
 
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
@@ -56,7 +57,7 @@ class Ahead:
             os.close(told)
 
     def end(self) -> None:
-        """End it; it has forked nobody yet. One that the kernel cannot end now is not waited for: it is killed."""
+        """End it; it has forked nobody yet."""
         self.control.close()
         self.process.kill()
         with suppress(subprocess.TimeoutExpired):
