@@ -1,7 +1,7 @@
-"""Break evaluations on purpose: `python -m chaos [--short] [--runs N] [--seed S] [what …]`.
+"""Disturb evaluations and check the results: `python -m chaos [--short] [--runs N] [--seed S] [SCENARIO …]`.
 
-Every run is decided by its seed, which is printed when a promise does not hold: `--runs 1 --seed S` repeats it.
-The exit status is 1 if any did not.
+Every run is determined by its seed, which is printed when a check fails: `--runs 1 --seed S` repeats it.
+The exit status is 1 if any check failed.
 """
 
 import argparse
@@ -13,67 +13,73 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from chaos import faults, kills, stopped
-from chaos.job import Broken
+from chaos import scenarios
+from chaos.evaluation import BrokenPromise
 
-AT_ONCE = 2
+CONCURRENT_RUNS = 2
 
 
-def killed(folder: Path, seeds: range) -> Iterator[str]:
-    """Runs whose processes are killed."""
-    expected = kills.undisturbed(folder / "undisturbed")
+def run_kills(folder: Path, seeds: range) -> Iterator[str]:
+    """Kill a process of each run; yield a line per failed check."""
+    baseline = scenarios.run_undisturbed(folder / "undisturbed")
 
-    def one(seed: int) -> kills.Killed | str:
+    def run_seed(seed: int) -> scenarios.KilledRun | str:
         try:
-            return kills.disturbed(folder / str(seed), seed, expected)
-        except Broken as broken:
-            return f"seed {seed} ({kills.VICTIMS[seed % len(kills.VICTIMS)]}): {broken}"
+            return scenarios.run_with_kill(folder / str(seed), seed, baseline)
+        except BrokenPromise as problem:
+            return f"seed {seed} ({scenarios.VICTIMS[seed % len(scenarios.VICTIMS)]}): {problem}"
 
     victims: Counter[str] = Counter()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for done in pool.map(one, seeds):
-            if isinstance(done, str):
-                yield done
+    with ThreadPoolExecutor(CONCURRENT_RUNS) as pool:
+        for result in pool.map(run_seed, seeds):
+            if isinstance(result, str):
+                yield result
             else:
-                victims[done.victim] += 1
-    print(f"kills: {victims.total()} of {len(seeds)} runs whole after resume ({dict(victims)})")
+                victims[result.victim] += 1
+    print(f"kills: {victims.total()} of {len(seeds)} runs complete after resume ({dict(victims)})")
 
 
-def faulty(folder: Path, seeds: range) -> Iterator[str]:
-    """Runs whose model endpoint misbehaves."""
+def run_endpoint_faults(folder: Path, seeds: range) -> Iterator[str]:
+    """Make a tenth of the model calls fail; yield a line per failed check."""
     for seed in seeds[: max(1, len(seeds) // 20)]:
         try:
-            print(f"endpoint, seed {seed}: {faults.disturbed(folder / f'endpoint-{seed}', seed)}")
-        except Broken as broken:
-            yield f"endpoint, seed {seed}: {broken}"
+            print(f"endpoint, seed {seed}: {scenarios.run_with_endpoint_faults(folder / f'endpoint-{seed}', seed)}")
+        except BrokenPromise as problem:
+            yield f"endpoint, seed {seed}: {problem}"
 
 
-def halted(folder: Path, seeds: range) -> Iterator[str]:
-    """A run with a server that stops without dying."""
+def run_suspended_server(folder: Path, seeds: range) -> Iterator[str]:
+    """Suspend a server with SIGSTOP; yield a line per failed check."""
     try:
-        print(f"stopped, seed {seeds[0]}: {stopped.disturbed(folder / 'stopped')}")
-    except Broken as broken:
-        yield f"stopped: {broken}"
+        print(f"suspended, seed {seeds[0]}: {scenarios.run_with_suspended_server(folder / 'suspended')}")
+    except BrokenPromise as problem:
+        yield f"suspended: {problem}"
 
 
-WAYS: dict[str, Callable[[Path, range], Iterator[str]]] = {"kills": killed, "endpoint": faulty, "stopped": halted}
+SCENARIOS: dict[str, Callable[[Path, range], Iterator[str]]] = {
+    "kills": run_kills,
+    "endpoint": run_endpoint_faults,
+    "suspended": run_suspended_server,
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--short", action="store_true", help="the form CI runs: 6 kills")
-    parser.add_argument("--runs", type=int, default=200, metavar="N", help="how many runs are killed (default: 200)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the first run (default: 0)")
-    parser.add_argument("ways", nargs="*", choices=[*WAYS, []], metavar="what", help=f"of {', '.join(WAYS)}")
+    parser.add_argument("--short", action="store_true", help="run the short form of CI: 6 kills")
+    parser.add_argument("--runs", type=int, default=200, metavar="N", help="number of killed runs (default: 200)")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="seed of the first run (default: 0)")
+    parser.add_argument(
+        "scenarios", nargs="*", choices=[*SCENARIOS, []], metavar="SCENARIO", help=f"any of {', '.join(SCENARIOS)}"
+    )
     args = parser.parse_args()
     seeds = range(args.seed, args.seed + (6 if args.short else args.runs))
     begin = time.monotonic()
     problems = []
     with tempfile.TemporaryDirectory() as name:
-        for way in args.ways or WAYS:
-            for problem in WAYS[way](Path(name) / way, seeds):
+        for scenario in args.scenarios or SCENARIOS:
+            for problem in SCENARIOS[scenario](Path(name) / scenario, seeds):
                 print(problem, file=sys.stderr)
                 problems.append(problem)
     print(f"{len(problems)} promises broken, {time.monotonic() - begin:.0f} s")

@@ -1,4 +1,4 @@
-"""A model endpoint that answers sums rightly, and every so often does one of the things endpoints do."""
+"""A model endpoint that answers sums correctly and injects a fault into a share of its calls."""
 
 import asyncio
 import json
@@ -13,35 +13,35 @@ STATUSES = (429, 500, 502, 503, 504)
 FAULTS = (*(f"status {status}" for status in STATUSES), "reset", "stall", "late", "not json", "wrong shape")
 
 
-class Endpoint:
-    """Answers on a thread of its own. `share` of the calls go wrong, decided by the seed."""
+class FaultyEndpoint:
+    """Answer calls; a `fault_share` of them, chosen by the seed, gets one of `FAULTS`."""
 
-    def __init__(self, seed: int, share: float) -> None:
-        self.share = share
+    def __init__(self, seed: int, fault_share: float) -> None:
+        self.fault_share = fault_share
         self.calls: Counter[str] = Counter()
-        self._chance = random.Random(seed)
+        self._random = random.Random(seed)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until either side has had enough."""
+        """Serve one connection until either side closes it."""
         with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                if head.startswith(b"GET"):  # somebody asks whether we are there
+                if head.startswith(b"GET"):  # a health check
                     writer.write(head_of(b"{}") + b"{}")
                     continue
                 request = json.loads(await reader.readexactly(content_length(head)))
-                fault = self._chance.choice(FAULTS) if self._chance.random() < self.share else "none"
+                fault = self._random.choice(FAULTS) if self._random.random() < self.fault_share else "none"
                 self.calls[fault] += 1
                 if not await self._answer(writer, fault, answer_to(request)):
                     break
         writer.close()
 
     async def _answer(self, writer: asyncio.StreamWriter, fault: str, body: bytes) -> bool:
-        """Whether the connection can be used again."""
+        """Write the answer, or the fault instead; return whether the connection stays usable."""
         if fault.startswith("status"):
             status = int(fault.split()[1])
-            again = b"retry-after: 1\r\n" if status == 429 else b""
-            writer.write(b"HTTP/1.1 %d No\r\n%scontent-length: 2\r\n\r\n{}" % (status, again))
+            retry_after = b"retry-after: 1\r\n" if status == 429 else b""
+            writer.write(b"HTTP/1.1 %d No\r\n%scontent-length: 2\r\n\r\n{}" % (status, retry_after))
         elif fault == "reset":
             writer.write(head_of(body) + body[: len(body) // 2])
             await writer.drain()
@@ -49,7 +49,7 @@ class Endpoint:
             return False
         elif fault == "stall":
             writer.write(head_of(body) + body[:10])
-            await asyncio.sleep(600)  # ends when the caller hangs up and the server closes
+            await asyncio.sleep(600)  # cancelled when the server closes
         elif fault == "not json":
             writer.write(head_of(b"<html>") + b"<html>")
         elif fault == "wrong shape":
@@ -96,8 +96,8 @@ def head_of(body: bytes) -> bytes:
 
 
 @contextmanager
-def running(endpoint: Endpoint) -> Iterator[str]:
-    """The URL of the endpoint while the block runs."""
+def serving(endpoint: FaultyEndpoint) -> Iterator[str]:
+    """Serve the endpoint on a background thread while the block runs; yield its URL."""
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(asyncio.start_server(endpoint.serve, "127.0.0.1", 0))
     thread = threading.Thread(target=loop.run_forever, daemon=True)
@@ -105,13 +105,13 @@ def running(endpoint: Endpoint) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
     finally:
-        asyncio.run_coroutine_threadsafe(_end(server), loop).result(10)
+        asyncio.run_coroutine_threadsafe(_close(server), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
         loop.close()
 
 
-async def _end(server: asyncio.Server) -> None:
+async def _close(server: asyncio.Server) -> None:
     server.close()
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in others:

@@ -1,0 +1,185 @@
+"""The short evaluation that scenarios disturb: its configuration, its processes and its results."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+MARK = "CHAOS_MARK"
+TASKS, REPEATS = 12, 3
+MAX_RUN_SECONDS = 120.0
+"""A run that takes longer counts as hanging."""
+AGENT = "arithmetic_simple_agent"
+
+RolloutId = tuple[int, int]
+"""Task index and rollout index."""
+
+
+class BrokenPromise(AssertionError):
+    """A check of a disturbed run failed."""
+
+
+def scripted_model() -> dict[str, Any]:
+    """Return the server block of a model without an endpoint that gives each rollout a constant answer."""
+    return {
+        "responses_api_models": {"scripted_model": {"entrypoint": "app.py", "function": "chaos.model_script:answer"}}
+    }
+
+
+@dataclass
+class Evaluation:
+    """One evaluation in a separate folder. An environment variable marks its processes, so that all can be found."""
+
+    folder: Path
+    model: dict[str, Any] = field(default_factory=scripted_model)
+    overrides: list[str] = field(default_factory=list)
+    tasks: int = TASKS
+    repeats: int = REPEATS
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True)
+        self.output = self.folder / "rollouts.jsonl"
+        self.failures = self.folder / "rollouts_failures.jsonl"
+        with (self.folder / "rows.jsonl").open("w", encoding="utf-8") as rows:
+            for number in range(self.tasks):
+                params = {"input": [{"role": "user", "content": f"What is {number} + {number * 7} ?"}]}
+                rows.write(json.dumps({"responses_create_params": params, "expected_answer": number * 8}) + "\n")
+        # One server runs as a separate process and the others in cells, so that both can be killed.
+        agent = {
+            "entrypoint": "app.py",
+            "resources_server": {"type": "resources_servers", "name": "arithmetic"},
+            "model_server": {"type": "responses_api_models", "name": "policy_model"},
+        }
+        resources = {"entrypoint": "app.py", "domain": "math", "hosting": "process"}
+        config = {
+            "arithmetic": {"resources_servers": {"arithmetic": resources}},
+            AGENT: {"responses_api_agents": {"simple_agent": agent}},
+            "policy_model": self.model,
+        }
+        (self.folder / "config.yaml").write_text(yaml.safe_dump(config))
+
+    def rollout_ids(self) -> set[RolloutId]:
+        """Return the ids of all rollouts the run must produce."""
+        return {(task, repeat) for task in range(self.tasks) for repeat in range(self.repeats)}
+
+    @contextmanager
+    def running(self, *extra: str) -> Iterator["subprocess.Popen[str]"]:
+        """Start `gym eval run` in a new session; kill all of its processes when the block ends."""
+        command = [
+            sys.executable, "-m", "nemo_gym.cli.main", "eval", "run", "--config", str(self.folder / "config.yaml"),
+            "--input", str(self.folder / "rows.jsonl"), "--agent", AGENT, "--output", str(self.output),
+            "--num-repeats", str(self.repeats), "--concurrency", "6", "--json",
+            "+num_repeats_add_seed=true", "+num_cells=2", *self.overrides, *extra,
+        ]  # fmt: skip
+        env = {**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT)}
+        with (self.folder / "log.txt").open("a", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+            )
+        try:
+            yield process
+        finally:
+            for pid in self.processes():
+                send_signal(pid, signal.SIGKILL)
+            process.communicate()
+
+    def run(self, *extra: str) -> tuple[int, dict[str, Any]]:
+        """Run to the end; return the exit status and the printed JSON object."""
+        with self.running(*extra) as process:
+            return self.finish(process)
+
+    def finish(self, process: "subprocess.Popen[str]") -> tuple[int, dict[str, Any]]:
+        """Wait for the end of the run; fail if it hangs or leaves a process behind."""
+        try:
+            printed, _ = process.communicate(timeout=MAX_RUN_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise BrokenPromise(f"the run had not ended after {MAX_RUN_SECONDS:g} s") from None
+        self.check_no_process_is_left()
+        return process.returncode, json.loads(printed) if printed.strip() else {}
+
+    def processes(self) -> list[int]:
+        """Return the ids of the live processes of this evaluation."""
+        entry = f"{MARK}={self.mark}".encode()
+        return [pid for pid in _pids() if entry in _environment(pid)]
+
+    def check_no_process_is_left(self) -> None:
+        """Fail if a process of the run is still alive after 20 seconds."""
+        wait_for(lambda: not self.processes(), "ending every process of the run", 20.0)
+
+    def resume_until_scored(self, max_resumes: int = 4) -> None:
+        """Resume until every rollout is scored; each resume retries the rollouts that failed before."""
+        for _ in range(max_resumes):
+            status, _ = self.run("--resume")
+            if status == 0:
+                return
+            if status != 1:
+                raise BrokenPromise(f"resume ended with status {status}:\n{self.log_tail()}")
+        raise BrokenPromise(f"after {max_resumes} resumes some rollouts still fail:\n{self.log_tail()}")
+
+    def rewards(self) -> dict[RolloutId, float]:
+        """Return the reward of every stored rollout; fail on a duplicate and on a failure with a reward."""
+        rewards: dict[RolloutId, float] = {}
+        for record in read_records(self.output):
+            if rollout_id(record) in rewards:
+                raise BrokenPromise(f"rollout {rollout_id(record)} is stored twice")
+            rewards[rollout_id(record)] = record["reward"]
+        for record in read_records(self.failures):
+            if "reward" in record:
+                raise BrokenPromise(f"a failure has a reward: {record}")
+        return rewards
+
+    def log_tail(self) -> str:
+        return (self.folder / "log.txt").read_text(encoding="utf-8")[-2000:]
+
+
+def rollout_id(record: dict[str, Any]) -> RolloutId:
+    return record["_ng_task_index"], record["_ng_rollout_index"]
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Read a JSONL file; fail if its last line is torn."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    if content and not content.endswith(b"\n"):
+        raise BrokenPromise(f"{path.name} ends with a torn line")
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
+    """Poll until `condition` holds; fail after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise BrokenPromise(f"{what} took more than {seconds:g} s")
+        time.sleep(0.02)
+
+
+def send_signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):  # the process may just have ended
+        os.kill(pid, number)
+
+
+def _pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()]
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+            return b""
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
