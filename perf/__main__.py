@@ -1,9 +1,8 @@
-"""Measure what we promise and print it beside the promise: `python -m perf [--short] [--json FILE]`.
+"""Measure performance and print every figure beside its promise: `python -m perf [--short] [--json FILE]`.
 
-Figures are CPU time, the best of several runs, because other people's work on the machine only ever adds to it; what a
-rollout costs is a ratio to the floor, measured in the same minute. A promise in seconds is stretched by how much slower
-this machine is than the one it was written on (perf/pace.py).
-A promise missed by more than the margin makes the exit status 1.
+Figures are CPU time, the best of several runs, because other work on the machine only adds to it. The cost of a rollout
+is a ratio to the floor, measured in the same minute. A promise in seconds is scaled by the speed of this machine
+relative to the reference machine (perf/pace.py). The exit status is 1 if a promise is missed by more than the margin.
 """
 
 import argparse
@@ -37,7 +36,7 @@ MARGIN = 1.5
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number and what it may be at most."""
+    """A measured value and the promised maximum."""
 
     name: str
     measured: float
@@ -50,45 +49,45 @@ class Figure:
         return self.measured / (self.promised * (self.pace if self.unit.endswith("CPU") else 1.0))
 
 
-def import_figures(short: bool) -> list[Figure]:  # noqa: ARG001 - as short as it gets
-    found = imports.measure()
-    loaded = {module for row in found.values() for module in row["forbidden"]}
+def import_figures(short: bool) -> list[Figure]:  # noqa: ARG001 - has no shorter form
+    results = imports.measure()
+    loaded = {module for row in results.values() for module in row["forbidden"]}
     if loaded:
         raise SystemExit(f"importing a server base loads {', '.join(sorted(loaded))}")
-    return [Figure(f"import {name}", row["best_seconds"], row["limit_seconds"]) for name, row in found.items()]
+    return [Figure(f"import {name}", row["best_seconds"], row["limit_seconds"]) for name, row in results.items()]
 
 
 def validation_figures(short: bool) -> list[Figure]:  # noqa: ARG001
-    found = validate.measure()
-    return [Figure(f"validate {name}", row["best_ms"], row["limit_ms"], "ms CPU") for name, row in found.items()]
+    results = validate.measure()
+    return [Figure(f"validate {name}", row["best_ms"], row["limit_ms"], "ms CPU") for name, row in results.items()]
 
 
 def config_figures(short: bool) -> list[Figure]:  # noqa: ARG001
-    found = config.measure()
-    return [Figure("parse and check 100 instances", found["seconds"], found["limit_seconds"])]
+    results = config.measure()
+    return [Figure("parse and check 100 instances", results["seconds"], results["limit_seconds"])]
 
 
 def rollout_figures(short: bool) -> list[Figure]:
-    found = rollouts.measure((64,) if short else (64, 256, 1024), count=1000 if short else 2000)
+    results = rollouts.measure((64,) if short else (64, 256, 1024), count=1000 if short else 2000)
     return [
         Figure(
-            f"a rollout, {at_once} in flight, against the floor", row["ratio"], rollouts.MOST_TIMES_THE_FLOOR, "x floor"
+            f"a rollout, {at_once} in flight, against the floor", row["ratio"], rollouts.MAX_TIMES_THE_FLOOR, "x floor"
         )
-        for at_once, row in found.items()
+        for at_once, row in results.items()
     ]
 
 
 def inflight_figures(short: bool) -> list[Figure]:
     at_once = 512 if short else 4096
-    found = inflight.measure(at_once, waves=4, runs=1 if short else inflight.RUNS)
-    if found["errors"]:
-        raise SystemExit(f"{found['errors']} rollouts failed with {at_once} in flight")
+    results = inflight.measure(at_once, waves=4, runs=1 if short else inflight.RUNS)
+    if results["errors"]:
+        raise SystemExit(f"{results['errors']} rollouts failed with {at_once} in flight")
     name = f"{at_once:,} in flight, 1 s latency"
-    compared = f"{found['times_latency']:.2f} x latency, {found['times_floor']:.2f} x floor"
+    compared = f"{results['times_latency']:.2f} x latency, {results['times_floor']:.2f} x floor"
     return [
-        Figure(f"{name}: wall time ({compared})", found["times_ideal"], inflight.MOST_TIMES_IDEAL, "x ideal"),
-        Figure(f"{name}: loop lag p99", found["lag_ms"], inflight.MOST_LAG_MS, "ms"),
-        Figure(f"{name}: memory of one", found["kb_per_rollout"], inflight.MOST_KB, "KB"),
+        Figure(f"{name}: wall time ({compared})", results["times_ideal"], inflight.MAX_TIMES_IDEAL, "x ideal"),
+        Figure(f"{name}: loop lag p99", results["lag_ms"], inflight.MAX_LAG_MS, "ms"),
+        Figure(f"{name}: memory of one", results["kb_per_rollout"], inflight.MAX_KB, "KB"),
     ]
 
 
@@ -98,27 +97,27 @@ def startup_figures(short: bool) -> list[Figure]:
         shapes.append((100, "process", 12.0, 2048.0))
     figures = []
     for count, hosting, cpu, memory in shapes:
-        found = startup.measure(count, hosting)
+        results = startup.measure(count, hosting)
         name = f"start model, agent and {count} as {hosting}"
-        figures += [Figure(name, found["cpu_s"], cpu), Figure(f"{name}, PSS", found["pss_mb"], memory, "MB")]
+        figures += [Figure(name, results["cpu_s"], cpu), Figure(f"{name}, PSS", results["pss_mb"], memory, "MB")]
     return figures
 
 
 def collector_figures(short: bool) -> list[Figure]:
-    found = collector.measure(20_000, 4_000) if short else collector.measure()
+    results = collector.measure(20_000, 4_000) if short else collector.measure()
     return [
-        Figure("collect, beyond the call", found["us_per_rollout"], collector.MOST_MICROSECONDS, "us CPU"),
-        Figure("collect, peak memory", found["peak_mb"], collector.MOST_MB, "MB"),
-        Figure("resume, until the first rollout", found["resume_s"], collector.MOST_RESUME_SECONDS),
+        Figure("collect, beyond the call", results["us_per_rollout"], collector.MAX_MICROSECONDS, "us CPU"),
+        Figure("collect, peak memory", results["peak_mb"], collector.MAX_MB, "MB"),
+        Figure("resume, until the first rollout", results["resume_s"], collector.MAX_RESUME_SECONDS),
     ]
 
 
 def aggregate_figures(short: bool) -> list[Figure]:
     count = aggregate.ROLLOUTS // 20 if short else aggregate.ROLLOUTS
-    found = aggregate.measure(count)
+    results = aggregate.measure(count)
     figures = []
     for name in ("aggregate", "profile"):
-        row = found[name]
+        row = results[name]
         title = f"{name} {count:,} rollouts ({row['x_floor']:.1f} x parsing)"
         figures.append(Figure(title, row["cpu_s"], aggregate.limit_seconds(count)))
         figures.append(Figure(f"{name} {count:,} rollouts, peak memory", row["rss_mb"], aggregate.LIMIT_MB, "MB"))
@@ -126,69 +125,69 @@ def aggregate_figures(short: bool) -> list[Figure]:
 
 
 def collate_figures(short: bool) -> list[Figure]:
-    found = collate.measure(10 if short else 200, runs=3)
-    name = f"collate {found['megabytes']:.0f} MB"
+    results = collate.measure(10 if short else 200, runs=3)
+    name = f"collate {results['megabytes']:.0f} MB"
     return [
-        Figure(f"{name} against the floor", found["times_the_floor"], collate.MOST_TIMES_THE_FLOOR, "x floor"),
-        Figure(f"{name}, PSS", found["most_memory_mb"], collate.MOST_MB, "MB"),
+        Figure(f"{name} against the floor", results["times_the_floor"], collate.MAX_TIMES_THE_FLOOR, "x floor"),
+        Figure(f"{name}, PSS", results["most_memory_mb"], collate.MAX_MB, "MB"),
     ]
 
 
 def export_figures(short: bool) -> list[Figure]:
-    found = export.measure(4_000 if short else export.ROLLOUTS)
-    name = f"export {found['megabytes']:.0f} MB"
+    results = export.measure(4_000 if short else export.ROLLOUTS)
+    name = f"export {results['megabytes']:.0f} MB"
     return [
-        Figure(f"{name}, the best of each task", found["best"], export.MOST_FOR_BEST, "x floor"),
-        Figure(f"{name}, every rollout", found["all"], export.MOST_FOR_ALL, "x floor"),
-        Figure(f"{name}, every rollout, Parquet", found["all_parquet"], export.MOST_FOR_PARQUET, "x floor"),
+        Figure(f"{name}, the best of each task", results["best"], export.MAX_RATIO_BEST, "x floor"),
+        Figure(f"{name}, every rollout", results["all"], export.MAX_RATIO_ALL, "x floor"),
+        Figure(f"{name}, every rollout, Parquet", results["all_parquet"], export.MAX_RATIO_PARQUET, "x floor"),
     ]
 
 
 def live_figures(short: bool) -> list[Figure]:
-    found = live.measure(20_000 if short else live.ROLLOUTS)
-    added = f"watch a rollout (floor {found['floor_us_per_rollout']:.1f} us)"
+    results = live.measure(20_000 if short else live.ROLLOUTS)
+    added = f"watch a rollout (floor {results['floor_us_per_rollout']:.1f} us)"
     return [
-        Figure(added, found["us_per_rollout"], live.MOST_MICROSECONDS, "us CPU"),
-        Figure("draw the live view, share of a processor", found["drawing_share"], live.MOST_DRAWING_SHARE, "share"),
+        Figure(added, results["us_per_rollout"], live.MAX_MICROSECONDS, "us CPU"),
+        Figure("draw the live view, share of a processor", results["drawing_share"], live.MAX_DRAWING_SHARE, "share"),
     ]
 
 
 def grading_figures(short: bool) -> list[Figure]:
-    found = grading.measure(30 if short else 100)
+    results = grading.measure(30 if short else 100)
     return [
-        Figure("read and compare a choice", found["choice_ms"], found["choice_limit_ms"], "ms CPU"),
-        Figure("mcqa verify", found["mcqa_verify_ms"], found["choice_limit_ms"], "ms CPU"),
-        Figure("compare an ordinary mathematical answer", found["math_ms"], found["math_limit_ms"], "ms CPU"),
+        Figure("read and compare a choice", results["choice_ms"], results["choice_limit_ms"], "ms CPU"),
+        Figure("mcqa verify", results["mcqa_verify_ms"], results["choice_limit_ms"], "ms CPU"),
+        Figure("compare an ordinary mathematical answer", results["math_ms"], results["math_limit_ms"], "ms CPU"),
     ]
 
 
 def sandbox_figures(short: bool) -> list[Figure]:
     at_once = 64 if short else sandbox.CROWD
-    found = sandbox.measure(10 if short else 40, at_once)
-    if not found:
+    results = sandbox.measure(10 if short else 40, at_once)
+    if not results:
         return []
-    if found["crowd"]["wrong"]:
+    if results["crowd"]["wrong"]:
         raise SystemExit(
-            f"{found['crowd']['wrong']:.0f} of {at_once} sandboxed programs were ended although they are fast"
+            f"{results['crowd']['wrong']:.0f} of {at_once} sandboxed programs were stopped although they are fast"
         )
-    floor = found["floor"]["cpu_ms"]
+    floor = results["floor"]["cpu_ms"]
     return [
         Figure(
-            f"sandboxed program, cold (floor {floor:.0f} ms)", found["cold"]["cpu_ms"], sandbox.MOST_COLD_MS, "ms CPU"
+            f"sandboxed program, cold (floor {floor:.0f} ms)", results["cold"]["cpu_ms"], sandbox.MAX_COLD_MS, "ms CPU"
         ),
         Figure(
-            f"sandboxed program, warm (floor {floor:.0f} ms)", found["warm"]["cpu_ms"], sandbox.MOST_WARM_MS, "ms CPU"
+            f"sandboxed program, warm (floor {floor:.0f} ms)", results["warm"]["cpu_ms"], sandbox.MAX_WARM_MS, "ms CPU"
         ),
     ]
 
 
 def view_figures(short: bool) -> list[Figure]:
-    found = view.measure(20_000 if short else view.MANY)
-    many = f"{found['rollouts']:,} rollouts"
+    results = view.measure(20_000 if short else view.MANY)
+    many = f"{results['rollouts']:,} rollouts"
     return [
-        Figure(f"view: open {many}, indexed", found["open_s"], 1.0),
-        Figure(f"view: slowest filter of {many}", found["slowest_s"], 0.3),
-        Figure("view: memory", found["rss_mb"], 500.0, "MB"),
+        Figure(f"view: open {many}, indexed", results["open_s"], 1.0),
+        Figure(f"view: slowest filter of {many}", results["slowest_s"], 0.3),
+        Figure("view: memory", results["rss_mb"], 500.0, "MB"),
     ]
 
 
@@ -217,14 +216,13 @@ GROUPS: dict[str, Callable[[bool], list[Figure]]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="the form CI runs: fewer rollouts")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
-    parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], help="what to measure (default: all)")
+    parser.add_argument("--short", action="store_true", help="run the short form of CI, with fewer rollouts")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE as JSON as well")
+    parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], help="groups to measure (default: all)")
     args = parser.parse_args()
     machine = pace()
-    found = [figure for name in args.groups or GROUPS for figure in GROUPS[name](args.short)]
-    figures = [replace(figure, pace=machine) for figure in found]
-    print(f"this machine: {machine:.2f} x the seconds of the reference")
+    figures = [replace(figure, pace=machine) for name in args.groups or GROUPS for figure in GROUPS[name](args.short)]
+    print(f"this machine takes {machine:.2f} x the seconds of the reference machine")
     print(f"{'what':<44} {'measured':>10} {'promised':>10} {'ratio':>6}")
     for figure in figures:
         print(

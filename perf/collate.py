@@ -1,9 +1,9 @@
-"""How fast datasets are collated, and how much memory that takes.
+"""Measure speed and memory of collating datasets.
 
     python -m perf.collate [MEGABYTES]
 
-Rows of 2 KB with a system prompt, two tools and a question of their own, every one validated and its tokens counted.
-The floor reads each line with orjson and writes it again, in one process. CPU time is of all processes together.
+Rows are 2 KB long, with a system prompt, two tools and a distinct question; each is validated and its tokens are
+counted. The floor parses and writes each line with orjson in one process. CPU time is the sum over all processes.
 """
 
 import json
@@ -22,15 +22,15 @@ from typing import Any
 
 import orjson
 
-LEAST_MB_PER_SECOND = 40.0
-MOST_MB = 300.0
+MIN_MB_PER_SECOND = 40.0
+MAX_MB = 300.0
 CORES = 2
-MOST_TIMES_THE_FLOOR = 18.0
+MAX_TIMES_THE_FLOOR = 18.0
 """The floor reads and writes 360 MB/s on the reference machine; 40 MB/s on two cores is 18 times its CPU time."""
 
 SYSTEM = (
     "You are a careful assistant. Think step by step, use the tools when they help, and give the final answer on a "
-    "line of its own, in the form Answer: <value>."
+    "separate line, in the form Answer: <value>."
 )
 TOOLS = [
     {
@@ -53,11 +53,11 @@ TOOLS = [
 
 
 def prose() -> str:
-    """English as people write it: the docstrings of the standard library."""
+    """Return English prose: the docstrings of the standard library."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     sources = (path.read_text(encoding="utf-8", errors="ignore") for path in sorted(folder.glob("*.py")))
     return " ".join(
-        " ".join(found.split()) for text in sources for found in re.findall(r'"""(.*?)"""', text, re.DOTALL)
+        " ".join(docstring.split()) for text in sources for docstring in re.findall(r'"""(.*?)"""', text, re.DOTALL)
     )
 
 
@@ -87,7 +87,7 @@ def rows(megabytes: float) -> Iterator[bytes]:
 
 
 def collate(path: Path, output: Path) -> None:
-    """What is measured, in a process of its own."""
+    """Collate one file and print seconds and CPU seconds; runs in a separate process."""
     from nemo_gym.config.schema_datasets import DatasetConfig
     from nemo_gym.data.collate import collate as collate_sources
     from nemo_gym.data.sources import Source
@@ -100,16 +100,16 @@ def collate(path: Path, output: Path) -> None:
 
 
 def floor(path: Path, output: Path) -> float:
-    """CPU seconds of reading and writing every row, and nothing else."""
+    """Return the CPU seconds of parsing and writing every row."""
     before = time.process_time()
-    with path.open("rb") as lines, output.open("wb") as written:
+    with path.open("rb") as lines, output.open("wb") as copy:
         for line in lines:
-            written.write(orjson.dumps(orjson.loads(line), option=orjson.OPT_APPEND_NEWLINE))
+            copy.write(orjson.dumps(orjson.loads(line), option=orjson.OPT_APPEND_NEWLINE))
     return time.process_time() - before
 
 
 def memory_of(pid: int) -> float:
-    """Megabytes that a process and its children keep in memory; what they share counts once."""
+    """Return the proportional set size of a process and its children in megabytes."""
     total = 0.0
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -122,43 +122,43 @@ def memory_of(pid: int) -> float:
     return total
 
 
-def measured(path: Path, output: Path) -> dict[str, float]:
-    """One run: seconds, CPU seconds, and the most memory all processes had together."""
+def run_once(path: Path, output: Path) -> dict[str, float]:
+    """Collate once; return seconds, CPU seconds and the peak memory of all processes together."""
     command = [sys.executable, "-m", "perf.collate", "--run", str(path), str(output)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
-        most, ended = [0.0], threading.Event()
+        peak, has_ended = [0.0], threading.Event()
 
         def watch() -> None:
-            while not ended.wait(0.1):
-                most[0] = max(most[0], memory_of(running.pid))
+            while not has_ended.wait(0.1):
+                peak[0] = max(peak[0], memory_of(running.pid))
 
-        watching = threading.Thread(target=watch)
-        watching.start()
+        watcher = threading.Thread(target=watch)
+        watcher.start()
         printed = running.communicate()[0]
-        ended.set()
-        watching.join()
-    found: dict[str, float] = json.loads(printed)
-    return {**found, "mb": most[0]}
+        has_ended.set()
+        watcher.join()
+    figures: dict[str, float] = json.loads(printed)
+    return {**figures, "mb": peak[0]}
 
 
 def measure(megabytes: float = 200.0, runs: int = 3) -> dict[str, Any]:
-    """The best of several runs, beside the floor of the same minute."""
+    """Return the best of several runs beside the floor, measured in the same minute."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "rows.jsonl")
         with path.open("wb") as stream:
             stream.writelines(rows(megabytes))
         size = path.stat().st_size / 1e6
-        found = [measured(path, Path(folder, "out")) for _ in range(runs)]
+        results = [run_once(path, Path(folder, "out")) for _ in range(runs)]
         base = min(floor(path, Path(folder, "floor.jsonl")) for _ in range(runs))
-    cpu = min(run["cpu"] for run in found)
+    cpu = min(run["cpu"] for run in results)
     return {
         "megabytes": round(size, 1),
-        "wall_mb_per_second": [round(size / run["seconds"], 1) for run in found],
-        "cpu_seconds": [round(run["cpu"], 2) for run in found],
+        "wall_mb_per_second": [round(size / run["seconds"], 1) for run in results],
+        "cpu_seconds": [round(run["cpu"], 2) for run in results],
         "mb_per_second_on_two_cores": round(CORES * size / cpu, 1),
         "floor_mb_per_second": round(size / base, 1),
         "times_the_floor": round(cpu / base, 2),
-        "most_memory_mb": round(max(run["mb"] for run in found), 1),
+        "most_memory_mb": round(max(run["mb"] for run in results), 1),
     }
 
 

@@ -1,7 +1,7 @@
-"""What the collector costs beside the calls it makes: many rows planned, some of them run, the output resumed.
+"""Measure the CPU time and memory of the collector without the calls it makes: plan, run, resume.
 
-The agent is an app in this process that answers at once. What calling it costs is measured by itself and taken out.
-Everything is CPU time of one process, and its peak memory; each step is a process of its own.
+The agent is an app in this process that answers at once; the cost of calling it is measured separately and subtracted.
+Each step runs in a separate process; the figures are its CPU time and its peak memory.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ from typing import Any
 
 import orjson
 
-MOST_MB = 300.0
-MOST_MICROSECONDS = 150.0
-MOST_RESUME_SECONDS = 3.0
+MAX_MB = 300.0
+MAX_MICROSECONDS = 150.0
+MAX_RESUME_SECONDS = 3.0
 
 PORT = 1
 ANSWER = {
@@ -39,12 +39,12 @@ ANSWER = {
 def write_rows(path: Path, count: int) -> None:
     with path.open("wb") as file:
         for number in range(count):
-            asked = [{"role": "user", "content": f"what is {number} + {number}?"}]
-            file.write(orjson.dumps({"responses_create_params": {"input": asked}, "expected": number}) + b"\n")
+            messages = [{"role": "user", "content": f"what is {number} + {number}?"}]
+            file.write(orjson.dumps({"responses_create_params": {"input": messages}, "expected": number}) + b"\n")
 
 
 async def instant_agent(_scope: Any, receive: Any, send: Any) -> None:
-    """An ASGI app that reads the request and has the answer ready."""
+    """Read a request and send a prepared answer (an ASGI app)."""
     await receive()
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
     await send({"type": "http.response.body", "body": orjson.dumps(ANSWER)})
@@ -62,7 +62,7 @@ def client() -> Any:
 
 
 def floor_us(rows: Path, folder: Path, count: int = 5000) -> float:
-    """What nobody can do without: read a row, write a result. Microseconds each."""
+    """Return the microseconds of the unavoidable work: parse a row, write a result."""
     with rows.open("rb") as source, (folder / "floor.jsonl").open("ab", buffering=0) as output:
         began = time.process_time()
         for _ in range(count):
@@ -76,42 +76,43 @@ def peak_mb() -> float:
 
 
 def step(rows: Path, output: Path, rollouts: int, resume: bool) -> dict[str, float]:
-    """Plan all rows, or resume, and run `rollouts` of them; seconds of CPU for each part."""
+    """Plan all rows, or resume, and run `rollouts` of them; return the CPU seconds of each part."""
     from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper, _run_on_agent
     from nemo_gym.rollouts.completion import in_completion_order
 
-    known = client()
+    server_client = client()
     marks: dict[str, float] = {}
 
     class Helper(RolloutCollectionHelper):
         def setup_server_client(self, head_server_config: Any = None) -> Any:  # noqa: ARG002
-            return known
+            return server_client
 
     async def calls() -> float:
-        """What the calls alone cost."""
+        """Return the CPU seconds of the calls alone."""
         row = {**orjson.loads(rows.open("rb").readline()), "agent_ref": {"name": "a"}, "_ng_task_index": 0}
         began = time.process_time()
-        for awaitable in in_completion_order([row] * rollouts, lambda one: _run_on_agent(known, one), at_once=256):
+        for awaitable in in_completion_order(
+            [row] * rollouts, lambda one: _run_on_agent(server_client, one), at_once=256
+        ):
             await awaitable
         return time.process_time() - began
 
-    def planned(_: Any) -> None:
+    def mark_planned(_: Any) -> None:
         marks["planned"] = time.process_time()
 
     async def run() -> None:
         marks["calls"] = await calls() if rollouts else 0.0
-        done = rollouts if not resume else 0
         config = RolloutCollectionConfig(
             input_jsonl_fpath=str(rows),
             output_jsonl_fpath=str(output),
             agent_name="a",
             num_samples_in_parallel=256,
             disable_aggregation=True,
-            max_total_tokens=max(1, done),  # one token each: that many rollouts are run, or none
+            max_total_tokens=rollouts if rollouts and not resume else 1,  # each rollout uses one token
             resume_from_cache=resume,
         )
         marks["began"] = time.process_time()
-        await Helper(on_plan=planned).collect_from_config(config)
+        await Helper(on_plan=mark_planned).collect_from_config(config)
         marks["ended"] = time.process_time()
 
     asyncio.run(run())
@@ -125,20 +126,20 @@ def step(rows: Path, output: Path, rollouts: int, resume: bool) -> dict[str, flo
 
 def _child(*arguments: object) -> dict[str, float]:
     command = [sys.executable, "-m", "perf.collector", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"the collector failed:\n{done.stderr[-3000:]}")
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise SystemExit(f"the collector failed:\n{result.stderr[-3000:]}")
+    figures: dict[str, float] = json.loads(result.stdout)
+    return figures
 
 
 def measure(rows: int = 1_000_000, rollouts: int = 100_000) -> dict[str, float]:
-    """Microseconds per rollout beyond its call, peak memory, and what resuming takes before the first rollout."""
+    """Return microseconds per rollout beyond its call, peak memory, and seconds until a resume runs a rollout."""
     with tempfile.TemporaryDirectory() as name:
         source, output = Path(name) / "rows.jsonl", Path(name) / "out.jsonl"
         write_rows(source, rows)
         first = _child(source, output, rollouts, 0)
-        again = _child(source, output, 0, 1)
+        resume = _child(source, output, 0, 1)
         size = output.stat().st_size
         floor = floor_us(source, Path(name))
     beyond = 1e6 * (first["run_s"] - first["calls_s"]) / rollouts
@@ -152,8 +153,8 @@ def measure(rows: int = 1_000_000, rollouts: int = 100_000) -> dict[str, float]:
         "times_the_floor": beyond / floor,
         "call_us": 1e6 * first["calls_s"] / rollouts,
         "peak_mb": first["peak_mb"],
-        "resume_s": again["plan_s"],
-        "resume_peak_mb": again["peak_mb"],
+        "resume_s": resume["plan_s"],
+        "resume_peak_mb": resume["peak_mb"],
     }
 
 

@@ -1,4 +1,4 @@
-"""What a command costs before it does anything: help, completion, listing and checking."""
+"""Measure the CPU time of quick commands: help, completion, listing and validation."""
 
 import os
 import resource
@@ -44,23 +44,23 @@ def write_components(root: Path) -> None:
 def cpu_seconds(words: list[str], root: Path) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     env = {**os.environ, "NEMO_GYM_EXTRA_ROOTS": str(root)}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "nemo_gym.cli.main", *words], capture_output=True, text=True, env=env, check=False
     )
-    if done.returncode:
-        raise SystemExit(f"gym {' '.join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    if result.returncode:
+        raise SystemExit(f"gym {' '.join(words)} ended with {result.returncode}:\n{result.stderr[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def measure() -> dict[str, Any]:
-    """CPU seconds of each command and of every `--help`, the best of several, and what it may take."""
+    """Return the CPU seconds (best of several) and the limit of each command and of the slowest `--help`."""
     with tempfile.TemporaryDirectory() as name:
         write_components(Path(name))
-        found = {what: _measured(words, limit, Path(name)) for what, (words, limit) in COMMANDS.items()}
-        helps = {" ".join(words): _measured([*words, "--help"], HELP_LIMIT, Path(name)) for words in every_command()}
+        figures = {what: _best_time(words, limit, Path(name)) for what, (words, limit) in COMMANDS.items()}
+        helps = {" ".join(words): _best_time([*words, "--help"], HELP_LIMIT, Path(name)) for words in every_command()}
     slowest = max(helps, key=lambda command: helps[command]["best_seconds"])
-    return {**found, f"slowest of {len(helps)} --help ({slowest})": helps[slowest]}
+    return {**figures, f"slowest of {len(helps)} --help ({slowest})": helps[slowest]}
 
 
 def every_command() -> list[list[str]]:
@@ -68,5 +68,5 @@ def every_command() -> list[list[str]]:
     return [*grouped, *([name] for name in ALONE)]
 
 
-def _measured(words: list[str], limit: float, root: Path) -> dict[str, float]:
+def _best_time(words: list[str], limit: float, root: Path) -> dict[str, float]:
     return {"best_seconds": min(cpu_seconds(words, root) for _ in range(BEST_OF)), "limit_seconds": limit}

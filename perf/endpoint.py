@@ -1,7 +1,7 @@
-"""An OpenAI-compatible endpoint that is never the bottleneck: `python -m perf.endpoint PORT_FILE [LATENCY_MS]`.
+"""Serve a fast mock of an OpenAI-compatible endpoint: `python -m perf.endpoint PORT_FILE [LATENCY_MS]`.
 
-The first turn of a conversation is answered with a call of `get_weather`, a turn that has seen a tool's output with a
-message. Nothing is parsed: the two answers are written beforehand and chosen by a byte search.
+The reply to the first turn of a conversation is a call of `get_weather`; the reply to a turn with a tool output is a
+message. Both replies are prepared and chosen by a byte search; no request is parsed.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ MESSAGE = {
 
 
 def answer(item: dict[str, Any]) -> bytes:
-    """A whole HTTP response with one output item."""
+    """Return a complete HTTP response with one output item."""
     body = json.dumps(
         {
             "id": "resp_1",
@@ -71,8 +71,8 @@ def answer(item: dict[str, Any]) -> bytes:
 FIRST, LAST = answer(CALL), answer(MESSAGE)
 
 
-class Endpoint(asyncio.Protocol):
-    """One connection; requests are answered in order, each after the latency."""
+class EndpointProtocol(asyncio.Protocol):
+    """Answer the requests of one connection in order, each after the latency."""
 
     def __init__(self, latency: float) -> None:
         self._latency = latency
@@ -111,7 +111,7 @@ async def serve(port_file: Path, latency: float) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Endpoint(latency), "127.0.0.1", 0, backlog=65535)
+    server = await loop.create_server(lambda: EndpointProtocol(latency), "127.0.0.1", 0, backlog=65535)
     announce(port_file, server.sockets[0].getsockname()[1])
     await server.serve_forever()
 

@@ -1,4 +1,4 @@
-"""Turning rollouts into training data, as a multiple of reading and writing the same lines."""
+"""Measure exporting rollouts as training data, as a multiple of parsing and writing the same lines."""
 
 import random
 import tempfile
@@ -13,16 +13,16 @@ from nemo_gym.data.export import ExportDatasetConfig, export
 
 ROLLOUTS = 20_000
 REPEATS = 4
-MOST_FOR_BEST = 2.5
+MAX_RATIO_BEST = 2.5
 """Times the floor for the best rollout of each task."""
-MOST_FOR_ALL = 8.0
+MAX_RATIO_ALL = 8.0
 """Times the floor when every rollout becomes an example."""
-MOST_FOR_PARQUET = 10.0
-"""The same, written as Parquet."""
+MAX_RATIO_PARQUET = 10.0
+"""Times the floor when every rollout becomes an example in a Parquet file."""
 
 
 def write_rollouts(path: Path, count: int) -> None:
-    """Rollouts of two calls each, some 2.7 kB long."""
+    """Write rollouts with two tool calls each, about 2.7 kB long."""
     rng = random.Random(7)
     words = [f"word{number}" for number in range(3000)]
 
@@ -54,27 +54,32 @@ def write_rollouts(path: Path, count: int) -> None:
 
 
 def floor(source: Path, target: Path) -> None:
-    """Every line parsed and written again."""
+    """Parse and write every line."""
     with source.open("rb") as lines, target.open("wb") as copy:
         copy.writelines(orjson.dumps(orjson.loads(line)) + b"\n" for line in lines)
 
 
 def measure(count: int = ROLLOUTS, runs: int = 3) -> dict[str, float]:
-    """CPU seconds of the floor, and of each export as a multiple of it; the best of several runs."""
+    """Return the CPU seconds of the floor and each export as a multiple of it; best of several runs."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "rollouts.jsonl", Path(folder) / "out"
         write_rollouts(source, count)
         base = _best(runs, lambda: floor(source, target))
-        found = {"floor_s": base, "megabytes": source.stat().st_size / 1e6}
+        figures = {"floor_s": base, "megabytes": source.stat().st_size / 1e6}
         for name, ending, more in (
             ("best", ".jsonl", {}),
             ("all", ".jsonl", {"select": "above", "min_reward": 0.0}),
             ("all_parquet", ".parquet", {"select": "above", "min_reward": 0.0}),
         ):
-            given = {"rollouts_jsonl_fpath": str(source), "output_fpath": f"{target}{ending}", "format": "sft", **more}
-            config = ExportDatasetConfig.model_validate(given)
-            found[name] = _best(runs, lambda config=config: export(config)) / base  # type: ignore[misc]
-    return found
+            settings = {
+                "rollouts_jsonl_fpath": str(source),
+                "output_fpath": f"{target}{ending}",
+                "format": "sft",
+                **more,
+            }
+            config = ExportDatasetConfig.model_validate(settings)
+            figures[name] = _best(runs, lambda config=config: export(config)) / base  # type: ignore[misc]
+    return figures
 
 
 def _best(runs: int, work: Callable[[], object]) -> float:

@@ -1,8 +1,8 @@
-"""The least a rollout can cost: the same two model calls by a bare loop, tool and verification inline.
+"""Measure the minimum cost of a rollout: the same two model calls in a bare loop, tool and verification inline.
 
-`python -m perf.floor ROWS CONCURRENCY URL FIRST LAST` plays all rows and prints, as JSON, the CPU and wall seconds
-between the end of rollout number FIRST (0: the beginning) and that of number LAST, and how many rollouts that were.
-With the word `wait` after that it says `ready` first and begins when it is given a line.
+`python -m perf.floor ROWS CONCURRENCY URL FIRST LAST [wait]` runs all rows and prints, as JSON, the CPU and wall
+seconds between the end of rollout number FIRST (0: the start) and that of number LAST, and the number of rollouts
+between them. With `wait` it prints `ready` first and starts when it reads a line.
 """
 
 import asyncio
@@ -20,23 +20,23 @@ HEADERS = {"content-type": "application/json", "authorization": "Bearer x"}
 
 
 async def rollout(session: aiohttp.ClientSession, url: str, row: dict[str, Any]) -> bytes:
-    """Model, tool, model, reward; the finished record as JSON."""
+    """Call model, tool and model; return the scored record as JSON."""
     params = {**row["responses_create_params"], "model": "mock"}
-    asked: list[Any] = params["input"]
-    said: list[Any] = []
+    prompt: list[Any] = params["input"]
+    output: list[Any] = []
     while True:
-        params["input"] = [*asked, *said]
+        params["input"] = [*prompt, *output]
         async with session.post(url, data=orjson.dumps(params), headers=HEADERS) as answer:
             response = orjson.loads(await answer.read())
-        said += response["output"]
+        output += response["output"]
         calls = [item for item in response["output"] if item["type"] == "function_call"]
         if not calls:
             break
         for call in calls:
             city = orjson.loads(call["arguments"])["city"]
             text = orjson.dumps({"city": city, "weather_description": f"The weather in {city} is cold."}).decode()
-            said.append({"type": "function_call_output", "call_id": call["call_id"], "output": text})
-    response["output"] = said
+            output.append({"type": "function_call_output", "call_id": call["call_id"], "output": text})
+    response["output"] = output
     return orjson.dumps({**row, "response": response, "reward": 1.0})
 
 

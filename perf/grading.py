@@ -1,4 +1,4 @@
-"""What grading one answer costs: choices in this process, mathematics with its workers.
+"""Measure the CPU time of grading one answer: multiple choice in this process, mathematics in workers.
 
 `python -m perf.grading`
 """
@@ -18,9 +18,9 @@ from nemo_gym.workers.math import MathVerifier
 from resources_servers.mcqa.app import MCQAResourcesServer, MCQAVerifyRequest
 
 CHOICE_MS = 0.5
-"""Most CPU time of reading and comparing one chosen option."""
+"""Maximum CPU time of extracting and comparing one choice."""
 MATH_PER_SECOND = 200.0
-"""Least number of ordinary mathematical answers in a second, on two cores."""
+"""Minimum number of ordinary mathematical answers per second on two cores."""
 CORES = 2
 
 REPLY = (
@@ -42,24 +42,24 @@ ORDINARY = [
     (r"2\sqrt{%d}", r"\sqrt{%d \cdot 4}"),
     ("x^2+%dx", "x(x+%d)"),
 ]
-"""Eight in ten answers are numbers or lists of them; the last two are different in every round."""
+"""Eight in ten answers are numbers or lists of them; the last two differ in every round."""
 
 
 def choice_ms(repeats: int = 300) -> float:
-    """CPU time of one choice, best of five, behind two pages of reasoning."""
+    """Return the CPU milliseconds of grading one choice after two pages of reasoning; best of five."""
     best = float("inf")
     for _ in range(5):
         start = time.process_time()
         for _ in range(repeats):
-            said = without_reasoning(REPLY)
-            assert isinstance(said, Extracted)
-            assert compare_choice(said.value, "B", "ABCD", TEXTS).correct
+            text = without_reasoning(REPLY)
+            assert isinstance(text, Extracted)
+            assert compare_choice(text.value, "B", "ABCD", TEXTS).correct
         best = min(best, (time.process_time() - start) / repeats)
     return best * 1000
 
 
 def mcqa_verify_ms(repeats: int = 300) -> float:
-    """CPU time of `verify` of the server `mcqa`, best of five."""
+    """Return the CPU milliseconds of `verify` of the server `mcqa`; best of five."""
     server = offline_server(MCQAResourcesServer, grading_mode="any_form")
     row = {"responses_create_params": {"input": "Which?"}, "options": [{k: t} for k, t in TEXTS.items()]}
     body = MCQAVerifyRequest.model_validate({**row, "expected_answer": "B", "response": said(REPLY)})
@@ -79,7 +79,7 @@ def _cpu() -> float:
 
 
 def _children_cpu() -> float:
-    """CPU time of living worker processes: they belong to a host and are counted nowhere else."""
+    """Return the CPU seconds of live descendant processes, which `getrusage` does not include."""
     ticks = os.sysconf("SC_CLK_TCK")
     parents, spent = {}, {}
     for entry in Path("/proc").iterdir():
@@ -100,19 +100,19 @@ def _children_cpu() -> float:
 
 
 def math_cpu_ms(answers: list[tuple[str, str]], verifier: MathVerifier) -> float:
-    """CPU time of one answer, in this process and in the workers together."""
+    """Return the CPU milliseconds of one answer, in this process and its workers together."""
 
-    async def all_of_them() -> None:
+    async def compare_all() -> None:
         verdicts = await asyncio.gather(*(verifier.compare_async(answer, gold) for answer, gold in answers))
         assert all(verdict.correct for verdict in verdicts), [v for v in verdicts if not v.correct][:3]
 
     before = _cpu() + _children_cpu()
-    asyncio.run(all_of_them())
+    asyncio.run(compare_all())
     return (_cpu() + _children_cpu() - before) / len(answers) * 1000
 
 
 def _rounds(pairs: list[tuple[str, str]], count: int, first: int) -> list[tuple[str, str]]:
-    """The pairs again and again, with another number in those that take one: nothing is remembered."""
+    """Repeat the pairs with different numbers where they take one, so that no cache applies."""
     return [
         (answer % n if "%d" in answer else answer, gold % n if "%d" in gold else gold)
         for n in range(first, first + count)
@@ -121,7 +121,7 @@ def _rounds(pairs: list[tuple[str, str]], count: int, first: int) -> list[tuple[
 
 
 def measure(count: int = 100) -> dict[str, float]:
-    """The figures, best of three where they are measured more than once."""
+    """Return all figures; the best of three where measured repeatedly."""
     with MathVerifier(size=CORES) as verifier:
         verifier.compare("x+1", "1+x+0")
         ordinary = [math_cpu_ms(_rounds(ORDINARY, count, 2 + run * count), verifier) for run in range(3)]

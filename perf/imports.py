@@ -1,9 +1,9 @@
-"""What importing the package costs, in CPU time above a bare interpreter.
+"""Measure the CPU time of importing the package, beyond starting a bare interpreter.
 
     python perf/imports.py
 
-CPU time (user + system of a fresh process, children included) and not wall time, so that a busy machine does not
-change the answer much; the best of five is the figure, the median shows the noise.
+CPU time (user + system of a fresh process with its children) instead of wall time, because a busy machine changes it
+less. The figure is the best of five; the median shows the noise.
 """
 
 import compileall
@@ -22,7 +22,7 @@ FORBIDDEN = ("ray", "hydra", "pandas", "wandb", "mlflow", "openai", "anthropic",
 LIMITS = {"nemo_gym": 0.06, "nemo_gym.base_resources_server": 0.9}
 """Seconds of CPU each import may cost."""
 THIRD_PARTY = "import aiohttp, fastapi, omegaconf, orjson"
-"""What a server cannot do without: the part of the cost that is not ours, and a measure of how busy the machine is."""
+"""Dependencies of every server: the part of the cost outside this package."""
 
 
 def _environment() -> dict[str, str]:
@@ -30,37 +30,37 @@ def _environment() -> dict[str, str]:
 
 
 def _cpu_seconds(statement: str) -> float:
-    """User and system time of one fresh interpreter that runs `statement`."""
+    """Return user and system time of a fresh interpreter that runs `statement`."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", statement], env=_environment(), check=True, timeout=120)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-def _loaded(statement: str) -> set[str]:
+def _imported_packages(statement: str) -> set[str]:
     script = f"{statement}; import sys, json; sys.stdout.write(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], env=_environment(), check=True, capture_output=True, timeout=120
     )
-    return {name.split(".")[0] for name in json.loads(done.stdout)}
+    return {name.split(".")[0] for name in json.loads(result.stdout)}
 
 
 def measure(runs: int = RUNS) -> dict[str, Any]:
-    """For each import: best and median CPU seconds above a bare interpreter, its limit, forbidden modules loaded."""
+    """Return, for each import, best and median CPU seconds, the limit and the forbidden modules it loads."""
     compileall.compile_dir(PACKAGE, quiet=1)
     bare = [_cpu_seconds("pass") for _ in range(runs)]
     third_party = [_cpu_seconds(THIRD_PARTY) for _ in range(runs)]
     figures: dict[str, Any] = {}
     for module, limit in LIMITS.items():
         statement = f"import {module}"
-        _cpu_seconds(statement)  # writes the bytecode of dependencies, if that is still to do
-        taken = [_cpu_seconds(statement) for _ in range(runs)]
+        _cpu_seconds(statement)  # compile the byte-code of dependencies
+        times = [_cpu_seconds(statement) for _ in range(runs)]
         figures[module] = {
-            "best_seconds": round(min(taken) - min(bare), 4),
-            "median_seconds": round(statistics.median(taken) - statistics.median(bare), 4),
+            "best_seconds": round(min(times) - min(bare), 4),
+            "median_seconds": round(statistics.median(times) - statistics.median(bare), 4),
             "limit_seconds": limit,
             "third_party_seconds": round(min(third_party) - min(bare), 4),
-            "forbidden": sorted(_loaded(statement).intersection(FORBIDDEN)),
+            "forbidden": sorted(_imported_packages(statement).intersection(FORBIDDEN)),
         }
     return figures
 

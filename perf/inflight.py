@@ -1,15 +1,15 @@
-"""Thousands of rollouts at once against a slow endpoint: do we keep up, does a loop lag, how much memory does one take?
+"""Measure thousands of rollouts at once against a slow endpoint: wall time, event-loop lag, memory per rollout.
 
-`python -m perf.inflight [AT_ONCE] [WAVES] [RUNS]` starts an endpoint that answers after a second, one cell per core,
-and collects `AT_ONCE` x `WAVES` rollouts of two model turns each. Wall time is compared with two things, both printed:
+`python -m perf.inflight [CONCURRENCY] [WAVES] [RUNS]` starts an endpoint that answers after a second, one cell per
+core, and collects CONCURRENCY x WAVES rollouts of two model turns each. Wall time is compared with two figures, both
+printed:
 
-- the latency alone, two seconds a wave: what a machine with enough cores for the CPU of so many rollouts should reach;
-- the floor: the same calls by bare loops (`perf/floor.py`), as many processes as we have cells, right afterwards. On a
-  machine whose cores are the bottleneck not even that reaches the latency alone.
+- the latency alone, two seconds a wave: the time on a machine with enough cores;
+- the floor: the same calls in bare loops (`perf/floor.py`), one process per cell, measured right afterwards. On a
+  machine whose cores are the bottleneck, the floor takes longer than the latency alone.
 
-The ideal is whichever of the two is longer.
-Loop lag is how late a timer comes, in the collector and in every cell; memory is what all processes hold at the peak
-beyond what they held before the first rollout.
+The ideal is the longer of the two. Loop lag is the delay of a timer, in the collector and in every cell; memory is the
+peak of all processes minus their memory before the first rollout.
 """
 
 import asyncio
@@ -32,19 +32,19 @@ from perf import rollouts, startup
 RUNS = 3
 LATENCY = 1.0
 TURNS = 2
-BEAT = 0.02
-LOOK_SECONDS = 1.0
-"""Between looks at the memory: each walks through the page tables of all processes, which takes CPU from them."""
-MOST_TIMES_IDEAL = 1.25
-MOST_LAG_MS = 100.0
-MOST_KB = 200.0
+LAG_INTERVAL = 0.02
+MEMORY_INTERVAL = 1.0
+"""Seconds between measurements of memory; each walks the page tables of all processes, which costs CPU."""
+MAX_TIMES_IDEAL = 1.25
+MAX_LAG_MS = 100.0
+MAX_KB = 200.0
 
 ROOT = Path(__file__).resolve().parents[1]
 CELL_LAG = re.compile(r"late by ([0-9.]+) ms \(p99\)")
 
 
 def servers(url: str, at_once: int) -> DictConfig:
-    """The weather example, without ports: they are chosen when it is started."""
+    """Return the configuration of the weather example; ports are chosen at the start."""
     weather = {"entrypoint": "app.py", "domain": "agent"}
     agent = {
         "entrypoint": "app.py",
@@ -52,20 +52,20 @@ def servers(url: str, at_once: int) -> DictConfig:
         "model_server": {"type": "responses_api_models", "name": "model"},
     }
     model = {"entrypoint": "app.py", "openai_base_url": url, "openai_api_key": "x", "openai_model": "mock"}
-    place = {"host": "127.0.0.1", "port": -1}
+    address = {"host": "127.0.0.1", "port": -1}
     config: dict[str, Any] = {
         "head_server": {"host": "127.0.0.1", "port": 0},
-        "weather": {"resources_servers": {"example_single_tool_call": weather | place}},
-        "agent": {"responses_api_agents": {"simple_agent": agent | place}},
-        "model": {"responses_api_models": {"openai_model": model | place}},
+        "weather": {"resources_servers": {"example_single_tool_call": weather | address}},
+        "agent": {"responses_api_agents": {"simple_agent": agent | address}},
+        "model": {"responses_api_models": {"openai_model": model | address}},
         "global_aiohttp_connector_limit_per_host": at_once,
         "verbose": True,
     }
     return OmegaConf.create(config)
 
 
-class Lag:
-    """How late a timer of the running loop comes."""
+class LoopLag:
+    """Measure the delay of a timer of the running event loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -73,10 +73,10 @@ class Lag:
         self._due = 0.0
 
     def start(self) -> None:
-        self._due = time.monotonic() + BEAT
-        self._loop.call_later(BEAT, self._beat)
+        self._due = time.monotonic() + LAG_INTERVAL
+        self._loop.call_later(LAG_INTERVAL, self._measure)
 
-    def _beat(self) -> None:
+    def _measure(self) -> None:
         self._late.append(max(0.0, time.monotonic() - self._due))
         self.start()
 
@@ -86,7 +86,7 @@ class Lag:
 
 
 async def collect(url: str, folder: Path, at_once: int) -> None:
-    """The measured process: starts the servers, says so, waits for a word, collects, and prints what it found."""
+    """Start the servers, print `ready`, wait for a line, collect, and print seconds and lag (the measured process)."""
     from nemo_gym.launch.run import Run
     from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
     from nemo_gym.serve import garbage
@@ -99,7 +99,7 @@ async def collect(url: str, folder: Path, at_once: int) -> None:
         client = ServerClient(head_server_config=BaseServerConfig(**config["head_server"]), global_config_dict=config)
         helper = RolloutCollectionHelper()
         helper.setup_server_client = lambda *_: client  # type: ignore[method-assign]
-        asked = RolloutCollectionConfig(
+        settings = RolloutCollectionConfig(
             input_jsonl_fpath=str(folder / "rows.jsonl"),
             output_jsonl_fpath=str(folder / "out.jsonl"),
             agent_name="agent",
@@ -109,16 +109,16 @@ async def collect(url: str, folder: Path, at_once: int) -> None:
         garbage.settle()
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        lag = Lag()
+        lag = LoopLag()
         lag.start()
         began = time.monotonic()
-        await helper.collect_from_config(asked)
+        await helper.collect_from_config(settings)
         print(json.dumps({"seconds": time.monotonic() - began, "lag_ms": lag.p99_ms()}), flush=True)
-        await asyncio.to_thread(sys.stdin.read)  # stay until we were looked at
+        await asyncio.to_thread(sys.stdin.read)  # stay alive until the parent has measured memory
 
 
-def held_kb(pid: int) -> float:
-    """What a process and its descendants hold, shared pages counted once."""
+def memory_kb(pid: int) -> float:
+    """Return the proportional set size of a process and its descendants in kilobytes."""
     total = 0.0
     for member in startup.family(pid):
         try:
@@ -128,8 +128,8 @@ def held_kb(pid: int) -> float:
     return total
 
 
-def used_cpu(pid: int) -> float:
-    """CPU seconds of a process and its descendants, as long as they live."""
+def family_cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds of a process and its live descendants."""
     total = 0.0
     for member in startup.family(pid):
         try:
@@ -139,8 +139,8 @@ def used_cpu(pid: int) -> float:
     return total
 
 
-class Peak(threading.Thread):
-    """The most that a family of processes held while this ran."""
+class PeakMemory(threading.Thread):
+    """Record the peak memory of a process and its descendants."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
@@ -149,8 +149,8 @@ class Peak(threading.Thread):
         self.kb = 0.0
 
     def run(self) -> None:
-        while not self._done.wait(LOOK_SECONDS):
-            self.kb = max(self.kb, held_kb(self._pid))
+        while not self._done.wait(MEMORY_INTERVAL):
+            self.kb = max(self.kb, memory_kb(self._pid))
 
     def stop(self) -> float:
         self._done.set()
@@ -159,7 +159,7 @@ class Peak(threading.Thread):
 
 
 def floor_seconds(folder: Path, url: str, at_once: int, waves: int) -> float:
-    """Wall time of the same rollouts by bare loops, one process for each of our cells."""
+    """Return the wall time of the same rollouts in bare loops, one process per cell."""
     cells = os.cpu_count() or 1
     each = at_once // cells
     rollouts.write_rows(folder / "floor.jsonl", each * waves)
@@ -182,13 +182,13 @@ def floor_seconds(folder: Path, url: str, at_once: int, waves: int) -> float:
 
 
 def measure(at_once: int = 4096, waves: int = 4, runs: int = RUNS) -> dict[str, Any]:
-    """Seconds against the ideal, the worst loop's lag, errors, and memory per rollout in flight.
+    """Return wall time relative to the ideal, the worst loop lag, errors and memory per rollout in flight.
 
-    Of `runs` in turn with the floor's the best wall time counts on both sides, but the most of everything else.
+    Runs alternate with the floor. The best wall time counts on both sides; of the other figures, the worst.
     """
-    found = [measure_once(at_once, waves) for _ in range(runs)]
+    results = [measure_once(at_once, waves) for _ in range(runs)]
     latency = waves * TURNS * LATENCY
-    ours, floor = [run["seconds"] for run in found], [run["floor_seconds"] for run in found]
+    ours, floor = [run["seconds"] for run in results], [run["floor_seconds"] for run in results]
     best, ideal = min(ours), max(latency, min(floor))
     return {
         "seconds": best,
@@ -199,15 +199,15 @@ def measure(at_once: int = 4096, waves: int = 4, runs: int = RUNS) -> dict[str, 
         "times_ideal": best / ideal,
         "all_seconds": ours,
         "all_floor_seconds": floor,
-        "cpu_ms_per_rollout": min(run["cpu_ms_per_rollout"] for run in found),
-        "lag_ms": max(run["lag_ms"] for run in found),
-        "errors": sum(run["errors"] for run in found),
-        "kb_per_rollout": max(run["kb_per_rollout"] for run in found),
+        "cpu_ms_per_rollout": min(run["cpu_ms_per_rollout"] for run in results),
+        "lag_ms": max(run["lag_ms"] for run in results),
+        "errors": sum(run["errors"] for run in results),
+        "kb_per_rollout": max(run["kb_per_rollout"] for run in results),
     }
 
 
 def measure_once(at_once: int, waves: int) -> dict[str, Any]:
-    """One run of ours, then one of the floor."""
+    """Measure one run, then the floor."""
     with tempfile.TemporaryDirectory() as name, rollouts.endpoint(Path(name), 1000 * LATENCY) as url:
         folder = Path(name)
         rollouts.write_rows(folder / "rows.jsonl", at_once * waves)
@@ -220,27 +220,27 @@ def measure_once(at_once: int, waves: int) -> dict[str, Any]:
             assert child.stdout is not None
             if child.stdout.readline() != "ready\n":
                 raise SystemExit("the servers did not start")
-            before, cpu_before = held_kb(child.pid), used_cpu(child.pid)
-            peak = Peak(child.pid)
+            before, cpu_before = memory_kb(child.pid), family_cpu_seconds(child.pid)
+            peak = PeakMemory(child.pid)
             peak.start()
             child.stdin.write("\n")
             child.stdin.flush()
-            said = child.stdout.readline()
-            cpu = used_cpu(child.pid) - cpu_before
-            most = peak.stop()
+            printed = child.stdout.readline()
+            cpu = family_cpu_seconds(child.pid) - cpu_before
+            peak_kb = peak.stop()
             child.stdin.close()
-        if child.returncode or not said:
+        if child.returncode or not printed:
             raise SystemExit("the collection failed")
-        found = json.loads(said)
-        done = (folder / "out.jsonl").read_bytes().count(b"\n")
+        figures = json.loads(printed)
+        stored = (folder / "out.jsonl").read_bytes().count(b"\n")
         cells = [float(lag) for log in (folder / "logs").glob("*.log") for lag in CELL_LAG.findall(log.read_text())]
         return {
-            "seconds": found["seconds"],
+            "seconds": figures["seconds"],
             "floor_seconds": floor_seconds(folder, url, at_once, waves),
             "cpu_ms_per_rollout": 1000 * cpu / (at_once * waves),
-            "lag_ms": max(found["lag_ms"], *cells),
-            "errors": at_once * waves - done,
-            "kb_per_rollout": (most - before) / at_once,
+            "lag_ms": max(figures["lag_ms"], *cells),
+            "errors": at_once * waves - stored,
+            "kb_per_rollout": (peak_kb - before) / at_once,
         }
 
 

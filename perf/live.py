@@ -1,9 +1,9 @@
-"""CPU time that the live view adds to a rollout, and that drawing it takes.
+"""Measure the CPU time that the live view adds to a rollout, and of drawing it.
 
     python -m perf.live [ROLLOUTS]
 
-The floor is the tally and the list of flights that a collection keeps anyway. Drawing is measured over 100,000 tasks,
-half an hour into a run, with the screen 100 characters wide.
+The floor is the tally and the list of rollouts in flight, which a collection keeps in any case. Drawing is measured
+over 100,000 tasks, half an hour into a run, on a screen 100 characters wide.
 """
 
 import json
@@ -22,9 +22,9 @@ from nemo_gym.rollouts.tally import Tally
 
 ROLLOUTS = 100_000
 RUNS = 3
-MOST_MICROSECONDS = 10.0
-MOST_DRAWING_SHARE = 0.02
-"""Part of one processor's time; the screen is drawn four times a second."""
+MAX_MICROSECONDS = 10.0
+MAX_DRAWING_SHARE = 0.02
+"""Share of one processor; the screen is drawn four times a second."""
 
 
 def jobs(count: int) -> list[Job]:
@@ -32,38 +32,38 @@ def jobs(count: int) -> list[Job]:
     return [Job(RolloutKey(n, 0), row) for n, row in enumerate(rows)]
 
 
-def carried_out(work: list[Job], flights: Flights, told: Any) -> float:
-    """CPU seconds in which every job takes off, lands and is told."""
+def process_jobs(work: list[Job], flights: Flights, report: Any) -> float:
+    """Return the CPU seconds of starting, ending and reporting every job."""
     record = {"reward": 1.0, "response": {"usage": {"input_tokens": 90, "output_tokens": 10, "total_tokens": 100}}}
     began = time.process_time()
     for job in work:
         with flights.under_way(job):
             pass
-        told(Scored(job, record))
+        report(Scored(job, record))
     return time.process_time() - began
 
 
 def drawing_seconds(progress: Progress) -> float:
-    """CPU seconds of a second's drawing."""
+    """Return the CPU seconds of drawing for one second."""
     view = View(progress)
     began = time.process_time()
     for _ in range(40):
         progress.look()
         view._rendered(100)
-    # The mean is left out by then: it is computed so seldom that it adds a hundredth at most.
+    # The mean is computed rarely; its share is added as a constant.
     return (time.process_time() - began) / 10 + 1 / MEAN_SHARE
 
 
 def measure(rollouts: int = ROLLOUTS) -> dict[str, float]:
     work = jobs(rollouts)
-    floor, watched, drawing = [], [], []
+    floor, with_view, drawing = [], [], []
     for _ in range(RUNS):
-        floor.append(carried_out(work, Flights(), Tally()))
+        floor.append(process_jobs(work, Flights(), Tally()))
         progress = Progress(TimedFlights())
         progress.on_plan(Planned(total=rollouts, to_run=rollouts))
-        watched.append(carried_out(work, progress.flights, progress))
+        with_view.append(process_jobs(work, progress.flights, progress))
         drawing.append(drawing_seconds(progress))
-    added = min(watched) - min(floor)
+    added = min(with_view) - min(floor)
     return {
         "us_per_rollout": 1e6 * added / rollouts,
         "floor_us_per_rollout": 1e6 * min(floor) / rollouts,

@@ -1,7 +1,4 @@
-"""How fast this machine is today, so that a promise in seconds means the same on every machine.
-
-The same plain work is timed here and compared with what it took on the machine where the promises were written down.
-"""
+"""Measure the speed of this machine relative to the reference machine of the promises."""
 
 import argparse
 import inspect
@@ -9,18 +6,18 @@ import json
 import time
 
 REFERENCE_SECONDS = 0.0175
-"""What the work took there, undisturbed."""
+"""CPU seconds of the same work on the idle reference machine."""
 
 BEST_OF = 9
 
 
 def pace() -> float:
-    """How many times slower than the reference this machine is; never less than 1, or a fast one would be punished."""
-    return max(1.0, min(_once() for _ in range(BEST_OF)) / REFERENCE_SECONDS)
+    """Return how many times slower than the reference machine this machine is, at least 1."""
+    return max(1.0, min(_reference_work_seconds() for _ in range(BEST_OF)) / REFERENCE_SECONDS)
 
 
-def _once() -> float:
-    """CPU seconds of work like ours: compiling, allocating many small objects, reading and writing JSON."""
+def _reference_work_seconds() -> float:
+    """Return the CPU seconds of typical work: compile, allocate many small objects, read and write JSON."""
     source = inspect.getsource(argparse)
     rows = [{"name": f"row {number}", "values": list(range(20)), "nested": {"a": str(number)}} for number in range(300)]
     begin = time.process_time()
@@ -31,4 +28,4 @@ def _once() -> float:
 
 
 if __name__ == "__main__":
-    print(f"{min(_once() for _ in range(BEST_OF)):.4f} s, {pace():.2f} x the reference")
+    print(f"{min(_reference_work_seconds() for _ in range(BEST_OF)):.4f} s, {pace():.2f} x the reference")

@@ -1,12 +1,12 @@
-"""What one tool-calling rollout costs, collector and servers together, against the floor in the same minute.
+"""Measure the CPU time of one tool-calling rollout, collector and servers together, relative to the floor.
 
-CPU seconds of every process of `gym eval run` are summed, from the moment a first part of the rollouts is stored until
-nearly all are. So start-up, first connections and first-call caches are outside, and the last rollouts, when fewer are
-in flight than asked for. The floor is measured over the same part of the same rows, right after, so that a busy machine
-slows both.
+The figure sums the CPU seconds of every process of `gym eval run` between the moment a first part of the rollouts is
+stored and the moment nearly all are, which excludes start-up, first connections, first-call caches and the end of the
+run, when fewer rollouts are in flight. The floor is measured right afterwards over the same part of the same rows, so
+that a busy machine slows both.
 
-`python -m perf.rollouts [--no-serve]` measures at 64, 256 and 1,024 in flight. With `--no-serve` the servers are
-started beforehand by `gym env start`, every `/run` is a request over HTTP, and their CPU counts as well.
+`python -m perf.rollouts [--no-serve]` measures at 64, 256 and 1,024 in flight. With `--no-serve`, `gym env start`
+starts the servers beforehand, every `/run` is a request over HTTP, and the servers' CPU counts as well.
 """
 
 import json
@@ -36,16 +36,16 @@ TOOL = {
     },
 }
 RUNS = 3
-"""So many of each kind, in turn; the best counts, because other people's work on the machine only ever adds."""
+"""Runs of each kind, alternating; the best counts, because other work on the machine only adds."""
 
-WARM = 2
-"""Rollouts for each place in flight before the measurement begins."""
+WARM_UP = 2
+"""Rollouts per rollout in flight before the measurement begins."""
 
-LOOK_SECONDS = 0.01
-LONGEST_SECONDS = 300.0
+POLL_SECONDS = 0.01
+MAX_RUN_SECONDS = 300.0
 
-MOST_TIMES_THE_FLOOR = 4.0
-"""What is promised. CI lets a promise be missed by half (`MARGIN`), because its machines are slower and busier."""
+MAX_TIMES_THE_FLOOR = 4.0
+"""The promise. CI tolerates half as much again (`MARGIN`), because its machines are slower and busier."""
 
 SYSTEM = "You are a helpful personal assistant that aims to be helpful and reduce any pain points the user has."
 
@@ -53,16 +53,16 @@ SYSTEM = "You are a helpful personal assistant that aims to be helpful and reduc
 def write_rows(path: Path, count: int) -> None:
     with path.open("w", encoding="utf-8") as file:
         for number in range(count):
-            asked = [
+            messages = [
                 {"role": "developer", "content": SYSTEM},
                 {"role": "user", "content": f"what's it like in sf? (question {number})"},
             ]
-            file.write(json.dumps({"responses_create_params": {"input": asked, "tools": [TOOL]}}) + "\n")
+            file.write(json.dumps({"responses_create_params": {"input": messages, "tools": [TOOL]}}) + "\n")
 
 
 @contextmanager
 def endpoint(folder: Path, latency_ms: float = 0.0) -> Iterator[str]:
-    """The URL of a running mock endpoint."""
+    """Run a mock endpoint; yield its URL."""
     port_file = folder / "port"
     process = subprocess.Popen([sys.executable, "-m", "perf.endpoint", str(port_file), str(latency_ms)])
     try:
@@ -77,17 +77,17 @@ def endpoint(folder: Path, latency_ms: float = 0.0) -> Iterator[str]:
         process.wait()
 
 
-def serving(url: str) -> list[str]:
-    """The flags that say which servers there are."""
+def server_flags(url: str) -> list[str]:
+    """Return the flags that select the servers."""
     return [
         "--resources-server", "example_single_tool_call", "--model-type", "openai_model",
         "--model-url", url, "--model-api-key", "x", "--model", "mock", "+num_cells=1",
     ]  # fmt: skip
 
 
-def evaluation(rows: Path, at_once: int, servers: list[str], output: Path) -> "subprocess.Popen[bytes]":
-    """`gym eval run` on these rows, begun."""
-    with output.with_suffix(".said").open("wb") as said:
+def start_evaluation(rows: Path, at_once: int, servers: list[str], output: Path) -> "subprocess.Popen[bytes]":
+    """Start `gym eval run` on the rows."""
+    with output.with_suffix(".log").open("wb") as log_file:
         return subprocess.Popen(
             [
                 *GYM, "eval", "run", *servers,
@@ -95,18 +95,18 @@ def evaluation(rows: Path, at_once: int, servers: list[str], output: Path) -> "s
                 "--output", str(output), "--overwrite", "--concurrency", str(at_once),
                 "--disable-aggregation", "--json",
             ],
-            stdout=said, stderr=said, env={**os.environ, "XDG_RUNTIME_DIR": str(output.parent)},
+            stdout=log_file, stderr=log_file, env={**os.environ, "XDG_RUNTIME_DIR": str(output.parent)},
         )  # fmt: skip
 
 
 @contextmanager
-def started(url: str, folder: Path) -> Iterator[int]:
-    """Servers that run already; the process they belong to."""
-    log = folder / "servers.said"
-    with log.open("wb") as said:
+def running_servers(url: str, folder: Path) -> Iterator[int]:
+    """Start the servers with `gym env start`; yield its process id."""
+    log = folder / "servers.log"
+    with log.open("wb") as log_file:
         process = subprocess.Popen(
-            [*GYM, "env", "start", *serving(url)],
-            stdout=said, stderr=said, env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
+            [*GYM, "env", "start", *server_flags(url)],
+            stdout=log_file, stderr=log_file, env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
         )  # fmt: skip
     try:
         deadline = time.monotonic() + 60
@@ -120,15 +120,15 @@ def started(url: str, folder: Path) -> Iterator[int]:
         process.wait()
 
 
-class Stored:
-    """How many lines a growing file has."""
+class LineCounter:
+    """Count the lines of a growing file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read = 0
         self.lines = 0
 
-    def look(self) -> int:
+    def update(self) -> int:
         if self._path.exists():
             with self._path.open("rb") as file:
                 file.seek(self._read)
@@ -141,32 +141,32 @@ class Stored:
 def rollout_ms(
     rows: Path, at_once: int, servers: list[str], folder: Path, part: tuple[int, int], also: int | None = None
 ) -> float:
-    """CPU milliseconds for each rollout between the two of `part`, all processes of the evaluation together.
+    """Return CPU milliseconds per rollout between the two numbers of `part`, summed over all processes.
 
-    `also` is a process that counts, with its descendants.
+    `also` is a further process to count, with its descendants.
     """
     output = folder / "out.jsonl"
     output.unlink(missing_ok=True)
-    process = evaluation(rows, at_once, servers, output)
+    process = start_evaluation(rows, at_once, servers, output)
     marks: list[tuple[int, float]] = []
-    stored, members = Stored(output), [process.pid]
-    deadline = time.monotonic() + LONGEST_SECONDS
+    stored, members = LineCounter(output), [process.pid]
+    deadline = time.monotonic() + MAX_RUN_SECONDS
     try:
         while len(marks) < len(part):
-            if stored.look() >= part[len(marks)]:
+            if stored.update() >= part[len(marks)]:
                 members = members if marks else [*family(process.pid), *(family(also) if also is not None else ())]
                 marks.append((stored.lines, sum(map(cpu_seconds, members))))
             if process.poll() is not None or time.monotonic() > deadline:
                 break
-            time.sleep(LOOK_SECONDS)
-        if len(marks) < len(part) or process.wait(LONGEST_SECONDS):
-            raise SystemExit(f"the evaluation failed:\n{output.with_suffix('.said').read_text()[-2000:]}")
+            time.sleep(POLL_SECONDS)
+        if len(marks) < len(part) or process.wait(MAX_RUN_SECONDS):
+            raise SystemExit(f"the evaluation failed:\n{output.with_suffix('.log').read_text()[-2000:]}")
     finally:
         if process.poll() is None:
             process.terminate()
             process.wait()
-    (began, before), (ended, after) = marks
-    return 1000.0 * (after - before) / (ended - began)
+    (first, before), (last, after) = marks
+    return 1000.0 * (after - before) / (last - first)
 
 
 def floor_ms(rows: Path, at_once: int, url: str, part: tuple[int, int]) -> float:
@@ -176,32 +176,32 @@ def floor_ms(rows: Path, at_once: int, url: str, part: tuple[int, int]) -> float
 
 
 def measure(at_once: tuple[int, ...] = (64,), count: int = 4000, *, serve: bool = True) -> dict[str, Any]:
-    """Milliseconds of CPU per rollout and per floor rollout, and their ratio, for each number in flight.
+    """Return CPU milliseconds per rollout, of the floor, and their ratio, for each number in flight.
 
-    `count` rollouts are measured, besides those before and after. Without `serve` the servers run already.
+    `count` rollouts are measured, after a warm-up. Without `serve`, the servers are started beforehand.
     """
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name, endpoint(Path(name)) as url, ExitStack() as running:
         folder = Path(name)
-        also = None if serve else running.enter_context(started(url, folder))
-        servers = serving(url) if serve else ["--no-serve"]
+        also = None if serve else running.enter_context(running_servers(url, folder))
+        servers = server_flags(url) if serve else ["--no-serve"]
         rows = folder / "rows.jsonl"
         for number in at_once:
-            warm = max(400, WARM * number)
+            warm = max(400, WARM_UP * number)
             part = (warm, warm + count)
             write_rows(rows, warm + count + number)
             ours, floors = [], []
             for _ in range(RUNS):
                 ours.append(rollout_ms(rows, number, servers, folder, part, also))
                 floors.append(floor_ms(rows, number, url, part))
-            found[str(number)] = {
+            figures[str(number)] = {
                 "ours_ms": min(ours),
                 "floor_ms": min(floors),
                 "ratio": min(ours) / min(floors),
                 "all_ours_ms": ours,
                 "all_floor_ms": floors,
             }
-    return found
+    return figures
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What starting servers costs: CPU of every process until all answer, and the memory they then hold together.
+"""Measure starting servers: CPU time of all processes until every server answers, and their memory then.
 
 `python -m perf.startup [COUNT] [cell|process]` starts COUNT resources servers, an agent and a model.
 """
@@ -17,7 +17,7 @@ MODEL = ("--model-url", "http://127.0.0.1:9/v1", "--model-api-key", "x", "--mode
 
 
 def write_config(path: Path, count: int, hosting: str) -> None:
-    """`count` instances of the weather server and an agent for the first of them."""
+    """Write a configuration of `count` weather servers and an agent for the first of them."""
     block = {"entrypoint": "app.py", "domain": "agent", "hosting": hosting}
     config: dict[str, Any] = {
         f"rs_{number}": {"resources_servers": {"example_single_tool_call": block}} for number in range(count)
@@ -35,12 +35,12 @@ def write_config(path: Path, count: int, hosting: str) -> None:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all its descendants."""
-    found = [pid]
-    for member in found:
+    """Return the ids of a process and all its descendants."""
+    members = [pid]
+    for member in members:
         for task in Path(f"/proc/{member}/task").glob("*/children"):
-            found += [int(child) for child in task.read_text().split()]
-    return found
+            members += [int(child) for child in task.read_text().split()]
+    return members
 
 
 def cpu_seconds(pid: int) -> float:
@@ -56,7 +56,7 @@ def pss_mb(pid: int) -> float:
 
 
 def measure(count: int = 1, hosting: str = "cell") -> dict[str, Any]:
-    """CPU seconds until every server answered, PSS in MB and the number of processes."""
+    """Return CPU seconds until every server answers, PSS in MB and the number of processes."""
     with tempfile.TemporaryDirectory() as name:
         config = Path(name) / "bench.yaml"
         write_config(config, count, hosting)
@@ -69,13 +69,13 @@ def measure(count: int = 1, hosting: str = "cell") -> dict[str, Any]:
         try:
             assert process.stderr is not None
             began = time.monotonic()
-            said = []
+            output = []
             for line in process.stderr:
-                said.append(line)
+                output.append(line)
                 if "servers are ready" in line:
                     break
             else:
-                raise SystemExit("the servers did not start:\n" + "".join(said[-20:]))
+                raise SystemExit("the servers did not start:\n" + "".join(output[-20:]))
             members = family(process.pid)
             return {
                 "seconds": time.monotonic() - began,

@@ -1,4 +1,4 @@
-"""CPU time of validating a NeMoGymResponse, against the project's limits.
+"""Measure the CPU time of validating a NeMoGymResponse.
 
     python perf/validate.py
 
@@ -41,7 +41,7 @@ def _message(number: int) -> dict[str, Any]:
 
 
 def mixed_items(count: int = 300) -> dict[str, Any]:
-    """An agent's conversation: thought, tool call, tool result, message, over and over."""
+    """Return an agent's conversation: reasoning, tool call, tool result and message, repeated."""
     kinds: list[Callable[[int], dict[str, Any]]] = [
         lambda n: {
             "id": f"rs_{n}",
@@ -63,7 +63,7 @@ def mixed_items(count: int = 300) -> dict[str, Any]:
 
 
 def token_items(count: int = 30, prompt: int = 20_000, generated: int = 500) -> dict[str, Any]:
-    """A long conversation collected for training: every turn carries its whole prompt."""
+    """Return a long conversation collected for training, in which every turn carries its whole prompt."""
     draw = random.Random(0)
     tokens: dict[str, Callable[[], list[Any]]] = {
         "prompt_token_ids": lambda: [draw.randrange(150_000) for _ in range(prompt)],
@@ -84,7 +84,7 @@ def _cpu_ms(payload: dict[str, Any], runs: int) -> list[float]:
 
 
 def measure(runs: int = 30) -> dict[str, dict[str, float]]:
-    """Best and median CPU milliseconds of each payload, beside its limit."""
+    """Return best and median CPU milliseconds and the limit of each payload."""
     payloads = dict(zip(LIMITS_MS, (mixed_items(), token_items()), strict=True))
     figures = {}
     for name, payload in payloads.items():

@@ -1,7 +1,4 @@
-"""The viewer on a large run: how long it reads it once, and how fast it answers afterwards.
-
-The rows are small and many: what is asked of the viewer is a million of them.
-"""
+"""Measure the viewer on a run of a million small rollouts: indexing, opening, querying."""
 
 import json
 import random
@@ -12,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 MANY = 1_000_000
-QUESTIONS: dict[str, dict[str, Any]] = {
+QUERIES: dict[str, dict[str, Any]] = {
     "first page": {},
     "by reward": {"where": "reward < 0.5"},
     "by three things": {"where": 'reward < 0.5 and turns >= 1 and outcome == "scored"'},
@@ -27,12 +24,12 @@ def write_rollouts(path: Path, count: int) -> None:
     chance = random.Random(0)
     with path.open("w", encoding="utf-8") as file:
         for number in range(count):
-            said = f"{chance.choice(WORDS)} {chance.choice(WORDS)} {number}"
+            text = f"{chance.choice(WORDS)} {chance.choice(WORDS)} {number}"
             record = {
                 "responses_create_params": {"input": [{"role": "user", "content": f"question {number // 4}"}]},
                 "response": {
                     "output": [
-                        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": said}]}
+                        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
                     ],
                     "usage": {"input_tokens": 100, "output_tokens": number % 50},
                 },
@@ -46,7 +43,7 @@ def write_rollouts(path: Path, count: int) -> None:
 
 
 def measure(count: int = MANY) -> dict[str, Any]:
-    """Seconds to read the run once, to open it again, and for the slowest question; and the memory all of it took."""
+    """Return seconds to index the run, to open it again and of the slowest query, and the peak memory."""
     from nemo_gym.view.index import RunIndex
     from nemo_gym.view.runs import RunFiles
     from nemo_gym.view.summary import summary
@@ -57,32 +54,32 @@ def measure(count: int = MANY) -> dict[str, Any]:
         run = RunFiles(folder / "rollouts.jsonl")
         begin = time.process_time()
         RunIndex(run, folder / "index.sqlite").build()
-        built = time.process_time() - begin
+        index_seconds = time.process_time() - begin
         begin = time.process_time()
         index = RunIndex(run, folder / "index.sqlite")
         index.grow()
         index.page()
-        opened = time.process_time() - begin
-        asked = {}
-        for what, question in QUESTIONS.items():
-            start = min(question.get("start", 0), max(count - 100, 0))
-            asked[what] = min(_seconds(index, {**question, "start": start}) for _ in range(3))
+        open_seconds = time.process_time() - begin
+        query_seconds = {}
+        for what, query in QUERIES.items():
+            start = min(query.get("start", 0), max(count - 100, 0))
+            query_seconds[what] = min(_seconds(index, {**query, "start": start}) for _ in range(3))
         begin = time.process_time()
         summary(index)
         return {
             "rollouts": count,
-            "read_s": built,
-            "open_s": opened,
-            "questions_s": asked,
-            "slowest_s": max(asked.values()),
+            "read_s": index_seconds,
+            "open_s": open_seconds,
+            "queries_s": query_seconds,
+            "slowest_s": max(query_seconds.values()),
             "summary_s": time.process_time() - begin,
             "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
         }
 
 
-def _seconds(index: Any, question: dict[str, Any]) -> float:
+def _seconds(index: Any, query: dict[str, Any]) -> float:
     begin = time.process_time()
-    index.page(**question)
+    index.page(**query)
     return time.process_time() - begin
 
 
