@@ -79,7 +79,7 @@ def help_lines(parser: argparse.ArgumentParser, command: str) -> Iterator[tuple[
 
 def test_every_help_line_stands_alone() -> None:
     """People read one line of `--help`, not the page."""
-    from nemo_gym.cli.main import command_words, build_parser
+    from nemo_gym.cli.main import build_parser, command_words
 
     lines = {line for words in command_words() for line in help_lines(build_parser(list(words))[0], "gym")}
     weak = [
@@ -127,7 +127,9 @@ def test_violations_are_found_in_a_bad_file(tmp_path: Path) -> None:
         "    return found\n"
     )
 
-    problems = {violation.problem for check in (language.check_names, language.check_prose) for violation in check(path)}
+    problems = {
+        violation.problem for check in (language.check_names, language.check_prose) for violation in check(path)
+    }
 
     assert {"module 'told' is named by one participle or adverb", "class 'Given' is named by one participle or adverb",
             "function 'shown' is named by one participle or adverb", "parameter 'said' does not say what it holds",

@@ -1,4 +1,4 @@
-"""The page of endpoints: what each kind of server answers, and the fields of every body, read from the code."""
+"""Generate the reference page of endpoints: routes of each kind of server and the fields of every body."""
 
 import importlib
 from collections.abc import Iterator
@@ -12,20 +12,20 @@ SERVERS = (
     ("Agents", "responses_api_agents.simple_agent.app", "simple_agent"),
     ("Models", "responses_api_models.scripted_model.app", "scripted_model"),
 )
-TAKEN = {
+REQUEST_BODIES = {
     "/v1/responses": "NeMoGymResponseCreateParamsNonStreaming",
     "/v1/chat/completions": "NeMoGymChatCompletionCreateParamsNonStreaming",
     "/v1/messages": "NeMoGymAnthropicMessageCreateParamsNonStreaming",
 }
-"""Model servers read their bodies themselves, so that nothing is refused that a provider would take."""
-GIVEN = {
+"""Bodies that model servers parse themselves, so that they accept whatever a provider accepts."""
+RESPONSE_BODIES = {
     "/v1/messages": "NeMoGymAnthropicMessage",
     "/server_instances": "a list of `ServerInstanceDisplayConfig`",
-    "/rollouts_waiting_for": "of those whose `[task, rollout]` were sent, what each waits for: `WaitingFor`",
-    "/global_config_dict_yaml": "the configuration as YAML, secrets hidden from others than the run's own processes",
+    "/rollouts_waiting_for": "the call that each of the `[task, rollout]` pairs in the body waits for: `WaitingFor`",
+    "/global_config_dict_yaml": "the configuration as YAML; secrets are masked except for processes of the run",
     "/reverify_mode": "whether `/verify` needs the session: see `ReverifyMode`",
 }
-ELSEWHERE = (
+FURTHER_BODIES = (
     ("nemo_gym.openai_utils", "NeMoGymResponseCreateParamsNonStreaming"),
     ("nemo_gym.openai_utils", "NeMoGymResponse"),
     ("nemo_gym.openai_utils", "NeMoGymChatCompletionCreateParamsNonStreaming"),
@@ -34,46 +34,47 @@ ELSEWHERE = (
     ("nemo_gym.anthropic_utils", "NeMoGymAnthropicMessage"),
     ("nemo_gym.server_utils", "ServerInstanceDisplayConfig"),
 )
-MOST_ALTERNATIVES = 4
+MAX_ALTERNATIVES = 4
 INTRODUCTION = """\
-`GET /openapi.json` of a running server has the complete schemas. Every server also answers `GET /` (is it there?).
-What goes along with a body:
+`GET /openapi.json` of a running server has the complete schemas. Every server also answers `GET /`, a health check.
+Cookies, paths and headers carry the rest:
 
 | where | name | meaning |
 |---|---|---|
-| cookie | the server’s own, set by its first answer | which session; send it back ([sessions](../calls.md#sessions)) |
-| path | `/ng-rollout/<id>/…` before any path | which rollout a call belongs to, for captures and logs |
-| header | `{deadline}` | how long the caller still waits ([deadlines](../calls.md#deadlines)) |
-| header of an error | `{failed}`, `{failed_path}` | which server failed, and at what |
-| header of an error | `{error}`, `{upstream}` | what it was, and the status the endpoint behind it gave |
+| cookie | named after the server, set by its first reply | the session; send it back ([sessions](../calls.md#sessions))
+|
+| path | `/ng-rollout/<id>/…` before any path | the rollout of a call, for captures and logs |
+| header | `{deadline}` | seconds until the caller gives up ([deadlines](../calls.md#deadlines)) |
+| header of an error | `{failed}`, `{failed_path}` | the server that failed, and its path |
+| header of an error | `{error}`, `{upstream}` | the kind of error, and the status of the endpoint behind the server |
 
-A body that does not fit is refused with 422 and the place of every problem. Any other error is one JSON string that
-says what happened, with status 500, or 504 when time was up; it never carries a reward.
+A body of the wrong shape is refused with 422 and the location of every problem. Any other error is one JSON string that
+describes it, with status 500, or 504 after a timeout; it never carries a reward.
 """
 
 
-def endpoints(note: str) -> str:
-    """The whole page."""
+def endpoints_page(note: str) -> str:
+    """Return the page as Markdown."""
     from nemo_gym.keys import DEADLINE_HEADER
     from nemo_gym.net.status import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 
-    told = INTRODUCTION.format(
+    introduction = INTRODUCTION.format(
         deadline=DEADLINE_HEADER,
         failed=FAILED_HEADER,
         failed_path=FAILED_PATH_HEADER,
         error=ERROR_HEADER,
         upstream=UPSTREAM_STATUS_HEADER,
     )
-    lines = ["# Endpoints", "", note, told]
+    lines = ["# Endpoints", "", note, introduction]
     bodies: dict[str, dict[str, Any]] = {}
     for title, module, name in SERVERS:
         schema = _application(importlib.import_module(module)).openapi()
         lines += [f"## {title}", "", f"Shown with `{name}`.", "", *_routes(schema, bodies), ""]
-    lines += ["## The head", "", "One per run: who is there, and what the configuration says.", ""]
+    lines += ["## The head", "", "One per run. It serves the configuration and the address of every server.", ""]
     lines += [*_routes(_head().openapi(), bodies), ""]
-    for module, name in ELSEWHERE:
-        found: type[BaseModel] = getattr(importlib.import_module(module), name)
-        bodies[name] = found.model_json_schema()
+    for module, name in FURTHER_BODIES:
+        model: type[BaseModel] = getattr(importlib.import_module(module), name)
+        bodies[name] = model.model_json_schema()
     lines += ["## Bodies", ""]
     for name in sorted(bodies):
         lines += [f"### {name}", "", *_body(bodies[name]), ""]
@@ -81,20 +82,20 @@ def endpoints(note: str) -> str:
 
 
 def _routes(schema: dict[str, Any], bodies: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """A table of routes; the schemas they name are added to `bodies`."""
+    """Yield a table of routes; add the schemas they name to `bodies`."""
     yield from ("| method | path | takes | gives |", "|---|---|---|---|")
-    known = schema.get("components", {}).get("schemas", {})
+    schemas = schema.get("components", {}).get("schemas", {})
     for path, methods in sorted(schema["paths"].items()):
         for method, facts in methods.items():
-            takes = _schema_name(facts.get("requestBody", {})) or TAKEN.get(path, "")
-            gives = _schema_name(facts.get("responses", {}).get("200", {})) or GIVEN.get(path, "")
+            takes = _schema_name(facts.get("requestBody", {})) or REQUEST_BODIES.get(path, "")
+            gives = _schema_name(facts.get("responses", {}).get("200", {})) or RESPONSE_BODIES.get(path, "")
             for name in (takes, gives):
-                if name in known:
-                    bodies.setdefault(name, known[name])
-            yield f"| {method.upper()} | `{path}` | {_linked(takes)} | {_linked(gives)} |"
+                if name in schemas:
+                    bodies.setdefault(name, schemas[name])
+            yield f"| {method.upper()} | `{path}` | {_link(takes)} | {_link(gives)} |"
 
 
-def _linked(name: str) -> str:
+def _link(name: str) -> str:
     return f"[`{name}`](#{name.lower()})" if name and " " not in name else name
 
 
@@ -109,9 +110,9 @@ def _body(schema: dict[str, Any]) -> Iterator[str]:
     if text:
         yield from (" ".join(text.split()), "")
     if schema.get("additionalProperties") is True:
-        yield from ("Further fields are kept and travel along.", "")
+        yield from ("Further fields are accepted and kept.", "")
     if not schema.get("properties"):
-        yield "No fields of its own."
+        yield "This body has no fields."
         return
     yield from ("| field | type | | meaning |", "|---|---|---|---|")
     required = schema.get("required", ())
@@ -121,7 +122,7 @@ def _body(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _shape(schema: dict[str, Any]) -> str:
-    """A JSON schema in few words."""
+    """Describe a JSON schema in a few words."""
     if "$ref" in schema:
         return f"`{str(schema['$ref']).rsplit('/', 1)[-1]}`"
     if "const" in schema or "enum" in schema:
@@ -129,7 +130,7 @@ def _shape(schema: dict[str, Any]) -> str:
     several = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
     if several:
         shapes = list(dict.fromkeys(_shape(one) for one in several))
-        if len(shapes) > MOST_ALTERNATIVES:
+        if len(shapes) > MAX_ALTERNATIVES:
             return f"one of {len(shapes)} [item types](../wire.md)"
         return " or ".join(shapes)
     if schema.get("type") == "array":
@@ -138,23 +139,23 @@ def _shape(schema: dict[str, Any]) -> str:
 
 
 def _application(module: Any) -> Any:
-    """The web application of the one server class that a folder's module defines."""
+    """Create the web application of the server class that a module defines."""
     from nemo_gym.server_utils import ServerClient, SimpleServer
 
     server = next(
-        found
-        for found in vars(module).values()
-        if isinstance(found, type) and issubclass(found, SimpleServer) and found.__module__ == module.__name__
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, SimpleServer) and value.__module__ == module.__name__
     )
     reference = {"type": "responses_api_models", "name": "m"}
-    given = {
+    settings = {
         "host": "127.0.0.1", "port": 1, "entrypoint": "app.py", "name": "shown", "domain": "other",
         "script": [{"text": "x"}], "model_server": reference,
         "resources_server": {"type": "resources_servers", "name": "r"},
     }  # fmt: skip
     config: Any = server.model_fields["config"].annotation
-    wanted = {key: value for key, value in given.items() if key in config.model_fields}
-    return server(config=config(**wanted), server_client=MagicMock(spec=ServerClient)).setup_webserver()
+    fields = {key: value for key, value in settings.items() if key in config.model_fields}
+    return server(config=config(**fields), server_client=MagicMock(spec=ServerClient)).setup_webserver()
 
 
 def _head() -> Any:

@@ -1,7 +1,7 @@
 """Write the table of shipped environments: `python -m tools.environments [--check]`.
 
-What is graded is the description in configs/<name>.yaml; the audit's result is what `gym env audit --update-readme`
-wrote into the README.
+The description comes from configs/<name>.yaml, the audit result from the README, where
+`gym env audit --update-readme` writes it.
 """
 
 import argparse
@@ -22,12 +22,12 @@ INTRODUCTION = """# Environments
 
 <!-- Written by `python -m tools.environments`; edit the configurations and READMEs instead. -->
 
-What ships in `resources_servers/`. Every folder has five example rows, a generator of more, example rollouts, and an
-audit that shows what its verifier pays for ([how](audit.md)). The README of a folder has the fields of its rows, its
-settings, and what it judges wrong although it is right.
+These environments ship in `resources_servers/`. Every folder has five example rows, a generator for more, example
+rollouts, and an [audit](audit.md) of its verifier. The README of a folder documents the fields of its rows, its
+settings, and the right answers that its verifier misjudges.
 
 ```bash
-gym env audit mcqa --rows 5   # any of them
+gym env audit mcqa --rows 5   # any environment of the table
 ```
 
 ```console
@@ -40,7 +40,7 @@ _COUNTS = re.compile(r"^\| [^|]+ \| (\d+) \| (\d+) \|$", re.MULTILINE)
 
 
 def page() -> str:
-    """The page as it should be."""
+    """Return the page as Markdown."""
     return "\n".join([INTRODUCTION, *lines(), ""])
 
 
@@ -48,44 +48,44 @@ def lines() -> Iterator[str]:
     for folder in sorted((ROOT / "resources_servers").iterdir()):
         settings = settings_of(folder)
         if settings is not None:
-            said = str(settings.get("description") or "").replace("|", "\\|")
-            yield f"| `{folder.name}` | {settings.get('domain', '')} | {said} | {audit_of(folder)} |"
+            description = str(settings.get("description") or "").replace("|", "\\|")
+            yield f"| `{folder.name}` | {settings.get('domain', '')} | {description} | {audit_of(folder)} |"
 
 
 def settings_of(folder: Path) -> Mapping[str, Any] | None:
-    """The server's block in the folder's own configuration; None in a folder that is only built on by others."""
+    """Return the server block of the folder's configuration, or None for a folder without an environment."""
     path = folder / "configs" / f"{folder.name}.yaml"
     tree = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
     for block in (tree or {}).values():
         servers = block.get("resources_servers") if isinstance(block, Mapping) else None
         if isinstance(servers, Mapping) and isinstance(servers.get(folder.name), Mapping):
-            found: Mapping[str, Any] = servers[folder.name]
-            return found
+            block_settings: Mapping[str, Any] = servers[folder.name]
+            return block_settings
     return None
 
 
 def audit_of(folder: Path) -> str:
-    """What the README says about the audit, in a few words."""
+    """Summarise the audit result in the README."""
     path = folder / "README.md"
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    place = part_of(text, path)
-    if place is None:
+    section = part_of(text, path)
+    if section is None:
         return "none yet"
-    counts = [(int(cases), int(off)) for cases, off in _COUNTS.findall(text[slice(*place)])]
-    cases, off = sum(pair[0] for pair in counts), sum(pair[1] for pair in counts)
-    return f"{cases:,} cases, {off or 'none'} off" if cases else "none yet"
+    counts = [(int(cases), int(misjudged)) for cases, misjudged in _COUNTS.findall(text[slice(*section)])]
+    cases, misjudged = sum(pair[0] for pair in counts), sum(pair[1] for pair in counts)
+    return f"{cases:,} cases, {misjudged or 'none'} misjudged" if cases else "none yet"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page is stale")
     check = parser.parse_args().check
-    wanted = page()
-    is_fresh = PAGE.exists() and PAGE.read_text(encoding="utf-8") == wanted
+    expected = page()
+    is_fresh = PAGE.exists() and PAGE.read_text(encoding="utf-8") == expected
     if not check and not is_fresh:
         with whole_file(PAGE) as stream:
-            stream.write(wanted.encode())
-    print("fresh" if is_fresh else f"{PAGE.name} is stale" if check else f"{PAGE.name} is written", file=sys.stderr)
+            stream.write(expected.encode())
+    print("up to date" if is_fresh else f"{PAGE.name} is stale" if check else f"{PAGE.name} written", file=sys.stderr)
     return int(check and not is_fresh)
 
 

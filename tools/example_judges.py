@@ -1,4 +1,4 @@
-"""The honest judge of each folder's audit as a function for the scripted model: `tools.example_judges:<folder>`."""
+"""Offer the honest judge of each folder's audit to the scripted model as `tools.example_judges:<folder>`."""
 
 import importlib
 from typing import Any

@@ -21,23 +21,27 @@ SOURCES = (
     "nemo_gym", "tests", "perf", "proofs", "chaos", "tools", "dev.py", "benchmarks", "resources_servers",
     "responses_api_agents", "responses_api_models",
 )  # fmt: skip
-FOREIGN = ("tests/compat/folders",)
-"""Folders written in the style of other authors on purpose."""
+EXEMPT = ("tests/compat/folders", "tools/language.py", "tests/test_language.py")
+"""Folders written in the style of other authors on purpose, and the files that list the banned words."""
 
-IRREGULAR_PARTICIPLES = frozenset(
-    """begun been borne bound bought broken brought built caught chosen come dealt done drawn driven eaten fallen fed felt
+_PARTICIPLES = """
+    begun been borne bound bought broken brought built caught chosen come dealt done drawn driven eaten fallen fed felt
     flown forgotten fought found frozen given gone gotten grown had heard held hidden kept known laid led left lent lost
     made meant met paid proven put_off risen said seen sent shaken shown shut sold sought spent spoken stolen stood
-    struck sung sunk sworn taken taught thought told torn understood undone woken won worn wound written""".split()
-)
-NOT_PARTICIPLES = frozenset(
-    "bed bleed breed embed exceed feed greed indeed led need proceed red seed shed speed succeed weed".split()
-)
-RIDDLES = frozenset(
-    """again ahead alone along among anew anywhere apart aside away elsewhere hence otherwise plain some such thence there
-    these those thus together unless until whom whose""".split()
-)
-BANNED_LOCALS = frozenset("asked found given heard known said told wanted".split())
+    struck sung sunk sworn taken taught thought told torn understood undone woken won worn wound written
+"""
+_NOT_PARTICIPLES = "bed bleed breed embed exceed feed greed indeed need proceed red seed shed speed succeed weed"
+_ADVERBS = """
+    again ahead alone along among anew anywhere apart aside away elsewhere hence otherwise plain some such thence there
+    these those thus together unless until whom whose
+"""
+_LOCALS = "asked found given heard known said told wanted"
+_FREE_RELATIVES = "How What Whatever When Where Whether Which Who Whoever Whom Whose"
+IRREGULAR_PARTICIPLES = frozenset(_PARTICIPLES.split())
+NOT_PARTICIPLES = frozenset(_NOT_PARTICIPLES.split())
+ADVERBS = frozenset(_ADVERBS.split())
+BANNED_LOCALS = frozenset(_LOCALS.split())
+FREE_RELATIVES = frozenset(_FREE_RELATIVES.split())
 BANNED_PROSE = {
     pattern: re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE)
     for pattern in (
@@ -46,9 +50,6 @@ BANNED_PROSE = {
         "of (?:its|their|one's|our|your|his|her) own", "takes? notice", "in vain", "at the slightest",
     )
 }  # fmt: skip
-FREE_RELATIVES = frozenset("How What Whatever When Where Whether Which Who Whoever Whom Whose".split())
-CONTRACT_NAMES: frozenset[str] = frozenset()
-"""Names that other people's code imports; they keep their spelling."""
 
 
 @dataclass(frozen=True, order=True)
@@ -66,13 +67,13 @@ class Violation:
 def is_bare_participle(name: str) -> bool:
     """Return whether a name is one participle, adverb or pronoun that does not say what it names."""
     word = name.strip("_")
-    if not word or "_" in word or not word.isalpha() or word in CONTRACT_NAMES:
+    if not word or "_" in word or not word.isalpha():
         return False
     if word[0].isupper() and any(letter.isupper() for letter in word[1:]):
         return False
     word = word.lower()
     is_regular = word.endswith("ed") and len(word) > 4 and word not in NOT_PARTICIPLES
-    return is_regular or word in IRREGULAR_PARTICIPLES or word in RIDDLES
+    return is_regular or word in IRREGULAR_PARTICIPLES or word in ADVERBS
 
 
 def python_files(paths: Iterable[str]) -> Iterator[Path]:
@@ -82,7 +83,7 @@ def python_files(paths: Iterable[str]) -> Iterator[Path]:
         files = [path] if path.is_file() else sorted(path.rglob("*.py"))
         for file in files:
             relative = relative_name(file)
-            if ".venv" not in relative and not relative.startswith(FOREIGN) and "/__pycache__/" not in relative:
+            if ".venv" not in relative and not relative.startswith(EXEMPT) and "/__pycache__/" not in relative:
                 yield file
 
 
@@ -131,7 +132,8 @@ def check_prose(path: Path) -> Iterator[Violation]:
                 if expression.search(docstring):
                     yield Violation(where, line, f"banned words in a docstring: {pattern!r}")
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and docstring.split()[0] in FREE_RELATIVES:
-            yield Violation(where, line, f"docstring of {node.name} opens with {docstring.split()[0]!r}; use an imperative")
+            opening = docstring.split()[0]
+            yield Violation(where, line, f"docstring of {node.name} opens with {opening!r}; use an imperative")
 
 
 def _banned_words(where: str, token: tokenize.TokenInfo) -> Iterator[Violation]:
@@ -144,12 +146,12 @@ def _banned_words(where: str, token: tokenize.TokenInfo) -> Iterator[Violation]:
 
 def repeated_class_names(files: Iterable[Path]) -> Iterator[Violation]:
     """Find class names that two modules of the package define."""
-    places: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    locations_by_name: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for path in files:
         for node in parse_file(path).body:
             if isinstance(node, ast.ClassDef):
-                places[node.name.lstrip("_")].append((relative_name(path), node.lineno))
-    for name, locations in sorted(places.items()):
+                locations_by_name[node.name.lstrip("_")].append((relative_name(path), node.lineno))
+    for name, locations in sorted(locations_by_name.items()):
         if len({path for path, _ in locations}) > 1:
             others = ", ".join(f"{path}:{line}" for path, line in locations[1:])
             yield Violation(*locations[0], f"class {name!r} is also defined at {others}")
@@ -160,13 +162,13 @@ def find_violations(paths: Iterable[str] = SOURCES) -> list[Violation]:
     files = list(python_files(paths))
     violations = [violation for path in files for check in (check_names, check_prose) for violation in check(path)]
     checked = {relative_name(path) for path in files}
-    for violation in repeated_class_names(python_files(["nemo_gym"])):
-        if any(name in str(violation) for name in checked):
-            violations.append(violation)
+    repeated = repeated_class_names(python_files(["nemo_gym"]))
+    violations += [violation for violation in repeated if any(name in str(violation) for name in checked)]
     return sorted(set(violations))
 
 
 def main() -> int:
+    """Print the violations below the paths of the command line."""
     violations = find_violations(sys.argv[1:] or SOURCES)
     for violation in violations:
         print(violation)

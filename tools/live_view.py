@@ -1,7 +1,7 @@
-"""Draw the README's picture from the real thing: `python -m tools.live_view`.
+"""Draw docs/images/live.svg, the README's picture: `python -m tools.live_view`.
 
-A real `gym eval run` plays in a terminal of its own; what it shows half-way and what it says at the end become
-docs/images/live.svg. The model is scripted: it adds, mostly right, and takes its time.
+The picture shows a real `gym eval run` in a pseudo-terminal, half-way and at its end. The scripted model adds numbers,
+mostly correctly, with delays.
 """
 
 import fcntl
@@ -25,52 +25,52 @@ policy_model:
   responses_api_models:
     scripted_model: {entrypoint: app.py, function: "tools.live_view:answer"}
 """
-REDRAWN = re.compile(r"(?:\r?\x1b\[2K|\x1b\[1A|\r|\x1b\[\?25[lh])+")
+REDRAW = re.compile(r"(?:\r?\x1b\[2K|\x1b\[1A|\r|\x1b\[\?25[lh])+")
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 REMOTE_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
-FIRST_REPORTED = re.compile(r"^\d+ scored")
+REPORT_START = re.compile(r"^\d+ scored")
 
 
 def answer(scene: Any) -> dict[str, Any]:
-    """The sum that is asked for; one in eight is off by one, some take long."""
+    """Return the requested sum; one in eight is off by one and some are slow."""
     question = str(scene.conversation[-1].get("content", ""))
     left, right = (int(number) for number in re.findall(r"\d+", question)[-2:])
     chance = scene.chance
-    wrong = chance.random() < 0.12
+    error = chance.random() < 0.12
     seconds = 9.0 if chance.random() < 0.06 else chance.uniform(0.4, 1.6)
-    return {"text": f"{left} + {right} = {left + right + wrong}", "delay_seconds": seconds}
+    return {"text": f"{left} + {right} = {left + right + error}", "delay_seconds": seconds}
 
 
-def recorded(words: list[str], folder: Path) -> str:
-    """Everything a command writes to its terminal."""
+def record_terminal(words: list[str], folder: Path) -> str:
+    """Run a command in a pseudo-terminal; return everything it writes."""
     controller, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(words, cwd=folder, env=env, stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)
-    said = b""
+    output = b""
     try:
         while chunk := os.read(controller, 65536):
-            said += chunk
-    except OSError:  # what Linux says when the last writer is gone
+            output += chunk
+    except OSError:  # raised by Linux when the last writer has closed the terminal
         pass
     os.close(controller)
     if process.wait():
-        raise SystemExit(f"{' '.join(words)} ended with {process.returncode}:\n{said.decode(errors='replace')}")
-    return said.decode()
+        raise SystemExit(f"{' '.join(words)} ended with {process.returncode}:\n{output.decode(errors='replace')}")
+    return output.decode()
 
 
-def frames(said: str) -> tuple[list[list[str]], list[str]]:
-    """What the screen showed, one after the other, and the lines that stayed at the end."""
-    pieces = [CONTROL.sub("", piece).replace("\r", "") for piece in REDRAWN.split(said.replace("\r\n", "\n"))]
+def frames(output: str) -> tuple[list[list[str]], list[str]]:
+    """Return the successive states of the live view, and the lines of the final report."""
+    pieces = [CONTROL.sub("", piece).replace("\r", "") for piece in REDRAW.split(output.replace("\r\n", "\n"))]
     shown = [piece.strip("\n").split("\n") for piece in pieces if "running" in piece]
     last = [line for piece in pieces if "running" not in piece for line in piece.split("\n")]
-    start = next(number for number, line in enumerate(last) if FIRST_REPORTED.match(line))
+    start = next(number for number, line in enumerate(last) if REPORT_START.match(line))
     return shown, last[start:]
 
 
-def drawn(live: list[str], report: list[str]) -> str:
-    """The picture."""
+def draw_picture(live: list[str], report: list[str]) -> str:
+    """Return the picture as SVG."""
     from rich.console import Console
     from rich.text import Text
 
@@ -91,10 +91,10 @@ def main() -> int:
         folder = Path(name)
         (folder / "model.yaml").write_text(MODEL)
         words = [sys.executable, "-m", "nemo_gym.cli.main", *COMMAND.split()[1:]]
-        said = recorded([*words, "+num_repeats_add_seed=true"], folder)  # so that repeats differ
-    shown, report = frames(said)
-    telling = max(shown[len(shown) // 3 : len(shown) * 4 // 5], key=len)
-    PICTURE.write_text(drawn(telling, [line.rstrip() for line in report if line.strip()][:9]), encoding="utf-8")
+        output = record_terminal([*words, "+num_repeats_add_seed=true"], folder)  # so that repeats differ
+    shown, report = frames(output)
+    fullest = max(shown[len(shown) // 3 : len(shown) * 4 // 5], key=len)
+    PICTURE.write_text(draw_picture(fullest, [line.rstrip() for line in report if line.strip()][:9]), encoding="utf-8")
     return 0
 
 

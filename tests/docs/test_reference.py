@@ -11,7 +11,7 @@ from tools import reference
 @pytest.mark.parametrize("name", reference.PAGES)
 def test_a_reference_page_is_fresh(name: str) -> None:
     """`python -m tools.reference` writes it anew."""
-    assert name not in reference.stale([name])
+    assert name not in reference.stale_pages([name])
 
 
 def test_every_key_that_is_checked_is_described() -> None:
