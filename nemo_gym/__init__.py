@@ -1,4 +1,4 @@
-"""NeMo Gym: evaluate LLM agents and generate the rollouts that reinforcement learning trains on.
+"""NeMo Gym: evaluate LLM agents and generate rollouts for reinforcement learning.
 
 Importing the package is cheap: every public class is loaded on first use.
 """

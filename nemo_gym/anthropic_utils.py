@@ -1,4 +1,4 @@
-"""The Anthropic Messages types under their public names."""
+"""Public names of the Anthropic Messages types."""
 
 from nemo_gym.wire.messages import NeMoGymAnthropicMessage, NeMoGymAnthropicMessageCreateParamsNonStreaming
 

@@ -1,4 +1,6 @@
-"""Classes that describe configuration. A facade: they are written in `nemo_gym.config` and `nemo_gym.wire`."""
+# mypy: implicit-reexport
+# ruff: noqa: F401 - the imported names are the public names of this module
+"""Public names of the configuration classes, which `nemo_gym.config` and `nemo_gym.wire` define."""
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -28,16 +30,8 @@ from nemo_gym.config.schema_datasets import (
     UploadJsonlDatasetHuggingFaceConfig,
     UploadJsonlDatasetHuggingFaceMaybeDeleteConfig,
 )
-from nemo_gym.config.schema_refs import (
-    AGENT_REF_KEY,
-    AgentServerRef,
-    ModelServerRef,
-    ResourcesServerRef,
-    ServerRef,
-    ServerRefTypeAdapter,
-    is_server_ref,
-)
 from nemo_gym.config.schema_servers import (
+    AgentServerRef,
     BaseRunServerConfig,
     BaseRunServerInstanceConfig,
     BaseRunServerTypeConfig,
@@ -45,7 +39,9 @@ from nemo_gym.config.schema_servers import (
     BaseServerInstanceConfig,
     BaseServerTypeConfig,
     Domain,
+    ModelServerRef,
     ResourcesServerInstanceConfig,
+    ResourcesServerRef,
     ResourcesServerTypeConfig,
     ResponsesAPIAgentServerInstanceConfig,
     ResponsesAPIAgentServerTypeConfig,
@@ -53,8 +49,11 @@ from nemo_gym.config.schema_servers import (
     ResponsesAPIModelServerTypeConfig,
     ServerInstanceConfig,
     ServerInstanceConfigTypeAdapter,
+    ServerRef,
+    ServerRefTypeAdapter,
     ServerTypeConfig,
     is_almost_server,
+    is_server_ref,
     maybe_get_server_instance_config,
 )
 from nemo_gym.config.secrets import (
@@ -71,71 +70,6 @@ from nemo_gym.errors import (
     NoServerInstancesError,
     ServerRefNotFoundError,
 )
+from nemo_gym.keys import AGENT_REF_KEY_NAME as AGENT_REF_KEY
 from nemo_gym.keys import ROLLOUT_PATH_PREFIX, TOKEN_CAPTURE_PATH_SEGMENT
 from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
-
-__all__ = [
-    "AGENT_REF_KEY",
-    "DEPRECATED_UPLOAD_ROLLOUTS_KEY",
-    "ROLLOUT_PATH_PREFIX",
-    "TOKEN_CAPTURE_PATH_SEGMENT",
-    "AgentServerRef",
-    "AggregateMetrics",
-    "AggregateMetricsRequest",
-    "AlmostServerError",
-    "BaseNeMoGymCLIConfig",
-    "BaseRunServerConfig",
-    "BaseRunServerInstanceConfig",
-    "BaseRunServerTypeConfig",
-    "BaseServerConfig",
-    "BaseServerInstanceConfig",
-    "BaseServerTypeConfig",
-    "BaseUploadJsonlDatasetHuggingFaceConfig",
-    "BenchmarkDatasetConfig",
-    "ConfigError",
-    "ConfigInterpolationError",
-    "ConfigMissingValuesError",
-    "ConfigPathNotFoundError",
-    "DatasetConfig",
-    "DatasetSource",
-    "DatasetType",
-    "DeleteJsonlDatasetGitlabConfig",
-    "DictConfig",
-    "Domain",
-    "DownloadJsonlDatasetGitlabConfig",
-    "DownloadJsonlDatasetHuggingFaceConfig",
-    "ExporterConfig",
-    "GitlabDatasetSource",
-    "HuggingFaceDatasetSource",
-    "InheritPathNotFoundError",
-    "JsonlDatasetGitlabIdentifer",
-    "JsonlDatasetHuggingFaceIdentifer",
-    "License",
-    "MLFlowConfig",
-    "MalformedConfigPathsError",
-    "ModelServerRef",
-    "NoServerInstancesError",
-    "OmegaConf",
-    "ResourcesServerInstanceConfig",
-    "ResourcesServerRef",
-    "ResourcesServerTypeConfig",
-    "ResponsesAPIAgentServerInstanceConfig",
-    "ResponsesAPIAgentServerTypeConfig",
-    "ResponsesAPIModelServerInstanceConfig",
-    "ResponsesAPIModelServerTypeConfig",
-    "Secret",
-    "ServerInstanceConfig",
-    "ServerInstanceConfigTypeAdapter",
-    "ServerRef",
-    "ServerRefNotFoundError",
-    "ServerRefTypeAdapter",
-    "ServerTypeConfig",
-    "UploadJsonlDatasetGitlabConfig",
-    "UploadJsonlDatasetHuggingFaceConfig",
-    "UploadJsonlDatasetHuggingFaceMaybeDeleteConfig",
-    "UploadRolloutsConfigMixin",
-    "WANDBConfig",
-    "is_almost_server",
-    "is_server_ref",
-    "maybe_get_server_instance_config",
-]

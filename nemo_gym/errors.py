@@ -1,6 +1,6 @@
-"""Every failure we can explain, in one tree.
+"""The failures we can explain: their base class and the classes that several packages raise or catch.
 
-GymError                              what went wrong, where, and what to do next
+GymError                              the problem, its location and the fix
 ├── ConfigError                       the configuration cannot be used as written
 │   ├── ConfigPathNotFoundError       (FileNotFoundError)
 │   ├── MalformedConfigPathsError     (ValueError, like all below)
@@ -10,29 +10,34 @@ GymError                              what went wrong, where, and what to do nex
 │   ├── ServerRefNotFoundError
 │   ├── InheritPathNotFoundError
 │   └── AlmostServerError
-├── ConversionError                   a dialect cannot express this (NotImplementedError, ValueError)
-├── ServerUnreachable                 nobody answered at that address (ConnectionError)
+├── ConversionError                   an API dialect cannot express something (NotImplementedError, ValueError)
+├── FileProblem                       a file cannot be read or written (OSError)
+├── ServerUnreachable                 no server answers at an address (ConnectionError)
 ├── DeadlineExceeded                  the time allowed for a call ran out (TimeoutError)
-├── CircuitOpen                       an endpoint failed too often and is resting (ConnectionError)
-└── RolloutFailed                     one rollout has no reward
+├── CircuitOpen                       an endpoint failed repeatedly and is not called (ConnectionError)
+└── RolloutFailed                     a rollout has no reward
     ├── ModelFailed
     ├── EnvFailed
     └── AgentFailed
 
-Anything that is not a `GymError` is a bug and keeps its traceback. A class keeps the builtin parent that
-callers already catch, survives pickling, and never holds a configuration value that could be a secret.
+A package defines further subclasses next to the code that raises them; `gym explain` lists all of them. Anything that
+is not a `GymError` is a bug and keeps its traceback. A class keeps the builtin parent that callers already catch,
+survives pickling, and never holds a configuration value that could be a secret.
 """
 
+import errno
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
 class GymError(Exception):
-    """A failure we can explain: what went wrong, where, and what to do next."""
+    """A failure we can explain: the problem, its location and the fix."""
 
     exit_status: ClassVar[int] = 1
     code: ClassVar[str] = "gym-error"
-    """The class's name as people type it: `gym explain config-path-not-found`."""
+    """The name of the class as users type it: `gym explain config-path-not-found`."""
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -45,9 +50,9 @@ class GymError(Exception):
         self.fix = fix
 
     def __str__(self) -> str:
-        place = f"{self.where}: " if self.where else ""
+        location = f"{self.where}: " if self.where else ""
         advice = f"\n  try: {self.fix}" if self.fix else ""
-        return f"{place}{self.problem}{advice}"
+        return f"{location}{self.problem}{advice}"
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.problem, self.where, self.fix, self.__dict__)
@@ -75,7 +80,7 @@ class MalformedConfigPathsError(ConfigError, ValueError):
 
 
 class NoServerInstancesError(ConfigError, ValueError):
-    """Servers were asked for, but the merged configuration defines none."""
+    """The merged configuration defines no server instance to start."""
 
 
 class ConfigMissingValuesError(ConfigError, ValueError):
@@ -83,7 +88,7 @@ class ConfigMissingValuesError(ConfigError, ValueError):
 
 
 class ConfigInterpolationError(ConfigError, ValueError):
-    """A `${…}` refers to something that is not there."""
+    """A `${…}` refers to a key that is not set."""
 
 
 class ServerRefNotFoundError(ConfigError, ValueError):
@@ -99,11 +104,33 @@ class AlmostServerError(ConfigError, ValueError):
 
 
 class ConversionError(GymError, NotImplementedError, ValueError):
-    """One API dialect cannot express what the other said; nothing is dropped silently."""
+    """An API dialect cannot express something; nothing is dropped silently."""
+
+
+class FileProblem(GymError, OSError):
+    """A file cannot be read or written."""
+
+    exit_status = 3
+
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of writing, which do not name the file."""
+
+
+@contextmanager
+def raising_file_problems() -> Iterator[None]:
+    """Raise `FileProblem` in place of the system's error about a file; errors of connections pass."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, GymError) or (error.filename is None and error.errno not in _DISK_ERRORS):
+            raise
+        where = str(error.filename) if error.filename else None
+        raise FileProblem(error.strerror or str(error), where=where) from error
 
 
 class ServerUnreachable(GymError, ConnectionError):
-    """Nobody answered at that address."""
+    """No server answers at an address."""
 
 
 class DeadlineExceeded(GymError, TimeoutError):
@@ -111,11 +138,11 @@ class DeadlineExceeded(GymError, TimeoutError):
 
 
 class CircuitOpen(GymError, ConnectionError):
-    """An endpoint failed too often in a row and is left alone for a while."""
+    """The circuit breaker of an endpoint is open after repeated failures."""
 
 
 class RolloutFailed(GymError):
-    """One rollout has no reward, and this is why."""
+    """A rollout has no reward."""
 
 
 class ModelFailed(RolloutFailed):

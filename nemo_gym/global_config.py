@@ -1,7 +1,7 @@
 """The process-wide configuration: read once from the command line, env.yaml and files, then shared.
 
-This is the seam: it knows `sys.argv`, environment variables, search roots and sockets, and hands them to the pure
-pipeline in `nemo_gym.config`. Exporters are not opened here; whoever collects rollouts does that.
+This module reads `sys.argv`, environment variables, search roots and sockets, and passes them to the pure pipeline in
+`nemo_gym.config`. It does not open exporters; the collector does.
 """
 
 import json
@@ -20,30 +20,37 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, ValidationError
 
 from nemo_gym import WORKING_DIR, component_search_roots
-from nemo_gym.config import key_names
-from nemo_gym.config.check import Instances, check_refs, find_instances, validation_problems
-from nemo_gym.config.defaults import DEFAULT_HEAD_SERVER_PORT, DEFAULT_HOST, PORT_RANGE, Surroundings, fill_addresses
-from nemo_gym.config.directives import missing_values
-from nemo_gym.config.global_keys import RESERVED
+from nemo_gym.config.check import InstanceCheck, check_instances, check_references, validation_problems
+from nemo_gym.config.defaults import DEFAULT_HEAD_SERVER_PORT, DEFAULT_HOST, HostFacts, fill_addresses, port_range
 from nemo_gym.config.interpolations import check_interpolations
-from nemo_gym.config.key_names import *  # noqa: F403 - some sixty names, listed in its __all__
-from nemo_gym.config.key_names import (
-    CONFIG_PATHS_KEY_NAME,
-    ERROR_ON_ALMOST_SERVERS_KEY_NAME,
-    HF_TOKEN_KEY_NAME,
-    PORT_RANGE_HIGH_KEY_NAME,
-    PORT_RANGE_LOW_KEY_NAME,
-    USE_ABSOLUTE_IP_KEY_NAME,
-)
-from nemo_gym.config.load import load_files
+from nemo_gym.config.keys import RESERVED_KEYS, key_constants
+from nemo_gym.config.load import CONFIG_PATHS, load_files
+from nemo_gym.config.merge import missing_values
+from nemo_gym.config.omega import as_dict
 from nemo_gym.config.overrides import apply_overrides, parse_overrides
-from nemo_gym.config.problems import dotted, raise_all
-from nemo_gym.config.resolve import Request, Resolved, as_config, missing_error, plain_tree, resolve
+from nemo_gym.config.problems import dotted_path, raise_all
+from nemo_gym.config.resolve import (
+    ResolvedConfig,
+    ResolveRequest,
+    as_config,
+    missing_values_error,
+    resolve,
+    resolve_tree,
+)
 from nemo_gym.config.schema_cli import MaskedModel
 from nemo_gym.config.schema_servers import ServerInstanceConfig
 from nemo_gym.config.yaml_text import read_yaml
 from nemo_gym.errors import ConfigError, NoServerInstancesError
-from nemo_gym.keys import CONFIG_DICT_ENV_VAR, CONFIG_PATH_ENV_VAR
+from nemo_gym.keys import AGENT_REF_KEY_NAME as AGENT_REF_KEY_NAME
+from nemo_gym.keys import ATTEMPT_INDEX_KEY_NAME as ATTEMPT_INDEX_KEY_NAME
+from nemo_gym.keys import CONFIG_DICT_ENV_VAR as NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME
+from nemo_gym.keys import CONFIG_PATH_ENV_VAR as NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME
+from nemo_gym.keys import RESPONSE_KEY_NAME as RESPONSE_KEY_NAME
+from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as RESPONSES_CREATE_PARAMS_KEY_NAME
+from nemo_gym.keys import ROLLOUT_ID_KEY_NAME as ROLLOUT_ID_KEY_NAME
+from nemo_gym.keys import ROLLOUT_INDEX_KEY_NAME as ROLLOUT_INDEX_KEY_NAME
+from nemo_gym.keys import SKILLS_REF_KEY_NAME as SKILLS_REF_KEY_NAME
+from nemo_gym.keys import TASK_INDEX_KEY_NAME as TASK_INDEX_KEY_NAME
 
 __all__ = [
     "DEFAULT_HEAD_SERVER_PORT",
@@ -64,17 +71,24 @@ __all__ = [
     "maybe_get_global_config_dict",
     "set_global_config_dict",
 ]
-__all__ += key_names.__all__
+_KEY_CONSTANTS = key_constants()
+__all__ += [name for name in globals() if name.endswith("_KEY_NAME")]
+__all__ += [name for name in _KEY_CONSTANTS if name not in globals()]
 
-NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME = CONFIG_DICT_ENV_VAR
 NEMO_GYM_CONFIG_FILE_ENV_VAR_NAME = "NEMO_GYM_CONFIG_FILE"
-"""Path of a file that holds what `NEMO_GYM_CONFIG_DICT` would: secrets need not be in the environment."""
-NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME = CONFIG_PATH_ENV_VAR
-NEMO_GYM_RESERVED_TOP_LEVEL_KEYS = list(RESERVED)
+"""Path of a file with the content that `NEMO_GYM_CONFIG_DICT` would have: keeps secrets out of the environment."""
+NEMO_GYM_RESERVED_TOP_LEVEL_KEYS = list(RESERVED_KEYS)
 
 _GLOBAL_CONFIG_DICT: DictConfig | None = None
 
 logger = logging.getLogger(__name__)
+
+
+def __getattr__(name: str) -> str:
+    """Return the constant of a configuration key: `HF_TOKEN_KEY_NAME` is "hf_token"."""
+    if name in _KEY_CONSTANTS:
+        return _KEY_CONSTANTS[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class NoOpenPortError(ConfigError, RuntimeError):
@@ -82,7 +96,7 @@ class NoOpenPortError(ConfigError, RuntimeError):
 
 
 class GlobalConfigDictParserConfig(MaskedModel):
-    """What a parse starts from and what it leaves out."""
+    """The inputs of a parse, and the steps to skip."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -104,30 +118,30 @@ class GlobalConfigDictParserConfig(MaskedModel):
 
 
 class GlobalConfigDictParser:
-    """Reads the process's configuration. Subclass it to change a step."""
+    """Parses the process's configuration. Subclass it to change a step."""
 
     def parse(self, parse_config: GlobalConfigDictParserConfig | None = None) -> DictConfig:
-        """The checked configuration; what its writer should know goes to the log."""
+        """Return the checked configuration and log its warnings."""
         resolved = self.resolve(parse_config or GlobalConfigDictParserConfig())
         for warning in resolved.warnings:
             logger.warning(warning)
         return resolved.config
 
-    def resolve(self, parse_config: GlobalConfigDictParserConfig) -> Resolved:
-        """The same with warnings and positions as data."""
+    def resolve(self, parse_config: GlobalConfigDictParserConfig) -> ResolvedConfig:
+        """Return the checked configuration with its warnings and positions."""
         initial = parse_config.initial_global_config_dict
-        request = Request(
+        request = ResolveRequest(
             overrides=[] if parse_config.skip_load_from_cli else sys.argv[1:],
-            initial={} if initial is None else _unresolved(initial),
+            initial={} if initial is None else as_dict(initial, resolve=False),
             env_path=parse_config.dotenv_path,
             read_env=not parse_config.skip_load_from_dotenv,
             offline=parse_config.offline,
             hide_secrets=parse_config.hide_secrets,
         )
-        return resolve(request, surroundings())
+        return resolve(request, host_facts())
 
     def parse_no_environment(self, initial_global_config_dict: DictConfig | None = None) -> DictConfig:
-        """Parse what is given and nothing else: no command line, no env.yaml."""
+        """Parse the given values without command line and env.yaml."""
         return self.parse(
             GlobalConfigDictParserConfig(
                 initial_global_config_dict=initial_global_config_dict,
@@ -137,25 +151,25 @@ class GlobalConfigDictParser:
         )
 
     def parse_global_config_dict_from_cli(self) -> DictConfig:
-        """What the overrides on the command line say by themselves."""
+        """Return the tree of the command-line overrides alone."""
         return as_config(apply_overrides(parse_overrides(sys.argv[1:]))[0])
 
     def load_extra_config_paths(self, config_paths: list[str]) -> tuple[list[str], list[DictConfig]]:
-        """The given paths and all they include, and the files' contents in the order in which they are merged."""
-        loaded = load_files(config_paths, surroundings().roots)
-        return loaded.paths, [as_config(source.tree) for source in loaded.sources]
+        """Return the given and included paths, and the content of the files in merge order."""
+        files = load_files(config_paths, host_facts().roots)
+        return files.paths, [as_config(source.tree) for source in files.sources]
 
     def filter_for_server_instance_configs(self, global_config_dict: DictConfig) -> list[ServerInstanceConfig]:
-        """The server instances among the top-level blocks."""
-        return _instances(global_config_dict).valid
+        """Return the valid server instances."""
+        return _check_instances(global_config_dict).valid
 
     def raise_on_no_server_instances(self, global_config_dict: DictConfig) -> None:
-        """Refuse to start nothing."""
+        """Raise `NoServerInstancesError` if there is no server instance to start."""
         if not self.filter_for_server_instance_configs(global_config_dict):
-            paths = global_config_dict.get(CONFIG_PATHS_KEY_NAME) or []
-            told = f"none of {', '.join(map(str, paths))} defines one" if paths else "no config file was given"
+            paths = global_config_dict.get(CONFIG_PATHS) or []
+            reason = f"none of {', '.join(map(str, paths))} defines one" if paths else "no config file was given"
             fix = "name configs with --config, --environment or '+config_paths=[…]'"
-            raise NoServerInstancesError(f"there is no server instance to start: {told}", fix=fix)
+            raise NoServerInstancesError(f"there is no server instance to start: {reason}", fix=fix)
 
     def validate_and_populate_defaults(
         self,
@@ -163,51 +177,41 @@ class GlobalConfigDictParser:
         default_host: str = DEFAULT_HOST,
         initial_disallowed_ports: list[int] | None = None,
     ) -> list[int]:
-        """Check references and give every instance a host and a port; the ports that are taken afterwards."""
-        instances = Instances()
-        instances.valid = server_instance_configs
-        plain = {
-            instance.name: OmegaConf.to_container(instance.server_type_config_dict, resolve=True)
-            for instance in server_instance_configs
-        }
-        raise_all(check_refs(instances, plain))
+        """Check references, give every instance a host and a port, and return the ports in use."""
+        blocks = {instance.name: as_dict(instance.server_type_config_dict) for instance in server_instance_configs}
+        raise_all(check_references(InstanceCheck(server_instance_configs), blocks))
         disallowed = [DEFAULT_HEAD_SERVER_PORT] if initial_disallowed_ports is None else initial_disallowed_ports
         return fill_addresses(server_instance_configs, default_host, disallowed, find_open_port)
 
     def collect_missing_value_paths(self, global_config_dict: DictConfig) -> list[str]:
-        """The dotted path of every `???`."""
-        return [dotted(path) for path in missing_values(_unresolved(global_config_dict))]
+        """Return the dotted path of every `???`."""
+        return [dotted_path(path) for path in missing_values(as_dict(global_config_dict, resolve=False))]
 
     def raise_on_missing_values(self, global_config_dict: DictConfig) -> None:
-        missing = missing_values(_unresolved(global_config_dict))
+        missing = missing_values(as_dict(global_config_dict, resolve=False))
         if missing:
-            raise missing_error(missing)
+            raise missing_values_error(missing)
 
     def detect_and_report_almost_servers(self, global_config_dict: DictConfig) -> list[str]:
-        """Log each block that is nearly a server, and refuse them unless `error_on_almost_servers` is false."""
-        almost = _instances(global_config_dict).almost
-        problems = [problem for found in almost.values() for problem in found]
-        if global_config_dict.get(ERROR_ON_ALMOST_SERVERS_KEY_NAME) is not False:
+        """Raise on blocks that are nearly a server; log and return them if `error_on_almost_servers` is false."""
+        almost = _check_instances(global_config_dict).almost
+        problems = [problem for block in almost.values() for problem in block]
+        if global_config_dict.get("error_on_almost_servers") is not False:
             raise_all(problems)
         for problem in problems:
             logger.warning("%s", problem)
         return list(almost)
 
 
-def _unresolved(config: Any) -> dict[Any, Any]:
-    plain = OmegaConf.to_container(config, resolve=False) if OmegaConf.is_config(config) else config
-    return plain if isinstance(plain, dict) else {}
+def _check_instances(config: DictConfig) -> InstanceCheck:
+    tree = as_dict(config, resolve=False)
+    raise_all(check_interpolations(config, tree, strict_under=set(tree), env_name=None)[0])
+    return check_instances(config, resolve_tree(config, tree))
 
 
-def _instances(config: DictConfig) -> Instances:
-    tree = _unresolved(config)
-    raise_all(check_interpolations(config, tree, strict_under={str(key) for key in tree}, env_name=None)[0])
-    return find_instances(config, plain_tree(config, tree))
-
-
-def surroundings() -> Surroundings:
-    """What this process and machine are, as far as configuration depends on it."""
-    return Surroundings(
+def host_facts() -> HostFacts:
+    """Return the facts about this machine and process that the configuration depends on."""
+    return HostFacts(
         roots=component_search_roots(),
         working_dir=WORKING_DIR,
         current_dir=Path.cwd(),
@@ -223,7 +227,7 @@ def _own_address() -> str:
         return socket.gethostbyname(socket.gethostname())
     except OSError as error:
         what = f"this machine's own address is unknown ({error.strerror or error})"
-        raise ConfigError(what, where=USE_ABSOLUTE_IP_KEY_NAME, fix="+default_host=<address>") from None
+        raise ConfigError(what, where="use_absolute_ip", fix="+default_host=<address>") from None
 
 
 def _installed_version(distribution: str) -> str | None:
@@ -237,15 +241,15 @@ def get_global_config_dict(
     global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None,
     global_config_dict_parser_cls: type[GlobalConfigDictParser] = GlobalConfigDictParser,
 ) -> DictConfig:
-    """The configuration of this process: as its parent gave it, or parsed on first use."""
-    known = maybe_get_global_config_dict()
-    if known is not None:
-        return known
+    """Return the configuration of this process: the one its parent passed on, or parsed on first use."""
+    config = maybe_get_global_config_dict()
+    if config is not None:
+        return config
     return set_global_config_dict(global_config_dict_parser_config, global_config_dict_parser_cls)
 
 
 def maybe_get_global_config_dict() -> DictConfig | None:
-    """The same, but None where the command line would have to be parsed."""
+    """Return the configuration of this process, or None instead of parsing the command line."""
     global _GLOBAL_CONFIG_DICT  # noqa: PLW0603 - the one process-wide value the contract asks for
     if _GLOBAL_CONFIG_DICT is None:
         _GLOBAL_CONFIG_DICT = _from_parent()
@@ -253,7 +257,7 @@ def maybe_get_global_config_dict() -> DictConfig | None:
 
 
 def _from_parent() -> DictConfig | None:
-    """What a parent process resolved for us; it was checked there."""
+    """Return the configuration that the parent process resolved and checked, if any."""
     text, name = os.environ.get(NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME), NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME
     file = os.environ.get(NEMO_GYM_CONFIG_FILE_ENV_VAR_NAME)
     if not text and file:
@@ -264,14 +268,14 @@ def _from_parent() -> DictConfig | None:
             raise ConfigError(f"{NEMO_GYM_CONFIG_FILE_ENV_VAR_NAME} cannot be read: {error}", where=file) from None
     if not text:
         return None
-    value = _read_given(text, name)
+    value = _read_text(text, name)
     if not isinstance(value, dict):
         raise ConfigError("does not hold a mapping", where=name)
     return as_config(value)
 
 
-def _read_given(text: str, name: str) -> Any:
-    """JSON as what it is (YAML would fold some of its characters), everything else as YAML."""
+def _read_text(text: str, name: str) -> Any:
+    """Parse JSON as JSON, because YAML folds some of its characters, and everything else as YAML."""
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text)
@@ -284,14 +288,14 @@ def set_global_config_dict(
     global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None,
     global_config_dict_parser_cls: type[GlobalConfigDictParser] = GlobalConfigDictParser,
 ) -> DictConfig:
-    """Parse now and remember the result for this process."""
+    """Parse now and keep the result for this process."""
     global _GLOBAL_CONFIG_DICT  # noqa: PLW0603
     _GLOBAL_CONFIG_DICT = global_config_dict_parser_cls().parse(global_config_dict_parser_config)
     return _GLOBAL_CONFIG_DICT
 
 
 def get_first_server_config_dict(global_config_dict: DictConfig, top_level_path: str) -> DictConfig:
-    """The implementation block of an instance."""
+    """Return the implementation block of an instance: the value three levels down."""
     block: Any = global_config_dict.get(top_level_path)
     for _ in range(2):
         if not isinstance(block, Mapping) or not block:
@@ -303,16 +307,14 @@ def get_first_server_config_dict(global_config_dict: DictConfig, top_level_path:
 
 
 def get_hf_token() -> str | None:
-    """The HuggingFace token of the configuration, if any."""
-    token = get_global_config_dict().get(HF_TOKEN_KEY_NAME)
+    """Return the Hugging Face token of the configuration, or None."""
+    token = get_global_config_dict().get("hf_token")
     return None if token is None else str(token)
 
 
 def find_open_port(disallowed_ports: Collection[int] | None = None, max_retries: int = 50) -> int:
-    """A port of the configured range that nobody listens on."""
-    config: Any = _GLOBAL_CONFIG_DICT or {}
-    low = config.get(PORT_RANGE_LOW_KEY_NAME) or PORT_RANGE[0]
-    high = config.get(PORT_RANGE_HIGH_KEY_NAME) or PORT_RANGE[1]
+    """Return a free port of the configured range."""
+    low, high = port_range(cast("Mapping[Any, Any]", _GLOBAL_CONFIG_DICT or {}))
     return _pick_port(disallowed_ports or (), low, high, max_retries)
 
 
@@ -327,12 +329,13 @@ def _pick_port(disallowed: Collection[int], low: int, high: int, max_retries: in
             except OSError:
                 continue
             return port
-    fix = f"widen {PORT_RANGE_LOW_KEY_NAME} and {PORT_RANGE_HIGH_KEY_NAME}"
-    raise NoOpenPortError(f"found no open port between {low} and {high}", fix=fix)
+    raise NoOpenPortError(
+        f"found no open port between {low} and {high}", fix="widen port_range_low and port_range_high"
+    )
 
 
 def format_almost_server_warning(name: str, error: ValidationError) -> str:
-    """What keeps a block from being a server, one line each."""
+    """Describe why a block is not a valid server, one line per problem."""
     problems = validation_problems(error, (name,))
     lines = [f"\n  - {problem.what}" + (f" ({problem.fix})" if problem.fix else "") for problem in problems]
     return f"'{name}' looks like a server but is not valid:{''.join(lines)}"

@@ -1,4 +1,7 @@
-"""Names that appear in files, on the wire and in configuration, each written once."""
+"""Names of fields in rows and records, of headers and paths on the wire, and of environment variables.
+
+Configuration keys are in `nemo_gym.config.keys`.
+"""
 
 TASK_INDEX_KEY_NAME = "_ng_task_index"
 ROLLOUT_INDEX_KEY_NAME = "_ng_rollout_index"
@@ -18,12 +21,12 @@ NG_MODEL_CALL_CAPTURE_KEY = "ng_model_call_capture"
 NG_AGENT_OBSERVATIONS_KEY = "ng_agent_observations"
 
 NG_FAILURE_DETAIL_KEY = "_ng_failure"
-"""Beside the class of a failure: kind, phase, retryable, message and whom it is attributed to."""
+"""The details of a failure: kind, phase, retryable, message and the server it is attributed to."""
 
 NG_SECONDS_KEY = "_ng_seconds"
-"""How long a rollout took, from being sent to being answered."""
+"""The duration of a rollout, from sending to the reply."""
 NG_PHASES_KEY = "_ng_phases"
-"""Where that time went, in seconds by phase."""
+"""The duration of each phase of a rollout, in seconds."""
 
 MCP_SESSION_TOKEN_HEADER = "X-NeMo-Gym-Session-Token"
 MCP_METADATA_KEY = "mcp"
@@ -34,7 +37,7 @@ TOKEN_CAPTURE_PATH_SEGMENT = "training-token-capture"
 SESSION_ID_KEY = "session_id"
 
 DEADLINE_HEADER = "x-nemo-gym-deadline"
-"""Seconds the caller is still willing to wait, as a decimal number; each hop passes on what is left."""
+"""Seconds until the caller's deadline, as a decimal number; each hop sends the remainder."""
 
 SERVER_TYPES = ("responses_api_models", "resources_servers", "responses_api_agents")
 

@@ -1,6 +1,8 @@
-"""Every type of the OpenAI dialects under its public name, and the client that speaks them.
+# mypy: implicit-reexport
+# ruff: noqa: F401 - the imported names are the public names of this module
+"""Public names of the OpenAI wire types, and the client.
 
-The client is loaded on first use: most servers need only the types, and it brings an HTTP stack with it.
+The client is loaded on first use: most servers need only the types, and it imports an HTTP stack.
 """
 
 import importlib
@@ -38,7 +40,7 @@ from nemo_gym.wire.chat_params import (
     NeMoGymChatCompletionUserMessageParam,
     NeMoGymFunctionDefinition,
 )
-from nemo_gym.wire.hosted import (
+from nemo_gym.wire.hosted_items import (
     NeMoGymCodeInterpreterToolCall,
     NeMoGymComputerCallOutput,
     NeMoGymComputerToolCall,
@@ -105,93 +107,10 @@ from nemo_gym.wire.usage import (
 )
 
 if TYPE_CHECKING:
-    from nemo_gym.net.openai import RATE_LIMIT_ERROR_CODES, RETRY_ERROR_CODES, NeMoGymAsyncOpenAI
+    from nemo_gym.transport.model_client import RATE_LIMIT_ERROR_CODES, RETRY_ERROR_CODES, NeMoGymAsyncOpenAI
 
-_CLIENT_MODULE = "nemo_gym.net.openai"
+_CLIENT_MODULE = "nemo_gym.transport.model_client"
 _CLIENT_NAMES = frozenset({"NeMoGymAsyncOpenAI", "RATE_LIMIT_ERROR_CODES", "RETRY_ERROR_CODES"})
-
-__all__ = [
-    "RATE_LIMIT_ERROR_CODES",
-    "REQUIRED_TOKEN_METADATA_FIELDS",
-    "RESPONSES_TO_TRAIN",
-    "RETRY_ERROR_CODES",
-    "TOKEN_METADATA_FIELDS",
-    "NeMoGymAsyncOpenAI",
-    "NeMoGymChatCompletion",
-    "NeMoGymChatCompletionAssistantMessageForTrainingParam",
-    "NeMoGymChatCompletionAssistantMessageParam",
-    "NeMoGymChatCompletionContentPartFileParam",
-    "NeMoGymChatCompletionContentPartImageParam",
-    "NeMoGymChatCompletionContentPartInputAudioParam",
-    "NeMoGymChatCompletionContentPartParam",
-    "NeMoGymChatCompletionContentPartRefusalParam",
-    "NeMoGymChatCompletionContentPartTextParam",
-    "NeMoGymChatCompletionContentPartVideoParam",
-    "NeMoGymChatCompletionCreateParamsNonStreaming",
-    "NeMoGymChatCompletionCustomToolParam",
-    "NeMoGymChatCompletionDeveloperMessageParam",
-    "NeMoGymChatCompletionMessage",
-    "NeMoGymChatCompletionMessageCustomToolCall",
-    "NeMoGymChatCompletionMessageCustomToolCallParam",
-    "NeMoGymChatCompletionMessageForTraining",
-    "NeMoGymChatCompletionMessageParam",
-    "NeMoGymChatCompletionMessageToolCall",
-    "NeMoGymChatCompletionMessageToolCallFunctionParam",
-    "NeMoGymChatCompletionMessageToolCallParam",
-    "NeMoGymChatCompletionSystemMessageParam",
-    "NeMoGymChatCompletionToolMessageParam",
-    "NeMoGymChatCompletionToolParam",
-    "NeMoGymChatCompletionUserMessageParam",
-    "NeMoGymChoice",
-    "NeMoGymCodeInterpreterToolCall",
-    "NeMoGymComputerCallOutput",
-    "NeMoGymComputerToolCall",
-    "NeMoGymCustomToolCall",
-    "NeMoGymCustomToolCallOutput",
-    "NeMoGymEasyInputMessage",
-    "NeMoGymEasyInputMessageForTraining",
-    "NeMoGymFileSearchToolCall",
-    "NeMoGymFunction",
-    "NeMoGymFunctionCallOutput",
-    "NeMoGymFunctionDefinition",
-    "NeMoGymFunctionToolParam",
-    "NeMoGymFunctionWebSearch",
-    "NeMoGymImageGenerationCall",
-    "NeMoGymLocalShellCall",
-    "NeMoGymLocalShellCallOutput",
-    "NeMoGymMcpApprovalRequest",
-    "NeMoGymMcpApprovalResponse",
-    "NeMoGymMcpCall",
-    "NeMoGymMcpListTools",
-    "NeMoGymMessage",
-    "NeMoGymMessageForTraining",
-    "NeMoGymReasoningText",
-    "NeMoGymResponse",
-    "NeMoGymResponseCreateParamsNonStreaming",
-    "NeMoGymResponseFunctionToolCall",
-    "NeMoGymResponseFunctionToolCallForTraining",
-    "NeMoGymResponseInput",
-    "NeMoGymResponseInputAudio",
-    "NeMoGymResponseInputFile",
-    "NeMoGymResponseInputImage",
-    "NeMoGymResponseInputItem",
-    "NeMoGymResponseInputText",
-    "NeMoGymResponseInputTokensDetails",
-    "NeMoGymResponseInputVideo",
-    "NeMoGymResponseOutputItem",
-    "NeMoGymResponseOutputMessage",
-    "NeMoGymResponseOutputMessageForTraining",
-    "NeMoGymResponseOutputRefusal",
-    "NeMoGymResponseOutputText",
-    "NeMoGymResponseOutputTokensDetails",
-    "NeMoGymResponseReasoningItem",
-    "NeMoGymResponseReasoningItemForTraining",
-    "NeMoGymResponseUsage",
-    "NeMoGymSummary",
-    "TokenIDLogProbMixin",
-    "accumulate_response_usage",
-    "training_variant_of",
-]
 
 
 def __getattr__(name: str) -> Any:

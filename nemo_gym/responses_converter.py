@@ -1,26 +1,22 @@
-"""Responses API ↔ Chat Completions for the wire types: the class model servers use and subclass."""
+"""Responses API ↔ Chat Completions for wire types: the class that model servers use and subclass."""
 
-import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 from uuid import uuid4
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from nemo_gym.convert import responses_chat
-from nemo_gym.convert.chat_items import assistant_items
-from nemo_gym.convert.chat_turns import ChatTurns
-from nemo_gym.convert.plain import plain
+from nemo_gym.convert.chat_conversation import ChatMessages, assistant_items, items_from_messages
+from nemo_gym.convert.chat_options import options_lost_in_chat, options_lost_in_responses
 from nemo_gym.convert.shapes import Json
 from nemo_gym.convert.thinking import THINK_TAG_PATTERN, no_thoughts, parse_think_tags, wrap_in_think_tags
-from nemo_gym.convert.tokens import TOKEN_FIELDS
-from nemo_gym.errors import ConversionError
-from nemo_gym.wire.base import WireModel
+from nemo_gym.convert.wire_objects import from_dict, to_dict, warn_once
 from nemo_gym.wire.chat_params import NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.wire.items import (
+    ItemModel,
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
     NeMoGymResponseFunctionToolCall,
@@ -29,6 +25,7 @@ from nemo_gym.wire.items import (
     training_variant_of,
 )
 from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
+from nemo_gym.wire.tokens import TOKEN_FIELDS
 
 __all__ = [
     "ResponsesConverter",
@@ -40,9 +37,7 @@ __all__ = [
     "uuid4",
 ]
 
-log = logging.getLogger(__name__)
 Item = TypeVar("Item")
-Model = TypeVar("Model", bound=BaseModel)
 
 _GENERATED_TYPES = frozenset(
     {
@@ -63,15 +58,15 @@ _GENERATED_TYPES = frozenset(
 
 
 @dataclass
-class ResponsesConverterState(ChatTurns):
+class ResponsesConverterState(ChatMessages):
     """Chat messages under construction, for converters that add to them item by item."""
 
 
 class ResponsesConverter(BaseModel):
-    """Says Responses requests in Chat, and Chat answers in Responses.
+    """Converts Responses requests to Chat, and Chat replies to Responses.
 
-    With `return_token_id_information` the token fields travel too: on the last item of a turn on one side, on the
-    assistant message on the other. With `uses_reasoning_parser`, `<think>…</think>` in a text becomes a reasoning item.
+    With `return_token_id_information` the token fields are converted too: on the last item of a turn on one side, on
+    the assistant message on the other. With `uses_reasoning_parser`, `<think>…</think>` becomes a reasoning item.
     """
 
     THINK_TAG_PATTERN: ClassVar[re.Pattern[str]] = THINK_TAG_PATTERN
@@ -82,74 +77,54 @@ class ResponsesConverter(BaseModel):
     def responses_to_chat_completion_create_params(
         self, responses_create_params: Any
     ) -> NeMoGymChatCompletionCreateParamsNonStreaming:
-        """The Chat request that asks what a Responses request asks.
+        """Convert a Responses request to Chat.
 
-        A tool's `strict` is left out: chat templates print the whole tool into the prompt. Nothing is validated
-        again: the fields were checked when the request came in.
+        A tool's `strict` is dropped, because chat templates print the whole tool into the prompt. The result is not
+        validated again: the fields were checked when the request came in.
         """
-        params = plain(responses_create_params)
+        params = to_dict(responses_create_params)
         chat = responses_chat.chat_request(params, with_tokens=self.return_token_id_information)
         for tool in chat.get("tools") or []:
             tool["function"].pop("strict", None)
-        for field in responses_chat.unsaid_in_chat(params):
-            _warn_once(f"{field!r} is not sent to the model: Chat Completions has no word for it")
-        known = NeMoGymChatCompletionCreateParamsNonStreaming.model_fields
-        said = {key: value for key, value in chat.items() if key in known}
-        return NeMoGymChatCompletionCreateParamsNonStreaming.model_construct(_fields_set=set(said), **said)
+        for field in options_lost_in_chat(params):
+            warn_once(f"{field!r} is not sent to the model: Chat Completions has no such option")
+        fields = NeMoGymChatCompletionCreateParamsNonStreaming.model_fields
+        values = {key: value for key, value in chat.items() if key in fields}
+        return NeMoGymChatCompletionCreateParamsNonStreaming.model_construct(_fields_set=set(values), **values)
 
     def chat_completion_to_response(self, responses_create_params: Any, chat_completion: Any) -> NeMoGymResponse:
-        """A completion as the response to `responses_create_params`, whose options it repeats."""
-        response = responses_chat.response_from_completion(
-            plain(responses_create_params, leave_out=("input",)),
-            plain(chat_completion),
-            new_id=_new_id,
-            split_thoughts=self._split_thoughts,
-            with_tokens=self.return_token_id_information,
-        )
+        """Convert a completion to the response to `responses_create_params`, whose options it repeats."""
+        params = to_dict(responses_create_params, leave_out=("input",))
+        response = responses_chat.response_from_completion(params, to_dict(chat_completion), **self._options)
         response["output"] = [_as_item(item) for item in response["output"]]
-        return _checked(NeMoGymResponse, response)
+        return from_dict(NeMoGymResponse, response)
 
     def chat_completion_to_responses_create_params(
         self, chat_completion_create_params: Any
     ) -> NeMoGymResponseCreateParamsNonStreaming:
-        """The Responses request that asks what a Chat request asks."""
-        chat = plain(chat_completion_create_params)
-        params = responses_chat.responses_request(
-            chat,
-            new_id=_new_id,
-            split_thoughts=self._split_thoughts,
-            with_tokens=self.return_token_id_information,
-        )
-        for field in responses_chat.unsaid_in_responses(chat):
-            _warn_once(f"{field!r} is not sent to the model: the Responses API has no word for it")
+        """Convert a Chat request to Responses."""
+        chat = to_dict(chat_completion_create_params)
+        params = responses_chat.responses_request(chat, **self._options)
+        for field in options_lost_in_responses(chat):
+            warn_once(f"{field!r} is not sent to the model: the Responses API has no such option")
         params["input"] = [_as_item(item) for item in params["input"]]
-        return _checked(NeMoGymResponseCreateParamsNonStreaming, params)
+        return from_dict(NeMoGymResponseCreateParamsNonStreaming, params)
 
-    def chat_completions_messages_to_responses_items(self, messages: Iterable[Any]) -> list[WireModel]:
-        """A Chat conversation as Responses items."""
-        items = responses_chat.items_from_messages(
-            plain(list(messages) if isinstance(messages, Iterable) else messages),
-            new_id=_new_id,
-            split_thoughts=self._split_thoughts,
-            with_tokens=self.return_token_id_information,
-        )
+    def chat_completions_messages_to_responses_items(self, messages: Iterable[Any]) -> list[ItemModel]:
+        """Convert a Chat conversation to Responses items."""
+        conversation = to_dict(list(messages) if isinstance(messages, Iterable) else messages)
+        items = items_from_messages(conversation, **self._options)
         return [_as_item(item) for item in items]
 
-    def postprocess_assistant_message_dict(self, message_dict: dict[str, Any]) -> list[WireModel]:
-        """What one assistant message of Chat says, item by item."""
-        items = assistant_items(
-            plain(message_dict),
-            "message",
-            new_id=_new_id,
-            split_thoughts=self._split_thoughts,
-            with_tokens=self.return_token_id_information,
-        )
+    def postprocess_assistant_message_dict(self, message_dict: dict[str, Any]) -> list[ItemModel]:
+        """Convert one assistant message of Chat to items."""
+        items = assistant_items(to_dict(message_dict), "message", **self._options)
         return [_as_item(item) for item in items]
 
-    def postprocess_chat_response(self, choice: Any) -> list[WireModel]:
-        """What one choice of a completion says, item by item."""
+    def postprocess_chat_response(self, choice: Any) -> list[ItemModel]:
+        """Convert one choice of a completion to items."""
         message = choice.get("message") if isinstance(choice, dict) else getattr(choice, "message", None)
-        return self.postprocess_assistant_message_dict(plain(message))
+        return self.postprocess_assistant_message_dict(to_dict(message))
 
     @staticmethod
     def _wrap_reasoning_in_think_tags(texts: Iterable[str]) -> str:
@@ -161,8 +136,16 @@ class ResponsesConverter(BaseModel):
 
     @classmethod
     def _extract_reasoning_from_content(cls, content: str) -> tuple[list[str], str]:
-        """The thoughts in a text and the text without them; subclasses for other notations override this."""
+        """Return the thoughts in a text and the text without them; override this for other notations."""
         return cls._parse_think_tags(content)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {
+            "new_id": _new_id,
+            "split_thoughts": self._split_thoughts,
+            "with_tokens": self.return_token_id_information,
+        }
 
     def _split_thoughts(self, content: str) -> tuple[list[str], str]:
         return self._extract_reasoning_from_content(content) if self.uses_reasoning_parser else no_thoughts(content)
@@ -173,7 +156,7 @@ VLLMConverterResponsesToChatCompletionsState = ResponsesConverterState
 
 
 def split_responses_input_output_items(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
-    """The prompt and what was generated after it: cut at the first thing a model said, thought or called."""
+    """Split a conversation into the prompt and the items from the first generated one on."""
     for index, item in enumerate(items):
         if _field(item, "role") == "assistant" or _field(item, "type") in _GENERATED_TYPES:
             return list(items[:index]), list(items[index:])
@@ -181,7 +164,7 @@ def split_responses_input_output_items(items: Sequence[Item]) -> tuple[list[Item
 
 
 def _usage_detail(usage: Any, group: str, name: str | None = None) -> int | None:
-    """A count of `usage`, or of a detail group in it; None when it is unknown. Takes objects and dicts."""
+    """Return a count of `usage` (object or dict), or of a detail group in it; None if it is unknown."""
     details = _field(usage, group)
     value = details if name is None else _field(details, name)
     return value if isinstance(value, int) else None
@@ -195,34 +178,19 @@ def _new_id(prefix: str) -> str:
     return f"{prefix}_{uuid4().hex}"
 
 
-def _as_item(item: Json) -> WireModel:
-    """The wire object an item says, with room for token fields if it has any."""
+def _as_item(item: Json) -> ItemModel:
+    """Return the wire object of an item, of the training class if it has token fields."""
     cls = _ITEM_CLASSES[item["type"]]
     if item["type"] == "message" and item["role"] != "assistant":
         cls = NeMoGymEasyInputMessage
     if any(name in item for name in TOKEN_FIELDS):
         cls = training_variant_of(cls)
-    return _checked(cls, item)
+    return from_dict(cls, item)
 
 
-_ITEM_CLASSES: dict[str, type[WireModel]] = {
+_ITEM_CLASSES: dict[str, type[ItemModel]] = {
     "function_call": NeMoGymResponseFunctionToolCall,
     "function_call_output": NeMoGymFunctionCallOutput,
     "message": NeMoGymResponseOutputMessage,
     "reasoning": NeMoGymResponseReasoningItem,
 }
-
-
-def _checked(cls: type[Model], said: Json) -> Model:
-    """`said` as an object of ours; what is wrong with it is one `ConversionError`."""
-    try:
-        return cls.model_validate(said)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(step) for step in first["loc"])
-        raise ConversionError(first["msg"], where=f"{cls.__name__}.{where}") from error
-
-
-@lru_cache(maxsize=256)
-def _warn_once(text: str) -> None:
-    log.warning(text)

@@ -1,7 +1,7 @@
-"""Streaming for the Responses API: the whole answer is made first, then told as events.
+"""Streaming for the Responses API: a finished response, sent as events.
 
-Clients that insist on a stream also send more than our request type knows; `sanitise_request` reduces such a request
-to what a model can take, and lists what it left out.
+Clients that require a stream also send fields that our request type does not have; `sanitise_request` drops and lists
+them.
 """
 
 from collections.abc import Iterator
@@ -13,40 +13,40 @@ from uuid import uuid4
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from nemo_gym.convert import responses_events, sse
-from nemo_gym.convert.streamed_request import flattened_request
+from nemo_gym.convert import sse, streams
+from nemo_gym.convert.streaming_request import flatten_request
 from nemo_gym.wire.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.wire.tools import ToolParam
 from nemo_gym.wire.unions import NeMoGymResponseInputItem
 
-_MOST_ROUNDS = 8
-"""Pruning one level of unknown fields can uncover another; nothing real needs more rounds than this."""
+_MAX_ROUNDS = 8
+"""Removing unknown fields of one level can uncover another; no real request needs more rounds."""
 
 
 def sanitise_request(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """A streaming request as one our strict request type accepts, and what had to be left out of it.
+    """Return a streaming request in the form of our strict request type, and a list of what was dropped.
 
-    Wrong values of known fields stay: the validation that follows explains them to the caller.
+    Wrong values of known fields stay: the validation that follows explains them.
 
     Raises:
         ConversionError: the body is not a request at all.
     """
-    request, dropped = flattened_request(body)
-    known = NeMoGymResponseCreateParamsNonStreaming.model_fields
-    dropped += [f"{key}: not a field of a request" for key in request if key not in known]
-    request = {key: value for key, value in request.items() if key in known}
+    request, dropped = flatten_request(body)
+    fields = NeMoGymResponseCreateParamsNonStreaming.model_fields
+    dropped += [f"{key}: not a field of a request" for key in request if key not in fields]
+    request = {key: value for key, value in request.items() if key in fields}
     if isinstance(request.get("input"), list):
-        request["input"] = _valid("input", request["input"], _item_adapter(), dropped)
+        request["input"] = _valid_values("input", request["input"], _item_adapter(), dropped)
     if isinstance(request.get("tools"), list):
-        request["tools"] = _valid("tools", request["tools"], _tool_adapter(), dropped)
+        request["tools"] = _valid_values("tools", request["tools"], _tool_adapter(), dropped)
     options = {key: value for key, value in request.items() if key not in ("input", "tools")}
     pruned, _ = _without_unknown_fields(options, _options_adapter(), "", dropped)
     return request | pruned, dropped
 
 
 def replay(response: dict[str, Any]) -> Iterator[bytes]:
-    """A finished response, told as server-sent events."""
-    return sse.encode_typed(responses_events.events_from_response(response))
+    """Encode a finished response as server-sent events."""
+    return sse.encode_typed(streams.events_from_response(response))
 
 
 def replay_failure(
@@ -57,8 +57,8 @@ def replay_failure(
     created_at: int | None = None,
     code: str = "server_error",
 ) -> Iterator[bytes]:
-    """A failure, told as server-sent events: the stream has begun, so there is no status left to say it with."""
-    events = responses_events.events_of_failure(
+    """Encode a failure as server-sent events, for a stream that has already sent its status."""
+    events = streams.events_of_failure(
         message,
         model=model,
         response_id=response_id or f"resp_{uuid4().hex}",
@@ -68,8 +68,8 @@ def replay_failure(
     return sse.encode_typed(events)
 
 
-def _valid(name: str, values: list[Any], adapter: TypeAdapter[Any], dropped: list[str]) -> list[Any]:
-    """The values that our types accept, each without the fields they do not know."""
+def _valid_values(name: str, values: list[Any], adapter: TypeAdapter[Any], dropped: list[str]) -> list[Any]:
+    """Return the values that our types accept, without unknown fields."""
     kept = []
     for index, value in enumerate(values):
         where = f"{name}[{index}]"
@@ -84,40 +84,40 @@ def _valid(name: str, values: list[Any], adapter: TypeAdapter[Any], dropped: lis
 def _without_unknown_fields(
     value: Any, adapter: TypeAdapter[Any], where: str, dropped: list[str]
 ) -> tuple[Any, str | None]:
-    """`value` without the fields that a strict type forbids, and what else is wrong with it, if anything."""
+    """Return `value` without the fields that a strict type forbids, and its other problem, if any."""
     problem = None
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         try:
             adapter.validate_python(value)
         except ValidationError as error:
             errors = error.errors(include_url=False, include_input=False, include_context=False)
         else:
             return value, None
-        unknown = [found["loc"] for found in errors if found["type"] == "extra_forbidden"]
-        others = [found for found in errors if found["type"] != "extra_forbidden"]
-        problem = _told(others[0], value) if others else "has fields we do not know"
+        unknown = [detail["loc"] for detail in errors if detail["type"] == "extra_forbidden"]
+        others = [detail for detail in errors if detail["type"] != "extra_forbidden"]
+        problem = _problem_text(others[0], value) if others else "has unknown fields"
         if not unknown:
             break
         for location in unknown:
             path = _path(value, location)
             value = _without(value, path)
-            dropped.append(f"{_place(where, path)}: not a field we know")
+            dropped.append(f"{_location(where, path)}: unknown field")
     return value, problem
 
 
-def _told(error: ErrorDetails, value: Any) -> str:
+def _problem_text(error: ErrorDetails, value: Any) -> str:
     if error["type"] == "union_tag_invalid" and not error["loc"] and isinstance(value, dict):
         return f"unknown type {value.get('type')!r}"
     return error["msg"]
 
 
-def _place(where: str, path: list[int | str]) -> str:
+def _location(where: str, path: list[int | str]) -> str:
     steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return (where + steps).removeprefix(".")
 
 
 def _path(value: Any, location: tuple[int | str, ...]) -> list[int | str]:
-    """The steps of an error's location that lead somewhere in `value`; the others name branches of unions."""
+    """Return the steps of an error's location that exist in `value`; the others are tags of unions."""
     path: list[int | str] = []
     for step in location:
         if _holds(value, step):
@@ -133,7 +133,7 @@ def _holds(value: Any, step: int | str) -> bool:
 
 
 def _without(value: Any, path: list[int | str]) -> Any:
-    """A copy of `value` without what lies at the end of `path`."""
+    """Return a copy of `value` without the field at `path`."""
     step, rest = path[0], path[1:]
     if not rest:
         return {key: item for key, item in value.items() if key != step}
@@ -153,7 +153,7 @@ def _tool_adapter() -> TypeAdapter[Any]:
 
 
 class _Options(NeMoGymResponseCreateParamsNonStreaming):
-    """A request of which only the options are looked at."""
+    """A request whose input is not validated."""
 
     input: Any = ""
 

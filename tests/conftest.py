@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", HTTPX_NOTICE)
     forget_configuration()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # Shells start what they put in the background like this; tests that interrupt would wait for ever.
+        # Shells start what they put in the background like this; tests that interrupt would not end.
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -33,7 +33,7 @@ LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
 def _no_network_beyond_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that would reach another machine fails at once instead of depending on it."""
 
-    def guarded(name: str) -> Any:
+    def loopback_only(name: str) -> Any:
         original = getattr(socket.socket, name)
 
         def connect(self: socket.socket, address: Any) -> Any:
@@ -44,7 +44,7 @@ def _no_network_beyond_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         return connect
 
     for name in ("connect", "connect_ex"):
-        monkeypatch.setattr(socket.socket, name, guarded(name))
+        monkeypatch.setattr(socket.socket, name, loopback_only(name))
 
 
 CONFIGURATION = ("NEMO_GYM_CONFIG_DICT", "NEMO_GYM_CONFIG_PATH", "NEMO_GYM_EXTRA_ROOTS")

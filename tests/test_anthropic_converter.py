@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from nemo_gym import anthropic_converter
 from nemo_gym.anthropic_converter import AnthropicConverter
 from nemo_gym.convert import sse
-from nemo_gym.convert.message_events import message_from_events
+from nemo_gym.convert.streams import message_from_events
+from nemo_gym.convert.wire_objects import warn_once
 from nemo_gym.errors import ConversionError
 from nemo_gym.wire.messages import NeMoGymAnthropicMessage, NeMoGymAnthropicMessageCreateParamsNonStreaming
 from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
@@ -62,7 +62,7 @@ def test_a_clients_request_is_a_valid_responses_request() -> None:
 
 
 def test_a_lost_hint_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    anthropic_converter._warn_once.cache_clear()
+    warn_once.cache_clear()
 
     with caplog.at_level(logging.WARNING):
         AnthropicConverter().request_to_responses({**BODY, "top_k": 5})
@@ -101,18 +101,18 @@ def test_a_request_to_a_messages_model_wins_over_the_extra_body() -> None:
     request = NeMoGymResponseCreateParamsNonStreaming(input="hi", max_output_tokens=5)
     extra = {"max_tokens": 1, "top_k": 3}
 
-    said = AnthropicConverter().responses_to_anthropic(request, "claude", 100, "adaptive", None, extra)
+    converted = AnthropicConverter().responses_to_anthropic(request, "claude", 100, "adaptive", None, extra)
 
-    assert said == {
+    assert converted == {
         "model": "claude",
         "max_tokens": 5,
         "top_k": 3,
         "messages": [{"role": "user", "content": "hi"}],
         "thinking": {"type": "adaptive"},
     }
-    NeMoGymAnthropicMessageCreateParamsNonStreaming(**said)
+    NeMoGymAnthropicMessageCreateParamsNonStreaming(**converted)
 
 
 def test_an_answer_that_fits_no_response_is_one_clear_error() -> None:
-    with pytest.raises(ConversionError, match=r"response\.temperature"):
+    with pytest.raises(ConversionError, match=r"NeMoGymResponse\.temperature"):
         AnthropicConverter().anthropic_to_responses(MESSAGE, {"input": "", "temperature": "warm"}, "m")

@@ -4,7 +4,7 @@ from typing import Any
 
 from nemo_gym.chat_streaming import replay, sanitise_request
 from nemo_gym.convert import sse
-from nemo_gym.convert.chat_chunks import completion_from_chunks
+from nemo_gym.convert.streams import completion_from_chunks
 
 COMPLETION: dict[str, Any] = {
     "id": "c",

@@ -7,7 +7,6 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ValidationError
 
-import nemo_gym.config_types as types
 from nemo_gym.config_types import (
     BaseNeMoGymCLIConfig,
     BaseRunServerInstanceConfig,
@@ -43,10 +42,6 @@ HUB = {
     "input_jsonl_fpath": "i",
     "resource_config_path": "r",
 }
-
-
-def test_every_public_name_is_there():
-    assert [name for name in types.__all__ if not hasattr(types, name)] == []
 
 
 @pytest.mark.parametrize("kind", ["train", "validation"])

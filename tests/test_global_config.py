@@ -34,7 +34,7 @@ SERVER = {"sums": {"resources_servers": {"sums": {"entrypoint": "app.py", "domai
 
 @pytest.fixture(autouse=True)
 def process(tmp_path, monkeypatch):
-    """A process of its own: empty folder, no arguments, nothing cached."""
+    """A fresh process: empty folder, no arguments, nothing cached."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["gym"])
     monkeypatch.setattr(seam, "_GLOBAL_CONFIG_DICT", None)
@@ -167,7 +167,9 @@ def test_included_paths_are_listed_and_returned_in_merge_order(tmp_path):
 def test_only_server_blocks_are_instances():
     config = OmegaConf.create({**SERVER, "note": {"x": 1}, "head_server": {"host": "h", "port": 1}})
 
-    assert [found.name for found in GlobalConfigDictParser().filter_for_server_instance_configs(config)] == ["sums"]
+    assert [instance.name for instance in GlobalConfigDictParser().filter_for_server_instance_configs(config)] == [
+        "sums"
+    ]
 
 
 def test_starting_nothing_is_refused():
@@ -203,7 +205,7 @@ def test_addresses_are_filled_in_and_references_checked():
         parser.validate_and_populate_defaults(parser.filter_for_server_instance_configs(lost), "h")
 
 
-def test_almost_servers_stop_us_unless_told_otherwise():
+def test_almost_servers_stop_us_unless_configured_otherwise():
     parser = GlobalConfigDictParser()
     broken = {"sums": {"resources_servers": {"sums": {"entrypoint": "app.py", "domain": "maths"}}}}
 

@@ -1,4 +1,4 @@
-"""`make` and `dev.py` know the same words."""
+"""`make` and `dev.py` have the same commands."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_every_command_of_dev_py_is_a_target() -> None:
-    """Whoever types `make chaos` gets what the documentation promises, and nothing else is kept in two places."""
+    """`make chaos` must do what the documentation promises."""
     targets = re.search(r"^COMMANDS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     listed = re.search(r"^COMMANDS = \{(.*?)^\}", (ROOT / "dev.py").read_text(), re.MULTILINE | re.DOTALL)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from nemo_gym import responses_converter
+from nemo_gym.convert.wire_objects import warn_once
 from nemo_gym.errors import ConversionError
 from nemo_gym.responses_converter import (
     ResponsesConverter,
@@ -51,7 +52,7 @@ def params(**fields: Any) -> NeMoGymResponseCreateParamsNonStreaming:
     return NeMoGymResponseCreateParamsNonStreaming(**{"input": "hi", **fields})
 
 
-def test_a_request_becomes_a_chat_request_with_only_what_was_said(converter: ResponsesConverter) -> None:
+def test_a_request_becomes_a_chat_request_with_its_set_fields_only(converter: ResponsesConverter) -> None:
     """Unset options stay unset: a server's own defaults apply."""
     items = [
         NeMoGymEasyInputMessage(role="user", content="hi"),
@@ -97,11 +98,11 @@ def test_the_converted_request_is_one_the_wire_type_accepts(converter: Responses
         top_logprobs=2,
     )
 
-    said = converter.responses_to_chat_completion_create_params(request).model_dump(exclude_unset=True)
+    chat = converter.responses_to_chat_completion_create_params(request).model_dump(exclude_unset=True)
 
-    validated = NeMoGymChatCompletionCreateParamsNonStreaming(**said)
-    assert validated.model_dump(exclude_unset=True) == said
-    assert said["response_format"] == {
+    validated = NeMoGymChatCompletionCreateParamsNonStreaming(**chat)
+    assert validated.model_dump(exclude_unset=True) == chat
+    assert chat["response_format"] == {
         "type": "json_schema",
         "json_schema": {"name": "n", "schema": {"type": "object"}},
     }
@@ -179,13 +180,13 @@ def test_thoughts_stay_in_the_text_without_a_reasoning_parser() -> None:
 def test_a_subclass_may_find_thoughts_its_own_way() -> None:
     """Models with another notation are supported by overriding one method."""
 
-    class Bracketed(ResponsesConverter):
+    class BracketConverter(ResponsesConverter):
         @classmethod
         def _extract_reasoning_from_content(cls, content: str) -> tuple[list[str], str]:
             thought, _, rest = content.partition("]]")
             return [thought], rest
 
-    response = Bracketed(return_token_id_information=False).chat_completion_to_response(
+    response = BracketConverter(return_token_id_information=False).chat_completion_to_response(
         params(), completion(content="hm]]ok")
     )
 
@@ -258,7 +259,7 @@ def test_an_invalid_value_is_one_clear_error(converter: ResponsesConverter) -> N
 
 def test_a_lost_hint_is_logged_once(converter: ResponsesConverter, caplog: pytest.LogCaptureFixture) -> None:
     """Once per process: a run converts the same request thousands of times."""
-    responses_converter._warn_once.cache_clear()
+    warn_once.cache_clear()
     request = params(truncation="auto")
 
     with caplog.at_level(logging.WARNING):
@@ -266,7 +267,7 @@ def test_a_lost_hint_is_logged_once(converter: ResponsesConverter, caplog: pytes
             converter.responses_to_chat_completion_create_params(request)
 
     assert [record.getMessage() for record in caplog.records] == [
-        "'truncation' is not sent to the model: Chat Completions has no word for it"
+        "'truncation' is not sent to the model: Chat Completions has no such option"
     ]
 
 
@@ -311,10 +312,10 @@ def test_a_trajectory_is_cut_where_the_model_begins(items: list[Any], cut: int) 
 
 def test_usage_details_are_read_from_objects_and_dicts() -> None:
     usage = {"prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": None, "total_tokens": 9}
-    known = completion(content="x").usage
+    reported = completion(content="x").usage
 
     assert _usage_detail(usage, "prompt_tokens_details", "cached_tokens") == 3
     assert _usage_detail(usage, "completion_tokens_details", "reasoning_tokens") is None
     assert _usage_detail(usage, "total_tokens") == 9
-    assert _usage_detail(known, "prompt_tokens_details", "cached_tokens") is None
-    assert _usage_detail(known, "prompt_tokens") == 5
+    assert _usage_detail(reported, "prompt_tokens_details", "cached_tokens") is None
+    assert _usage_detail(reported, "prompt_tokens") == 5

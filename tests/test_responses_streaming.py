@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.convert import sse
-from nemo_gym.convert.responses_events import response_from_events
+from nemo_gym.convert.streams import response_from_events
 from nemo_gym.errors import ConversionError
 from nemo_gym.responses_streaming import replay, replay_failure, sanitise_request
 from nemo_gym.wire.responses import NeMoGymResponseCreateParamsNonStreaming
@@ -87,7 +87,7 @@ def test_a_replayed_response_is_the_response() -> None:
     assert response_from_events(sse.decode(stream)) == response
 
 
-def test_a_failure_is_told_inside_the_stream() -> None:
+def test_a_failure_is_reported_inside_the_stream() -> None:
     """The status line has already said 200."""
     events = list(sse.decode(replay_failure("boom", "m")))
 

@@ -1,4 +1,4 @@
-"""What is filled in when nobody says anything: addresses, folders, and a few facts about this process."""
+"""Defaults: addresses of servers, folders, and facts about the process."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,12 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from nemo_gym.config.keys import KEYS
 from nemo_gym.config.schema_servers import ServerInstanceConfig
 
-DEFAULT_HOST = "127.0.0.1"
+DEFAULT_HOST: str = KEYS["default_host"].default
 DEFAULT_HEAD_SERVER_PORT = 11000
-PORT_RANGE = (10001, 20000)
+PORT_RANGE: tuple[int, int] = (KEYS["port_range_low"].default, KEYS["port_range_high"].default)
 OFFLINE_PORT = -1
 
 PickPort = Callable[[Collection[int], int, int], int]
@@ -19,8 +20,8 @@ PickPort = Callable[[Collection[int], int, int], int]
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What the configuration may know about the machine; only the seam looks it up."""
+class HostFacts:
+    """Facts about the machine and the process that the configuration depends on."""
 
     roots: Sequence[Path]
     working_dir: Path
@@ -32,10 +33,15 @@ class Surroundings:
 
 
 def default_host(config: Mapping[Any, Any], own_address: Callable[[], str]) -> str:
-    """Where servers listen that do not say."""
+    """Return the host of servers whose block has no host."""
     if config.get("default_host"):
         return str(config["default_host"])
     return own_address() if config.get("use_absolute_ip") else DEFAULT_HOST
+
+
+def port_range(config: Mapping[Any, Any]) -> tuple[int, int]:
+    """Return the lowest and the highest port for servers whose block has no port."""
+    return config.get("port_range_low") or PORT_RANGE[0], config.get("port_range_high") or PORT_RANGE[1]
 
 
 def fill_addresses(
@@ -44,7 +50,7 @@ def fill_addresses(
     disallowed: Sequence[int],
     pick: Callable[[Collection[int]], int] | None,
 ) -> list[int]:
-    """Give each instance a host and a port; the ports that are in use afterwards. Without `pick` ports stay unknown."""
+    """Give each instance a host and a port, and return the ports in use. Without `pick`, ports stay unknown."""
     taken = list(disallowed)
     explicit = [instance.get_inner_run_server_config().port for instance in instances]
     taken += [port for port in explicit if port is not None and port > 0 and port not in taken]
@@ -59,8 +65,8 @@ def fill_addresses(
     return taken
 
 
-def pass_on_to_agents(config: DictConfig, instances: Sequence[ServerInstanceConfig]) -> None:
-    """Top-level `skip_verification` settings reach each agent that does not say otherwise."""
+def fill_agents(config: DictConfig, instances: Sequence[ServerInstanceConfig]) -> None:
+    """Copy the top-level `skip_verification` keys into each agent block that does not set them."""
     for key in ("skip_verification", "skip_verification_reward"):
         if config.get(key) is None:
             continue
@@ -70,29 +76,25 @@ def pass_on_to_agents(config: DictConfig, instances: Sequence[ServerInstanceConf
                 block[key] = config[key]
 
 
-def fill_globals(config: DictConfig, around: Surroundings) -> None:
-    """Write the keys that every reader may rely on."""
-    for key, fallback in (("results_dir", "results"), ("cache_dir", "cache")):
-        given = config.get(key)
-        config[key] = _absolute(given, around.current_dir) if given else str(around.working_dir / fallback)
+def fill_globals(config: DictConfig, host: HostFacts) -> None:
+    """Set the global keys that readers rely on."""
+    for key in ("results_dir", "cache_dir"):
+        base = host.current_dir if config.get(key) else host.working_dir
+        config[key] = str((base / Path(config.get(key) or KEYS[key].default).expanduser()).absolute())
     computed: dict[str, Any] = {
         "uv_cache_dir": str(Path(config["cache_dir"]) / "uv"),
-        "uv_venv_dir": str(around.working_dir),
-        "python_version": around.python_version,
+        "uv_venv_dir": str(host.working_dir),
+        "python_version": host.python_version,
     }
     for key, value in computed.items():
         if config.get(key) is None:
             config[key] = value
     if config.get("head_server_deps") is None:
-        config["head_server_deps"] = _parent_requirements(around, skew=bool(config.get("allow_openai_version_skew")))
+        config["head_server_deps"] = _parent_requirements(host, skew=bool(config.get("allow_openai_version_skew")))
 
 
-def _absolute(path: str, base: Path) -> str:
-    return str((base / Path(path).expanduser()).absolute())
-
-
-def _parent_requirements(around: Surroundings, *, skew: bool) -> list[str]:
-    """Versions that servers in their own environment must share with this one, if this one has them at all."""
-    wanted = {"ray": "ray[default]"} if skew else {"ray": "ray[default]", "openai": "openai"}
-    versions = {requirement: around.installed_version(name) for name, requirement in wanted.items()}
+def _parent_requirements(host: HostFacts, *, skew: bool) -> list[str]:
+    """Return the installed versions that environments of servers must share with the parent process."""
+    requirements = {"ray": "ray[default]"} if skew else {"ray": "ray[default]", "openai": "openai"}
+    versions = {requirement: host.installed_version(name) for name, requirement in requirements.items()}
     return [f"{requirement}=={version}" for requirement, version in versions.items() if version]

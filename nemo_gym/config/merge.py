@@ -1,120 +1,121 @@
-"""Merging of plain configuration trees, by OmegaConf's rules: mappings deep, lists as a whole, `???` never wins."""
+"""Plain configuration trees: merge, copy, look up and walk.
+
+Merging follows OmegaConf: mappings merge deeply, lists are replaced as a whole, `???` never replaces a value.
+"""
 
 import copy
 import re
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from nemo_gym.config.problems import Path
+from nemo_gym.config.problems import KeyPath
 
 Tree: TypeAlias = dict[Any, Any]
 
+ABSENT: Any = object()
+"""The default of `lookup` where None is a possible value."""
 MISSING = "???"
 POINTER = re.compile(r"\$\{([A-Za-z_][\w\-]*(?:\.[\w\-]+)*)\}")
 
 
-def merge(below: Tree, above: Tree, *, root: Tree | None = None) -> Tree:
-    """A new tree: `above` laid over `below`. Neither is changed, and nothing of them is shared."""
-    result: Tree = copied(below)
-    merge_into(result, above, root=result if root is None else root)
+def merge(below: Tree, above: Tree) -> Tree:
+    """Return a new tree: `above` merged over `below`. The result shares nothing with either."""
+    result: Tree = copy_tree(below)
+    merge_into(result, above, root=result)
     return result
 
 
 def merge_into(target: Tree, above: Tree, *, root: Tree) -> None:
-    """Lay `above` over `target`, which changes. `root` is where `${pointers}` to blocks are looked up."""
+    """Merge `above` into `target`. `${pointers}` to blocks are looked up in `root`."""
     for key, value in above.items():
         if isinstance(value, dict):
-            present = _pointed_at(target.get(key), root)
+            present = target.get(key)
+            block = pointer_target(present, root)
+            present = present if block is ABSENT else copy_tree(block)  # extend a copy of the block it points at
             if isinstance(present, dict):
                 target[key] = present
                 merge_into(present, value, root=root)
                 continue
         elif value == MISSING and isinstance(value, str) and key in target:
             continue
-        target[key] = copied(value)
+        target[key] = copy_tree(value)
 
 
-def _pointed_at(value: Any, root: Tree) -> Any:
-    """A block to be extended: the value itself, or a copy of the block a bare `${a.b}` points at."""
-    pointer = POINTER.fullmatch(value) if isinstance(value, str) else None
-    if pointer is None:
-        return value
-    return copied(lookup(root, tuple(pointer[1].split(".")), default=value))
+def pointer_target(value: Any, root: Tree) -> Any:
+    """Return the value in `root` that a bare `${a.b}` points at; ABSENT if `value` is anything else."""
+    pointer = POINTER.fullmatch(value) if isinstance(value, str) and "${" in value else None
+    return ABSENT if pointer is None else lookup(root, tuple(pointer[1].split(".")), default=ABSENT)
 
 
-def followed(value: Any, root: Tree) -> Any:
-    """A copy of `value` in which every bare `${a.b}` that points to plain data is replaced by that data.
+def resolve_pointers(value: Any, root: Tree) -> Any:
+    """Copy `value` and replace every bare `${a.b}` that points to plain data by that data.
 
-    What most configurations need of interpolation, at a hundredth of the cost; the rest is left to OmegaConf.
+    This covers most interpolations at a hundredth of OmegaConf's cost; the others stay for OmegaConf.
     """
     if isinstance(value, dict):
-        return {key: followed(item, root) for key, item in value.items()}
+        return {key: resolve_pointers(item, root) for key, item in value.items()}
     if isinstance(value, list):
-        return [followed(item, root) for item in value]
-    pointer = POINTER.fullmatch(value) if isinstance(value, str) else None
-    if pointer is None:
-        return value
-    target = lookup(root, tuple(pointer[1].split(".")), default=_ABSENT)
-    return value if target is _ABSENT or target == MISSING or mentions(target) else copied(target)
+        return [resolve_pointers(item, root) for item in value]
+    target = pointer_target(value, root)
+    return value if target is ABSENT or target == MISSING or has_interpolation(target) else copy_tree(target)
 
 
-def mentions(value: Any) -> bool:
-    """Whether there is a `${` anywhere in it."""
+def has_interpolation(value: Any) -> bool:
+    """Return whether any text in `value` contains `${`."""
     if isinstance(value, dict):
-        return any(mentions(item) for item in value.values())
+        return any(has_interpolation(item) for item in value.values())
     if isinstance(value, list):
-        return any(mentions(item) for item in value)
+        return any(has_interpolation(item) for item in value)
     return isinstance(value, str) and "${" in value
 
 
-def copied(value: Any) -> Any:
-    """A deep copy of plain data, without the bookkeeping `copy.deepcopy` needs for everything else."""
+def copy_tree(value: Any) -> Any:
+    """Copy plain data deeply, without the bookkeeping of `copy.deepcopy`."""
     if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
+        return {key: copy_tree(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [copied(item) for item in value]
+        return [copy_tree(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else copy.copy(value)
 
 
-def lookup(tree: Any, path: Path, *, default: Any = None) -> Any:
-    """The value at `path`, or `default`."""
+def lookup(tree: Any, path: KeyPath, *, default: Any = None) -> Any:
+    """Return the value at `path`, or `default`."""
     for part in path:
-        tree = child(tree, part, default=_ABSENT)
-        if tree is _ABSENT:
+        tree = child_value(tree, part)
+        if tree is ABSENT:
             return default
     return tree
 
 
-_ABSENT: Any = object()
-
-
-def child(tree: Any, part: str | int, *, default: Any = None) -> Any:
-    """One step down: a key (also one that YAML read as a number or a boolean) or a list index."""
+def child_value(tree: Any, part: str | int) -> Any:
+    """Return the value under a key or list index, or ABSENT. Text also matches a key that YAML read as 1 or true."""
     if isinstance(tree, dict):
         if part in tree:
             return tree[part]
-        return next((value for key, value in tree.items() if str(key) == str(part)), default)
+        return next((value for key, value in tree.items() if str(key) == str(part)), ABSENT)
     if isinstance(tree, list) and str(part).isdecimal() and int(part) < len(tree):
         return tree[int(part)]
-    return default
+    return ABSENT
 
 
-def leaves(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every value that is not a mapping or a list, with the way to it."""
+def iter_leaves(tree: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield every value that is neither a mapping nor a list, with its path."""
     if isinstance(tree, dict):
         for key, value in tree.items():
-            yield from leaves(value, (*path, str(key)))
+            yield from iter_leaves(value, (*path, str(key)))
     elif isinstance(tree, list):
         for index, value in enumerate(tree):
-            yield from leaves(value, (*path, index))
+            yield from iter_leaves(value, (*path, index))
     else:
         yield path, tree
 
 
-def count(tree: Any) -> int:
-    """How many values there are, blocks included."""
-    if isinstance(tree, dict):
-        return 1 + sum(count(value) for value in tree.values())
-    if isinstance(tree, list):
-        return 1 + sum(count(value) for value in tree)
-    return 1
+def missing_values(tree: Any) -> list[KeyPath]:
+    """Return the path of every value that is still `???`."""
+    return [path for path, value in iter_leaves(tree) if isinstance(value, str) and value == MISSING]
+
+
+def count_values(tree: Any) -> int:
+    """Return the number of values in a tree, blocks included."""
+    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return 1 + sum(count_values(value) for value in children)

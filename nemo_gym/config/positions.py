@@ -1,69 +1,75 @@
-"""Where a value came from: `file:line:column`, or the override on the command line.
+"""Positions of values: `file:line:column`, or the override on the command line.
 
-Nothing is recorded while a configuration is read; only when there is something to report are the files parsed again
-with positions, from the source that wins down to the one that loses.
+Positions are not recorded while a configuration is read. Only to report a problem are the files parsed again with
+positions, from the source with the highest priority to the lowest.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nemo_gym.config.load import Source
-from nemo_gym.config.merge import lookup
+from nemo_gym.config.load import ConfigSource
+from nemo_gym.config.merge import ABSENT, lookup
 from nemo_gym.config.overrides import Override
-from nemo_gym.config.problems import Path, Problem
+from nemo_gym.config.problems import ConfigProblem, KeyPath
 from nemo_gym.config.yaml_text import Marks, read_yaml
 
 _MAX_MOVES = 20
 
 
 class Positions:
-    """Answers where a path of the final tree was written."""
+    """Finds the position at which a value of the final tree was written."""
 
     def __init__(
-        self, sources: Sequence[Source], overrides: Sequence[Override], moves: Sequence[tuple[Path, Path]] = ()
+        self,
+        sources: Sequence[ConfigSource],
+        overrides: Sequence[Override],
+        moves: Sequence[tuple[KeyPath, KeyPath]] = (),
     ) -> None:
         self.sources = sources
         self.overrides = overrides
         self.moves = moves
         self._marks: dict[int, Marks] = {}
 
-    def where(self, path: Path) -> str | None:
-        """The place of the value at `path`, or of the nearest block around it that is written somewhere."""
+    def where(self, path: KeyPath) -> str | None:
+        """Return the position of the value at `path`, or of the nearest enclosing block that has one."""
         for length in range(len(path), 0, -1):
             for candidate in self._origins(path[:length]):
-                found = self._written(candidate)
-                if found:
-                    return found
+                position = self._position(candidate)
+                if position:
+                    return position
         return None
 
-    def located(self, problems: Sequence[Problem]) -> list[Problem]:
-        """The problems, each with its place."""
+    def locate(self, problems: Sequence[ConfigProblem]) -> list[ConfigProblem]:
+        """Return the problems, each with its position."""
         return [
             replace(problem, where=self.where(problem.path)) if problem.path and not problem.where else problem
             for problem in problems
         ]
 
-    def in_a_file(self, path: Path) -> bool:
-        """Whether a config file (not only env.yaml or the command line) writes something at `path`."""
+    def is_in_file(self, path: KeyPath) -> bool:
+        """Return whether a config file (not only env.yaml or the command line) has a value at `path`."""
         return any(path in self._marks_of(source) for source in self.sources if source.kind == "file")
 
-    def _origins(self, path: Path) -> list[Path]:
-        """The path itself, then the places from which its block was inherited."""
-        found = [path]
-        for origin in found:
-            if len(found) > _MAX_MOVES:
+    def _origins(self, path: KeyPath) -> list[KeyPath]:
+        """Return the path and the paths from which its block was inherited."""
+        origins = [path]
+        for origin in origins:
+            if len(origins) > _MAX_MOVES:
                 break
             for new, old in self.moves:
-                if origin[: len(new)] == new and (*old, *origin[len(new) :]) not in found:
-                    found.append((*old, *origin[len(new) :]))
-        return found
+                if origin[: len(new)] == new and (*old, *origin[len(new) :]) not in origins:
+                    origins.append((*old, *origin[len(new) :]))
+        return origins
 
-    def _written(self, path: Path) -> str | None:
+    def _position(self, path: KeyPath) -> str | None:
         keys = tuple(str(part) for part in path)
         setters = [override for override in reversed(self.overrides) if override.action != "delete"]
         for override in setters:
             rest = keys[len(override.path) :]
-            if keys[: len(override.path)] == override.path and lookup(override.value, rest, default=self) is not self:
+            if (
+                keys[: len(override.path)] == override.path
+                and lookup(override.value, rest, default=ABSENT) is not ABSENT
+            ):
                 return override.where
         for source in reversed(self.sources):
             mark = self._marks_of(source).get(path)
@@ -71,7 +77,7 @@ class Positions:
                 return f"{source.name}:{mark[0]}:{mark[1]}"
         return next((override.where for override in setters if override.path[: len(keys)] == keys), None)
 
-    def _marks_of(self, source: Source) -> Marks:
+    def _marks_of(self, source: ConfigSource) -> Marks:
         if id(source) not in self._marks:
             marks: Marks = {}
             if source.text is not None:

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, as many things at once as there are, each with its place and its cure."""
+"""Problems of a configuration, each with its location and its fix, raised together as one error."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -7,30 +7,29 @@ from typing import TypeAlias
 
 from nemo_gym.errors import ConfigError
 
-Path: TypeAlias = tuple[str | int, ...]
-"""The way to a value: keys and list indices from the top of the tree."""
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""The path of a value: keys and list indices from the top of the tree."""
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One thing to repair. `path` says which value; `where` (file:line:column) is looked up when it is reported."""
+class ConfigProblem:
+    """One thing to repair. `path` identifies the value; `where` (file:line:column) is looked up for the report."""
 
     what: str
-    path: Path | None = None
+    path: KeyPath | None = None
     fix: str | None = None
     where: str | None = None
     kind: type[ConfigError] = field(default=ConfigError)
     is_warning: bool = False
-    """Worth telling, not worth stopping for."""
 
     def __str__(self) -> str:
         return str(self.kind(self.what, where=self.where, fix=self.fix))
 
 
-def raise_all(problems: Sequence[Problem]) -> None:
-    """Raise one error that tells everything, or return if nothing is worse than a warning.
+def raise_all(problems: Sequence[ConfigProblem]) -> None:
+    """Raise one error that lists every problem; return if there are only warnings.
 
-    The error has the class of the first problem, so that callers who wait for a `ServerRefNotFoundError` get one.
+    The error has the class of the first problem, so that callers can catch, for example, `ServerRefNotFoundError`.
     """
     unique = list(dict.fromkeys(problem for problem in problems if not problem.is_warning))
     if not unique:
@@ -42,16 +41,16 @@ def raise_all(problems: Sequence[Problem]) -> None:
     raise first.kind(f"{len(unique)} problems in the configuration\n  " + "\n  ".join(texts))
 
 
-def dotted(path: Path) -> str:
-    """`a.b[0].c`."""
+def dotted_path(path: KeyPath) -> str:
+    """Return a path as text: `a.b[0].c`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
 
 
-def nearest(name: str, candidates: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> list[str]:
-    """The candidates that look most like `name`, best first."""
+def nearest_names(name: str, candidates: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Return the candidates most similar to `name`, best first."""
     names = sorted({candidate for candidate in candidates if candidate != name})
     if len(name) > 200 or len(names) > 5000:  # comparing would take longer than reading the message
         return []
@@ -59,6 +58,5 @@ def nearest(name: str, candidates: Iterable[str], *, n: int = 1, cutoff: float =
 
 
 def did_you_mean(name: str, candidates: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """— did you mean 'x'?, or nothing."""
-    found = nearest(name, candidates, cutoff=cutoff)
-    return f" — did you mean '{found[0]}'?" if found else ""
+    """Return " — did you mean 'x'?" with the nearest candidate, or an empty text."""
+    return "".join(f" — did you mean '{close}'?" for close in nearest_names(name, candidates, cutoff=cutoff))

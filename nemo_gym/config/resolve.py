@@ -1,4 +1,4 @@
-"""From files, env.yaml and overrides to one checked tree. The steps are in the order in which they happen."""
+"""Resolve a configuration: from files, env.yaml and overrides to one checked tree. Steps are in execution order."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,36 +9,50 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemo_gym.config.check import Instances, check_addresses, check_refs, find_instances, missing_entrypoint
+from nemo_gym.config.check import (
+    InstanceCheck,
+    check_addresses,
+    check_instances,
+    check_references,
+    missing_entrypoint,
+)
 from nemo_gym.config.defaults import (
     DEFAULT_HEAD_SERVER_PORT,
-    PORT_RANGE,
-    Surroundings,
+    HostFacts,
     default_host,
     fill_addresses,
+    fill_agents,
     fill_globals,
-    pass_on_to_agents,
+    port_range,
 )
-from nemo_gym.config.directives import expand_directives, missing_values
-from nemo_gym.config.global_keys import CHECKED, check_global_keys, names_used, nearly_known_keys
-from nemo_gym.config.interpolations import check_interpolations, interpolation_problem, register_resolvers
-from nemo_gym.config.load import CONFIG_PATHS, Source, load_files, path_list, read_source
-from nemo_gym.config.merge import Tree, copied, followed, mentions, merge, merge_into
-from nemo_gym.config.overrides import Override, apply_overrides, apply_waiting, parse_overrides
+from nemo_gym.config.directives import expand_directives
+from nemo_gym.config.instances import is_server_block
+from nemo_gym.config.interpolations import check_interpolations, interpolation_problem
+from nemo_gym.config.keys import ANY, KEYS, check_keys, misspelt_keys, referenced_names
+from nemo_gym.config.load import CONFIG_PATHS, ConfigSource, load_files, path_list, read_source
+from nemo_gym.config.merge import (
+    Tree,
+    copy_tree,
+    has_interpolation,
+    merge,
+    merge_into,
+    missing_values,
+    resolve_pointers,
+)
+from nemo_gym.config.omega import RESOLVE_ERRORS, as_plain_value, register_resolvers
+from nemo_gym.config.overrides import Override, apply_overrides, apply_pending, parse_overrides
 from nemo_gym.config.positions import Positions
-from nemo_gym.config.problems import Path as TreePath
-from nemo_gym.config.problems import Problem, dotted, raise_all
-from nemo_gym.config.secrets import hide_in_place, is_secret_name, scrubbed, secret_values
+from nemo_gym.config.problems import ConfigProblem, KeyPath, dotted_path, raise_all
+from nemo_gym.config.secrets import is_secret_name, mask_in_place, scrub_text, secret_values
 from nemo_gym.errors import ConfigError, ConfigMissingValuesError
-from nemo_gym.keys import SERVER_TYPES
 
 ENV_FILE = "env.yaml"
-_DUMMY = "dummy_model"
+_DUMMY_MODEL = "dummy_model"
 
 
 @dataclass(frozen=True)
-class Request:
-    """What to resolve."""
+class ResolveRequest:
+    """The inputs of a resolution."""
 
     overrides: Sequence[str] = field(default=(), repr=False)
     initial: Tree = field(default_factory=dict, repr=False)
@@ -49,233 +63,219 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Resolved:
-    """The configuration, what its writer should know, and where it came from."""
+class ResolvedConfig:
+    """The configuration with its warnings, sources, server instances and positions."""
 
     config: DictConfig = field(repr=False)
     warnings: list[str]
-    sources: list[Source]
-    instances: Instances
+    sources: list[ConfigSource]
+    instances: InstanceCheck
     positions: Positions
 
 
-def resolve(request: Request, around: Surroundings) -> Resolved:
-    """Resolve and check a configuration. Starts nothing, writes nothing, and probes ports only when not offline.
+def resolve(request: ResolveRequest, host: HostFacts) -> ResolvedConfig:
+    """Resolve and check a configuration. Starts and writes nothing; probes ports only when not offline.
 
     Raises:
-        ConfigError: with every problem found at the first step that found any.
+        ConfigError: lists every problem of the first step that has any.
     """
-    merged = gather(request, around)
-    tree, positions = prepare(merged)
-    return finish(tree, positions, merged, request, around)
+    merged = merge_sources(request, host)
+    tree, positions = expand_tree(merged)
+    return check_and_fill(tree, positions, merged, request, host)
 
 
 @dataclass
-class Gathered:
+class MergedSources:
     """All sources merged, before anything is interpreted."""
 
     tree: Tree = field(repr=False)
-    sources: list[Source]
+    sources: list[ConfigSource]
     overrides: list[Override]
     warnings: list[str]
 
 
-def gather(request: Request, around: Surroundings) -> Gathered:
-    """Read everything and merge it: earlier paths < later paths < env.yaml < command line and initial values."""
+def merge_sources(request: ResolveRequest, host: HostFacts) -> MergedSources:
+    """Read and merge all sources: earlier paths < later paths < env.yaml < initial values and command line."""
     overrides = parse_overrides(request.overrides)
-    from_line, waiting = apply_overrides(overrides)
-    above = merge(request.initial, from_line)
-    env = find_env(request, around)
-    top = merge(env.tree, above) if env else copied(above)
-    apply_waiting(top, waiting, strict=False)
-    sources = [Source("initial", "initial values", request.initial)] if request.initial else []
+    command_line, pending = apply_overrides(overrides)
+    above = merge(request.initial, command_line)
+    env = _read_env(request, host)
+    top = merge(env.tree, above) if env else copy_tree(above)
+    apply_pending(top, pending, strict=False)
+    sources = [ConfigSource("initial", "initial values", request.initial)] if request.initial else []
     sources = [*([env] if env else []), *sources]
     where = Positions(sources, overrides).where((CONFIG_PATHS,))
-    loaded = load_files(path_list(_resolved_paths(top), where=where), around.roots, named_in=where)
+    files = load_files(path_list(_resolve_paths(top), where=where), host.roots, named_in=where)
     tree: Tree = {}
-    for source in [*loaded.sources, *([env] if env else [])]:
+    for source in [*files.sources, *([env] if env else [])]:
         merge_into(tree, source.tree, root=tree)
     merge_into(tree, above, root=tree)
-    apply_waiting(tree, waiting, strict=True)
-    if CONFIG_PATHS in tree or loaded.paths:
-        tree[CONFIG_PATHS] = loaded.paths
+    apply_pending(tree, pending, strict=True)
+    if CONFIG_PATHS in tree or files.paths:
+        tree[CONFIG_PATHS] = files.paths
     env_warnings = list(env.warnings) if env else []
-    return Gathered(tree, [*loaded.sources, *sources], overrides, [*loaded.warnings, *env_warnings])
+    return MergedSources(tree, [*files.sources, *sources], overrides, [*files.warnings, *env_warnings])
 
 
-def find_env(request: Request, around: Surroundings) -> Source | None:
-    """env.yaml, if there is one."""
+def _read_env(request: ResolveRequest, host: HostFacts) -> ConfigSource | None:
+    """Read env.yaml if it exists."""
     if not request.read_env:
         return None
-    if request.env_path is not None:
-        return read_source(request.env_path, kind="env") if request.env_path.is_file() else None
-    candidates = (root / ENV_FILE for root in around.roots)
+    candidates = [request.env_path] if request.env_path else [root / ENV_FILE for root in host.roots]
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     return read_source(path, kind="env") if path else None
 
 
-def _resolved_paths(top: Tree) -> Any:
-    """`config_paths`, which may point to a list elsewhere in env.yaml or the command line."""
-    value = followed(top.get(CONFIG_PATHS), top)
-    if not mentions(value):
+def _resolve_paths(top: Tree) -> Any:
+    """Return `config_paths`, which may point to a list elsewhere in env.yaml or on the command line."""
+    value = resolve_pointers(top.get(CONFIG_PATHS), top)
+    if not has_interpolation(value):
         return value
     register_resolvers()
     try:
-        config = as_config(top)
-        found = config[CONFIG_PATHS]
-        return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
+        return as_plain_value(as_config(top)[CONFIG_PATHS])
     except (OmegaConfBaseException, RecursionError) as error:
         problem = interpolation_problem(error, (CONFIG_PATHS,), str(value), names=[str(key) for key in top])
         raise problem.kind(problem.what, fix=problem.fix) from None
 
 
 def as_config(tree: Mapping[Any, Any], positions: Positions | None = None) -> DictConfig:
-    """Plain data as OmegaConf's, with its refusals in our words."""
+    """Return plain data as an OmegaConf tree.
+
+    Raises:
+        ConfigError: OmegaConf refuses a value; the message does not quote a secret.
+    """
     try:
         return OmegaConf.create(dict(tree))
     except OmegaConfBaseException as error:
-        what, path = _refusal(error)
-        raise ConfigError(what, where=positions.where(path) if positions else None) from None
+        name = str(error.full_key or "")
+        steps = re.findall(r"\[(\d+)\]|([^.\[\]]+)", name)
+        path: KeyPath = tuple(int(index) if index else key for index, key in steps)
+        has_secret_name = any(is_secret_name(part) for part in path if isinstance(part, str))
+        reason = "cannot be read" if has_secret_name else str(error).splitlines()[0]
+        raise ConfigError(f"'{name}': {reason}", where=positions.where(path) if positions else None) from None
     except RecursionError:
         raise ConfigError("the configuration is nested too deep") from None
 
 
-def _refusal(error: OmegaConfBaseException) -> tuple[str, TreePath]:
-    """What OmegaConf does not take, and the way to it; a secret is not quoted."""
-    name = str(error.full_key or "")
-    steps = re.findall(r"\[(\d+)\]|([^.\[\]]+)", name)
-    path: TreePath = tuple(int(index) if index else key for index, key in steps)
-    secret = any(is_secret_name(part) for part in path if isinstance(part, str))
-    reason = "cannot be read" if secret else str(error).splitlines()[0]
-    return f"'{name}': {reason}", path
-
-
-def prepare(merged: Gathered) -> tuple[Tree, Positions]:
-    """Carry out directives, insist on values for every `???`, merge the stand-in model."""
-    expanded = expand_directives(merged.tree)
-    moves = expanded.moves
-    raise_all(Positions(merged.sources, merged.overrides, moves).located(expanded.problems))
-    missing = missing_values(expanded.tree)
+def expand_tree(merged: MergedSources) -> tuple[Tree, Positions]:
+    """Expand directives, require a value for every `???`, and merge the dummy model."""
+    expansion = expand_directives(merged.tree)
+    positions = Positions(merged.sources, merged.overrides, expansion.moves)
+    raise_all(positions.locate(expansion.problems))
+    missing = missing_values(expansion.tree)
     if missing:
-        raise missing_error(missing, Positions(merged.sources, merged.overrides, moves))
-    moves += merge_dummy_models(expanded.tree)
-    return expanded.tree, Positions(merged.sources, merged.overrides, moves)
+        raise missing_values_error(missing, positions)
+    expansion.moves += merge_dummy_models(expansion.tree)
+    return expansion.tree, positions
 
 
-def missing_error(paths: Sequence[TreePath], positions: Positions | None = None) -> ConfigMissingValuesError:
-    """One error for all values that are still `???`."""
+def missing_values_error(paths: Sequence[KeyPath], positions: Positions | None = None) -> ConfigMissingValuesError:
+    """Return one error for all values that are still `???`."""
     lines = []
     for path in paths:
         where = positions.where(path) if positions else None
-        lines.append(f"\n    {dotted(path)}" + (f"  ({where})" if where else ""))
-    examples = " ".join(f"++{dotted(path)}=<value>" for path in paths[:3])
+        lines.append(f"\n    {dotted_path(path)}" + (f"  ({where})" if where else ""))
+    examples = " ".join(f"++{dotted_path(path)}=<value>" for path in paths[:3])
     count = "a required value is" if len(paths) == 1 else f"{len(paths)} required values are"
     return ConfigMissingValuesError(f"{count} not set (???):{''.join(lines)}", fix=examples)
 
 
-def merge_dummy_models(tree: Tree) -> list[tuple[TreePath, TreePath]]:
-    """Lay the real implementation over the stand-in model beside it; the moves this makes."""
-    moves: list[tuple[TreePath, TreePath]] = []
+def merge_dummy_models(tree: Tree) -> list[tuple[KeyPath, KeyPath]]:
+    """Merge each dummy model under the real implementation beside it; return the moves."""
+    moves: list[tuple[KeyPath, KeyPath]] = []
     for name, block in tree.items():
         models = block.get("responses_api_models") if isinstance(block, dict) else None
-        if not isinstance(models, dict) or _DUMMY not in models or len(models) < 2:
+        if not isinstance(models, dict) or _DUMMY_MODEL not in models or len(models) < 2:
             continue
-        dummy = models.pop(_DUMMY)
+        dummy = models.pop(_DUMMY_MODEL)
         for implementation, fields in models.items():
             if isinstance(dummy, dict) and isinstance(fields, dict):
                 models[implementation] = merge(dummy, fields)
-                place: TreePath = (str(name), "responses_api_models")
-                moves.append(((*place, str(implementation)), (*place, _DUMMY)))
+                base: KeyPath = (str(name), "responses_api_models")
+                moves.append(((*base, str(implementation)), (*base, _DUMMY_MODEL)))
     return moves
 
 
-def finish(tree: Tree, positions: Positions, merged: Gathered, request: Request, around: Surroundings) -> Resolved:
-    """Check everything that can be checked without importing a server, and fill in what is left open."""
+def check_and_fill(
+    tree: Tree, positions: Positions, merged: MergedSources, request: ResolveRequest, host: HostFacts
+) -> ResolvedConfig:
+    """Check everything that needs no server import, and fill in defaults."""
     register_resolvers()
     config = as_config(tree, positions)
-    blocks = {str(key) for key, value in tree.items() if isinstance(value, dict) and set(value) & set(SERVER_TYPES)}
-    blocks |= CHECKED.keys()
+    strict_under = {str(key) for key, value in tree.items() if isinstance(value, dict) and is_server_block(value)}
+    strict_under |= {name for name, key in KEYS.items() if key.type is not ANY}
     env_name = next((source.name for source in merged.sources if source.kind == "env"), None)
-    dangling, warnings = check_interpolations(config, tree, strict_under=blocks, env_name=env_name)
-    _raise(dangling, positions, tree)
-    plain = plain_tree(config, tree)
-    instances = find_instances(config, plain)
-    report = _InstanceReport(instances, positions, strict=plain.get("error_on_almost_servers") is not False)
-    host = default_host(plain, around.own_address)
-    head = plain.get("head_server") if isinstance(plain.get("head_server"), dict) else {}
-    head = head or {"host": host, "port": DEFAULT_HEAD_SERVER_PORT}
-    problems = [*check_global_keys(plain), *report.problems, *check_refs(instances, plain)]
-    problems += check_addresses(instances.valid, head, host)
-    _raise(problems, positions, plain)
-    fill(config, instances, host, request, around)
-    near = nearly_known_keys(plain, used=names_used(tree))
-    told = [_with_place(positions, path, text) for path, text in near]
-    warnings = [*merged.warnings, *warnings, *instances.warnings, *report.warnings, *told]
+    problems, warnings = check_interpolations(config, tree, strict_under=strict_under, env_name=env_name)
+    _raise_located(problems, positions, tree)
+    resolved = resolve_tree(config, tree)
+    instances = check_instances(config, resolved)
+    is_strict = resolved.get("error_on_almost_servers") is not False
+    instance_problems, instance_warnings = _report_instances(instances, positions, is_strict=is_strict)
+    default = default_host(resolved, host.own_address)
+    head = resolved.get("head_server") if isinstance(resolved.get("head_server"), dict) else {}
+    head = head or {"host": default, "port": DEFAULT_HEAD_SERVER_PORT}
+    problems = [*check_keys(resolved), *instance_problems, *check_references(instances, resolved)]
+    problems += check_addresses(instances.valid, head, default)
+    _raise_located(problems, positions, resolved)
+    fill(config, instances, default, request, host)
+    misspelt = misspelt_keys(resolved, used=referenced_names(tree))
+    key_warnings = [": ".join(filter(None, (positions.where(path), text))) for path, text in misspelt]
+    warnings = [*merged.warnings, *warnings, *instances.warnings, *instance_warnings, *key_warnings]
     if request.hide_secrets:
-        hide_in_place(config)
-    return Resolved(config, list(dict.fromkeys(warnings)), merged.sources, instances, positions)
+        mask_in_place(config)
+    return ResolvedConfig(config, list(dict.fromkeys(warnings)), merged.sources, instances, positions)
 
 
-def _raise(problems: Sequence[Problem], positions: Positions, tree: Mapping[Any, Any]) -> None:
-    """Report with places and without secrets, also those that reached a harmless key through a `${…}`."""
+def _raise_located(problems: Sequence[ConfigProblem], positions: Positions, tree: Mapping[Any, Any]) -> None:
+    """Raise the problems with positions; mask secrets, also those that reached a harmless key through a `${…}`."""
     if problems:
-        known = secret_values(tree)
-        raise_all([replace(problem, what=scrubbed(problem.what, known)) for problem in positions.located(problems)])
+        secrets = secret_values(tree)
+        located = positions.locate(problems)
+        raise_all([replace(problem, what=scrub_text(problem.what, secrets)) for problem in located])
 
 
-def _with_place(positions: Positions, path: TreePath, text: str) -> str:
-    where = positions.where(path)
-    return f"{where}: {text}" if where else text
+def _report_instances(
+    instances: InstanceCheck, positions: Positions, *, is_strict: bool
+) -> tuple[list[ConfigProblem], list[str]]:
+    """Return the problems of server blocks that are errors, and the texts of those that are warnings."""
+    problems = [problem for block in instances.almost.values() for problem in block]
+    unused: list[ConfigProblem] = []
+    for name, path in instances.incomplete.items():
+        # env.yaml may mention servers that this run does not use
+        (problems if positions.is_in_file(path) else unused).append(missing_entrypoint(name, path))
+    if not is_strict:
+        unused, problems = [*unused, *problems], []
+    return problems, [str(problem) for problem in positions.locate(unused)]
 
 
-class _InstanceReport:
-    """Which findings about blocks stop us, and which are only told."""
-
-    def __init__(self, instances: Instances, positions: Positions, *, strict: bool) -> None:
-        self.problems: list[Problem] = []
-        self.warnings: list[str] = []
-        found = [problem for problems in instances.almost.values() for problem in problems]
-        for name, path in instances.incomplete.items():
-            problem = missing_entrypoint(name, path)
-            if positions.in_a_file(path):
-                found.append(problem)
-            else:  # env.yaml may speak of servers that this run does not use
-                self.warnings.append(str(positions.located([problem])[0]))
-        if strict:
-            self.problems = found
-        else:
-            self.warnings += [str(problem) for problem in positions.located(found)]
-
-
-def fill(config: DictConfig, instances: Instances, host: str, request: Request, around: Surroundings) -> None:
-    """Write addresses and defaults into the configuration."""
+def fill(config: DictConfig, instances: InstanceCheck, default: str, request: ResolveRequest, host: HostFacts) -> None:
+    """Write addresses and defaults into the configuration. `default` is the default host."""
     config["use_absolute_ip"] = bool(config.get("use_absolute_ip"))
     if config.get("head_server") is None:
-        config["head_server"] = {"host": host, "port": DEFAULT_HEAD_SERVER_PORT}
+        config["head_server"] = {"host": default, "port": DEFAULT_HEAD_SERVER_PORT}
     elif config["head_server"].get("host") is None:
-        config["head_server"]["host"] = host
-    low = config.get("port_range_low") or PORT_RANGE[0]
-    high = config.get("port_range_high") or PORT_RANGE[1]
+        config["head_server"]["host"] = default
+    low, high = port_range(config)
     disallowed = [*(config.get("disallowed_ports") or [])]
     head_port = config["head_server"].get("port")
     if head_port is not None and head_port not in disallowed:
         disallowed.append(head_port)
-    pick = None if request.offline else (lambda taken: around.pick_port(taken, low, high))
-    config["disallowed_ports"] = fill_addresses(instances.valid, host, disallowed, pick)
-    pass_on_to_agents(config, instances.valid)
-    fill_globals(config, around)
+    pick = None if request.offline else (lambda taken: host.pick_port(taken, low, high))
+    config["disallowed_ports"] = fill_addresses(instances.valid, default, disallowed, pick)
+    fill_agents(config, instances.valid)
+    fill_globals(config, host)
 
 
-def plain_tree(config: DictConfig, tree: Tree) -> dict[str, Any]:
-    """Every top-level value with its interpolations resolved; those that cannot be stay as they are written."""
-    plain: dict[str, Any] = {}
+def resolve_tree(config: DictConfig, tree: Tree) -> dict[str, Any]:
+    """Return every top-level value with its interpolations resolved; unresolvable values stay as written."""
+    resolved: dict[str, Any] = {}
     for key, raw in tree.items():
-        value = followed(raw, tree) if mentions(raw) else raw
-        if mentions(value):
+        value = resolve_pointers(raw, tree) if has_interpolation(raw) else raw
+        if has_interpolation(value):
             try:
-                value = config[key]
-                value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-            except (OmegaConfBaseException, RecursionError, ValueError, TypeError, OSError):
+                value = as_plain_value(config[key])
+            except RESOLVE_ERRORS:
                 value = raw
-        plain[str(key)] = value
-    return plain
+        resolved[str(key)] = value
+    return resolved

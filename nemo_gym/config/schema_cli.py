@@ -1,74 +1,71 @@
-"""The base of every command's own configuration, and the configurations of the exporters."""
+"""Base class of the configuration of commands, and the configuration of exporters."""
 
 import sys
 import warnings
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from nemo_gym.config.secrets import MASK, Shown, is_secret_name
+from nemo_gym.config.omega import as_plain_value
+from nemo_gym.config.secrets import MASK, MaskedRepr, is_secret_name
 
 DEPRECATED_UPLOAD_ROLLOUTS_KEY = "upload_rollouts_to_wandb"
 
 
 class MaskedModel(BaseModel):
-    """A model whose `repr` and validation errors never show a secret."""
+    """A model whose `repr` and validation errors never contain a secret."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
     def __repr_args__(self) -> Any:
         for name, value in super().__repr_args__():
-            yield name, Shown(value, hidden=name is not None and is_secret_name(name))
+            yield name, MaskedRepr(value, secret=name is not None and is_secret_name(name))
 
 
 class BaseNeMoGymCLIConfig(MaskedModel):
-    """What one command reads from the configuration; keys of others are ignored, so the whole tree may be given."""
+    """The keys that one command reads. Other keys are ignored, so the whole configuration can be validated."""
 
     @model_validator(mode="before")
     @classmethod
     def pre_process(cls, data: Any) -> Any:
         """Accept an OmegaConf tree, and answer `--help` or `+help=true` with the list of parameters."""
         if isinstance(data, DictConfig):
-            data = _plain(data, wanted=cls.model_fields)
-        asked = not {"-h", "--help"}.isdisjoint(sys.argv[1:])
-        if asked or (isinstance(data, dict) and (data.get("h") or data.get("help"))):
+            data = _resolve_fields(data, cls.model_fields)
+        is_help = not {"-h", "--help"}.isdisjoint(sys.argv[1:])
+        if is_help or (isinstance(data, dict) and (data.get("h") or data.get("help"))):
             sys.stdout.write(_parameter_list(cls))
             raise SystemExit(0)
         return data
 
 
-def _plain(data: DictConfig, *, wanted: dict[str, FieldInfo]) -> dict[str, Any]:
-    """The tree as plain data; an interpolation nobody here asks for may stay unresolved."""
-    plain: dict[str, Any] = {}
-    for key in data:
+def _resolve_fields(config: DictConfig, fields: dict[str, FieldInfo]) -> dict[str, Any]:
+    """Return the configuration as plain data, without keys that are not `fields` and cannot be resolved."""
+    values: dict[str, Any] = {}
+    for key in config:
         try:
-            value = data[key]
-            plain[str(key)] = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+            values[str(key)] = as_plain_value(config[key])
         except OmegaConfBaseException:
-            if key in wanted:
+            if key in fields:
                 raise
-    return plain
+    return values
 
 
 def _parameter_list(config: type[BaseModel]) -> str:
     lines = [(config.__doc__ or config.__name__).strip(), "", "Parameters:"]
     for name, field in config.model_fields.items():
         kind = getattr(field.annotation, "__name__", None) or str(field.annotation).replace("typing.", "")
-        default = "[required]" if field.is_required() else f"[default: {_default_text(field)}]"
+        value = "computed" if field.default is PydanticUndefined else repr(field.default)
+        default = "[required]" if field.is_required() else f"[default: {value}]"
         lines.append(f"- {name} ({kind}): {field.description or ''} {default}".replace("  ", " "))
     return "\n".join(lines) + "\n"
 
 
-def _default_text(field: FieldInfo) -> str:
-    return "computed" if field.default is PydanticUndefined else repr(field.default)
-
-
 class ExporterConfig(MaskedModel):
-    """What an exporter needs; it is used only when everything it needs is there."""
+    """The settings of an exporter; the exporter is used only if `is_available`."""
 
     @property
     def is_available(self) -> bool:
@@ -76,7 +73,7 @@ class ExporterConfig(MaskedModel):
 
 
 class WANDBConfig(ExporterConfig):
-    """Where Weights & Biases runs go."""
+    """The Weights & Biases run to report to."""
 
     wandb_project: str | None = None
     wandb_name: str | None = None
@@ -88,7 +85,7 @@ class WANDBConfig(ExporterConfig):
 
 
 class MLFlowConfig(ExporterConfig):
-    """Where MLflow runs go. The token is optional: many trackers have none."""
+    """The MLflow run to report to. The token is optional, because many trackers need none."""
 
     mlflow_tracking_uri: str | None = None
     mlflow_tracking_token: str | None = None
@@ -97,23 +94,22 @@ class MLFlowConfig(ExporterConfig):
 
     @property
     def is_available(self) -> bool:
-        named = self.mlflow_tracking_uri and self.mlflow_experiment_name and self.mlflow_run_name
-        return bool(named) and self.mlflow_tracking_token != MASK
+        is_complete = self.mlflow_tracking_uri and self.mlflow_experiment_name and self.mlflow_run_name
+        return bool(is_complete) and self.mlflow_tracking_token != MASK
 
 
 class UploadRolloutsConfigMixin(BaseModel):
-    """Whether exporters receive the rollouts themselves, not only their metrics."""
+    """Adds `upload_rollouts`: exporters get the rollouts, not only their metrics."""
 
     upload_rollouts: bool = Field(default=True, description="Upload rollouts to the configured exporters.")
 
     @model_validator(mode="before")
     @classmethod
     def accept_deprecated_upload_rollouts_key(cls, data: Any) -> Any:
-        """Read the older key too; the newer one wins when both are given."""
+        """Accept the deprecated key; the current one wins if both are set."""
         if not isinstance(data, dict) or DEPRECATED_UPLOAD_ROLLOUTS_KEY not in data:
             return data
-        warnings.warn(
-            f"'{DEPRECATED_UPLOAD_ROLLOUTS_KEY}' is now called 'upload_rollouts'", DeprecationWarning, stacklevel=2
-        )
+        text = f"'{DEPRECATED_UPLOAD_ROLLOUTS_KEY}' is now called 'upload_rollouts'"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
         rest = {key: value for key, value in data.items() if key != DEPRECATED_UPLOAD_ROLLOUTS_KEY}
         return {"upload_rollouts": data[DEPRECATED_UPLOAD_ROLLOUTS_KEY], **rest}

@@ -1,4 +1,4 @@
-"""Datasets: where their rows are, under which licence, and the commands that move them."""
+"""Schema of datasets: files, licences and sources, and the configuration of the commands that move them."""
 
 import warnings
 from pathlib import Path
@@ -164,7 +164,7 @@ DatasetSource: TypeAlias = Annotated[GitlabDatasetSource | HuggingFaceDatasetSou
 
 
 class DatasetConfig(BaseModel):
-    """Rows of one dataset. Train and validation data need a licence."""
+    """One dataset. Train and validation data need a licence."""
 
     name: str
     type: DatasetType
@@ -175,9 +175,9 @@ class DatasetConfig(BaseModel):
     huggingface_identifier: JsonlDatasetHuggingFaceIdentifer | None = None
     license: License | None = None
     start_idx: int | None = Field(default=None, ge=0)
-    """First row used."""
+    """The first row to use."""
     end_idx: int | None = Field(default=None, ge=0)
-    """The row before which to stop."""
+    """The row after the last one to use."""
 
     @model_validator(mode="after")
     def check_train_validation_sets(self) -> "DatasetConfig":
@@ -189,15 +189,15 @@ class DatasetConfig(BaseModel):
 
     @model_validator(mode="after")
     def reconcile_source_and_identifiers(self) -> "DatasetConfig":
-        """Fill in `source` from the older identifiers and the other way round, so that readers of either work."""
+        """Derive `source` from the deprecated identifiers and vice versa, so that either can be read."""
         gitlab, hub = self.gitlab_identifier, self.huggingface_identifier
-        older = [key for key in ("gitlab_identifier", "huggingface_identifier") if getattr(self, key) is not None]
+        deprecated = [key for key in ("gitlab_identifier", "huggingface_identifier") if getattr(self, key) is not None]
         if self.source is not None:
-            if older:
-                raise ValueError(f"give either source or {' and '.join(older)}, not both")
+            if deprecated:
+                raise ValueError(f"give either source or {' and '.join(deprecated)}, not both")
             self._fill_identifier()
-        elif older:
-            text = f"{' and '.join(older)} of dataset '{self.name}': say it with 'source:'"
+        elif deprecated:
+            text = f"{' and '.join(deprecated)} of dataset '{self.name}': use 'source:' instead"
             warnings.warn(text, DeprecationWarning, stacklevel=2)
         if gitlab and not hub:
             self.__dict__["source"] = GitlabDatasetSource(type="gitlab", **gitlab.model_dump())
@@ -215,7 +215,7 @@ class DatasetConfig(BaseModel):
 
 
 class BenchmarkDatasetConfig(BaseModel):
-    """Rows that a benchmark's own script prepares."""
+    """A dataset that the benchmark's script prepares."""
 
     name: str
     type: Literal["benchmark"]

@@ -1,19 +1,55 @@
-"""Server instances: `<instance id>: {<type>: {<implementation>: {entrypoint: …, …}}}`."""
+"""Schema of server instances `<name>: {<type>: {<implementation>: {entrypoint: …}}}` and of references to them."""
 
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from nemo_gym.config.omega import as_dict, as_plain_value
 from nemo_gym.config.schema_cli import MaskedModel
 from nemo_gym.config.schema_datasets import AnyDatasetConfig
-from nemo_gym.config.schema_refs import AgentServerRef, ModelServerRef, ResourcesServerRef, ServerRef
 from nemo_gym.keys import SERVER_TYPES
 
 ServerType: TypeAlias = Literal["responses_api_models", "resources_servers", "responses_api_agents"]
 Hosting: TypeAlias = Literal["cell", "process", "venv"]
+
+
+class ModelServerRef(BaseModel):
+    """A reference to a model server by its instance id."""
+
+    type: Literal["responses_api_models"]
+    name: str
+
+
+class ResourcesServerRef(BaseModel):
+    """A reference to a resources server by its instance id."""
+
+    type: Literal["resources_servers"]
+    name: str
+
+
+class AgentServerRef(BaseModel):
+    """A reference to an agent server by its instance id."""
+
+    type: Literal["responses_api_agents"]
+    name: str
+
+
+ServerRef: TypeAlias = ModelServerRef | ResourcesServerRef | AgentServerRef
+ServerRefTypeAdapter: TypeAdapter[ServerRef] = TypeAdapter(ServerRef)
+
+
+def is_server_ref(config_dict: Any) -> ServerRef | None:
+    """Return the server reference that a value spells, or None."""
+    value = as_plain_value(config_dict)
+    if not isinstance(value, dict) or not {"type", "name"} <= value.keys():
+        return None
+    try:
+        return ServerRefTypeAdapter.validate_python(value)
+    except ValidationError:
+        return None
 
 
 class Domain(str, Enum):  # noqa: UP042 - `str(Domain.MATH)` is part of what existing code prints
@@ -51,7 +87,7 @@ class Domain(str, Enum):  # noqa: UP042 - `str(Domain.MATH)` is part of what exi
 
 
 class BaseServerConfig(MaskedModel):
-    """Where a server listens. Subclasses add their own fields; a secret among them is masked when shown."""
+    """The address of a server. Subclasses add fields; secret ones are masked in `repr`."""
 
     host: str
     port: int
@@ -60,24 +96,24 @@ class BaseServerConfig(MaskedModel):
     @model_validator(mode="before")
     @classmethod
     def accept_omegaconf(cls, data: Any) -> Any:
-        return OmegaConf.to_container(data, resolve=True) if isinstance(data, DictConfig) else data
+        return as_dict(data) if isinstance(data, DictConfig) else data
 
 
 class BaseRunServerConfig(BaseServerConfig):
-    """+ the file that runs."""
+    """A server's address and entrypoint."""
 
     entrypoint: str
     domain: Domain | None = None
 
 
 class BaseRunServerInstanceConfig(BaseRunServerConfig):
-    """+ the instance id, by which others refer to this server."""
+    """A server's address, entrypoint and instance id."""
 
     name: str
 
 
 class BaseRunServerTypeConfig(BaseRunServerConfig):
-    """An implementation block as it stands in YAML: host and port may be missing, further fields are the server's."""
+    """An implementation block as written in YAML: host and port may be missing; the server may add fields."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -85,31 +121,29 @@ class BaseRunServerTypeConfig(BaseRunServerConfig):
     port: int | None = None  # type: ignore[assignment]
     datasets: list[AnyDatasetConfig] | None = None
     hosting: Hosting | None = None
-    """In which kind of process the instance runs; by default what its class declares."""
+    """The kind of process the instance runs in; by default the one its class declares."""
 
 
 class BaseServerTypeConfig(BaseModel):
-    """`{<type>: {<implementation>: …}}`."""
+    """`{<type>: {<implementation>: …}}`; further keys are allowed."""
 
+    model_config = ConfigDict(extra="allow")
     SERVER_TYPE: ClassVar[ServerType]
 
 
 class ResponsesAPIModelServerTypeConfig(BaseServerTypeConfig):
-    model_config = ConfigDict(extra="allow")
     SERVER_TYPE: ClassVar[ServerType] = "responses_api_models"
 
     responses_api_models: dict[str, BaseRunServerTypeConfig] = Field(min_length=1, max_length=1)
 
 
 class ResourcesServerTypeConfig(BaseServerTypeConfig):
-    model_config = ConfigDict(extra="allow")
     SERVER_TYPE: ClassVar[ServerType] = "resources_servers"
 
     resources_servers: dict[str, BaseRunServerTypeConfig] = Field(min_length=1, max_length=1)
 
 
 class ResponsesAPIAgentServerTypeConfig(BaseServerTypeConfig):
-    model_config = ConfigDict(extra="allow")
     SERVER_TYPE: ClassVar[ServerType] = "responses_api_agents"
 
     responses_api_agents: dict[str, BaseRunServerTypeConfig] = Field(min_length=1, max_length=1)
@@ -126,7 +160,7 @@ _REFS: dict[str, type[ModelServerRef] | type[ResourcesServerRef] | type[AgentSer
 
 
 class BaseServerInstanceConfig(BaseServerTypeConfig):
-    """A server instance, together with the live block it was read from."""
+    """A server instance and the OmegaConf block it was read from."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True, hide_input_in_errors=True)
 
@@ -135,7 +169,7 @@ class BaseServerInstanceConfig(BaseServerTypeConfig):
 
     @model_validator(mode="after")
     def validate_domain_for_resources_server(self) -> "BaseServerInstanceConfig":
-        """Resources servers must say their domain; for the others it means nothing and is taken out."""
+        """Require a domain for resources servers and remove it from other servers, where it has no meaning."""
         block = self.get_inner_run_server_config_dict()
         if self.SERVER_TYPE == "resources_servers":
             assert self.get_inner_run_server_config().domain is not None, (
@@ -151,12 +185,12 @@ class BaseServerInstanceConfig(BaseServerTypeConfig):
 
     @property
     def implementation(self) -> str:
-        """The folder the code is in (the third level of the YAML)."""
+        """The folder of the server's code: the third level of the YAML."""
         implementations: dict[str, BaseRunServerTypeConfig] = getattr(self, self.SERVER_TYPE)
         return next(iter(implementations))
 
     def get_inner_run_server_config_dict(self) -> DictConfig:
-        """The implementation block itself: what is written to it is in the configuration."""
+        """Return the implementation block of the configuration itself, not a copy."""
         block: DictConfig = self.server_type_config_dict[self.SERVER_TYPE][self.implementation]
         return block
 
@@ -195,20 +229,19 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {
 def maybe_get_server_instance_config(
     name: str, server_type_config_dict: Any
 ) -> tuple[ServerInstanceConfig | None, ValidationError | None]:
-    """The server instance under this name, or why it is none. (None, None) for anything but a `DictConfig`."""
+    """Return the server instance, or the error if the block is invalid; (None, None) if it is no `DictConfig`."""
     if not isinstance(server_type_config_dict, DictConfig):
         return None, None
-    plain = OmegaConf.to_container(server_type_config_dict, resolve=True)
-    return read_server_instance(name, plain, server_type_config_dict) if isinstance(plain, dict) else (None, None)
+    return read_server_instance(name, as_dict(server_type_config_dict), server_type_config_dict)
 
 
 def read_server_instance(
-    name: str, plain: Mapping[Any, Any], live: DictConfig
+    name: str, resolved: Mapping[Any, Any], block: DictConfig
 ) -> tuple[ServerInstanceConfig | None, ValidationError | None]:
-    """The same from a block whose interpolations are resolved already; `live` is the block itself."""
-    fields: dict[str, Any] = {str(key): value for key, value in plain.items()}
-    fields |= {"name": name, "server_type_config_dict": live}
-    # ask only the classes it can be, so that the error is about what was meant
+    """Return the server instance of a block, or the error if it is invalid. `resolved` is the block as plain data."""
+    fields: dict[str, Any] = {str(key): value for key, value in resolved.items()}
+    fields |= {"name": name, "server_type_config_dict": block}
+    # validate only against the types the block names, so that the error is about the intended one
     candidates = [_ADAPTERS[kind] for kind in SERVER_TYPES if kind in fields]
     first_error: ValidationError | None = None
     for candidate in candidates or [ServerInstanceConfigTypeAdapter]:
@@ -220,13 +253,11 @@ def read_server_instance(
 
 
 def is_almost_server(server_type_config_dict: Any) -> bool:
-    """Whether this has the shape of a server instance, valid or not."""
-    if not isinstance(server_type_config_dict, Mapping):
-        return False
-    for kind in SERVER_TYPES:
-        implementations = server_type_config_dict.get(kind)
-        if isinstance(implementations, Mapping) and any(
-            isinstance(block, Mapping) and "entrypoint" in block for block in implementations.values()
-        ):
-            return True
-    return False
+    """Return whether a block has the shape of a server instance with an entrypoint, valid or not."""
+    blocks = server_type_config_dict if isinstance(server_type_config_dict, Mapping) else {}
+    return any(
+        isinstance(fields, Mapping) and "entrypoint" in fields
+        for kind in SERVER_TYPES
+        if isinstance(blocks.get(kind), Mapping)
+        for fields in blocks[kind].values()
+    )

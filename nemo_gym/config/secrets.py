@@ -1,8 +1,8 @@
-"""What must not be shown: which names mean a secret, and how a value is hidden.
+"""Secret masking: which names mean a secret, and how secrets are hidden in texts, trees and `repr`.
 
 A value is secret because its field is declared `Secret`, because of its name (`policy_api_key`, `hf_token`,
 `password`) or because it is the user part of a URL. Numbers and booleans never are, so `max_output_tokens: 4096`
-stays readable. Hiding is for showing only: clients keep getting the real string.
+stays readable. Masking is for display only: clients get the real string.
 """
 
 import re
@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
+
+from nemo_gym.config import omega
 
 MASK = "****"
 
@@ -23,11 +24,11 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_ALWAYS = _words(
+_ALWAYS_SECRET = _words(
     "password passwords passwd passphrase pwd secret secrets authorization credential credentials bearer cookie "
     "cookies apikey apikeys"
 )
-"""Words that make a name secret wherever they stand."""
+"""Words that make a name secret at any position."""
 
 _REFERENCE_ENDINGS = _words(
     "name names file fpath path paths dir env var variable field column length len count type ttl seconds timeout "
@@ -35,21 +36,23 @@ _REFERENCE_ENDINGS = _words(
 )
 """`api_key_env` and `password_file` say where a secret is; they are not one."""
 
-_PLAIN_KEYS = _words(
+_PUBLIC_KEYS = _words(
     "agent answer cache category column completion data dict dictionary domain expected field foreign group hash "
     "id image index input item join json label lookup map message messages metadata metric metrics model option "
     "order output partition primary prompt public question reference response result reward row sample score "
     "shard sort source split subset target task text tool type value"
 )
-"""`subset_key` names a column. What opens something (`api_key`, `access_key`, `key`) is secret."""
+"""`subset_key` names a column; `api_key`, `access_key` and `key` are secret."""
 
-_PLAIN_TOKENS = _words(
+_PUBLIC_TOKENS = _words(
     "assistant begin bos cls end eos eot first image last mask max min next num pad per prompt sep special start "
     "stop think unk user video audio placeholder trigger"
 )
 """`eos_token` is a piece of text."""
 
-_OPENS = _words("access api auth bearer encryption hf github gitlab private refresh secret session signing ssh")
+_SECRET_PLURALS = _words(
+    "access api auth bearer encryption hf github gitlab private refresh secret session signing ssh"
+)
 """In the plural only these are secret: `api_keys` is, `stop_tokens` and `group_keys` are not."""
 
 _URL_USER = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.\-]{0,30}://)[^\s/?#\"'<>]*@")
@@ -58,11 +61,11 @@ _URL_QUERY = re.compile(
 )
 _AUTH_SCHEME = re.compile(r"(?i)\b(?P<scheme>bearer|basic)\s+(?=[A-Za-z0-9._~+/\-]*[0-9])[A-Za-z0-9._~+/\-]{8,}=*")
 _SHORTEST_SCRUBBED = 6
-"""Known secrets shorter than this are not searched for in other text: `x` is in everything."""
+"""Shorter secrets are not searched for in other text: `x` is in every text."""
 
 
 class Secret(str):
-    """Text that does its work but does not show itself: `repr` is masked, everything else is the real string."""
+    """A string whose `repr` is masked; everything else is the real string."""
 
     __slots__ = ()
 
@@ -79,170 +82,152 @@ class Secret(str):
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a value under this name is to be hidden."""
+    """Return whether a value under this name must be masked."""
     words = [word.lower() for word in _WORD.findall(name)]
     while len(words) > 1 and words[-1].isdigit():
         words.pop()
     if not words or words[-1] in _REFERENCE_ENDINGS:
         return False
-    if not _ALWAYS.isdisjoint(words):
+    if not _ALWAYS_SECRET.isdisjoint(words):
         return True
     before = words[-2] if len(words) > 1 else ""
     if words[-1] == "key":
-        return before not in _PLAIN_KEYS
+        return before not in _PUBLIC_KEYS
     if words[-1] == "token":
-        return before not in _PLAIN_TOKENS
-    return words[-1] in {"keys", "tokens"} and before in _OPENS
+        return before not in _PUBLIC_TOKENS
+    return words[-1] in {"keys", "tokens"} and before in _SECRET_PLURALS
 
 
 def mask_text(text: str) -> str:
-    """`text` without user parts of URLs, secret query parameters and Authorization values."""
+    """Mask user parts of URLs, secret query parameters and Authorization values in `text`."""
     if "://" in text:
         text = _URL_QUERY.sub(rf"\g<name>{MASK}", _URL_USER.sub(rf"\g<scheme>{MASK}@", text))
     return _AUTH_SCHEME.sub(rf"\g<scheme> {MASK}", text)
 
 
+def scrub_text(text: str, secrets: list[str]) -> str:
+    """Mask the given `secrets` and credentials in URLs in `text`."""
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return mask_text(text)
+
+
 def redact_text(text: str, config: Any) -> str:
-    """`text` with every secret value that `config` knows replaced by the mask."""
-    return scrubbed(text, secret_values(config))
+    """Mask every secret value of `config` in `text`."""
+    return scrub_text(text, secret_values(config))
 
 
 def secret_values(config: Any) -> list[str]:
-    """The secret strings inside `config`, longest first, so that one secret inside another leaves no rest."""
-    found = {value for value in _find_secrets(config, hidden=False) if len(value) >= _SHORTEST_SCRUBBED}
-    return sorted(found, key=len, reverse=True)
+    """Return the secret strings in `config`, longest first, so that a secret inside another leaves no remainder."""
+    secrets = {value for value in _iter_secrets(config, secret=False) if len(value) >= _SHORTEST_SCRUBBED}
+    return sorted(secrets, key=len, reverse=True)
 
 
 def mask_secrets(container: Any) -> Any:
-    """A copy of plain or OmegaConf data in which no secret can be read."""
-    known = secret_values(container)
-    if isinstance(container, DictConfig | ListConfig):
-        return OmegaConf.create(_masked(OmegaConf.to_container(container, resolve=False), known, hidden=False))
-    return _masked(container, known, hidden=False)
+    """Return a masked copy of plain or OmegaConf data."""
+    secrets = secret_values(container)
+    if omega.is_config_node(container):
+        tree = OmegaConf.to_container(container, resolve=False)
+        return OmegaConf.create(_mask_copy(tree, secrets, secret=False))
+    return _mask_copy(container, secrets, secret=False)
 
 
-def hide_in_place(container: Any) -> None:
-    """Overwrite every secret inside a mutable container. Interpolations of secrets are overwritten as well."""
-    if isinstance(container, DictConfig | ListConfig) and (container._is_none() or container._is_missing()):
-        return
-    _hide(container, secret_values(container), hidden=False)
+def mask_in_place(container: Any) -> None:
+    """Overwrite every secret in a mutable container, interpolations of secrets included."""
+    if not omega.is_empty_node(container):
+        _mask_items(container, secret_values(container), secret=False)
 
 
-class Shown:
-    """Something whose `repr` is that of `value` with every secret masked, nested models included."""
+class MaskedRepr:
+    """An object whose `repr` is that of `value` with every secret masked, nested models included."""
 
-    def __init__(self, value: Any, *, hidden: bool = False) -> None:
+    def __init__(self, value: Any, *, secret: bool = False) -> None:
         self.value = value
-        self.hidden = hidden
+        self.secret = secret
 
     def __repr__(self) -> str:
         value = self.value
         if isinstance(value, BaseModel):
-            parts = (f"{k}={Shown(v, hidden=is_secret_name(k))!r}" for k, v in iter_fields(value))
+            parts = (f"{k}={MaskedRepr(v, secret=is_secret_name(k))!r}" for k, v in iter_fields(value))
             return f"{type(value).__name__}({', '.join(parts)})"
         if isinstance(value, Mapping):
-            return repr({k: Shown(v, hidden=is_secret_name(str(k))) for k, v in _entries(value)})
+            return repr({k: MaskedRepr(v, secret=is_secret_name(str(k))) for k, v in omega.unresolved_items(value)})
         if isinstance(value, list | tuple | ListConfig):
-            items = [Shown(item, hidden=self.hidden) for item in value]
+            items = [MaskedRepr(item, secret=self.secret) for item in value]
             return repr(tuple(items) if isinstance(value, tuple) else items)
         if isinstance(value, str) and value:
-            return repr(MASK if self.hidden or isinstance(value, Secret) else mask_text(value))
+            return repr(MASK if self.secret or isinstance(value, Secret) else mask_text(value))
         return repr(value)
 
 
 def iter_fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
-    """Name and value of each field, extras included, without asking for the model's own `repr`."""
+    """Yield name and value of each field, extras included, without calling the model's `repr`."""
     yield from model.__dict__.items()
-    yield from (model.__pydantic_extra__ or {}).items()
+    yield from (model.model_extra or {}).items()
 
 
-def _entries(mapping: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    if isinstance(mapping, DictConfig):
-        yield from mapping.items_ex(resolve=False)
-    else:
-        yield from mapping.items()
+def _is_secret_child(key: Any, value: Any, secret: bool) -> bool:
+    """Return whether the value under `key` is secret, given whether its container is.
+
+    All values of a block called `credentials` are secret, but a block called `api_key_settings` has its own names.
+    """
+    words = _WORD.findall(str(key))
+    if isinstance(value, Mapping):
+        return secret or (bool(words) and words[-1].lower() in _ALWAYS_SECRET)
+    return secret or is_secret_name(str(key))
 
 
-def _holds_secrets(name: str) -> bool:
-    """Whether everything inside a block of this name is secret (`credentials: {user: …, value: …}`)."""
-    words = _WORD.findall(name)
-    return bool(words) and words[-1].lower() in _ALWAYS
-
-
-def scrubbed(text: str, known: list[str]) -> str:
-    """`text` without the `known` secrets and without credentials in URLs."""
-    for value in known:
-        text = text.replace(value, MASK)
-    return mask_text(text)
-
-
-def _find_secrets(node: Any, *, hidden: bool) -> Iterator[str]:
+def _iter_secrets(node: Any, *, secret: bool) -> Iterator[str]:
     if isinstance(node, BaseModel):
         node = dict(iter_fields(node))
-    if isinstance(node, Secret) or (hidden and isinstance(node, str)):
+    if isinstance(node, Secret) or (secret and isinstance(node, str)):
         if node and "${" not in node and node not in (MASK, "???"):
             yield str(node)
     elif isinstance(node, Mapping):
-        for key, value in _resolved_entries(node):
-            name = str(key)
-            nested = isinstance(value, Mapping)
-            yield from _find_secrets(value, hidden=_holds_secrets(name) if nested else is_secret_name(name) or hidden)
+        for key, value in _items_with_secrets_resolved(node):
+            is_block = isinstance(value, Mapping)
+            yield from _iter_secrets(value, secret=_is_secret_child(key, value, secret and not is_block))
     elif isinstance(node, list | tuple | ListConfig):
-        for item in node._iter_ex(resolve=False) if isinstance(node, ListConfig) else node:
-            yield from _find_secrets(item, hidden=hidden)
+        for _, item in omega.unresolved_items(node):
+            yield from _iter_secrets(item, secret=secret)
 
 
-def _resolved_entries(mapping: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    if not isinstance(mapping, DictConfig):
-        yield from mapping.items()
+def _items_with_secrets_resolved(mapping: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    if omega.is_empty_node(mapping) or omega.is_interpolation_node(mapping):
         return
-    if mapping._is_none() or mapping._is_missing() or mapping._is_interpolation():
-        return
-    for key, raw in mapping.items_ex(resolve=False):
-        if isinstance(raw, str) and "${" in raw and is_secret_name(str(key)):
+    for key, value in omega.unresolved_items(mapping):
+        if isinstance(mapping, DictConfig) and isinstance(value, str) and "${" in value and is_secret_name(str(key)):
             try:
                 yield key, mapping[key]
-            except (OmegaConfBaseException, RecursionError, ValueError, TypeError, OSError):
+            except omega.RESOLVE_ERRORS:
                 continue
         else:
-            yield key, raw
+            yield key, value
 
 
-def _masked(node: Any, known: list[str], *, hidden: bool) -> Any:
+def _mask_copy(node: Any, secrets: list[str], *, secret: bool) -> Any:
     if isinstance(node, BaseModel):
         node = dict(iter_fields(node))
     if isinstance(node, Mapping):
-        return {key: _masked(value, known, hidden=_hidden_below(key, value, hidden)) for key, value in node.items()}
+        return {k: _mask_copy(v, secrets, secret=_is_secret_child(k, v, secret)) for k, v in node.items()}
     if isinstance(node, list | tuple):
-        return [_masked(item, known, hidden=hidden) for item in node]
+        return [_mask_copy(item, secrets, secret=secret) for item in node]
     if isinstance(node, str) and node:
-        return MASK if hidden or isinstance(node, Secret) else scrubbed(node, known)
+        return MASK if secret or isinstance(node, Secret) else scrub_text(node, secrets)
     return node
 
 
-def _hide(node: Any, known: list[str], *, hidden: bool) -> None:
-    if isinstance(node, MutableMapping):
-        entries = [(key, value, _hidden_below(key, value, hidden)) for key, value in _entries(node)]
-    elif isinstance(node, MutableSequence):
-        items = node._iter_ex(resolve=False) if isinstance(node, ListConfig) else node
-        entries = [(index, value, hidden) for index, value in enumerate(items)]
-    else:
+def _mask_items(node: Any, secrets: list[str], *, secret: bool) -> None:
+    if not isinstance(node, MutableMapping | MutableSequence):
         return
-    for key, value, below in entries:
+    for key, value in list(omega.unresolved_items(node)):
+        is_secret = _is_secret_child(key, value, secret) if isinstance(node, MutableMapping) else secret
         if isinstance(value, str):
-            text = value if value == "???" else (MASK if below and value else scrubbed(value, known))
+            text = value if value == "???" else (MASK if is_secret and value else scrub_text(value, secrets))
             if text != value:
                 node[key] = text
-        elif isinstance(value, DictConfig | ListConfig) and (value._is_none() or value._is_missing()):
-            continue
-        elif isinstance(value, DictConfig | ListConfig) and value._is_interpolation():
-            if below:
+        elif omega.is_interpolation_node(value):
+            if is_secret:
                 node[key] = MASK
-        else:
-            _hide(value, known, hidden=below)
-
-
-def _hidden_below(key: Any, value: Any, hidden: bool) -> bool:
-    if isinstance(value, Mapping):
-        return hidden or _holds_secrets(str(key))
-    return hidden or is_secret_name(str(key))
+        elif not omega.is_empty_node(value):
+            _mask_items(value, secrets, secret=is_secret)

@@ -1,7 +1,7 @@
-"""YAML text to plain data, with OmegaConf's reading of scalars and without its surprises.
+"""Parse YAML text into plain data, with scalars as OmegaConf reads them.
 
-Built on the parser's events instead of its object graph, so that one loop sees everything that can go wrong: nesting,
-aliases that multiply, duplicate keys, foreign tags. Nothing here recurses, so no text can exhaust the stack.
+Uses the parser's events, not its object graph, so that one loop detects every problem: deep nesting, aliases that
+multiply, duplicate keys, foreign tags. Nothing recurses, so no text can exhaust the stack.
 """
 
 import re
@@ -12,14 +12,14 @@ import yaml
 from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.nodes import ScalarNode
 
-from nemo_gym.config.problems import Path
+from nemo_gym.config.problems import KeyPath
 from nemo_gym.errors import ConfigError
 
 MAX_BYTES = 2 * 1024 * 1024
 MAX_DEPTH = 64
 MAX_NODES = 200_000
 
-Marks: TypeAlias = dict[Path, tuple[int, int]]
+Marks: TypeAlias = dict[KeyPath, tuple[int, int]]
 """Line and column (from 1) of each key's text and of each list element."""
 
 _TAG = "tag:yaml.org,2002:"
@@ -33,7 +33,7 @@ _FLOAT = re.compile(
     |\.(?:nan|NaN|NAN))$""",
     re.VERBOSE,
 )
-"""OmegaConf's idea of a float: `1e-9` is one."""
+"""OmegaConf's pattern of a float: `1e-9` is one."""
 
 
 class _Scalars(SafeConstructor):
@@ -58,8 +58,8 @@ _RESOLVERS = _resolvers()
 
 
 @dataclass
-class _Open:
-    """A mapping or sequence whose end has not come yet."""
+class _OpenNode:
+    """A mapping or sequence whose end event has not been read."""
 
     value: Any
     key: Any = None
@@ -70,24 +70,24 @@ class _Open:
     nodes: int = 1
 
 
-class _Mistake(Exception):
+class _YamlProblem(Exception):
     def __init__(self, what: str, mark: Any, fix: str | None = None) -> None:
         super().__init__(what)
         self.what, self.mark, self.fix = what, mark, fix
 
 
 class _Builder:
-    """Turns events into data, one at a time."""
+    """Builds data from events, one at a time."""
 
     def __init__(self, name: str, marks: Marks | None) -> None:
         self.name = name
         self.marks = marks
         self.repeated: list[str] = []
-        self.stack: list[_Open] = []
+        self.stack: list[_OpenNode] = []
         self.anchors: dict[str, tuple[Any, int]] = {}
         self.documents: list[Any] = []
         self.path: list[str | int] = []
-        self.plain: dict[str, Any] = {}
+        self.scalars: dict[str, Any] = {}
 
     def feed(self, event: yaml.Event) -> None:
         if isinstance(event, yaml.ScalarEvent):
@@ -98,27 +98,26 @@ class _Builder:
             self.close(event)
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in self.anchors:
-                raise _Mistake(f"alias '*{event.anchor}' has no anchor before it", event.start_mark)
+                raise _YamlProblem(f"alias '*{event.anchor}' has no anchor before it", event.start_mark)
             value, nodes = self.anchors[event.anchor]
             self.add(value, event, None, nodes=nodes)
 
     def open(self, event: Any) -> None:
         mapping = isinstance(event, yaml.MappingStartEvent)
-        wanted = {None, "!", f"{_TAG}map" if mapping else f"{_TAG}seq"}
-        if event.tag not in wanted:
-            raise _Mistake(f"tag '{event.tag}' is not allowed here", event.start_mark, "plain YAML values only")
+        if event.tag not in (None, "!", f"{_TAG}map" if mapping else f"{_TAG}seq"):
+            raise _YamlProblem(f"tag '{event.tag}' is not allowed here", event.start_mark, "plain YAML values only")
         if len(self.stack) >= MAX_DEPTH:
-            raise _Mistake(f"nested more than {MAX_DEPTH} levels deep", event.start_mark)
+            raise _YamlProblem(f"nested more than {MAX_DEPTH} levels deep", event.start_mark)
         if self.stack:
             self.step(event)
-        self.stack.append(_Open({} if mapping else [], anchor=event.anchor))
+        self.stack.append(_OpenNode({} if mapping else [], anchor=event.anchor))
 
     def step(self, event: Any) -> None:
-        """Note the place of the value that begins here."""
+        """Add the step to the value that begins here to `path`."""
         top = self.stack[-1]
         if isinstance(top.value, dict):
             if not top.has_key:
-                raise _Mistake("a key must be plain text, not a list or a mapping", event.start_mark)
+                raise _YamlProblem("a key must be plain text, not a list or a mapping", event.start_mark)
             self.path.append(str(top.key))
         else:
             self.path.append(len(top.value))
@@ -156,9 +155,9 @@ class _Builder:
             self.path.pop()
         self.put(value, event, nodes)
 
-    def key(self, top: _Open, key: Any, event: Any) -> None:
+    def key(self, top: _OpenNode, key: Any, event: Any) -> None:
         if isinstance(key, list | dict) or key is None:
-            raise _Mistake("a key must be plain text, not a list, a mapping or nothing", event.start_mark)
+            raise _YamlProblem("a key must be plain text, not a list, a mapping or nothing", event.start_mark)
         top.key, top.has_key = key, True
         top.is_merge = key == "<<" and getattr(event, "implicit", (False,))[0]
         self.path.append(str(key))
@@ -169,7 +168,7 @@ class _Builder:
         top = self.stack[-1]
         top.nodes += nodes
         if top.nodes > MAX_NODES:
-            raise _Mistake(f"more than {MAX_NODES:,} values, counting what aliases repeat", event.start_mark)
+            raise _YamlProblem(f"more than {MAX_NODES:,} values, counting what aliases repeat", event.start_mark)
         if isinstance(top.value, list):
             top.value.append(value)
             return
@@ -181,12 +180,12 @@ class _Builder:
         elif top.value[key] == value and not isinstance(value, dict | list):
             self.repeated.append(f"{self.name}:{event.start_mark.line + 1}: '{key}' is given twice with the same value")
         else:
-            raise _Mistake(f"'{key}' is given twice with different values", event.start_mark, "keep one of them")
+            raise _YamlProblem(f"'{key}' is given twice with different values", event.start_mark, "keep one of them")
 
     def merge_sources(self, value: Any, event: Any) -> list[dict[Any, Any]]:
         sources = value if isinstance(value, list) else [value]
         if not all(isinstance(source, dict) for source in sources):
-            raise _Mistake("'<<' merges mappings only", event.start_mark)
+            raise _YamlProblem("'<<' merges mappings only", event.start_mark)
         return sources
 
     def scalar(self, event: yaml.ScalarEvent) -> Any:
@@ -194,11 +193,11 @@ class _Builder:
         if tag in (None, "!"):
             if tag == "!" or not event.implicit[0]:
                 return text
-            if text not in self.plain:
-                self.plain[text] = self.construct(self.implicit(text), event)
-            return self.plain[text]
+            if text not in self.scalars:
+                self.scalars[text] = self.construct(self.implicit(text), event)
+            return self.scalars[text]
         if tag.removeprefix(_TAG) not in _SCALAR_TAGS:
-            raise _Mistake(f"tag '{tag}' is not allowed here", event.start_mark, "plain YAML values only")
+            raise _YamlProblem(f"tag '{tag}' is not allowed here", event.start_mark, "plain YAML values only")
         return self.construct(tag, event)
 
     @staticmethod
@@ -218,19 +217,19 @@ class _Builder:
             return getattr(_SCALARS, f"construct_yaml_{kind}")(node)
         except (ValueError, KeyError, ConstructorError) as error:
             short = event.value if len(event.value) <= 40 else event.value[:40] + "…"
-            raise _Mistake(f"'{short}' is not a valid {kind}", event.start_mark, "put it in quotes") from error
+            raise _YamlProblem(f"'{short}' is not a valid {kind}", event.start_mark, "put it in quotes") from error
 
 
 @dataclass(frozen=True)
 class YamlText:
-    """A document, and what its writer should know."""
+    """A parsed document and its warnings."""
 
     value: Any
     warnings: tuple[str, ...] = ()
 
 
 def read_yaml(text: str, name: str, *, marks: Marks | None = None) -> YamlText:
-    """The one document in `text`; an empty text is an empty mapping. `marks`, if given, receives every position.
+    """Parse the one document in `text`; an empty text is an empty mapping. Positions are added to `marks`, if given.
 
     Raises:
         ConfigError: with `name`, line and column.
@@ -239,8 +238,8 @@ def read_yaml(text: str, name: str, *, marks: Marks | None = None) -> YamlText:
     try:
         for event in yaml.parse(text, Loader=_LOADER):
             builder.feed(event)
-    except _Mistake as mistake:
-        raise ConfigError(mistake.what, where=_place(name, mistake.mark), fix=mistake.fix) from None
+    except _YamlProblem as problem:
+        raise ConfigError(problem.what, where=_position(name, problem.mark), fix=problem.fix) from None
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, text, name) from None
     except yaml.reader.ReaderError as error:
@@ -253,7 +252,7 @@ def read_yaml(text: str, name: str, *, marks: Marks | None = None) -> YamlText:
     return YamlText({} if value is None else value, tuple(builder.repeated))
 
 
-def _place(name: str, mark: Any) -> str:
+def _position(name: str, mark: Any) -> str:
     return f"{name}:{mark.line + 1}:{mark.column + 1}" if mark is not None else name
 
 
@@ -261,9 +260,11 @@ def _syntax_error(error: yaml.MarkedYAMLError, text: str, name: str) -> ConfigEr
     lines = text.splitlines()
     mark = error.problem_mark or error.context_mark
     if mark is not None and mark.line >= len(lines) and error.context_mark is not None:
-        mark = error.context_mark  # something was opened and never closed: say where it was opened
+        mark = error.context_mark  # a bracket or quote was never closed: report where it was opened
     line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())] or "'\\t'" in str(error.problem):
-        return ConfigError("a tab is used for indentation", where=_place(name, mark), fix="indent with spaces")
+        return ConfigError("a tab is used for indentation", where=_position(name, mark), fix="indent with spaces")
     what = ", ".join(part for part in (error.context, error.problem) if part)
-    return ConfigError(f"not valid YAML: {what}", where=_place(name, mark), fix="check quotes, colons and indentation")
+    return ConfigError(
+        f"not valid YAML: {what}", where=_position(name, mark), fix="check quotes, colons and indentation"
+    )

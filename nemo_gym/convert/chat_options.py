@@ -1,4 +1,4 @@
-"""Request options — everything but the conversation — Responses ↔ Chat."""
+"""Request options (everything but the conversation), Responses ↔ Chat."""
 
 from typing import Any
 
@@ -6,19 +6,19 @@ from nemo_gym.convert.shapes import (
     CHAT,
     RESPONSES,
     Json,
-    as_dict,
     dict_at,
-    each_dict,
+    expect_dict,
+    inexpressible,
+    iter_dicts,
     optional_list_at,
     text_at,
-    unsayable,
 )
 from nemo_gym.errors import ConversionError
 
 LOGPROBS_INCLUDE = "message.output_text.logprobs"
 
 NEEDS_SERVER_STATE = ("background", "previous_response_id", "prompt")
-"""Responses options that change what is asked and need a server that keeps state: refused, never dropped."""
+"""Responses options that need a server with state: refused, because dropping them would change the request."""
 
 _CHAT_ONLY: dict[str, tuple[Any, ...]] = {
     "audio": (),
@@ -34,20 +34,28 @@ _CHAT_ONLY: dict[str, tuple[Any, ...]] = {
     "stop": ([],),
     "web_search_options": (),
 }
-"""Chat options the Responses API has no word for, with the values that ask for nothing."""
+"""Chat options without counterpart in the Responses API, with the values that have no effect."""
 
+_CONVERTED_FROM_RESPONSES = frozenset(
+    {*NEEDS_SERVER_STATE, "include", "input", "instructions", "max_output_tokens", "max_tool_calls", "reasoning"}
+    | {"text", "tool_choice", "tools", "top_logprobs", "truncation"}
+)
 _SAME_IN_BOTH = frozenset(
     {"metadata", "model", "parallel_tool_calls", "service_tier", "store", "stream", "temperature", "top_p", "user"}
 )
 _CHAT_HINTS = ("prompt_cache_key", "safety_identifier", "stream_options")
+_CONVERTED_FROM_CHAT = frozenset(
+    {*_CHAT_HINTS, "logprobs", "max_completion_tokens", "max_tokens", "messages", "reasoning_effort"}
+    | {"response_format", "tool_choice", "tools", "top_logprobs", "verbosity"}
+)
 
 
 def options_to_chat(params: Json) -> Json:
-    """A Responses request's options in Chat form; options neither dialect knows pass through."""
-    options = {key: value for key, value in params.items() if key not in _REWORDED}
+    """Convert the options of a Responses request to Chat; options of neither dialect pass through."""
+    options = {key: value for key, value in params.items() if key not in _CONVERTED_FROM_RESPONSES}
     for key in NEEDS_SERVER_STATE:
         if params.get(key):
-            raise unsayable(key, CHAT, key)
+            raise inexpressible(key, CHAT, key)
     if "max_output_tokens" in params:
         options["max_tokens"] = params["max_output_tokens"]
     _reasoning_to_chat(params, options)
@@ -58,18 +66,18 @@ def options_to_chat(params: Json) -> Json:
 
 
 def options_from_chat(chat: Json) -> Json:
-    """A Chat request's options in Responses form.
+    """Convert the options of a Chat request to Responses.
 
     Raises:
-        ConversionError: an option has no counterpart and asks for something.
+        ConversionError: an option has no counterpart and has an effect.
     """
     options = {key: value for key, value in chat.items() if key in _SAME_IN_BOTH}
     for key, value in chat.items():
         if key in _CHAT_ONLY:
             if value is not None and value not in _CHAT_ONLY[key]:
-                raise unsayable(key, RESPONSES, key)
-        elif key not in _SAME_IN_BOTH and key not in _REWORDED_CHAT and value is not None:
-            raise unsayable(key, RESPONSES, key)
+                raise inexpressible(key, RESPONSES, key)
+        elif key not in _SAME_IN_BOTH and key not in _CONVERTED_FROM_CHAT and value is not None:
+            raise inexpressible(key, RESPONSES, key)
     _limits_from_chat(chat, options)
     if chat.get("reasoning_effort") is not None:
         options["reasoning"] = {"effort": chat["reasoning_effort"]}
@@ -82,24 +90,24 @@ def options_from_chat(chat: Json) -> Json:
     return options
 
 
-def unsaid_in_chat(params: Json) -> list[str]:
-    """Options of a Responses request that only ask for extras a Chat server has no word for; they are not sent."""
-    unsaid = [key for key in ("max_tool_calls",) if params.get(key) is not None]
+def options_lost_in_chat(params: Json) -> list[str]:
+    """Return the options of a Responses request that are dropped, because Chat has no counterpart."""
+    lost = [key for key in ("max_tool_calls",) if params.get(key) is not None]
     if params.get("truncation") not in (None, "disabled"):
-        unsaid.append("truncation")
-    unsaid += [f"include: {entry}" for entry in params.get("include") or [] if entry != LOGPROBS_INCLUDE]
+        lost.append("truncation")
+    lost += [f"include: {entry}" for entry in params.get("include") or [] if entry != LOGPROBS_INCLUDE]
     reasoning = params.get("reasoning") or {}
-    return unsaid + [f"reasoning.{key}" for key in reasoning if key != "effort" and reasoning[key] is not None]
+    return lost + [f"reasoning.{key}" for key in reasoning if key != "effort" and reasoning[key] is not None]
 
 
-def unsaid_in_responses(chat: Json) -> list[str]:
-    """Options of a Chat request that are hints to a provider; they are not sent on."""
+def options_lost_in_responses(chat: Json) -> list[str]:
+    """Return the options of a Chat request that are dropped: hints to a provider."""
     return [key for key in _CHAT_HINTS if chat.get(key) is not None]
 
 
 def _reasoning_to_chat(params: Json, options: Json) -> None:
     if params.get("reasoning") is not None:
-        effort = as_dict(params["reasoning"], "reasoning").get("effort")
+        effort = expect_dict(params["reasoning"], "reasoning").get("effort")
         if effort is not None:
             options["reasoning_effort"] = effort
 
@@ -107,7 +115,7 @@ def _reasoning_to_chat(params: Json, options: Json) -> None:
 def _text_to_chat(params: Json, options: Json) -> None:
     if params.get("text") is None:
         return
-    text = as_dict(params["text"], "text")
+    text = expect_dict(params["text"], "text")
     if text.get("verbosity") is not None:
         options["verbosity"] = text["verbosity"]
     if text.get("format") is None:
@@ -120,7 +128,7 @@ def _text_to_chat(params: Json, options: Json) -> None:
     elif kind in ("text", "json_object"):
         options["response_format"] = {"type": kind}
     else:
-        raise unsayable(kind, f"{CHAT} as a response_format", "text.format")
+        raise inexpressible(kind, f"{CHAT} as a response_format", "text.format")
 
 
 def _text_from_chat(chat: Json, options: Json) -> None:
@@ -133,7 +141,7 @@ def _text_from_chat(chat: Json, options: Json) -> None:
         elif kind in ("text", "json_object"):
             text["format"] = {"type": kind}
         else:
-            raise unsayable(kind, f"{RESPONSES} as a text format", "response_format")
+            raise inexpressible(kind, f"{RESPONSES} as a text format", "response_format")
     if chat.get("verbosity") is not None:
         text["verbosity"] = chat["verbosity"]
     if text:
@@ -151,9 +159,8 @@ def _logprobs_to_chat(params: Json, options: Json) -> None:
 def _limits_from_chat(chat: Json, options: Json) -> None:
     limits = [chat[key] for key in ("max_completion_tokens", "max_tokens") if chat.get(key) is not None]
     if len(limits) == 2 and limits[0] != limits[1]:
-        raise ConversionError(
-            "max_tokens and max_completion_tokens disagree", where="max_tokens", fix="give one of them"
-        )
+        what = "max_tokens and max_completion_tokens disagree"
+        raise ConversionError(what, where="max_tokens", fix="give one of them")
     if limits:
         options["max_output_tokens"] = limits[0]
 
@@ -162,7 +169,7 @@ def _tools_to_chat(params: Json, options: Json) -> None:
     tools = optional_list_at(params, "tools", "request")
     choice = params.get("tool_choice")
     if tools:
-        options["tools"] = [_tool_to_chat(tool, where) for tool, where in each_dict(tools, "tools")]
+        options["tools"] = [_tool_to_chat(tool, where) for tool, where in iter_dicts(tools, "tools")]
         if "tool_choice" in params:
             options["tool_choice"] = _choice_to_chat(choice)
         return
@@ -174,7 +181,7 @@ def _tools_to_chat(params: Json, options: Json) -> None:
 def _tools_from_chat(chat: Json, options: Json) -> None:
     tools = optional_list_at(chat, "tools", "request")
     if tools:
-        options["tools"] = [_tool_from_chat(tool, where) for tool, where in each_dict(tools, "tools")]
+        options["tools"] = [_tool_from_chat(tool, where) for tool, where in iter_dicts(tools, "tools")]
     if chat.get("tool_choice") is not None:
         options["tool_choice"] = _choice_from_chat(chat["tool_choice"])
 
@@ -182,9 +189,9 @@ def _tools_from_chat(chat: Json, options: Json) -> None:
 def _tool_to_chat(tool: Json, where: str) -> Json:
     kind = text_at(tool, "type", where)
     if kind != "function":
-        raise unsayable(f"{kind} tool", CHAT, where, fix="give function tools only")
+        raise inexpressible(f"{kind} tool", CHAT, where, fix="give function tools only")
     text_at(tool, "name", where)
-    # `strict: false` is what Chat does when nothing is said.
+    # `strict: false` is the default of Chat.
     function = {key: value for key, value in tool.items() if key != "type" and value is not None}
     if function.get("strict") is False:
         del function["strict"]
@@ -194,77 +201,44 @@ def _tool_to_chat(tool: Json, where: str) -> Json:
 def _tool_from_chat(tool: Json, where: str) -> Json:
     kind = text_at(tool, "type", where)
     if kind != "function":
-        raise unsayable(f"{kind} tool", RESPONSES, where, fix="give function tools only")
+        raise inexpressible(f"{kind} tool", RESPONSES, where, fix="give function tools only")
     function = dict_at(tool, "function", where)
     text_at(function, "name", f"{where}.function")
-    # Responses is strict unless told otherwise, Chat the reverse.
+    # Responses is strict by default, Chat is not.
     return {"type": "function", "parameters": None, **function, "strict": bool(function.get("strict"))}
 
 
 def _choice_to_chat(choice: Any) -> Any:
     if choice is None or isinstance(choice, str):
         return choice
-    choice = as_dict(choice, "tool_choice")
+    choice = expect_dict(choice, "tool_choice")
     kind = text_at(choice, "type", "tool_choice")
     if kind == "function":
         return {"type": kind, kind: {"name": text_at(choice, "name", "tool_choice")}}
     if kind == "allowed_tools":
-        names = [_named(tool, where) for tool, where in each_dict(choice.get("tools"), "tool_choice.tools")]
+        names = [_function_name(tool, where) for tool, where in iter_dicts(choice.get("tools"), "tool_choice.tools")]
         allowed = [{"type": "function", "function": {"name": name}} for name in names]
         return {"type": kind, kind: {"mode": text_at(choice, "mode", "tool_choice"), "tools": allowed}}
-    raise unsayable(kind, f"{CHAT} as a tool_choice", "tool_choice")
+    raise inexpressible(kind, f"{CHAT} as a tool_choice", "tool_choice")
 
 
 def _choice_from_chat(choice: Any) -> Any:
     if isinstance(choice, str):
         return choice
-    choice = as_dict(choice, "tool_choice")
+    choice = expect_dict(choice, "tool_choice")
     kind = text_at(choice, "type", "tool_choice")
     if kind == "function":
         return {"type": kind, "name": text_at(dict_at(choice, kind, "tool_choice"), "name", f"tool_choice.{kind}")}
     if kind == "allowed_tools":
         allowed = dict_at(choice, kind, "tool_choice")
-        tools = each_dict(allowed.get("tools"), "tool_choice.allowed_tools.tools")
-        names = [_named(dict_at(tool, "function", where), where) for tool, where in tools]
+        tools = iter_dicts(allowed.get("tools"), "tool_choice.allowed_tools.tools")
+        names = [_function_name(dict_at(tool, "function", where), where) for tool, where in tools]
         mode = text_at(allowed, "mode", "tool_choice.allowed_tools")
         return {"type": kind, "mode": mode, "tools": [{"type": "function", "name": name} for name in names]}
-    raise unsayable(kind, f"{RESPONSES} as a tool_choice", "tool_choice")
+    raise inexpressible(kind, f"{RESPONSES} as a tool_choice", "tool_choice")
 
 
-def _named(tool: Json, where: str) -> str:
+def _function_name(tool: Json, where: str) -> str:
     if tool.get("type", "function") != "function":
-        raise unsayable(tool["type"], f"{CHAT} as a tool_choice", where)
+        raise inexpressible(tool["type"], f"{CHAT} as a tool_choice", where)
     return text_at(tool, "name", where)
-
-
-_REWORDED = frozenset(
-    {
-        *NEEDS_SERVER_STATE,
-        "include",
-        "input",
-        "instructions",
-        "max_output_tokens",
-        "max_tool_calls",
-        "reasoning",
-        "text",
-        "tool_choice",
-        "tools",
-        "top_logprobs",
-        "truncation",
-    }
-)
-_REWORDED_CHAT = frozenset(
-    {
-        *_CHAT_HINTS,
-        "logprobs",
-        "max_completion_tokens",
-        "max_tokens",
-        "messages",
-        "reasoning_effort",
-        "response_format",
-        "tool_choice",
-        "tools",
-        "top_logprobs",
-        "verbosity",
-    }
-)

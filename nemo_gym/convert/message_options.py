@@ -1,4 +1,4 @@
-"""Request options — everything but the conversation — Responses ↔ Anthropic Messages."""
+"""Request options (everything but the conversation), Responses ↔ Anthropic Messages."""
 
 from typing import Any
 
@@ -6,27 +6,27 @@ from nemo_gym.convert.shapes import (
     MESSAGES,
     RESPONSES,
     Json,
-    as_dict,
     dict_at,
-    each_dict,
+    expect_dict,
+    inexpressible,
+    iter_dicts,
     optional_list_at,
     text_at,
-    unsayable,
 )
 from nemo_gym.errors import ConversionError
 
 _FROM_MESSAGES = {"model": "model", "max_tokens": "max_output_tokens", "temperature": "temperature", "top_p": "top_p"}
-_SAID = frozenset({*_FROM_MESSAGES, "messages", "system", "tools", "tool_choice", "stream"})
+_CONVERTED = frozenset({*_FROM_MESSAGES, "messages", "system", "tools", "tool_choice", "stream"})
 _CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 _NO_PARAMETERS: Json = {"type": "object", "properties": {}}
 
 
 def options_from_messages(body: Json) -> Json:
-    """A Messages request's options in Responses form."""
+    """Convert the options of a Messages request to Responses."""
     params = {name: body[key] for key, name in _FROM_MESSAGES.items() if body.get(key) is not None}
     tools = optional_list_at(body, "tools", "request")
     if tools:
-        params["tools"] = [_tool_from_messages(tool, where) for tool, where in each_dict(tools, "tools")]
+        params["tools"] = [_tool_from_messages(tool, where) for tool, where in iter_dicts(tools, "tools")]
     if body.get("tool_choice") is not None:
         choice = dict_at(body, "tool_choice", "request")
         params["tool_choice"] = _choice_from_messages(choice)
@@ -36,7 +36,7 @@ def options_from_messages(body: Json) -> Json:
 
 
 def options_to_messages(params: Json) -> Json:
-    """A Responses request's options in Messages form."""
+    """Convert the options of a Responses request to Messages."""
     options: Json = {key: params[key] for key in ("temperature", "top_p") if params.get(key) is not None}
     if params.get("user") is not None:
         options["metadata"] = {"user_id": params["user"]}
@@ -45,11 +45,10 @@ def options_to_messages(params: Json) -> Json:
     choice = params.get("tool_choice")
     if not tools:
         if choice not in (None, "auto", "none"):
-            raise ConversionError(
-                "a tool call is required but there are no tools", where="tool_choice", fix="give tools"
-            )
+            what = "a tool call is required but there are no tools"
+            raise ConversionError(what, where="tool_choice", fix="give tools")
         return options
-    options["tools"] = [_tool_to_messages(tool, where) for tool, where in each_dict(tools, "tools")]
+    options["tools"] = [_tool_to_messages(tool, where) for tool, where in iter_dicts(tools, "tools")]
     if choice is not None or params.get("parallel_tool_calls") is False:
         options["tool_choice"] = _choice_to_messages("auto" if choice is None else choice)
         if params.get("parallel_tool_calls") is False and options["tool_choice"]["type"] != "none":
@@ -57,20 +56,20 @@ def options_to_messages(params: Json) -> Json:
     return options
 
 
-def unsaid_of_messages(body: Json) -> list[str]:
-    """Options of a Messages request the Responses API has no word for; they are not sent on."""
-    return [key for key, value in body.items() if key not in _SAID and value not in (None, [], {})]
+def options_lost_from_messages(body: Json) -> list[str]:
+    """Return the options of a Messages request that are dropped, because Responses has no counterpart."""
+    return [key for key, value in body.items() if key not in _CONVERTED and value not in (None, [], {})]
 
 
-def unsaid_in_messages(params: Json) -> list[str]:
-    """Options of a Responses request that only ask for extras the Messages API has no word for; they are not sent."""
+def options_lost_in_messages(params: Json) -> list[str]:
+    """Return the options of a Responses request that are dropped, because Messages has no counterpart."""
     keys = ("include", "max_tool_calls", "metadata", "reasoning", "service_tier", "store", "top_logprobs")
-    unsaid = [key for key in keys if params.get(key)]
-    return [*unsaid, "truncation"] if params.get("truncation") not in (None, "disabled") else unsaid
+    lost = [key for key in keys if params.get(key)]
+    return [*lost, "truncation"] if params.get("truncation") not in (None, "disabled") else lost
 
 
 def thinking_option(thinking: Any, budget: int | None) -> Json | None:
-    """The `thinking` field: a ready object, one of Anthropic's words for it, or just yes."""
+    """Return the `thinking` field for an object, one of Anthropic's types, or True."""
     if thinking is None or thinking is False:
         return None
     if isinstance(thinking, dict):
@@ -83,20 +82,20 @@ def thinking_option(thinking: Any, budget: int | None) -> Json | None:
 
 def _text_to_messages(params: Json, options: Json) -> None:
     text = params.get("text")
-    form = as_dict(text, "text").get("format") if text is not None else None
+    form = expect_dict(text, "text").get("format") if text is not None else None
     if form is None:
         return
-    kind = text_at(as_dict(form, "text.format"), "type", "text.format")
+    kind = text_at(expect_dict(form, "text.format"), "type", "text.format")
     if kind == "json_schema":
         schema = dict_at(form, "schema", "text.format")
         options["output_config"] = {"format": {"type": kind, "schema": schema}}
     elif kind != "text":
-        raise unsayable(kind, f"{MESSAGES} as an output format", "text.format", fix="give a json_schema")
+        raise inexpressible(kind, f"{MESSAGES} as an output format", "text.format", fix="give a json_schema")
 
 
 def _tool_from_messages(tool: Json, where: str) -> Json:
     if tool.get("type") not in (None, "custom"):
-        raise unsayable(tool["type"], f"{RESPONSES} as a tool", where, fix="give tools with an input_schema only")
+        raise inexpressible(tool["type"], f"{RESPONSES} as a tool", where, fix="give tools with an input_schema only")
     function: Json = {"type": "function", "name": text_at(tool, "name", where)}
     if tool.get("description") is not None:
         function["description"] = text_at(tool, "description", where)
@@ -106,15 +105,13 @@ def _tool_from_messages(tool: Json, where: str) -> Json:
 def _tool_to_messages(tool: Json, where: str) -> Json:
     kind = text_at(tool, "type", where)
     if kind != "function":
-        raise unsayable(f"{kind} tool", MESSAGES, where, fix="give function tools only")
-    said: Json = {"name": text_at(tool, "name", where)}
+        raise inexpressible(f"{kind} tool", MESSAGES, where, fix="give function tools only")
+    converted: Json = {"name": text_at(tool, "name", where)}
     if tool.get("description") is not None:
-        said["description"] = text_at(tool, "description", where)
-    if tool.get("parameters") is not None:
-        said["input_schema"] = dict_at(tool, "parameters", where)
-    else:
-        said["input_schema"] = dict(_NO_PARAMETERS)
-    return said | {"strict": True} if tool.get("strict") is True else said
+        converted["description"] = text_at(tool, "description", where)
+    has_parameters = tool.get("parameters") is not None
+    converted["input_schema"] = dict_at(tool, "parameters", where) if has_parameters else dict(_NO_PARAMETERS)
+    return converted | {"strict": True} if tool.get("strict") is True else converted
 
 
 def _choice_from_messages(choice: Json) -> Any:
@@ -122,15 +119,15 @@ def _choice_from_messages(choice: Json) -> Any:
     if kind == "tool":
         return {"type": "function", "name": text_at(choice, "name", "tool_choice")}
     if kind not in _CHOICES:
-        raise unsayable(kind, f"{RESPONSES} as a tool_choice", "tool_choice")
+        raise inexpressible(kind, f"{RESPONSES} as a tool_choice", "tool_choice")
     return _CHOICES[kind]
 
 
 def _choice_to_messages(choice: Any) -> Json:
     if isinstance(choice, str):
-        for kind, said in _CHOICES.items():
-            if said == choice:
+        for kind, mode in _CHOICES.items():
+            if mode == choice:
                 return {"type": kind}
-    elif as_dict(choice, "tool_choice").get("type") == "function":
+    elif expect_dict(choice, "tool_choice").get("type") == "function":
         return {"type": "tool", "name": text_at(choice, "name", "tool_choice")}
-    raise unsayable(choice, f"{MESSAGES} as a tool_choice", "tool_choice")
+    raise inexpressible(choice, f"{MESSAGES} as a tool_choice", "tool_choice")

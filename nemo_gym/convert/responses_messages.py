@@ -1,13 +1,13 @@
-"""Responses API ↔ Anthropic Messages, requests and results, as plain dicts.
+"""Responses API ↔ Anthropic Messages: requests and replies.
 
-Both roles: a Messages client talking to a Responses model (`responses_request`, `message_from_response`) and a
-Responses client talking to a Messages model (`messages_request`, `response_from_message`).
+Both directions: a Messages client of a Responses model (`responses_request`, `message_from_response`) and a Responses
+client of a Messages model (`messages_request`, `response_from_message`).
 """
 
 from typing import Any
 
+from nemo_gym.convert.chat_conversation import item_kind
 from nemo_gym.convert.chat_options import NEEDS_SERVER_STATE
-from nemo_gym.convert.chat_turns import item_kind
 from nemo_gym.convert.message_blocks import (
     assistant_blocks,
     items_from_assistant,
@@ -18,20 +18,21 @@ from nemo_gym.convert.message_blocks import (
     user_blocks,
 )
 from nemo_gym.convert.message_options import options_from_messages, options_to_messages, thinking_option
-from nemo_gym.convert.responses_chat import ECHOED
+from nemo_gym.convert.responses_chat import reply_fields
 from nemo_gym.convert.shapes import (
     MESSAGES,
     RESPONSES,
     Json,
     NewId,
-    as_dict,
     dict_at,
-    each_dict,
+    expect_dict,
+    inexpressible,
+    iter_dicts,
     optional_text_at,
     text_at,
-    unsayable,
 )
 from nemo_gym.convert.usage import usage_from_message, usage_to_message
+from nemo_gym.convert.wire_objects import response_skeleton
 
 _INCOMPLETE = {
     "max_tokens": "max_output_tokens",
@@ -42,16 +43,13 @@ _COMPLETED = (None, "end_turn", "stop_sequence", "tool_use")
 
 
 def responses_request(body: Json, *, new_id: NewId) -> Json:
-    """The Responses request that asks what a Messages request asks.
-
-    Options the Responses API has no word for (`unsaid_of_messages`) are not in it.
-    """
-    body = as_dict(body, "request")
+    """Convert a Messages request to Responses, without the `options_lost_from_messages`."""
+    body = expect_dict(body, "request")
     params = options_from_messages(body)
     if body.get("system") is not None:
         params["instructions"] = joined_text(body["system"], "system")
     items: list[Json] = []
-    for message, where in each_dict(body.get("messages"), "messages"):
+    for message, where in iter_dicts(body.get("messages"), "messages"):
         role = text_at(message, "role", where)
         if role == "user":
             items += items_from_user(message.get("content"), where)
@@ -61,19 +59,19 @@ def responses_request(body: Json, *, new_id: NewId) -> Json:
             text = joined_text(message.get("content"), f"{where}.content")
             items.append({"type": "message", "role": role, "content": text})
         else:
-            raise unsayable(role, f"{RESPONSES} as the role of a message", where)
+            raise inexpressible(role, f"{RESPONSES} as the role of a message", where)
     return {"input": items, **params}
 
 
 def message_from_response(response: Json, *, model: str, new_id: NewId) -> Json:
-    """A finished response as the message a Messages client gets; token ids stay behind."""
-    response = as_dict(response, "response")
+    """Convert a finished response to a message, without token ids."""
+    response = expect_dict(response, "response")
     content: list[Json] = []
     refused = False
-    for item, where in each_dict(response.get("output"), "output"):
+    for item, where in iter_dicts(response.get("output"), "output"):
         kind = item_kind(item, where)
         if kind == "message" and item.get("role", "assistant") != "assistant":
-            raise unsayable(item["role"], f"{MESSAGES} as the role of a model", where)
+            raise inexpressible(item["role"], f"{MESSAGES} as the role of a model", where)
         content += [_as_thinking(block) for block in assistant_blocks(item, kind, where)]
         refused = refused or _is_refusal(item)
     return {
@@ -91,14 +89,14 @@ def message_from_response(response: Json, *, model: str, new_id: NewId) -> Json:
 def messages_request(
     params: Json, *, model: str, max_tokens: int, thinking: Any = None, thinking_budget_tokens: int | None = None
 ) -> Json:
-    """The Messages request that asks what a Responses request asks.
+    """Convert a Responses request to Messages.
 
-    `max_tokens` is the limit when the request gives none: the Messages API insists on one.
+    `max_tokens` is the limit if the request has none: the Messages API requires one.
     """
-    params = as_dict(params, "request")
+    params = expect_dict(params, "request")
     for key in NEEDS_SERVER_STATE:
         if params.get(key):
-            raise unsayable(key, MESSAGES, key)
+            raise inexpressible(key, MESSAGES, key)
     limit = params.get("max_output_tokens")
     request: Json = {"model": model, "max_tokens": max_tokens if limit is None else limit}
     system, messages = _conversation(params)
@@ -113,43 +111,31 @@ def messages_request(
 
 
 def response_from_message(params: Json, message: Json, *, model: str, now: int, new_id: NewId) -> Json:
-    """A Messages answer as the response to the Responses request `params`, whose options it repeats."""
-    params, message = as_dict(params, "request"), as_dict(message, "message")
+    """Convert a message to the response to the Responses request `params`, whose options it repeats."""
+    params, message = expect_dict(params, "request"), expect_dict(message, "message")
     output = items_from_assistant(message.get("content"), "message", new_id=new_id, redacted=True)
     stop = message.get("stop_reason")
     if stop not in _COMPLETED and (not isinstance(stop, str) or stop not in _INCOMPLETE):
-        raise unsayable(stop, f"{RESPONSES} as the end of an answer", "stop_reason")
+        raise inexpressible(stop, f"{RESPONSES} as the end of an answer", "stop_reason")
     reason = _INCOMPLETE.get(stop) if stop is not None else None
-    response = {
-        "id": new_id("resp"),
-        "object": "response",
-        "created_at": now,
-        "model": model,
-        "output": output or [output_message([""], new_id)],
-        "status": "incomplete" if reason else "completed",
-        "incomplete_details": {"reason": reason} if reason else None,
-        "error": None,
-        "usage": usage_from_message(message.get("usage")),
-        "parallel_tool_calls": True,
-        "tool_choice": "auto",
-        "tools": [],
-    }
-    return response | {key: params[key] for key in ECHOED if params.get(key) is not None}
+    response = response_skeleton(new_id("resp"), now, model)
+    usage = usage_from_message(message.get("usage"))
+    return response | reply_fields(output or [output_message([""], new_id)], reason, usage, params)
 
 
 def _conversation(params: Json) -> tuple[list[str], list[Json]]:
-    """The system texts that open a request, and its messages; neighbours of one role are one message."""
+    """Return the leading system texts and the messages; consecutive items of one role become one message."""
     instructions = optional_text_at(params, "instructions", "request")
     system = [instructions] if instructions else []
     items = params.get("input")
     if isinstance(items, str):
         return system, [{"role": "user", "content": items}]
     messages: list[Json] = []
-    for item, where in each_dict(items, "input"):
+    for item, where in iter_dicts(items, "input"):
         kind = item_kind(item, where)
         if kind == "message" and item.get("role") in ("system", "developer"):
             if messages:
-                raise unsayable(f"a {item['role']} message inside the conversation", MESSAGES, where)
+                raise inexpressible(f"a {item['role']} message inside the conversation", MESSAGES, where)
             system.append(joined_text(item.get("content"), f"{where}.content"))
             continue
         role, blocks = _blocks(item, kind, where)
@@ -168,15 +154,17 @@ def _blocks(item: Json, kind: str, where: str) -> tuple[str, list[Json]]:
         if role == "user":
             return role, user_blocks(item.get("content"), f"{where}.content")
         if role != "assistant":
-            raise unsayable(role, f"{MESSAGES} as a role", where)
+            raise inexpressible(role, f"{MESSAGES} as a role", where)
     blocks = assistant_blocks(item, kind, where)
     if kind == "reasoning" and any(block.get("signature") == "" for block in blocks):
-        raise unsayable("reasoning without a signature", MESSAGES, where, fix="leave reasoning items out of the input")
+        raise inexpressible(
+            "reasoning without a signature", MESSAGES, where, fix="leave reasoning items out of the input"
+        )
     return "assistant", blocks
 
 
 def _as_thinking(block: Json) -> Json:
-    """Reasoning only its maker can read, told as thinking without text: clients send that back unchanged."""
+    """Convert redacted thinking to thinking without text, which clients send back unchanged."""
     if block["type"] != "redacted_thinking":
         return block
     return {"type": "thinking", "thinking": "", "signature": block["data"]}
@@ -192,12 +180,12 @@ def _is_refusal(item: Json) -> bool:
 def _stop_reason(response: Json, content: list[Json], refused: bool) -> str:
     status = response.get("status")
     if status not in (None, "completed", "incomplete"):
-        raise unsayable(status, f"{MESSAGES} as the end of an answer", "status")
+        raise inexpressible(status, f"{MESSAGES} as the end of an answer", "status")
     reason = dict_at(response, "incomplete_details", "response").get("reason") if status == "incomplete" else None
     if reason == "max_output_tokens":
         return "max_tokens"
     if reason == "content_filter" or refused:
         return "refusal"
     if reason is not None:
-        raise unsayable(reason, f"{MESSAGES} as a stop_reason", "incomplete_details.reason")
+        raise inexpressible(reason, f"{MESSAGES} as a stop_reason", "incomplete_details.reason")
     return "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"

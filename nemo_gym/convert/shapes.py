@@ -1,10 +1,12 @@
-"""Reading foreign JSON with care: every surprise becomes a `ConversionError` that names the place."""
+"""Checked access to foreign JSON: every unexpected value raises a `ConversionError` with its location."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from nemo_gym.errors import ConversionError
+from nemo_gym.wire.tokens import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS
 
 Json = dict[str, Any]
 NewId = Callable[[str], str]
@@ -15,100 +17,113 @@ RESPONSES = "the Responses API"
 MESSAGES = "the Anthropic Messages API"
 
 
-def as_dict(value: Any, where: str) -> Json:
+def expect_dict(value: Any, where: str) -> Json:
     if not isinstance(value, dict):
-        raise ConversionError(f"expected an object, got {_kind(value)}", where=where)
+        raise ConversionError(f"expected an object, got {_type_name(value)}", where=where)
     return value
 
 
-def as_list(value: Any, where: str) -> list[Any]:
+def expect_list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise ConversionError(f"expected a list, got {_kind(value)}", where=where)
+        raise ConversionError(f"expected a list, got {_type_name(value)}", where=where)
     return value
 
 
-def each_dict(values: Any, where: str) -> Iterator[tuple[Json, str]]:
-    """The objects of a list, each with its place; `values` may also be a stream."""
-    for index, value in enumerate(values if isinstance(values, Iterator) else as_list(values, where)):
-        place = f"{where}[{index}]"
-        yield as_dict(value, place), place
+def iter_dicts(values: Any, where: str) -> Iterator[tuple[Json, str]]:
+    """Yield the objects of a list, each with its location; `values` may also be a stream."""
+    for index, value in enumerate(values if isinstance(values, Iterator) else expect_list(values, where)):
+        location = f"{where}[{index}]"
+        yield expect_dict(value, location), location
 
 
-def as_text(value: Any, where: str) -> str:
+def expect_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise ConversionError(f"expected a string, got {_kind(value)}", where=where)
+        raise ConversionError(f"expected a string, got {_type_name(value)}", where=where)
     return value
 
 
-def as_count(value: Any, where: str) -> int:
-    """A whole number; JSON written by others sometimes says `3.0`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value in (_INF, -_INF):
-        raise ConversionError(f"expected a number, got {_kind(value)}", where=where)
+def expect_count(value: Any, where: str) -> int:
+    """Return a whole number; some servers write `3.0`."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and not math.isfinite(value)):
+        raise ConversionError(f"expected a number, got {_type_name(value)}", where=where)
     return int(value)
 
 
 def text_at(holder: Json, key: str, where: str) -> str:
     value = holder.get(key)
-    if type(value) is str:  # the way nearly all of a conversation goes: no place to spell out
+    if type(value) is str:  # the common case: build no location
         return value
-    return as_text(_required(holder, key, where), f"{where}.{key}")
+    return expect_text(_value_at(holder, key, where), f"{where}.{key}")
 
 
 def dict_at(holder: Json, key: str, where: str) -> Json:
-    return as_dict(_required(holder, key, where), f"{where}.{key}")
-
-
-def list_at(holder: Json, key: str, where: str) -> list[Any]:
-    return as_list(_required(holder, key, where), f"{where}.{key}")
+    return expect_dict(_value_at(holder, key, where), f"{where}.{key}")
 
 
 def optional_list_at(holder: Json, key: str, where: str) -> list[Any]:
-    """The list under `key`; nothing there, or null, is an empty list."""
+    """Return the list under `key`, or an empty list if it is missing or null."""
     value = holder.get(key)
-    return [] if value is None else as_list(value, f"{where}.{key}")
+    return [] if value is None else expect_list(value, f"{where}.{key}")
 
 
 def optional_dict_at(holder: Json, key: str, where: str) -> Json:
-    """The object under `key`; nothing there, or null, is an empty object."""
+    """Return the object under `key`, or an empty object if it is missing or null."""
     value = holder.get(key)
-    return {} if value is None else as_dict(value, f"{where}.{key}")
+    return {} if value is None else expect_dict(value, f"{where}.{key}")
 
 
 def optional_text_at(holder: Json, key: str, where: str) -> str:
-    """The string under `key`; nothing there, or null, is the empty string."""
+    """Return the string under `key`, or an empty string if it is missing or null."""
     value = holder.get(key)
-    return "" if value is None else as_text(value, f"{where}.{key}")
+    return "" if value is None else expect_text(value, f"{where}.{key}")
 
 
-def unsayable(what: Any, dialect: str, where: str, fix: str | None = None) -> ConversionError:
-    return ConversionError(f"{shown(what)} cannot be said in {dialect}", where=where, fix=fix)
+def token_fields_at(holder: Json, where: str) -> Json:
+    """Return the token fields of a message or item: all or none. The arrays are long and not copied.
+
+    Raises:
+        ConversionError: some required fields are set and some are not.
+    """
+    fields = {name: holder[name] for name in TOKEN_FIELDS if holder.get(name) is not None}
+    if not fields:
+        return fields
+    missing = [name for name in REQUIRED_TOKEN_FIELDS if name not in fields]
+    if missing:
+        raise ConversionError(f"has {', '.join(fields)} but not {', '.join(missing)}", where=where)
+    for name in REQUIRED_TOKEN_FIELDS:
+        if not isinstance(fields[name], list):
+            raise ConversionError("expected a list", where=f"{where}.{name}")
+    return fields
+
+
+def inexpressible(what: Any, dialect: str, where: str, fix: str | None = None) -> ConversionError:
+    """Return the error for something that a dialect cannot express."""
+    return ConversionError(f"{short_repr(what)} cannot be expressed in {dialect}", where=where, fix=fix)
 
 
 def dump_json(value: Any, where: str) -> str:
-    """`value` as compact JSON text, the way a model would write it."""
+    """Return `value` as JSON text in the form a model writes."""
     try:
         return json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConversionError("is not JSON that can be written down", where=where) from error
+        raise ConversionError("cannot be written as JSON", where=where) from error
 
 
-def _required(holder: Json, key: str, where: str) -> Any:
+def short_repr(value: Any) -> str:
+    """Return the `repr` of a value for messages: short, and safe for deeply nested values."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return f"a deeply nested {_type_name(value)}"
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+def _value_at(holder: Json, key: str, where: str) -> Any:
     if key not in holder:
         raise ConversionError(f"'{key}' is missing", where=where)
     return holder[key]
 
 
-def _kind(value: Any) -> str:
+def _type_name(value: Any) -> str:
     return "null" if value is None else type(value).__name__
-
-
-def shown(value: Any) -> str:
-    """A value as it may appear in a message: short, and never itself a cause of trouble."""
-    try:
-        text = repr(value)
-    except RecursionError:
-        return f"a deeply nested {_kind(value)}"
-    return text if len(text) <= 80 else text[:77] + "…"
-
-
-_INF = float("inf")

@@ -6,30 +6,30 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.convert.shapes import Json, as_dict
+from nemo_gym.convert.shapes import Json, expect_dict
 from nemo_gym.errors import ConversionError
 
 DONE = b"data: [DONE]\n\n"
 
 
 def encode(payload: Any, event: str | None = None) -> bytes:
-    """One event on the wire."""
+    """Encode one event."""
     try:
         text = orjson.dumps(payload)
-    except TypeError:  # huge integers, half characters: the slow writer copes
+    except TypeError:  # huge integers and lone surrogates need the slow writer
         text = _slow_json(payload)
     name = f"event: {event}\n".encode() if event else b""
     return name + b"data: " + text + b"\n\n"
 
 
 def encode_typed(events: Iterable[Json]) -> Iterator[bytes]:
-    """Events that carry their own name in `type`, as both OpenAI's and Anthropic's do."""
+    """Encode events whose name is their `type`, as in the dialects of OpenAI and Anthropic."""
     for event in events:
         yield encode(event, event["type"])
 
 
 def decode(stream: bytes | Iterable[bytes]) -> Iterator[Json]:
-    """The JSON payloads of a stream, in order, however its bytes were cut; `[DONE]` and comments are skipped.
+    """Yield the JSON payloads of a stream, however its bytes are split; skip `[DONE]` and comments.
 
     Raises:
         ConversionError: a payload is not a JSON object, or the stream ends inside an event.
@@ -66,11 +66,11 @@ def _payload(payload: bytes, where: str) -> Json:
         value = orjson.loads(payload)
     except orjson.JSONDecodeError:
         value = _slow_loads(payload, where)
-    return as_dict(value, where)
+    return expect_dict(value, where)
 
 
 def _slow_loads(payload: bytes, where: str) -> Any:
-    """What the fast reader refuses but our own writer may have sent: huge integers and half characters."""
+    """Parse what orjson refuses but our own writer may have sent: huge integers and lone surrogates."""
     try:
         return json.loads(payload)
     except (ValueError, RecursionError) as error:
@@ -81,4 +81,4 @@ def _slow_json(payload: Any) -> bytes:
     try:
         return json.dumps(payload, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConversionError("is not JSON that can be written down", where="event") from error
+        raise ConversionError("cannot be written as JSON", where="event") from error

@@ -1,4 +1,4 @@
-"""Reasoning written inline: `<think>…</think>` in an assistant message's text."""
+"""Inline reasoning: `<think>…</think>` in the text of an assistant message."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 THINK_TAG_PATTERN = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 
 SplitThoughts = Callable[[str], tuple[list[str], str]]
-"""A message's text -> the thoughts in it, and the text without them."""
+"""Text of a message -> its thoughts, and the text without them."""
 
 
 def wrap_in_think_tags(texts: Iterable[str]) -> str:
@@ -14,20 +14,20 @@ def wrap_in_think_tags(texts: Iterable[str]) -> str:
 
 
 def parse_think_tags(content: str) -> tuple[list[str], str]:
-    """The thoughts in `content`, in order, and what is left of it without them."""
-    if "<think>" not in content:  # the common case, and the pattern scans every character
+    """Return the thoughts in `content`, in order, and the text without them."""
+    if "<think>" not in content:  # the common case; the pattern would scan every character
         return [], content
     return THINK_TAG_PATTERN.findall(content), THINK_TAG_PATTERN.sub("", content)
 
 
 def no_thoughts(content: str) -> tuple[list[str], str]:
-    """For models whose text is never searched for thoughts."""
+    """Return no thoughts, for models without inline reasoning."""
     return [], content
 
 
 def outside_think_tags(content: str, tokens: list[str]) -> list[int]:
-    """Indices of the `tokens` that spell text outside the thoughts; all of them if they do not spell `content`."""
-    spans = [found.span() for found in THINK_TAG_PATTERN.finditer(content)]
+    """Return the indices of the `tokens` outside the thoughts; all of them if they do not spell `content`."""
+    spans = [match.span() for match in THINK_TAG_PATTERN.finditer(content)]
     if not spans or "".join(tokens) != content:
         return list(range(len(tokens)))
     kept, start, span = [], 0, 0

@@ -1,12 +1,13 @@
-"""The base of every wire model, and the two rules they share.
+"""Base class of the wire models, and the building blocks they share.
 
-Objects of another package (openai, anthropic) are taken for what they say: they are dumped without their unset fields
-and validated like any dictionary. Free-form values (unknown fields, JSON schemas) pass as they are, but only as deep
-and with only such text as can be written out as JSON again.
+Objects of other packages (openai, anthropic) are dumped without their unset fields and validated like dictionaries.
+Free-form values (unknown fields, JSON schemas) pass unchanged if they can be written as JSON again: limited depth, no
+lone surrogates. Use of pydantic's internals (`core_schema`, `__pydantic_base_init__`) is limited to this module and
+`tokens`; `tests/wire/test_base.py` fails when they change.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 import orjson
 from pydantic import (
@@ -24,10 +25,10 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 T = TypeVar("T")
 
 MAX_DEPTH = 100
-"""Levels of nesting in a free-form value; the JSON writers give up at about 250."""
+"""Levels of nesting in a free-form value; JSON writers fail at about 250."""
 
 MAX_TEXT = 2**30
-"""Characters in one string. Its real use: pydantic checks the encoding only of strings that have a limit."""
+"""Characters in one string. The limit makes pydantic check the encoding of strings."""
 
 WIRE_CONFIG = ConfigDict(
     extra="allow",
@@ -38,7 +39,7 @@ WIRE_CONFIG = ConfigDict(
 
 
 def as_plain(value: Any) -> Any:
-    """A pydantic object as the dictionary it was made from; anything else unchanged."""
+    """Return a pydantic object as a dictionary of its set fields, and anything else unchanged."""
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_unset=True, by_alias=True, warnings=False)
     return value
@@ -61,8 +62,8 @@ def _check_text(text: str) -> None:
         raise PydanticCustomError("string_unicode", "Text contains a lone surrogate and cannot be encoded") from None
 
 
-def _is_harmless(value: Any) -> bool:
-    """Whether `value` can be written, with so few brackets that it cannot be too deep. A no means: look closely."""
+def _is_shallow_json(value: Any) -> bool:
+    """Return whether `value` can be written as JSON with so few brackets that it cannot be too deep."""
     try:
         written = orjson.dumps(value)
     except TypeError:
@@ -71,9 +72,9 @@ def _is_harmless(value: Any) -> bool:
 
 
 def free_form(value: Any) -> Any:
-    """`value` itself, if it can be written as JSON: not too deep, no cycle, no half characters."""
+    """Return `value` if it can be written as JSON: not too deep, no cycle, no lone surrogate."""
     value = as_plain(value)
-    if _is_harmless(value):
+    if _is_shallow_json(value):
         return value
     if isinstance(value, str):
         _check_text(value)
@@ -81,7 +82,7 @@ def free_form(value: Any) -> Any:
     for _ in range(MAX_DEPTH):
         if not level:
             return value
-        # One entry per object: a cycle stays on every level and is found by its depth, in bounded time.
+        # One entry per object: a cycle is on every level, so its depth reveals it in bounded time.
         below: dict[int, Any] = {}
         for container in level:
             for child in _children(container):
@@ -98,22 +99,68 @@ def free_form(value: Any) -> Any:
 Json = Annotated[Any, AfterValidator(free_form)]
 JsonObject = Annotated[dict[str, Any], BeforeValidator(as_plain), AfterValidator(free_form)]
 OpenForeign = BeforeValidator(as_plain)
-"""For unions and typed dictionaries, which have no class of ours to open foreign objects."""
+"""Dumps objects of other packages, for unions and typed dictionaries, which have no class of ours to do it."""
 
 
-class _DumpByClass:
-    """Marks a union whose members are dumped by their own class.
+OTHER = "other"
+"""The tag of a union member that takes every tag no other member has."""
 
-    Pydantic would ask the discriminator again, build each member as Python objects and only then write JSON.
+
+def field_text(value: Any, field: str) -> str | None:
+    """Return the text of a field of a mapping or object, or None."""
+    text = value.get(field) if isinstance(value, Mapping) else getattr(value, field, None)
+    return text if isinstance(text, str) else None
+
+
+def literal_tags(member: Any, field: str = "type") -> tuple[str, ...]:
+    """Return the tags of a union member: its literal values or those of its `field`; OTHER if the field is any text."""
+    if get_origin(member) is Annotated:
+        member = get_args(member)[0]
+    if get_origin(member) is not Literal:
+        is_model = issubclass(member, BaseModel)
+        member = member.model_fields[field].annotation if is_model else member.__annotations__[field]
+    return get_args(member) if get_origin(member) is Literal else (OTHER,)
+
+
+class TaggedUnion:
+    """Marks a union: the tag of a value selects the member, and each member is dumped by its own class.
+
+    The tag of a value is its `type`, or the value itself if that is a text; a value whose tag no member has uses
+    `default`. Pydantic's own discriminated union would repeat every tag beside its class, and would dump by asking the
+    discriminator again and building each member as Python objects before writing JSON.
     """
 
+    def __init__(
+        self,
+        default: str | None = None,
+        *,
+        tag: Callable[[Any], str | None] | None = None,
+        member_tags: Callable[[Any], tuple[str, ...]] = literal_tags,
+    ) -> None:
+        self.default = default
+        self.tag = tag
+        self.member_tags = member_tags
+
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        schema = handler(source)
-        schema["serialization"] = core_schema.simple_ser_schema("any")  # type: ignore[index]
-        return schema
+        choices: dict[Any, CoreSchema] = {}
+        for member in get_args(source):
+            schema = handler.generate_schema(member)
+            choices.update(dict.fromkeys(self.member_tags(member), schema))
+
+        def type_of(value: Any) -> str | None:
+            tag = value if isinstance(value, str) else field_text(value, "type")
+            return tag if tag in choices or self.default is None else self.default
+
+        return core_schema.tagged_union_schema(
+            choices, self.tag or type_of, serialization=core_schema.simple_ser_schema("any")
+        )
 
 
-DUMP_BY_CLASS = _DumpByClass()
+TEXT_OR_LIST = TaggedUnion(
+    tag=lambda value: "text" if isinstance(value, str) else "list",
+    member_tags=lambda member: ("text",) if member is str else ("list",),
+)
+"""Marks `str | list[…]`, so that an error is about the member that was meant."""
 
 
 def _schema_with_extras(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -125,35 +172,30 @@ def _schema_with_extras(source: Any, handler: GetCoreSchemaHandler) -> CoreSchem
 
 
 def open_dict(typed_dict: type[T]) -> type[T]:
-    """Class decorator: a typed dictionary that keeps unknown keys, as `WireModel` keeps unknown fields."""
+    """Class decorator for a typed dictionary that keeps unknown keys, as `WireModel` keeps unknown fields."""
     with_config(WIRE_CONFIG)(typed_dict)
     setattr(typed_dict, "__get_pydantic_core_schema__", staticmethod(_schema_with_extras))  # noqa: B010 - not declared
     return typed_dict
 
 
-def text_or_list(value: Any) -> str:
-    """The branch of a field that takes a text or a list, so that an error speaks of the one that was meant."""
-    return "text" if isinstance(value, str) else "list"
-
-
 class WireModel(BaseModel):
-    """A model that keeps unknown fields and accepts other packages' objects."""
+    """A model that keeps unknown fields and accepts objects of other packages."""
 
     model_config = WIRE_CONFIG
 
     tagged_by: ClassVar[frozenset[str]] = frozenset({"type"})
-    """Fields that say what kind of thing this is: given by the class when an object is built by keyword."""
+    """Fields that identify the class; they count as set when an object is built by keyword."""
 
     __pydantic_extra__: dict[str, Json] = Field(init=False)
 
-    if not TYPE_CHECKING:  # for type checkers, the constructor is the one made of the fields
+    if not TYPE_CHECKING:  # type checkers derive the constructor from the fields
 
         def __init__(self, /, **data: Any) -> None:
-            """Build by keyword. The tags count as given, or a dump without unset fields could not be read back."""
+            """Build by keyword. The tags count as set; otherwise a dump of the set fields could not be read back."""
             super().__init__(**data)
             self.__pydantic_fields_set__.update(self.tagged_by & type(self).model_fields.keys())
 
-        # Tells pydantic that parsing need not call it: what is parsed keeps exactly the fields it came with.
+        # Tells pydantic not to call it when parsing: a parsed object keeps exactly the fields it came with.
         __init__.__pydantic_base_init__ = True
 
     @model_validator(mode="before")

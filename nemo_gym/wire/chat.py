@@ -1,11 +1,11 @@
-"""Chat Completions, the answer side."""
+"""Chat Completions: the reply."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Discriminator, Tag
+from pydantic import BaseModel, BeforeValidator
 
-from nemo_gym.wire.base import DUMP_BY_CLASS, Json, WireModel, as_plain
+from nemo_gym.wire.base import Json, TaggedUnion, WireModel, as_plain
 from nemo_gym.wire.tokens import TokenIDLogProbMixin, check_token_fields, has_token_fields
 
 
@@ -31,21 +31,13 @@ class NeMoGymChatCompletionMessageCustomToolCall(WireModel):
     type: Literal["custom"] = "custom"
 
 
-def _tool_call_branch(call: Any) -> str:
-    kind = call.get("type") if isinstance(call, Mapping) else getattr(call, "type", None)
-    return "custom" if kind == "custom" else "function"
-
-
 ChatToolCall = Annotated[
-    Annotated[NeMoGymChatCompletionMessageToolCall, Tag("function")]
-    | Annotated[NeMoGymChatCompletionMessageCustomToolCall, Tag("custom")],
-    Discriminator(_tool_call_branch),
-    DUMP_BY_CLASS,
+    NeMoGymChatCompletionMessageToolCall | NeMoGymChatCompletionMessageCustomToolCall, TaggedUnion("function")
 ]
 
 
 class NeMoGymChatCompletionMessage(WireModel):
-    """What the model said. Fields of some servers only (`reasoning_content`) are kept as extras."""
+    """The message of the model. Fields of single servers (`reasoning_content`) are kept as extras."""
 
     content: str | None = None
     refusal: str | None = None
@@ -60,18 +52,18 @@ class NeMoGymChatCompletionMessageForTraining(NeMoGymChatCompletionMessage, Toke
     pass
 
 
-def _message_branch(message: Any) -> str:
-    if isinstance(message, Mapping):
-        return "tokens" if has_token_fields(message) else "plain"
-    return "tokens" if isinstance(message, TokenIDLogProbMixin) else "plain"
-
-
-def _checked_message(message: Any) -> Any:
+def _check_message(message: Any) -> Any:
     if isinstance(message, BaseModel) and not isinstance(message, NeMoGymChatCompletionMessage):
         message = as_plain(message)
     if isinstance(message, Mapping) and has_token_fields(message):
         check_token_fields(message)
     return message
+
+
+def _message_tag(message: Any) -> str:
+    """Return whether a message has token fields, as a tag."""
+    is_mapping = isinstance(message, Mapping)
+    return str(has_token_fields(message) if is_mapping else isinstance(message, TokenIDLogProbMixin))
 
 
 class ChoiceLogprobs(WireModel):
@@ -84,11 +76,9 @@ class NeMoGymChoice(WireModel):
     index: int
     logprobs: ChoiceLogprobs | None = None
     message: Annotated[
-        Annotated[NeMoGymChatCompletionMessage, Tag("plain")]
-        | Annotated[NeMoGymChatCompletionMessageForTraining, Tag("tokens")],
-        Discriminator(_message_branch),
-        DUMP_BY_CLASS,
-        BeforeValidator(_checked_message),
+        NeMoGymChatCompletionMessage | NeMoGymChatCompletionMessageForTraining,
+        TaggedUnion(tag=_message_tag, member_tags=lambda member: (str(issubclass(member, TokenIDLogProbMixin)),)),
+        BeforeValidator(_check_message),
     ]
 
 

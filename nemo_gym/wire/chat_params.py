@@ -1,23 +1,23 @@
-"""Chat Completions, the request side: messages and content parts are dictionaries, as the API's users write them."""
+"""Chat Completions: the request. Messages and content parts are dictionaries, as users of the API write them."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag
+from pydantic import BeforeValidator, ConfigDict
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
 from nemo_gym.wire.base import (
-    DUMP_BY_CLASS,
+    TEXT_OR_LIST,
     Json,
     JsonObject,
     OpenForeign,
+    TaggedUnion,
     WireModel,
     as_plain,
+    literal_tags,
     open_dict,
-    text_or_list,
 )
-from nemo_gym.wire.parts import part_type
 from nemo_gym.wire.tokens import LogProbs, TokenIds, check_token_fields, has_token_fields
 
 
@@ -71,7 +71,7 @@ class VideoURL(TypedDict):
 
 @open_dict
 class NeMoGymChatCompletionContentPartVideoParam(TypedDict):
-    """An extension that vLLM and others share."""
+    """An extension of vLLM and other servers."""
 
     type: Literal["video_url"]
     video_url: VideoURL
@@ -84,21 +84,16 @@ class NeMoGymChatCompletionContentPartRefusalParam(TypedDict):
 
 
 NeMoGymChatCompletionContentPartParam = Annotated[
-    Annotated[NeMoGymChatCompletionContentPartTextParam, Tag("text")]
-    | Annotated[NeMoGymChatCompletionContentPartImageParam, Tag("image_url")]
-    | Annotated[NeMoGymChatCompletionContentPartInputAudioParam, Tag("input_audio")]
-    | Annotated[NeMoGymChatCompletionContentPartFileParam, Tag("file")]
-    | Annotated[NeMoGymChatCompletionContentPartVideoParam, Tag("video_url")]
-    | Annotated[NeMoGymChatCompletionContentPartRefusalParam, Tag("refusal")],
-    Discriminator(part_type),
-    DUMP_BY_CLASS,
+    NeMoGymChatCompletionContentPartTextParam
+    | NeMoGymChatCompletionContentPartImageParam
+    | NeMoGymChatCompletionContentPartInputAudioParam
+    | NeMoGymChatCompletionContentPartFileParam
+    | NeMoGymChatCompletionContentPartVideoParam
+    | NeMoGymChatCompletionContentPartRefusalParam,
+    TaggedUnion(),
     OpenForeign,
 ]
-ChatContent = Annotated[
-    Annotated[str, Tag("text")] | Annotated[list[NeMoGymChatCompletionContentPartParam], Tag("list")],
-    Discriminator(text_or_list),
-    DUMP_BY_CLASS,
-]
+ChatContent = Annotated[str | list[NeMoGymChatCompletionContentPartParam], TEXT_OR_LIST]
 
 
 @open_dict
@@ -115,7 +110,7 @@ class NeMoGymChatCompletionMessageToolCallParam(TypedDict):
 
 
 @open_dict
-class CustomToolCallInput(TypedDict):
+class CustomToolCallInputParam(TypedDict):
     input: str
     name: str
 
@@ -123,15 +118,13 @@ class CustomToolCallInput(TypedDict):
 @open_dict
 class NeMoGymChatCompletionMessageCustomToolCallParam(TypedDict):
     id: str
-    custom: CustomToolCallInput
+    custom: CustomToolCallInputParam
     type: Literal["custom"]
 
 
 ToolCallParam = Annotated[
-    Annotated[NeMoGymChatCompletionMessageToolCallParam, Tag("function")]
-    | Annotated[NeMoGymChatCompletionMessageCustomToolCallParam, Tag("custom")],
-    Discriminator(part_type),
-    DUMP_BY_CLASS,
+    NeMoGymChatCompletionMessageToolCallParam | NeMoGymChatCompletionMessageCustomToolCallParam,
+    TaggedUnion(),
     OpenForeign,
 ]
 
@@ -166,7 +159,7 @@ class NeMoGymChatCompletionToolMessageParam(TypedDict):
 
 @open_dict
 class NeMoGymChatCompletionAssistantMessageParam(TypedDict):
-    """What the model said before. Fields of some servers only (`reasoning_content`) are kept."""
+    """An earlier message of the model. Fields of single servers (`reasoning_content`) are kept."""
 
     role: Literal["assistant"]
     audio: NotRequired[Json]
@@ -185,8 +178,13 @@ class NeMoGymChatCompletionAssistantMessageForTrainingParam(NeMoGymChatCompletio
     routed_experts: NotRequired[str | list[Json] | None]
 
 
-def message_branch(message: Any) -> str | None:
-    """The union branch of a chat message: its role, and whether it carries token fields."""
+def _message_tags(member: Any) -> tuple[str, ...]:
+    suffix = "+tokens" if "prompt_token_ids" in member.__annotations__ else ""
+    return tuple(f"{role}{suffix}" for role in literal_tags(member, "role"))
+
+
+def _message_tag(message: Any) -> str | None:
+    """Return the role of a message, with a suffix if an assistant message has token fields."""
     if not isinstance(message, Mapping):
         return None
     role = message.get("role")
@@ -195,7 +193,7 @@ def message_branch(message: Any) -> str | None:
     return role if isinstance(role, str) else None
 
 
-def _checked_message(message: Any) -> Any:
+def _check_message(message: Any) -> Any:
     message = as_plain(message)
     if not isinstance(message, Mapping):
         raise PydanticCustomError("message_type", "A message must be an object")
@@ -205,15 +203,14 @@ def _checked_message(message: Any) -> Any:
 
 
 NeMoGymChatCompletionMessageParam = Annotated[
-    Annotated[NeMoGymChatCompletionDeveloperMessageParam, Tag("developer")]
-    | Annotated[NeMoGymChatCompletionSystemMessageParam, Tag("system")]
-    | Annotated[NeMoGymChatCompletionUserMessageParam, Tag("user")]
-    | Annotated[NeMoGymChatCompletionAssistantMessageParam, Tag("assistant")]
-    | Annotated[NeMoGymChatCompletionAssistantMessageForTrainingParam, Tag("assistant+tokens")]
-    | Annotated[NeMoGymChatCompletionToolMessageParam, Tag("tool")],
-    Discriminator(message_branch),
-    DUMP_BY_CLASS,
-    BeforeValidator(_checked_message),
+    NeMoGymChatCompletionDeveloperMessageParam
+    | NeMoGymChatCompletionSystemMessageParam
+    | NeMoGymChatCompletionUserMessageParam
+    | NeMoGymChatCompletionAssistantMessageParam
+    | NeMoGymChatCompletionAssistantMessageForTrainingParam
+    | NeMoGymChatCompletionToolMessageParam,
+    TaggedUnion(tag=_message_tag, member_tags=_message_tags),
+    BeforeValidator(_check_message),
 ]
 
 
@@ -238,23 +235,21 @@ class NeMoGymChatCompletionCustomToolParam(TypedDict):
 
 
 ChatToolParam = Annotated[
-    Annotated[NeMoGymChatCompletionToolParam, Tag("function")]
-    | Annotated[NeMoGymChatCompletionCustomToolParam, Tag("custom")],
-    Discriminator(part_type),
-    DUMP_BY_CLASS,
+    NeMoGymChatCompletionToolParam | NeMoGymChatCompletionCustomToolParam,
+    TaggedUnion(),
     OpenForeign,
 ]
 
 
 @open_dict
 class TypedObject(TypedDict):
-    """An option with a `type`; its further fields depend on it."""
+    """An option whose other fields depend on its `type`."""
 
     type: str
 
 
 class NeMoGymChatCompletionCreateParamsNonStreaming(WireModel):
-    """A request for one chat completion. Fields we do not know are left out, as chat servers differ in them."""
+    """A request for one chat completion. Unknown fields are dropped, because chat servers differ in them."""
 
     model_config = ConfigDict(defer_build=True, extra="ignore")
 

@@ -1,9 +1,6 @@
-"""Items of a Responses conversation that we take part in: messages, function calls, reasoning.
+"""Items of a Responses conversation: messages, function calls, reasoning."""
 
-`wire_tag` names the branch of the item union a class belongs to, so that an object finds its place without guessing.
-"""
-
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from nemo_gym.wire.base import WireModel
 from nemo_gym.wire.parts import InputContent, InputContentPart, NeMoGymReasoningText, NeMoGymSummary, OutputContentPart
@@ -12,8 +9,22 @@ from nemo_gym.wire.tokens import TokenIDLogProbMixin
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
-class NeMoGymEasyInputMessage(WireModel):
-    """A message in its short form: a role and what was said."""
+class ItemModel(WireModel):
+    """Base class of items. `wire_tag` is the item's tag in the item unions: its `type`, unless a class sets it."""
+
+    wire_tag: ClassVar[str]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        if TokenIDLogProbMixin in cls.__bases__:
+            cls.wire_tag += "+tokens"
+        elif not hasattr(cls, "wire_tag"):
+            cls.wire_tag = cls.model_fields["type"].default
+
+
+class NeMoGymEasyInputMessage(ItemModel):
+    """A message in its short form: a role and a content."""
 
     wire_tag: ClassVar[str] = "easy_message"
     tagged_by: ClassVar[frozenset[str]] = frozenset()
@@ -23,7 +34,7 @@ class NeMoGymEasyInputMessage(WireModel):
     type: Literal["message"] = "message"
 
 
-class NeMoGymMessage(WireModel):
+class NeMoGymMessage(ItemModel):
     """An input message as the API stores it: a list of parts with a status."""
 
     wire_tag: ClassVar[str] = "message"
@@ -35,8 +46,8 @@ class NeMoGymMessage(WireModel):
     type: Literal["message"] = "message"
 
 
-class NeMoGymResponseOutputMessage(WireModel):
-    """What the model said."""
+class NeMoGymResponseOutputMessage(ItemModel):
+    """A message of the model."""
 
     wire_tag: ClassVar[str] = "output_message"
     tagged_by: ClassVar[frozenset[str]] = frozenset({"role", "type"})
@@ -48,9 +59,7 @@ class NeMoGymResponseOutputMessage(WireModel):
     type: Literal["message"] = "message"
 
 
-class NeMoGymResponseFunctionToolCall(WireModel):
-    wire_tag: ClassVar[str] = "function_call"
-
+class NeMoGymResponseFunctionToolCall(ItemModel):
     arguments: str
     call_id: str
     name: str
@@ -59,9 +68,7 @@ class NeMoGymResponseFunctionToolCall(WireModel):
     status: ItemStatus | None = None
 
 
-class NeMoGymFunctionCallOutput(WireModel):
-    wire_tag: ClassVar[str] = "function_call_output"
-
+class NeMoGymFunctionCallOutput(ItemModel):
     call_id: str
     output: InputContent
     type: Literal["function_call_output"] = "function_call_output"
@@ -69,10 +76,8 @@ class NeMoGymFunctionCallOutput(WireModel):
     status: ItemStatus | None = None
 
 
-class NeMoGymResponseReasoningItem(WireModel):
-    """What the model thought. It has no `status` on purpose: some endpoints refuse one that is sent back."""
-
-    wire_tag: ClassVar[str] = "reasoning"
+class NeMoGymResponseReasoningItem(ItemModel):
+    """Reasoning of the model. It has no `status`, because some endpoints refuse one that is sent back."""
 
     id: str
     summary: list[NeMoGymSummary]
@@ -82,26 +87,26 @@ class NeMoGymResponseReasoningItem(WireModel):
 
 
 class NeMoGymEasyInputMessageForTraining(NeMoGymEasyInputMessage, TokenIDLogProbMixin):
-    wire_tag: ClassVar[str] = "easy_message+tokens"
+    pass
 
 
 class NeMoGymMessageForTraining(NeMoGymMessage, TokenIDLogProbMixin):
-    wire_tag: ClassVar[str] = "message+tokens"
+    pass
 
 
 class NeMoGymResponseOutputMessageForTraining(NeMoGymResponseOutputMessage, TokenIDLogProbMixin):
-    wire_tag: ClassVar[str] = "output_message+tokens"
+    pass
 
 
 class NeMoGymResponseFunctionToolCallForTraining(NeMoGymResponseFunctionToolCall, TokenIDLogProbMixin):
-    wire_tag: ClassVar[str] = "function_call+tokens"
+    pass
 
 
 class NeMoGymResponseReasoningItemForTraining(NeMoGymResponseReasoningItem, TokenIDLogProbMixin):
-    wire_tag: ClassVar[str] = "reasoning+tokens"
+    pass
 
 
-RESPONSES_TO_TRAIN: dict[type[WireModel], type[WireModel]] = {
+RESPONSES_TO_TRAIN: dict[type[ItemModel], type[ItemModel]] = {
     NeMoGymEasyInputMessage: NeMoGymEasyInputMessageForTraining,
     NeMoGymMessage: NeMoGymMessageForTraining,
     NeMoGymResponseOutputMessage: NeMoGymResponseOutputMessageForTraining,
@@ -110,8 +115,8 @@ RESPONSES_TO_TRAIN: dict[type[WireModel], type[WireModel]] = {
 }
 
 
-def training_variant_of(item_class: type[WireModel]) -> type[WireModel]:
-    """The class that adds token fields to `item_class`.
+def training_variant_of(item_class: type[ItemModel]) -> type[ItemModel]:
+    """Return the class that adds token fields to `item_class`.
 
     Raises:
         NotImplementedError: items of this class are never generated token by token.

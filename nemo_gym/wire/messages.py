@@ -1,12 +1,11 @@
-"""The Anthropic Messages API: what `/v1/messages` takes and gives."""
+"""The Anthropic Messages API: requests to `/v1/messages` and replies."""
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
-from pydantic import ConfigDict, Discriminator, Tag
+from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
-from nemo_gym.wire.base import DUMP_BY_CLASS, Json, JsonObject, OpenForeign, WireModel, open_dict
-from nemo_gym.wire.parts import part_type
+from nemo_gym.wire.base import OTHER, Json, JsonObject, OpenForeign, TaggedUnion, WireModel, open_dict
 
 
 @open_dict
@@ -51,28 +50,14 @@ class ToolResultBlockParam(TypedDict):
 
 @open_dict
 class OtherBlockParam(TypedDict):
-    """A block we give no meaning to; whether it can be sent on is for the converter to say."""
+    """A block without meaning to us; the converter decides whether it can be passed on."""
 
     type: str
 
 
-_INPUT_BLOCKS = frozenset({"text", "image", "thinking", "tool_use", "tool_result"})
-
-
-def _input_block_branch(block: Any) -> str:
-    kind = part_type(block)
-    return kind if kind in _INPUT_BLOCKS else "other"
-
-
 BlockParam = Annotated[
-    Annotated[TextBlockParam, Tag("text")]
-    | Annotated[ImageBlockParam, Tag("image")]
-    | Annotated[ThinkingBlockParam, Tag("thinking")]
-    | Annotated[ToolUseBlockParam, Tag("tool_use")]
-    | Annotated[ToolResultBlockParam, Tag("tool_result")]
-    | Annotated[OtherBlockParam, Tag("other")],
-    Discriminator(_input_block_branch),
-    DUMP_BY_CLASS,
+    TextBlockParam | ImageBlockParam | ThinkingBlockParam | ToolUseBlockParam | ToolResultBlockParam | OtherBlockParam,
+    TaggedUnion(OTHER),
     OpenForeign,
 ]
 
@@ -85,7 +70,7 @@ class MessageParam(TypedDict):
 
 @open_dict
 class AnthropicToolParam(TypedDict):
-    """A tool of the client (no `type`, or "custom") with its schema, or one of the provider's by type."""
+    """A tool of the client (no `type`, or "custom") with its schema, or a provider's tool by its type."""
 
     name: NotRequired[str]
     type: NotRequired[str | None]
@@ -108,7 +93,7 @@ class ThinkingConfigParam(TypedDict):
 
 
 class NeMoGymAnthropicMessageCreateParamsNonStreaming(WireModel):
-    """A request for one message. An unknown field is an error: it would be lost on the way to the model."""
+    """A request for one message. An unknown field is an error, because it would not reach the model."""
 
     model_config = ConfigDict(defer_build=True, extra="forbid")
 
@@ -160,27 +145,14 @@ class ToolUseBlock(WireModel):
 
 
 class ProviderBlock(WireModel):
-    """A block of a tool that runs at the provider, kept whole."""
+    """A block of a tool that runs at the provider; kept unchanged."""
 
     type: str
 
 
-_OUTPUT_BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
-
-
-def _output_block_branch(block: Any) -> str:
-    kind = part_type(block)
-    return kind if kind in _OUTPUT_BLOCKS else "provider"
-
-
 Block = Annotated[
-    Annotated[TextBlock, Tag("text")]
-    | Annotated[ThinkingBlock, Tag("thinking")]
-    | Annotated[RedactedThinkingBlock, Tag("redacted_thinking")]
-    | Annotated[ToolUseBlock, Tag("tool_use")]
-    | Annotated[ProviderBlock, Tag("provider")],
-    Discriminator(_output_block_branch),
-    DUMP_BY_CLASS,
+    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ProviderBlock,
+    TaggedUnion(OTHER),
 ]
 
 

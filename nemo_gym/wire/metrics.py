@@ -1,4 +1,4 @@
-"""Metrics over many rollouts, as they are asked for and answered. Light: scoring files needs no other wire model."""
+"""Request and response of aggregated metrics. Separate, because scoring files needs no other wire model."""
 
 from typing import Any
 

@@ -1,19 +1,19 @@
-"""What an agent reports about its own work beside the answer, and the trajectory made of it.
+"""Observations: reports of an agent about its work beside the answer, and the trajectory built from them.
 
-Every model refuses unknown fields: a record that says something nobody reads is a mistake of the agent's author.
+Every model refuses unknown fields, because a field that no reader knows is a mistake of the agent's author.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
-from nemo_gym.wire.base import DUMP_BY_CLASS, WIRE_CONFIG, Json, JsonObject, as_plain
+from nemo_gym.wire.base import WIRE_CONFIG, Json, JsonObject, TaggedUnion, as_plain, field_text, literal_tags
 from nemo_gym.wire.responses import NeMoGymResponse
 
 Moment = float | str | None
-"""Seconds since the epoch or an ISO 8601 text, as the agent has it."""
+"""Seconds since the epoch or an ISO 8601 text, as the agent reports it."""
 
 ServerName = Annotated[str | JsonObject, BeforeValidator(as_plain)]
 """A server's instance id, or a reference `{type, name}` to it."""
@@ -24,7 +24,7 @@ class ObservationModel(BaseModel):
 
 
 class ModelCallRef(ObservationModel):
-    """Which captured model call is meant: by its own id, or by model and response id."""
+    """A reference to a captured model call: by its id, or by model and response id."""
 
     model_call_id: str | None = None
     model_ref: ServerName | None = None
@@ -80,7 +80,7 @@ class SandboxObservation(ObservationModel):
 
 
 class ContextCompactionObservation(ObservationModel):
-    """The agent shortened its context to go on."""
+    """The agent shortened its context."""
 
     kind: Literal["context_compaction"] = "context_compaction"
     compaction_id: str
@@ -95,26 +95,16 @@ class ContextCompactionObservation(ObservationModel):
 
 
 class ObservationGap(ObservationModel):
-    """Something that should have been observed and was not."""
+    """Something that should have been observed but was not."""
 
     code: str
     invocation_id: str | None = None
     detail: str | None = None
 
 
-def observation_kind(record: Any) -> str | None:
-    """The `kind` of a record, wherever it is kept."""
-    found = record.get("kind") if isinstance(record, Mapping) else getattr(record, "kind", None)
-    return found if isinstance(found, str) else None
-
-
 Observation = Annotated[
-    Annotated[AgentInvocation, Tag("agent_invocation")]
-    | Annotated[ToolCallObservation, Tag("tool_call")]
-    | Annotated[SandboxObservation, Tag("sandbox")]
-    | Annotated[ContextCompactionObservation, Tag("context_compaction")],
-    Discriminator(observation_kind),
-    DUMP_BY_CLASS,
+    AgentInvocation | ToolCallObservation | SandboxObservation | ContextCompactionObservation,
+    TaggedUnion(tag=lambda record: field_text(record, "kind"), member_tags=lambda member: literal_tags(member, "kind")),
 ]
 _ID_FIELDS = {
     "agent_invocation": "invocation_id",
@@ -125,7 +115,7 @@ _ID_FIELDS = {
 
 
 class AgentObservationBundle(ObservationModel):
-    """All that one source observed of one rollout. Ids are unique per kind; parents form a forest."""
+    """All observations of one rollout by one source. Ids are unique per kind; parents form a forest."""
 
     source: str
     records: list[Observation] = []
@@ -189,7 +179,7 @@ class TrajectoryToolCall(ToolCallObservation):
 
 
 class TrajectoryTurn(ObservationModel):
-    """One step of the loop: a model call and the tool calls that answered it."""
+    """One turn: a model call and the tool calls that follow from it."""
 
     turn_index: int
     invocation_id: str | None = None
@@ -210,7 +200,7 @@ class TrajectoryRecord(ObservationModel):
 
 @dataclass
 class AgentEpisode:
-    """What an agent's episode gives: the response, and what it observed on the way."""
+    """The result of an agent's episode: the response and the observations."""
 
     response: NeMoGymResponse
     observations: AgentObservationBundle | None = None
@@ -231,9 +221,9 @@ def _server_name(reference: Any) -> Any:
 def join_model_call_observations(
     bundles: Iterable[AgentObservationBundle], calls: Iterable[Mapping[str, Any]]
 ) -> tuple[list[TrajectoryModelCall], list[ObservationGap]]:
-    """Give every captured call the invocation that claims it; what does not match becomes a gap.
+    """Assign every captured call to the invocation that refers to it; return calls and gaps.
 
-    `calls` are capture records (`model_call_id`, `model_ref`, `response`, ...), in their order. The first claim wins.
+    `calls` are capture records (`model_call_id`, `model_ref`, `response`, ...). The first reference to a call wins.
     """
     joined = [_trajectory_call(call) for call in calls]
     by_id = {call.model_call_id: call for call in joined}
@@ -242,15 +232,15 @@ def join_model_call_observations(
     }
     gaps: list[ObservationGap] = []
     for invocation_id, reference in _references(bundles):
-        named = by_id.get(reference.model_call_id) if reference.model_call_id else None
-        found = named or by_response.get((_server_name(reference.model_ref), reference.response_id))
-        if found is None:
-            wanted = reference.model_call_id or f"{_server_name(reference.model_ref)}/{reference.response_id}"
-            gaps.append(ObservationGap(code="model_call_not_captured", invocation_id=invocation_id, detail=wanted))
-        elif found.invocation_id is None:
-            found.invocation_id = invocation_id
-        elif found.invocation_id != invocation_id:
-            detail = f"{found.model_call_id} belongs to {found.invocation_id}"
+        call = by_id.get(reference.model_call_id) if reference.model_call_id else None
+        call = call or by_response.get((_server_name(reference.model_ref), reference.response_id))
+        if call is None:
+            detail = reference.model_call_id or f"{_server_name(reference.model_ref)}/{reference.response_id}"
+            gaps.append(ObservationGap(code="model_call_not_captured", invocation_id=invocation_id, detail=detail))
+        elif call.invocation_id is None:
+            call.invocation_id = invocation_id
+        elif call.invocation_id != invocation_id:
+            detail = f"{call.model_call_id} belongs to {call.invocation_id}"
             gaps.append(ObservationGap(code="model_call_claimed_twice", invocation_id=invocation_id, detail=detail))
     gaps.extend(
         ObservationGap(code="model_call_unclaimed", detail=call.model_call_id)
@@ -262,8 +252,7 @@ def join_model_call_observations(
 
 def _trajectory_call(call: Mapping[str, Any]) -> TrajectoryModelCall:
     response = call.get("response")
-    known = {name: call[name] for name in TrajectoryModelCall.model_fields if name in call}
+    fields = {name: call[name] for name in TrajectoryModelCall.model_fields if name in call and name != "invocation_id"}
     if isinstance(response, Mapping):
-        known.setdefault("response_id", response.get("id"))
-    known.pop("invocation_id", None)
-    return TrajectoryModelCall(**known)
+        fields.setdefault("response_id", response.get("id"))
+    return TrajectoryModelCall(**fields)

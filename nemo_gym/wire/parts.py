@@ -1,13 +1,12 @@
-"""Content parts of Responses messages: dictionaries on the way in, objects in what the model said."""
+"""Content parts of Responses messages: dictionaries in a request, objects in a response."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, Discriminator, Tag
+from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
 
-from nemo_gym.wire.base import DUMP_BY_CLASS, Json, OpenForeign, WireModel, open_dict, text_or_list
+from nemo_gym.wire.base import TEXT_OR_LIST, Json, OpenForeign, TaggedUnion, WireModel, field_text, open_dict
 
 
 @open_dict
@@ -47,7 +46,7 @@ class NeMoGymResponseInputAudio(TypedDict):
 
 @open_dict
 class NeMoGymResponseInputVideo(TypedDict):
-    """Our extension: a video by address or inline, never both."""
+    """Our extension: a video by URL or inline, never both."""
 
     type: Literal["input_video"]
     video_url: NotRequired[str | None]
@@ -56,7 +55,7 @@ class NeMoGymResponseInputVideo(TypedDict):
 
 @open_dict
 class OutputTextParam(TypedDict):
-    """What the model said earlier, sent back without the id that would make it an output message."""
+    """An earlier text of the model, sent back without the id of an output message."""
 
     text: str
     type: Literal["output_text"]
@@ -70,39 +69,28 @@ class RefusalParam(TypedDict):
     type: Literal["refusal"]
 
 
-def _one_video(part: NeMoGymResponseInputVideo) -> NeMoGymResponseInputVideo:
+def _check_video(part: NeMoGymResponseInputVideo) -> NeMoGymResponseInputVideo:
     if bool(part.get("video_url")) == bool(part.get("video")):
         raise PydanticCustomError("video_source", "input_video needs exactly one of `video_url` and `video`, non-empty")
     return part
 
 
-def part_type(part: Any) -> str | None:
-    """The `type` of a content part, wherever it is kept."""
-    found = part.get("type") if isinstance(part, Mapping) else getattr(part, "type", None)
-    return found if isinstance(found, str) else None
-
-
 InputContentPart = Annotated[
-    Annotated[NeMoGymResponseInputText, Tag("input_text")]
-    | Annotated[NeMoGymResponseInputImage, Tag("input_image")]
-    | Annotated[NeMoGymResponseInputFile, Tag("input_file")]
-    | Annotated[NeMoGymResponseInputAudio, Tag("input_audio")]
-    | Annotated[NeMoGymResponseInputVideo, AfterValidator(_one_video), Tag("input_video")]
-    | Annotated[OutputTextParam, Tag("output_text")]
-    | Annotated[RefusalParam, Tag("refusal")],
-    Discriminator(part_type),
-    DUMP_BY_CLASS,
+    NeMoGymResponseInputText
+    | NeMoGymResponseInputImage
+    | NeMoGymResponseInputFile
+    | NeMoGymResponseInputAudio
+    | Annotated[NeMoGymResponseInputVideo, AfterValidator(_check_video)]
+    | OutputTextParam
+    | RefusalParam,
+    TaggedUnion(),
     OpenForeign,
 ]
-InputContent = Annotated[
-    Annotated[str, Tag("text")] | Annotated[list[InputContentPart], Tag("list")],
-    Discriminator(text_or_list),
-    DUMP_BY_CLASS,
-]
+InputContent = Annotated[str | list[InputContentPart], TEXT_OR_LIST]
 
 
 class Annotation(WireModel):
-    """A citation inside the text; its further fields depend on the type."""
+    """A citation inside the text; its other fields depend on the type."""
 
     type: str
 
@@ -133,16 +121,14 @@ class NeMoGymResponseOutputRefusal(WireModel):
 
 
 def output_part_type(part: Any) -> str | None:
-    """The `type` of a part, or the one its fields imply: older datasets leave it out."""
+    """Return the `type` of a part, or the one its fields imply: older datasets omit it."""
     if isinstance(part, dict) and "type" not in part:
         return "refusal" if "refusal" in part else "output_text"
-    return part_type(part)
+    return field_text(part, "type")
 
 
 OutputContentPart = Annotated[
-    Annotated[NeMoGymResponseOutputText, Tag("output_text")] | Annotated[NeMoGymResponseOutputRefusal, Tag("refusal")],
-    Discriminator(output_part_type),
-    DUMP_BY_CLASS,
+    NeMoGymResponseOutputText | NeMoGymResponseOutputRefusal, TaggedUnion(tag=output_part_type)
 ]
 
 

@@ -1,4 +1,4 @@
-"""The Responses API: what is asked of a model and what it answers."""
+"""The Responses API: request and response."""
 
 from typing import Annotated, Literal
 
@@ -25,7 +25,7 @@ from nemo_gym.wire.usage import NeMoGymResponseUsage
 
 
 class NeMoGymResponseCreateParamsNonStreaming(WireModel):
-    """A request for one response. An unknown field is an error: it would be lost on the way to the model."""
+    """A request for one response. An unknown field is an error, because it would not reach the model."""
 
     model_config = ConfigDict(defer_build=True, extra="forbid")
 
@@ -63,12 +63,12 @@ class IncompleteDetails(WireModel):
     reason: str | None = None
 
 
-class Conversation(WireModel):
+class ConversationRef(WireModel):
     id: str
 
 
 class NeMoGymResponse(WireModel):
-    """What the model answered: its output items, and an echo of the request."""
+    """The response of a model: its output items and the options of the request."""
 
     model_config = ConfigDict(defer_build=True)
 
@@ -87,7 +87,7 @@ class NeMoGymResponse(WireModel):
     tools: list[Tool]
     top_p: float | None = None
     background: bool | None = None
-    conversation: Conversation | None = None
+    conversation: ConversationRef | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     previous_response_id: str | None = None
@@ -105,11 +105,11 @@ class NeMoGymResponse(WireModel):
 
     @property
     def output_text(self) -> str:
-        """Everything the model said as text, joined without separators."""
-        return "".join(text for item in self.output for text in _spoken(item))
+        """The text of all messages of the model, joined without separators."""
+        return "".join(text for item in self.output for text in _message_texts(item))
 
 
-def _spoken(item: object) -> list[str]:
+def _message_texts(item: object) -> list[str]:
     if isinstance(item, NeMoGymResponseOutputMessage):
         return [part.text for part in item.content if isinstance(part, NeMoGymResponseOutputText)]
     if isinstance(item, NeMoGymEasyInputMessage) and item.role == "assistant":

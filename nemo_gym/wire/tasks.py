@@ -1,8 +1,8 @@
-"""What travels around one task: run, seed, verify.
+"""Requests and responses of one task: run, seed, verify.
 
-These are bases for a server's own classes: an unknown field is ignored unless a subclass declares it or allows extras.
-A reward is any float. One that is not finite is written as text in JSON ("NaN"), which reads back as the same float;
-rejecting it is for whoever collects, where it becomes a failure with a name.
+These are base classes: an unknown field is ignored unless a subclass declares it or allows extras. A reward is any
+float. A reward that is not finite is written as text in JSON ("NaN"), which reads back as the same float; the
+collector turns it into a failure.
 """
 
 from enum import Enum
@@ -13,7 +13,7 @@ from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParams
 
 
 class BaseRunRequest(BaseModel):
-    """One task: what to ask the model. Subclasses add what the verifier needs."""
+    """One task: the request to the model. Subclasses add the fields of the verifier."""
 
     model_config = ConfigDict(ser_json_inf_nan="strings", defer_build=True)
 
@@ -33,7 +33,7 @@ class BaseMultiRewardVerifyResponse(BaseVerifyResponse):
 
 
 class BaseSeedSessionRequest(BaseModel):
-    """What a session starts from; empty unless a server declares more."""
+    """The initial state of a session; empty unless a server declares fields."""
 
 
 class BaseSeedSessionResponse(BaseModel):
@@ -41,7 +41,7 @@ class BaseSeedSessionResponse(BaseModel):
 
 
 class ReverifyMode(str, Enum):  # noqa: UP042 - a member prints as str(Enum) always did; StrEnum would change that
-    """Whether a stored response can be verified again without its session."""
+    """The ability of a server to verify a stored response again without its session."""
 
     STATELESS = "stateless"
     UNSUPPORTED = "unsupported"
@@ -49,7 +49,7 @@ class ReverifyMode(str, Enum):  # noqa: UP042 - a member prints as str(Enum) alw
 
 
 class MCPServerMetadata(BaseModel):
-    """Where an agent finds the tools of one session over the Model Context Protocol."""
+    """The MCP endpoint of one session's tools."""
 
     server_name: str
     url_path: str = "/mcp"

@@ -1,4 +1,4 @@
-"""Token ids and log-probabilities that a training run attaches to what the model generated."""
+"""Token ids and log-probabilities of generated messages and items, for training."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -8,20 +8,18 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from nemo_gym.wire.base import WIRE_CONFIG, free_form
 
-REQUIRED_TOKEN_METADATA_FIELDS = frozenset({"prompt_token_ids", "generation_token_ids", "generation_log_probs"})
-TOKEN_METADATA_FIELDS = REQUIRED_TOKEN_METADATA_FIELDS | {"routed_experts"}
-
-
-def _unchanged(value: Any) -> Any:
-    return value
+REQUIRED_TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+TOKEN_FIELDS = (*REQUIRED_TOKEN_FIELDS, "routed_experts")
+REQUIRED_TOKEN_METADATA_FIELDS = frozenset(REQUIRED_TOKEN_FIELDS)
+TOKEN_METADATA_FIELDS = frozenset(TOKEN_FIELDS)
 
 
 class _NumberList:
-    """A list of one kind of number that is neither copied nor walked in Python when it is parsed or dumped.
+    """A list of numbers of one type that is neither copied nor walked in Python when parsed or dumped.
 
-    These lists hold tens of thousands of numbers and pass several servers. `sum` looks at all of them at C speed and
-    its result tells their type (a bool passes for an int); what is not a plain list of that type goes the slow way,
-    which converts or explains. A dump to Python objects shares the list with the model.
+    These lists hold tens of thousands of numbers and pass several servers. The type of `sum`, computed at C speed,
+    shows the type of the elements (a bool passes for an int); any other value is validated by pydantic, which converts
+    or explains it. A dump to Python objects shares the list with the model.
     """
 
     def __init__(self, kind: type) -> None:
@@ -36,7 +34,7 @@ class _NumberList:
             self._validate,
             kept,
             serialization=core_schema.plain_serializer_function_ser_schema(
-                _unchanged, return_schema=written, when_used="json"
+                lambda value: value, return_schema=written, when_used="json"
             ),
         )
 
@@ -55,7 +53,7 @@ LogProbs = Annotated[list[float], _NumberList(float)]
 
 
 class TokenIDLogProbMixin(BaseModel):
-    """What a trainer needs to know about one generation."""
+    """The token fields of one generation."""
 
     model_config = WIRE_CONFIG
 
@@ -66,19 +64,19 @@ class TokenIDLogProbMixin(BaseModel):
 
 
 def has_token_fields(item: Mapping[str, Any]) -> bool:
-    """Whether any token field is given. An explicit null says that there is none."""
+    """Return whether any token field is set. Null counts as not set."""
     if TOKEN_METADATA_FIELDS.isdisjoint(item):
         return False
     return any(item.get(name) is not None for name in TOKEN_METADATA_FIELDS)
 
 
 def check_token_fields(item: Mapping[str, Any]) -> None:
-    """Refuse half a set of token fields: a trainer could not tell it from none.
+    """Check that the token fields are complete: a trainer would read a partial set as none.
 
     Raises:
-        PydanticCustomError: some token field is given, but not all three that belong together.
+        PydanticCustomError: some token fields are set, but not all three required ones.
     """
-    missing = sorted(name for name in REQUIRED_TOKEN_METADATA_FIELDS if item.get(name) is None)
+    missing = sorted(name for name in REQUIRED_TOKEN_FIELDS if item.get(name) is None)
     if missing:
         raise PydanticCustomError(
             "incomplete_token_fields",

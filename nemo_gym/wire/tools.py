@@ -1,16 +1,15 @@
 """Tools, tool choice, text format, reasoning and prompt.
 
-In a request they are strict dictionaries, so that a misspelt key is an error. A response only echoes them: there they
-are objects that keep whatever the provider says.
+In a request they are strict dictionaries, so that a misspelt key is an error. A response only repeats them: there
+they are objects that keep every field of the provider.
 """
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired
 
-from pydantic import ConfigDict, Discriminator, Tag, with_config
+from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
-from nemo_gym.wire.base import DUMP_BY_CLASS, WIRE_CONFIG, Json, JsonObject, OpenForeign, WireModel, open_dict
-from nemo_gym.wire.parts import part_type
+from nemo_gym.wire.base import OTHER, WIRE_CONFIG, Json, JsonObject, OpenForeign, TaggedUnion, WireModel, open_dict
 
 STRICT = ConfigDict(**{**WIRE_CONFIG, "extra": "forbid"})
 
@@ -119,53 +118,24 @@ class ToolSearchToolParam(TypedDict):
 
 @open_dict
 class OtherToolParam(TypedDict):
-    """Hosted tools with nothing required but their name; options pass as given."""
+    """Hosted tools that require only their type; options pass unchanged."""
 
     type: Literal["apply_patch", "computer", "image_generation", "local_shell", "programmatic_tool_calling", "shell"]
 
 
-_TOOL_BRANCHES = {
-    "function": "function",
-    "custom": "custom",
-    "file_search": "file_search",
-    "web_search": "web_search",
-    "web_search_2025_08_26": "web_search",
-    "web_search_preview": "web_search_preview",
-    "web_search_preview_2025_03_11": "web_search_preview",
-    "computer_use_preview": "computer_use_preview",
-    "mcp": "mcp",
-    "code_interpreter": "code_interpreter",
-    "namespace": "namespace",
-    "tool_search": "tool_search",
-    "apply_patch": "other",
-    "computer": "other",
-    "image_generation": "other",
-    "local_shell": "other",
-    "programmatic_tool_calling": "other",
-    "shell": "other",
-}
-
-
-def tool_type(tool: Any) -> str | None:
-    """The union branch of a tool; an unknown type is returned as it is, for the error to name."""
-    found = part_type(tool)
-    return None if found is None else _TOOL_BRANCHES.get(found, found)
-
-
 ToolParam = Annotated[
-    Annotated[NeMoGymFunctionToolParam, Tag("function")]
-    | Annotated[CustomToolParam, Tag("custom")]
-    | Annotated[FileSearchToolParam, Tag("file_search")]
-    | Annotated[WebSearchToolParam, Tag("web_search")]
-    | Annotated[WebSearchPreviewToolParam, Tag("web_search_preview")]
-    | Annotated[ComputerUsePreviewToolParam, Tag("computer_use_preview")]
-    | Annotated[McpToolParam, Tag("mcp")]
-    | Annotated[CodeInterpreterToolParam, Tag("code_interpreter")]
-    | Annotated[NamespaceToolParam, Tag("namespace")]
-    | Annotated[ToolSearchToolParam, Tag("tool_search")]
-    | Annotated[OtherToolParam, Tag("other")],
-    Discriminator(tool_type),
-    DUMP_BY_CLASS,
+    NeMoGymFunctionToolParam
+    | CustomToolParam
+    | FileSearchToolParam
+    | WebSearchToolParam
+    | WebSearchPreviewToolParam
+    | ComputerUsePreviewToolParam
+    | McpToolParam
+    | CodeInterpreterToolParam
+    | NamespaceToolParam
+    | ToolSearchToolParam
+    | OtherToolParam,
+    TaggedUnion(),
     OpenForeign,
 ]
 
@@ -208,25 +178,10 @@ class ToolChoiceHostedParam(TypedDict):
     ]
 
 
-def tool_choice_branch(choice: Any) -> str:
-    """The union branch of a tool choice: a mode in one word, or what kind of tool is chosen."""
-    if isinstance(choice, str):
-        return "mode"
-    found = part_type(choice)
-    if found in ("function", "custom"):
-        return "named"
-    return found if found in ("mcp", "allowed_tools") else "hosted"
-
-
 ToolChoiceMode = Literal["none", "auto", "required"]
 ToolChoiceParam = Annotated[
-    Annotated[ToolChoiceMode, Tag("mode")]
-    | Annotated[ToolChoiceNamedParam, Tag("named")]
-    | Annotated[ToolChoiceMcpParam, Tag("mcp")]
-    | Annotated[ToolChoiceAllowedParam, Tag("allowed_tools")]
-    | Annotated[ToolChoiceHostedParam, Tag("hosted")],
-    Discriminator(tool_choice_branch),
-    DUMP_BY_CLASS,
+    ToolChoiceMode | ToolChoiceNamedParam | ToolChoiceMcpParam | ToolChoiceAllowedParam | ToolChoiceHostedParam,
+    TaggedUnion(),
     OpenForeign,
 ]
 
@@ -245,21 +200,9 @@ class JsonSchemaFormatParam(TypedDict):
     strict: NotRequired[bool | None]
 
 
-def _format_branch(text_format: Any) -> str:
-    return "json_schema" if part_type(text_format) == "json_schema" else "plain"
-
-
 @with_config(STRICT)
 class TextConfigParam(TypedDict):
-    format: NotRequired[
-        Annotated[
-            Annotated[PlainFormatParam, Tag("plain")] | Annotated[JsonSchemaFormatParam, Tag("json_schema")],
-            Discriminator(_format_branch),
-            DUMP_BY_CLASS,
-            OpenForeign,
-        ]
-        | None
-    ]
+    format: NotRequired[Annotated[PlainFormatParam | JsonSchemaFormatParam, TaggedUnion(), OpenForeign] | None]
     verbosity: NotRequired[Verbosity | None]
 
 
@@ -288,20 +231,12 @@ class FunctionTool(WireModel):
 
 
 class HostedTool(WireModel):
-    """Any tool but a function; its further fields depend on the type."""
+    """Any tool but a function; its other fields depend on the type."""
 
     type: str
 
 
-def _echoed_tool_branch(tool: Any) -> str:
-    return "function" if part_type(tool) == "function" else "hosted"
-
-
-Tool = Annotated[
-    Annotated[FunctionTool, Tag("function")] | Annotated[HostedTool, Tag("hosted")],
-    Discriminator(_echoed_tool_branch),
-    DUMP_BY_CLASS,
-]
+Tool = Annotated[FunctionTool | HostedTool, TaggedUnion(OTHER)]
 
 
 class NamedToolChoice(WireModel):

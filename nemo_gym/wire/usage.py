@@ -1,4 +1,4 @@
-"""Token counts of a response, and their sums. A detail that one side does not know stays unknown."""
+"""Token counts of a response, and their sums. A detail that one summand does not report stays unknown."""
 
 from collections.abc import Iterable
 from typing import Self
@@ -29,16 +29,19 @@ class NeMoGymResponseUsage(WireModel):
 
     @classmethod
     def sum_from_list(cls, usages: Iterable[Self | None]) -> Self:
-        """The sum of all given usages, skipping None; of none at all, zero."""
-        known = [usage for usage in usages if usage is not None]
-        cached, reasoning = _sum(map(_cached, known)), _sum(map(_reasoning, known))
+        """Return the sum of the usages, ignoring None; zero for an empty list."""
+        reported = [usage for usage in usages if usage is not None]
+        inputs = [usage.input_tokens_details for usage in reported]
+        outputs = [usage.output_tokens_details for usage in reported]
+        cached = _sum(details.cached_tokens if details else None for details in inputs)
+        reasoning = _sum(details.reasoning_tokens if details else None for details in outputs)
         return cls.model_validate(
             {
-                "input_tokens": sum([usage.input_tokens for usage in known]),
+                "input_tokens": sum([usage.input_tokens for usage in reported]),
                 "input_tokens_details": {"cached_tokens": cached},
-                "output_tokens": sum([usage.output_tokens for usage in known]),
+                "output_tokens": sum([usage.output_tokens for usage in reported]),
                 "output_tokens_details": {"reasoning_tokens": reasoning},
-                "total_tokens": sum([usage.total_tokens for usage in known]),
+                "total_tokens": sum([usage.total_tokens for usage in reported]),
             }
         )
 
@@ -46,18 +49,10 @@ class NeMoGymResponseUsage(WireModel):
 def accumulate_response_usage(
     total: NeMoGymResponseUsage | None, additional: NeMoGymResponseUsage | None
 ) -> NeMoGymResponseUsage | None:
-    """The sum of two usages, either of which may be missing. Neither argument is changed."""
+    """Return the sum of two usages, either of which may be None."""
     if total is None and additional is None:
         return None
     return NeMoGymResponseUsage.sum_from_list([total, additional])
-
-
-def _cached(usage: NeMoGymResponseUsage) -> int | None:
-    return usage.input_tokens_details.cached_tokens if usage.input_tokens_details else None
-
-
-def _reasoning(usage: NeMoGymResponseUsage) -> int | None:
-    return usage.output_tokens_details.reasoning_tokens if usage.output_tokens_details else None
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

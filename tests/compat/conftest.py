@@ -1,3 +1,3 @@
-"""The folders are other people's trees: `test_folders.py` runs their suites, each in a process of its own."""
+"""The folders are trees of other authors: `test_folders.py` runs their suites, each in a separate process."""
 
 collect_ignore = ["folders"]

@@ -26,7 +26,7 @@ def parse(*paths: str, **values: object) -> DictConfig:
 
 @pytest.mark.parametrize(("environment", "model"), [(WEATHER, OPENAI), (COUNTER, OPENAI), (WEATHER, SCRIPTED)])
 def test_a_reference_environment_and_a_model_make_a_whole_configuration(environment, model):
-    """Two files, every instance with a host and a port of its own, nothing left open."""
+    """Two files, every instance with its host and port, nothing left open."""
     config = parse(environment, model, **POLICY)
 
     names = [name for name, value in config.items() if isinstance(value, DictConfig) and name != "head_server"]
@@ -49,7 +49,7 @@ def test_the_plain_agent_asks_for_its_environment():
         parse(AGENT, SCRIPTED)
 
 
-def test_an_agent_without_its_model_is_told_which_reference_is_wrong():
+def test_an_agent_without_its_model_is_reported_which_reference_is_wrong():
     """The most common mistake: one config path forgotten."""
     with pytest.raises(ServerRefNotFoundError, match="policy_model"):
         parse(WEATHER)

@@ -1,4 +1,4 @@
-"""`python app.py`: a server folder started the way a parent process starts it, by two environment variables."""
+"""`python app.py`: a server folder running_server the way a parent process starts it, by two environment variables."""
 
 import http.client
 import os
@@ -23,7 +23,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def started(port: int, *settings: str, pattern: str = "<a>(.*?)</a>") -> Iterator[subprocess.Popen[str]]:
+def running_server(port: int, *settings: str, pattern: str = "<a>(.*?)</a>") -> Iterator[subprocess.Popen[str]]:
     block = f"{{entrypoint: app.py, host: 127.0.0.1, port: {port}, domain: other, answer_pattern: '{pattern}'}}"
     config = [
         "head_server: {host: 127.0.0.1, port: 1}",
@@ -72,7 +72,7 @@ def test_a_folder_serves_its_instance_of_the_configuration():
     """Instance id from one variable, configuration from the other, head server not needed to come up."""
     port = free_port()
 
-    with started(port) as process:
+    with running_server(port) as process:
         alive = get(port, "/", process)
         mode = get(port, "/reverify_mode", process)
 
@@ -82,7 +82,7 @@ def test_a_folder_serves_its_instance_of_the_configuration():
 
 def test_a_dry_run_builds_the_server_and_leaves():
     """`dry_run` proves that a folder imports and accepts its configuration, without opening a port."""
-    with started(free_port(), "dry_run: true") as process:
+    with running_server(free_port(), "dry_run: true") as process:
         output, _ = process.communicate(timeout=60)
 
     assert process.returncode == 0, output
@@ -90,7 +90,7 @@ def test_a_dry_run_builds_the_server_and_leaves():
 
 def test_a_server_that_cannot_be_built_exits_with_an_error():
     """The parent must notice; a server that hangs half-built would be waited for."""
-    with started(free_port(), pattern="(") as process:
+    with running_server(free_port(), pattern="(") as process:
         output, _ = process.communicate(timeout=60)
 
     assert process.returncode not in (0, None)

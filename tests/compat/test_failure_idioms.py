@@ -57,7 +57,7 @@ def post(path: str) -> Any:
 
 
 def test_a_bug_in_a_handler_is_a_500_that_says_what_it_was():
-    """Agents put this text in front of the model or into the failures file; an empty 500 helps nobody."""
+    """Agents put this text in front of the model or into the failures file; an empty 500 does not help."""
     reply = post("/bug")
 
     assert reply.status_code == 500

@@ -36,7 +36,7 @@ def environment(tree: Path, *more: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("folder", SUITES)
-def test_somebody_elses_suite_passes(tree: Path, folder: str):
+def test_the_suite_of_a_foreign_folder_passes(tree: Path, folder: str):
     """Drop-in means: their code, their tests, our package, and every test still passes."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", folder]
 

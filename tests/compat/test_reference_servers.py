@@ -15,9 +15,9 @@ from omegaconf import OmegaConf
 
 from nemo_gym import PARENT_DIR
 from nemo_gym.config_types import BaseServerConfig
-from nemo_gym.net import local
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.server_utils import ServerClient, SimpleServer
+from nemo_gym.transport import in_process
 
 HOST = "127.0.0.1"
 WEATHER = "resources_servers/example_single_tool_call/configs/example_single_tool_call.yaml"
@@ -27,12 +27,12 @@ SCRIPTED = "responses_api_models/scripted_model/configs/scripted_model.yaml"
 
 def server_class(kind: str, implementation: str) -> type[SimpleServer]:
     module = import_module(f"{kind}.{implementation}.app")
-    (found,) = (
+    (server,) = (
         value
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, SimpleServer) and value.__module__ == module.__name__
     )
-    return found
+    return server
 
 
 class Servers:
@@ -63,16 +63,16 @@ class Servers:
             running = server(config=config, server_client=client)
             app = running.setup_webserver()
             running.setup_exception_middleware(app)
-            local.mount(HOST, self.block(name)["port"], app)
+            in_process.mount(HOST, self.block(name)["port"], app)
         return client
 
     def stop(self) -> None:
         for name in self.instances:
-            local.unmount(HOST, self.block(name)["port"])
+            in_process.unmount(HOST, self.block(name)["port"])
 
 
 class Helper(RolloutCollectionHelper):
-    """As trainers do it: the servers are known, nobody asks a head server."""
+    """As trainers do it: the client is passed in, without a head server."""
 
     def __init__(self, client: ServerClient) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Helper(RolloutCollectionHelper):
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[[Servers], ServerClient]]:
+def start_server() -> Iterator[Callable[[Servers], ServerClient]]:
     running: list[Servers] = []
 
     def start(servers: Servers) -> ServerClient:
@@ -103,9 +103,9 @@ async def collect(client: ServerClient, agent: str, data: str, output: Path, **s
 
 
 @pytest.mark.asyncio
-async def test_the_weather_example_is_collected_as_the_seed_shows_it(started, tmp_path):
+async def test_the_weather_example_is_collected_as_the_seed_shows_it(start_server, tmp_path):
     """The first thing a user runs: call, answer of the tool, message, reward 1.0, five times."""
-    client = started(Servers(WEATHER, SCRIPTED))
+    client = start_server(Servers(WEATHER, SCRIPTED))
 
     results = await collect(
         client,
@@ -126,7 +126,7 @@ async def test_the_weather_example_is_collected_as_the_seed_shows_it(started, tm
 
 
 @pytest.mark.asyncio
-async def test_counters_of_many_rollouts_at_once_do_not_meet(started, tmp_path):
+async def test_counters_of_many_rollouts_at_once_do_not_meet(start_server, tmp_path):
     """Each rollout has its own session on the shared environment; the verdicts prove it."""
     servers = Servers(COUNTER, SCRIPTED)
     servers.block("policy_model")["script"] = [
@@ -136,7 +136,7 @@ async def test_counters_of_many_rollouts_at_once_do_not_meet(started, tmp_path):
     ]
 
     results = await collect(
-        started(servers),
+        start_server(servers),
         "example_session_state_mgmt_simple_agent",
         "resources_servers/example_session_state_mgmt/data/example.jsonl",
         tmp_path / "counter.jsonl",
@@ -150,13 +150,13 @@ async def test_counters_of_many_rollouts_at_once_do_not_meet(started, tmp_path):
 
 
 @pytest.mark.asyncio
-async def test_a_failing_model_costs_its_own_rollouts_and_no_reward(started, tmp_path):
+async def test_a_failing_model_costs_its_own_rollouts_and_no_reward(start_server, tmp_path):
     """A rollout without an answer is a failure on record, not a zero in the mean."""
     servers = Servers(WEATHER, SCRIPTED)
     servers.block("policy_model")["script"] = [{"fault": {"kind": "status", "status": 401, "message": "wrong key"}}]
 
     results = await collect(
-        started(servers),
+        start_server(servers),
         "example_single_tool_call_simple_agent",
         "resources_servers/example_single_tool_call/data/example.jsonl",
         tmp_path / "failed.jsonl",
@@ -171,10 +171,10 @@ async def test_a_failing_model_costs_its_own_rollouts_and_no_reward(started, tmp
 
 @pytest.mark.parametrize("patched", [True, False])
 @pytest.mark.asyncio
-async def test_collection_reads_the_configuration_through_its_own_name(started, tmp_path, monkeypatch, patched):
+async def test_collection_reads_the_configuration_through_its_own_name(start_server, tmp_path, monkeypatch, patched):
     """Trainers replace `nemo_gym.rollout_collection.get_global_config_dict`; what they put there must count."""
     observed = {"observability_enabled": True, "model_call_capture_dir": str(tmp_path / "captures")}
-    client = started(Servers(WEATHER, SCRIPTED, **observed))
+    client = start_server(Servers(WEATHER, SCRIPTED, **observed))
     if patched:
         monkeypatch.setattr("nemo_gym.rollout_collection.get_global_config_dict", lambda: OmegaConf.create(observed))
 

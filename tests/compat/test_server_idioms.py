@@ -72,8 +72,8 @@ class Greeter(SimpleResourcesServer):
         app.post("/count")(self.count)
         return app
 
-    async def greet(self, body: "Greeting") -> "Greeted":
-        return Greeted(text=f"{self.config.greeting} {body.who}")
+    async def greet(self, body: "Greeting") -> "GreetingReply":
+        return GreetingReply(text=f"{self.config.greeting} {body.who}")
 
     async def count(self, request: Request, body: "Greeting") -> dict[str, Any]:
         session = request.session[SESSION_ID_KEY]
@@ -88,7 +88,7 @@ class Greeting(BaseModel):
     who: str
 
 
-class Greeted(BaseModel):
+class GreetingReply(BaseModel):
     text: str
 
 
@@ -187,7 +187,7 @@ def test_a_bad_body_is_a_422_that_names_the_field():
     assert reply.json()["detail"][0]["loc"] == ["body", "who"]
 
 
-# -- requests with fields of one's own --------------------------------------------------------------------------------
+# -- requests with additional fields ---------------------------------------------------------------------------------
 
 
 class AllowingSeedRequest(BaseSeedSessionRequest):

@@ -27,13 +27,13 @@ def load(at: str, name: str) -> Any:
     if name == "(module)":
         return importlib.import_module(at)
     module = importlib.import_module(at)
-    found = getattr(module, name, MISSING)
-    if found is MISSING:  # `from package import submodule`
+    target = getattr(module, name, MISSING)
+    if target is MISSING:  # `from package import submodule`
         return importlib.import_module(f"{at}.{name}")
-    return found
+    return target
 
 
-def named(reference: str) -> Any:
+def load_reference(reference: str) -> Any:
     return load(*reference.split(":"))
 
 
@@ -51,27 +51,27 @@ def binds(function: Any, call: str) -> None:
     inspect.signature(function).bind(*[None] * len(node.args), **keywords)
 
 
-def check_calls(found: Any, calls: list[str]) -> None:
-    assert callable(found)
+def check_calls(target: Any, calls: list[str]) -> None:
+    assert callable(target)
     for call in calls:
-        binds(found, call)
+        binds(target, call)
 
 
-def check_awaited(found: Any, expected: bool) -> None:
-    assert inspect.iscoroutinefunction(found) is expected
+def check_awaited(target: Any, expected: bool) -> None:
+    assert inspect.iscoroutinefunction(target) is expected
 
 
-def check_methods(found: Any, methods: dict[str, str]) -> None:
+def check_methods(target: Any, methods: dict[str, str]) -> None:
     for name, call in methods.items():
-        bound = getattr(found, name)
-        if inspect.ismethod(bound) or isinstance(inspect.getattr_static(found, name), staticmethod):
+        bound = getattr(target, name)
+        if inspect.ismethod(bound) or isinstance(inspect.getattr_static(target, name), staticmethod):
             call = call.replace("(self,)", "()").replace("(self, ", "(")
         binds(bound, call)
 
 
-def check_model(found: Any, shape: dict[str, Any]) -> None:
-    assert inspect.isclass(found) and issubclass(found, pydantic.BaseModel)
-    fields = found.model_fields
+def check_model(target: Any, shape: dict[str, Any]) -> None:
+    assert inspect.isclass(target) and issubclass(target, pydantic.BaseModel)
+    fields = target.model_fields
     if "requires" in shape:
         assert {name for name, field in fields.items() if field.is_required()} == set(shape["requires"])
     for name, default in shape.get("defaults", {}).items():
@@ -79,76 +79,76 @@ def check_model(found: Any, shape: dict[str, Any]) -> None:
         assert (value == default and type(value) is not bool) or value is default, f"{name}: {value!r}"
     assert set(shape.get("fields", [])) <= set(fields)
     assert not set(shape.get("lacks", [])) & set(fields)
-    assert all(hasattr(found, name) for name in shape.get("attributes", []))
+    assert all(hasattr(target, name) for name in shape.get("attributes", []))
     if "extra" in shape:
-        assert found.model_config.get("extra", "ignore") == shape["extra"]
+        assert target.model_config.get("extra", "ignore") == shape["extra"]
     if "ignores" in shape:
         unknown = set(shape["ignores"]) - set(fields)
-        assert unknown and not unknown & set(found.model_validate(shape["ignores"]).model_dump())
-    for given, expected in shape.get("dumps", []):
-        dumped = found(**given).model_dump()
+        assert unknown and not unknown & set(target.model_validate(shape["ignores"]).model_dump())
+    for fields_set, expected in shape.get("dumps", []):
+        dumped = target(**fields_set).model_dump()
         assert dumped == expected
         assert list(dumped) == list(expected), "the order of keys is part of what tests compare"
 
 
-def check_typed_dict(found: Any, keys: list[str]) -> None:
-    assert typing_extensions.is_typeddict(found)
-    assert set(keys) <= set(typing_extensions.get_type_hints(found))
+def check_typed_dict(target: Any, keys: list[str]) -> None:
+    assert typing_extensions.is_typeddict(target)
+    assert set(keys) <= set(typing_extensions.get_type_hints(target))
 
 
-def check_dataclass(found: Any, names: list[str]) -> None:
+def check_dataclass(target: Any, names: list[str]) -> None:
     """Built by keyword and read by attribute; a pydantic model would do as well."""
-    if dataclasses.is_dataclass(found):
-        fields = {field.name for field in dataclasses.fields(found)}
+    if dataclasses.is_dataclass(target):
+        fields = {field.name for field in dataclasses.fields(target)}
     else:
-        fields = set(found.model_fields)
+        fields = set(target.model_fields)
     assert set(names) <= fields
 
 
-def check_values(found: Any, values: list[str]) -> None:
-    assert issubclass(found, enum.Enum)
-    assert {member.value for member in found} >= set(values)
+def check_values(target: Any, values: list[str]) -> None:
+    assert issubclass(target, enum.Enum)
+    assert {member.value for member in target} >= set(values)
 
 
-def check_subclass_of(found: Any, parents: list[str]) -> None:
+def check_subclass_of(target: Any, parents: list[str]) -> None:
     for parent in parents:
-        assert issubclass(found, named(parent))
+        assert issubclass(target, load_reference(parent))
 
 
-def check_picks(found: Any, cases: list[tuple[Any, str]]) -> None:
-    adapter = pydantic.TypeAdapter(found)
+def check_picks(target: Any, cases: list[tuple[Any, str]]) -> None:
+    adapter = pydantic.TypeAdapter(target)
     for value, expected in cases:
         assert type(adapter.validate_python(value)).__name__ == expected, value
 
 
-def check_rejects(found: Any, values: list[Any]) -> None:
-    adapter = pydantic.TypeAdapter(found)
+def check_rejects(target: Any, values: list[Any]) -> None:
+    adapter = pydantic.TypeAdapter(target)
     for value in values:
         with pytest.raises(pydantic.ValidationError):
             adapter.validate_python(value)
 
 
-def check_gives(found: Any, cases: list[tuple[list[Any], Any]]) -> None:
+def check_gives(target: Any, cases: list[tuple[list[Any], Any]]) -> None:
     for arguments, expected in cases:
-        assert found(*arguments) == expected
+        assert target(*arguments) == expected
 
 
-def check_is(found: Any, value: Any) -> None:
-    assert found == value and type(found) is type(value)
+def check_is(target: Any, value: Any) -> None:
+    assert target == value and type(target) is type(value)
 
 
-def check_set(found: Any, values: list[str]) -> None:
-    assert isinstance(found, frozenset) and found == set(values)
+def check_set(target: Any, values: list[str]) -> None:
+    assert isinstance(target, frozenset) and target == set(values)
 
 
 CHECKS = {
     "is": check_is,
     "set": check_set,
-    "same_as": lambda found, other: check_identity(found, named(other)),
-    "instance_of": lambda found, kind: check_instance(found, named(kind)),
-    "module": lambda found, _: check_instance(found, types.ModuleType),
-    "a_class": lambda found, _: check_instance(found, type),
-    "a_function": lambda found, _: check_instance(found, types.FunctionType),
+    "same_as": lambda target, other: check_identity(target, load_reference(other)),
+    "instance_of": lambda target, kind: check_instance(target, load_reference(kind)),
+    "module": lambda target, _: check_instance(target, types.ModuleType),
+    "a_class": lambda target, _: check_instance(target, type),
+    "a_function": lambda target, _: check_instance(target, types.FunctionType),
     "awaited": check_awaited,
     "calls": check_calls,
     "methods": check_methods,
@@ -163,12 +163,12 @@ CHECKS = {
 }
 
 
-def check_identity(found: Any, other: Any) -> None:
-    assert found is other
+def check_identity(target: Any, other: Any) -> None:
+    assert target is other
 
 
-def check_instance(found: Any, kind: type) -> None:
-    assert isinstance(found, kind)
+def check_instance(target: Any, kind: type) -> None:
+    assert isinstance(target, kind)
 
 
 # -- the tests --------------------------------------------------------------------------------------------------------
@@ -176,13 +176,13 @@ def check_instance(found: Any, kind: type) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row['n']:03}-{row['at']}:{row['name']}" for row in ROWS])
 def test_a_public_name_has_the_shape_server_folders_rely_on(row):
-    """176 imports stand between somebody's folder and our package; each must work as it always did."""
-    found = load(row["at"], row["name"])
+    """Existing server folders import these 176 names; each must work as it always did."""
+    target = load(row["at"], row["name"])
 
     words = set(row) - {"n", "at", "name"}
     assert words, "a row without a shape would test nothing but the import"
     for word in sorted(words):
-        CHECKS[word](found, row[word])
+        CHECKS[word](target, row[word])
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row['n']:03}" for row in ROWS])
@@ -194,29 +194,29 @@ def test_no_row_is_content_with_just_anything(row):
 
 
 def test_the_table_holds_every_row_of_the_contract_once():
-    """Nobody makes the suite green by dropping a promise."""
+    """A promise must not be dropped to make the suite green."""
     assert sorted(row["n"] for row in ROWS) == list(range(1, 177))
     assert len({(row["at"], row["name"]) for row in ROWS}) == 176
 
 
 @pytest.mark.parametrize("row", LATER, ids=[f"{row['at']}:{row['name']}" for row in LATER])
 def test_a_name_of_a_later_issue_has_its_shape_once_it_is_there(row):
-    """What is still to come is written down, and nobody has to remember to test it when it comes."""
+    """Names of later issues are tested as soon as they exist."""
     try:
-        found = load(row["at"], row["name"])
+        target = load(row["at"], row["name"])
     except ModuleNotFoundError as missing:
         if not f"{row['at']}.{row['name']}".startswith(str(missing.name)):
             raise
         pytest.skip(f"issue {row['issue']}")
 
     for word in sorted(set(row) - {"issue", "at", "name"}):
-        CHECKS[word](found, row[word])
+        CHECKS[word](target, row[word])
 
 
 def test_the_seed_imports_the_references_from_server_utils():
     """The user's own README writes `from nemo_gym.server_utils import ResourcesServerRef, ModelServerRef`."""
     for name in ("ResourcesServerRef", "ModelServerRef", "AgentServerRef"):
-        assert named(f"nemo_gym.server_utils:{name}") is named(f"nemo_gym.config_types:{name}")
+        assert load_reference(f"nemo_gym.server_utils:{name}") is load_reference(f"nemo_gym.config_types:{name}")
 
 
 @pytest.mark.parametrize(

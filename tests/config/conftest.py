@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.config.defaults import Surroundings
-from nemo_gym.config.resolve import Request, Resolved, resolve
+from nemo_gym.config.defaults import HostFacts
+from nemo_gym.config.resolve import ResolvedConfig, ResolveRequest, resolve
 
 MODEL = """\
 policy_model:
@@ -53,8 +53,8 @@ class Workspace:
         for name, text in files.items():
             (self.root / f"{name}.yaml").write_text(text, encoding="utf-8")
 
-    def surroundings(self) -> Surroundings:
-        return Surroundings(
+    def surroundings(self) -> HostFacts:
+        return HostFacts(
             roots=[self.root],
             working_dir=self.root,
             current_dir=self.root,
@@ -64,8 +64,8 @@ class Workspace:
             installed_version=lambda name: None,
         )
 
-    def resolve(self, *overrides: str, **options: Any) -> Resolved:
-        return resolve(Request(overrides=overrides, **options), self.surroundings())
+    def resolve(self, *overrides: str, **options: Any) -> ResolvedConfig:
+        return resolve(ResolveRequest(overrides=overrides, **options), self.surroundings())
 
 
 @pytest.fixture

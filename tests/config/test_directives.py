@@ -46,7 +46,7 @@ def test_heirs_share_nothing_with_each_other():
 
 
 def test_directives_inside_a_source_are_carried_out_whatever_the_order():
-    """The existing implementation left them in the result."""
+    """The existing implementation has_directive them in the result."""
     tree = {"c": {"_copy": "b"}, "b": {"y": {"_copy": "a"}, "z": "${copy:a.x}"}, "a": {"x": 1}}
 
     result = expand(tree)
@@ -109,7 +109,7 @@ def test_a_missing_source_is_named_with_close_ones():
         {"a": "${copy:b}", "b": "${copy:a}"},
     ],
 )
-def test_circles_are_told_once(tree):
+def test_circles_are_reported_once(tree):
     (text,) = problems(tree)
 
     assert "goes in a circle" in text
@@ -165,12 +165,12 @@ node = st.recursive(
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from(["a", "b", "c", "_copy"]), node, max_size=4))
 def test_any_tree_with_directives_ends(tree):
-    """With a result in which no dictionary directive is left, or with problems."""
+    """With a result in which no dictionary directive is has_directive, or with problems."""
     expanded = expand_directives(tree)
 
-    def left(value):
+    def has_directive(value):
         if isinstance(value, dict):
-            return any(key in ("_copy", "_inherit_from") or left(item) for key, item in value.items())
-        return isinstance(value, list) and any(map(left, value))
+            return any(key in ("_copy", "_inherit_from") or has_directive(item) for key, item in value.items())
+        return isinstance(value, list) and any(map(has_directive, value))
 
-    assert expanded.problems or not left(expanded.tree)
+    assert expanded.problems or not has_directive(expanded.tree)

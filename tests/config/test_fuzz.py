@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig
 
-from nemo_gym.config.defaults import Surroundings
-from nemo_gym.config.resolve import Request, resolve
+from nemo_gym.config.defaults import HostFacts
+from nemo_gym.config.resolve import ResolveRequest, resolve
 from nemo_gym.errors import ConfigError
 
 GOOD = {
@@ -56,8 +56,8 @@ tree = st.recursive(
 )
 
 
-def around() -> Surroundings:
-    return Surroundings(
+def around() -> HostFacts:
+    return HostFacts(
         roots=[Path("/nonexistent-root")],
         working_dir=Path("/w"),
         current_dir=Path("/w"),
@@ -70,13 +70,13 @@ def around() -> Surroundings:
 
 def outcome(initial: dict, *overrides: str) -> DictConfig | ConfigError:
     try:
-        return resolve(Request(overrides=overrides, initial=initial, hide_secrets=True), around()).config
+        return resolve(ResolveRequest(overrides=overrides, initial=initial, hide_secrets=True), around()).config
     except ConfigError as error:
         assert str(error)
         return error
 
 
-def mutated(data: st.DataObject) -> dict:
+def mutate_config(data: st.DataObject) -> dict:
     """The good configuration with a few values replaced, removed or added somewhere."""
     result = copy.deepcopy(GOOD)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -103,7 +103,7 @@ def mutated(data: st.DataObject) -> dict:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_damaged_configuration_is_repaired_by_its_writer_not_by_a_traceback(data):
-    result = outcome(mutated(data))
+    result = outcome(mutate_config(data))
 
     assert isinstance(result, DictConfig | ConfigError)
     assert "sk-fuzz-secret" not in str(result)

@@ -11,7 +11,7 @@ from nemo_gym.config.load import find_file, load_files, read_source
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, MalformedConfigPathsError
 
 
-def refused(path) -> str:
+def error_text(path) -> str:
     with pytest.raises(ConfigError) as caught:
         read_source(path)
     return str(caught.value)
@@ -31,7 +31,7 @@ def test_a_file_that_is_not_a_mapping_in_utf8_is_named(tmp_path, monkeypatch, ra
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.yaml").write_bytes(raw)
 
-    assert expected in refused(tmp_path / "bad.yaml")
+    assert expected in error_text(tmp_path / "bad.yaml")
 
 
 def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(tmp_path):
@@ -44,7 +44,7 @@ def test_a_ten_megabyte_config_is_refused_at_once(tmp_path):
     (tmp_path / "big.yaml").write_text("a: 1\n" * 2_000_000)
     started = time.process_time()
 
-    text = refused(tmp_path / "big.yaml")
+    text = error_text(tmp_path / "big.yaml")
 
     assert "10,000,000 bytes" in text
     assert ".jsonl" in text
@@ -52,7 +52,7 @@ def test_a_ten_megabyte_config_is_refused_at_once(tmp_path):
 
 
 def test_a_file_that_may_not_be_read_is_named(tmp_path):
-    assert "cannot be read" in refused(tmp_path)
+    assert "cannot be read" in error_text(tmp_path)
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):

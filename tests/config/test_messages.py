@@ -53,7 +53,7 @@ def test_an_unknown_reference_without_a_close_name_lists_what_there_is(refusal):
     assert "available responses_api_models: policy_model" in refusal("name: policy_model", "name: zzz")
 
 
-def test_a_reference_of_the_wrong_type_is_told_the_right_one(refusal):
+def test_a_reference_of_the_wrong_type_is_reported_the_right_one(refusal):
     text = refusal("{type: resources_servers, name: weather}", "{type: responses_api_models, name: weather}")
 
     assert "type: resources_servers" in text
@@ -132,7 +132,7 @@ def test_a_wrong_domain_is_answered_with_the_nearest_and_all_valid_ones(refusal)
     assert "'math', 'coding'" in text
 
 
-def test_a_resources_server_without_domain_is_told_the_domains(refusal):
+def test_a_resources_server_without_domain_is_reported_the_domains(refusal):
     text = refusal("      domain: agent\n", "", kind=AlmostServerError)
 
     assert text.startswith("weather.yaml:3:5: a domain is required for resources servers: one of math, coding")
@@ -159,7 +159,7 @@ def test_two_implementations_in_one_block_are_named(refusal):
     assert text.startswith("weather.yaml:2:3: server 'weather' has 2 implementations (other, example_weather)")
 
 
-def test_a_missing_entrypoint_is_told_once_and_not_as_a_dangling_reference(refusal):
+def test_a_missing_entrypoint_is_reported_once_and_not_as_a_dangling_reference(refusal):
     text = refusal("      entrypoint: app.py\n      domain: agent", "      domain: agent", kind=AlmostServerError)
 
     assert text == "weather.yaml:3:5: server 'weather' has no entrypoint\n  try: add 'entrypoint: app.py'"
@@ -206,7 +206,7 @@ def test_cyclic_inheritance_shows_the_way_round(complaint):
 
 
 def test_several_problems_come_together(refusal):
-    """Nobody wants to repair a config one run at a time."""
+    """Repairing a config one run at a time wastes time."""
     text = refusal(
         "domain: agent",
         "domain: agent\n      port: 99999",
@@ -258,28 +258,28 @@ def test_global_keys_of_the_wrong_type_name_the_override(workspace, token, expec
     assert "secret-value" not in str(caught.value)
 
 
-def test_keys_that_are_nearly_known_are_told_with_the_right_name(workspace):
+def test_keys_that_are_nearly_known_are_reported_with_the_right_name(workspace):
     workspace.write(a="dafault_host: x\nmy_own_note: 1\ndefault_hots: y\nz: ${default_hots}\n")
 
     warnings = workspace.resolve("+config_paths=[a.yaml]", "+num_sample_in_parallel=3").warnings
 
     assert warnings == [
-        "a.yaml:1:1: 'dafault_host' is not a key we know — did you mean 'default_host'?",
+        "a.yaml:1:1: 'dafault_host' is not a known key — did you mean 'default_host'?",
         (
-            "override '+num_sample_in_parallel=3': 'num_sample_in_parallel' is not a key we know"
+            "override '+num_sample_in_parallel=3': 'num_sample_in_parallel' is not a known key"
             " — did you mean 'num_samples_in_parallel'?"
         ),
     ]
 
 
-def test_a_secret_that_reached_a_harmless_key_is_not_told(weather):
+def test_a_secret_that_reached_a_harmless_key_is_not_reported(weather):
     with pytest.raises(ConfigError) as caught:
         weather.resolve(BOTH, "+port_range_low=${policy_api_key}")
 
     assert "'port_range_low' must be a port from 1 to 65535, not '****'" in str(caught.value)
 
 
-def test_an_interpolation_nobody_can_read_is_located_and_a_secret_in_it_is_not_told(complaint):
+def test_an_interpolation_no_reader_can_read_is_located_and_a_secret_in_it_is_not_reported(complaint):
     text = complaint("a:\n  - b: 'x ${'\n")
     assert text.startswith("bad.yaml:2:5: 'a[0].b':")
 
@@ -293,7 +293,7 @@ def test_a_reference_to_something_that_leads_nowhere_names_the_server(weather):
         weather.resolve(BOTH)
 
 
-def test_config_paths_that_point_nowhere_are_told(workspace):
+def test_config_paths_that_point_nowhere_are_reported(workspace):
     with pytest.raises(ConfigInterpolationError, match=r"'config_paths' is \$\{mine\}, but 'mine' is not set"):
         workspace.resolve("+config_paths=${mine}")
 
@@ -313,7 +313,7 @@ def test_a_block_with_two_broken_server_types_is_judged_by_the_first_without_noi
     )
 
 
-def test_wrong_types_in_fields_of_a_server_are_all_told(refusal):
+def test_wrong_types_in_fields_of_a_server_are_all_reported(refusal):
     text = refusal("entrypoint: app.py\n      domain", "entrypoint: 5\n      num_workers: many\n      domain")
 
     assert "weather.yaml:5:7: 'num_workers': input should be a valid integer" in text
@@ -353,7 +353,7 @@ def test_a_class_that_forbids_extras_gets_each_of_them_as_an_error_once():
     ]
 
 
-def test_a_mistyped_field_is_told_without_its_value_if_that_is_a_secret():
+def test_a_mistyped_field_is_reported_without_its_value_if_that_is_a_secret():
     problems = check_server_block("sums", {**BLOCK, "tolerance": "high", "judge_api_key": ["sk-hidden"]}, SumsConfig)
 
     text = "\n".join(map(str, problems))
@@ -369,4 +369,4 @@ def test_the_place_of_a_field_problem_is_found_through_the_resolved_configuratio
 
     problems = check_server_block(instance, instance.get_inner_run_server_config_dict(), SumsConfig)
 
-    assert str(resolved.positions.located(problems)[0]).startswith("weather.yaml:6:7: 'tolerence' is not a field")
+    assert str(resolved.positions.locate(problems)[0]).startswith("weather.yaml:6:7: 'tolerence' is not a field")

@@ -16,7 +16,7 @@ def tree(*tokens: str):
     return apply_overrides(parse_overrides(tokens))[0]
 
 
-def refused(*tokens: str) -> str:
+def error_text(*tokens: str) -> str:
     with pytest.raises(ConfigError) as caught:
         tree(*tokens)
     return str(caught.value)
@@ -47,7 +47,7 @@ def test_values_follow_the_grammar(token, expected):
 
 
 def test_adding_twice_is_an_error_and_two_pluses_replace():
-    assert "'a' is given twice" in refused("+a=1", "+a=2")
+    assert "'a' is given twice" in error_text("+a=1", "+a=2")
     assert tree("+a=1", "++a=2") == {"a": 2}
     assert tree("+a=1", "a=3") == {"a": 3}
 
@@ -58,7 +58,7 @@ def test_adding_a_mapping_to_a_mapping_merges_as_hydra_does():
 
 def test_deleting_what_was_added_and_only_with_the_right_value():
     assert tree("+a.b=1", "+a.c=2", "~a.b") == {"a": {"c": 2}}
-    assert "has another value" in refused("+a=1", "~a=2")
+    assert "has another value" in error_text("+a=1", "~a=2")
 
 
 def test_without_a_plus_what_the_files_say_is_replaced(workspace):
@@ -105,15 +105,15 @@ def test_changing_what_is_nowhere_names_the_nearest_key(workspace):
     ],
 )
 def test_an_unreadable_token_is_shown_with_its_position(token, expected):
-    assert expected in refused(token)
+    assert expected in error_text(token)
 
 
 def test_the_caret_points_at_the_mistake():
-    assert "    +a b=c\n      ^" in refused("+a b=c")
+    assert "    +a b=c\n      ^" in error_text("+a b=c")
 
 
 def test_all_unreadable_tokens_are_reported_together():
-    text = refused("+a=[1", "+ok=1", "+b={")
+    text = error_text("+a=[1", "+ok=1", "+b={")
 
     assert "2 problems" in text
     assert "+a=[1" in text
@@ -121,7 +121,7 @@ def test_all_unreadable_tokens_are_reported_together():
 
 
 def test_the_value_of_a_secret_is_not_repeated_in_the_error():
-    assert "hunter2" not in refused("+policy_api_key=[hunter2")
+    assert "hunter2" not in error_text("+policy_api_key=[hunter2")
 
 
 def test_the_parser_is_not_loaded_when_there_is_nothing_to_parse():

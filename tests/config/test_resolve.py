@@ -62,7 +62,7 @@ def test_a_later_sibling_beats_an_earlier_one_with_all_its_includes(workspace):
     assert workspace.resolve("+config_paths=[a.yaml,c.yaml]").config.x == "d"
 
 
-def test_a_file_named_twice_is_read_once_and_told(workspace):
+def test_a_file_named_twice_is_read_once_and_reported(workspace):
     workspace.write(a="{config_paths: [shared.yaml]}", b="{config_paths: [shared.yaml]}", shared="x: 1")
 
     resolved = workspace.resolve("+config_paths=[a.yaml,b.yaml]")
@@ -197,7 +197,7 @@ def test_secrets_are_hidden_on_request_and_settings_stay_readable(weather):
     assert "max_output_tokens: 4096" in text
 
 
-def test_almost_servers_are_only_told_when_the_configuration_says_so(weather):
+def test_almost_servers_are_only_reported_when_the_configuration_says_so(weather):
     weather.write(weather=weather.WEATHER.replace("domain: agent", "domain: agnet"))
 
     resolved = weather.resolve(BOTH, "+error_on_almost_servers=false")
@@ -214,7 +214,7 @@ def test_env_yaml_may_speak_of_servers_that_are_not_used(workspace):
     assert any("'other' has no entrypoint" in warning for warning in resolved.warnings)
 
 
-def test_older_dataset_identifiers_are_told_not_raised(weather):
+def test_older_dataset_identifiers_are_reported_not_raised(weather):
     weather.write(
         weather=weather.WEATHER.replace(
             "jsonl_fpath: data/example.jsonl", "jsonl_fpath: a.jsonl, huggingface_identifier: {repo_id: org/x}"
@@ -231,12 +231,12 @@ def test_older_dataset_identifiers_are_told_not_raised(weather):
 def test_parent_versions_are_shared_with_servers_only_if_installed(workspace):
     from dataclasses import replace
 
-    from nemo_gym.config.resolve import Request, resolve
+    from nemo_gym.config.resolve import ResolveRequest, resolve
 
     around = replace(workspace.surroundings(), installed_version={"ray": "2.60.0", "openai": "2.8.0"}.get)
 
-    assert resolve(Request(), around).config.head_server_deps == ["ray[default]==2.60.0", "openai==2.8.0"]
-    skewed = resolve(Request(overrides=["+allow_openai_version_skew=true"]), around)
+    assert resolve(ResolveRequest(), around).config.head_server_deps == ["ray[default]==2.60.0", "openai==2.8.0"]
+    skewed = resolve(ResolveRequest(overrides=["+allow_openai_version_skew=true"]), around)
     assert skewed.config.head_server_deps == ["ray[default]==2.60.0"]
     assert workspace.resolve().config.head_server_deps == []
 
@@ -253,7 +253,7 @@ def test_env_yaml_at_a_given_place_is_read_instead_of_the_found_one(workspace, t
     assert workspace.resolve(read_env=False).config.get("x") is None
 
 
-def test_interpolation_outside_servers_that_leads_nowhere_is_only_told(workspace):
+def test_interpolation_outside_servers_that_leads_nowhere_is_only_reported(workspace):
     resolved = workspace.resolve("+note=${nothing_here}")
 
     assert any("nothing_here" in warning for warning in resolved.warnings)

@@ -1,4 +1,4 @@
-"""YAML as OmegaConf reads it, and a clear word about YAML that nobody should write."""
+"""YAML as OmegaConf reads it, and clear errors for unacceptable YAML."""
 
 import time
 
@@ -42,7 +42,7 @@ def test_an_empty_file_is_an_empty_configuration():
     assert value("") == value("# only a comment\n") == value("---\n") == {}
 
 
-def refused(text: str) -> str:
+def error_text(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         value(text)
     return str(caught.value)
@@ -73,10 +73,10 @@ def refused(text: str) -> str:
     ],
 )
 def test_bad_yaml_is_one_clear_error_with_its_place(text, expected):
-    assert expected in refused(text)
+    assert expected in error_text(text)
 
 
-def test_the_same_key_twice_with_the_same_value_is_told_not_refused():
+def test_the_same_key_twice_with_the_same_value_is_reported_not_refused():
     """The seed README's own example repeats `license: Apache 2.0`."""
     text = read_yaml("license: MIT\nname: x\nlicense: MIT\n", "x.yaml")
 
@@ -88,7 +88,7 @@ def test_the_same_key_twice_with_the_same_value_is_told_not_refused():
 def test_bottomless_nesting_is_refused_before_it_can_hurt(text):
     started = time.process_time()
 
-    assert f"nested more than {MAX_DEPTH} levels" in refused(text)
+    assert f"nested more than {MAX_DEPTH} levels" in error_text(text)
 
     assert time.process_time() - started < 5
 
@@ -98,7 +98,7 @@ def test_aliases_that_multiply_are_refused():
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
 
-    assert "counting what aliases repeat" in refused("\n".join(lines))
+    assert "counting what aliases repeat" in error_text("\n".join(lines))
 
 
 def test_positions_cover_keys_and_list_elements():

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from nemo_gym import chat_streaming, responses_streaming
 from nemo_gym.anthropic_converter import AnthropicConverter
-from nemo_gym.convert import chat_chunks, message_events, responses_chat, responses_events, responses_messages
-from nemo_gym.convert.chat_items import assistant_items
-from nemo_gym.convert.chat_options import unsaid_in_chat
-from nemo_gym.convert.message_options import unsaid_in_messages, unsaid_of_messages
-from nemo_gym.convert.streamed_request import flattened_request
+from nemo_gym.convert import responses_chat, responses_messages, streams
+from nemo_gym.convert.chat_conversation import assistant_items
+from nemo_gym.convert.chat_options import options_lost_in_chat
+from nemo_gym.convert.message_options import options_lost_from_messages, options_lost_in_messages
+from nemo_gym.convert.streaming_request import flatten_request
 from nemo_gym.errors import ConversionError
 from nemo_gym.responses_converter import ResponsesConverter
 
@@ -154,17 +154,17 @@ def new_id(prefix: str) -> str:
 
 def _chat_request(value: Any) -> None:
     responses_chat.chat_request(value, with_tokens=True)
-    unsaid_in_chat(value)
+    options_lost_in_chat(value)
 
 
 def _messages_request(value: Any) -> None:
     responses_messages.messages_request(value, model="m", max_tokens=1)
-    unsaid_in_messages(value)
+    options_lost_in_messages(value)
 
 
 def _from_messages(value: Any) -> None:
     responses_messages.responses_request(value, new_id=new_id)
-    unsaid_of_messages(value)
+    options_lost_from_messages(value)
 
 
 CONVERTERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
@@ -192,10 +192,6 @@ CONVERTERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         RESPONSES_REQUEST,
         lambda value: responses_chat.response_from_completion(value, COMPLETION, new_id=new_id),
     ),
-    "response → completion": (
-        RESPONSE,
-        lambda value: responses_chat.completion_from_response(value, new_id=new_id, with_tokens=True),
-    ),
     "response → message": (
         RESPONSE,
         lambda value: responses_messages.message_from_response(value, model="m", new_id=new_id),
@@ -204,20 +200,20 @@ CONVERTERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         MESSAGE,
         lambda value: responses_messages.response_from_message({}, value, model="m", now=1, new_id=new_id),
     ),
-    "response → events": (RESPONSE, lambda value: list(responses_events.events_from_response(value))),
-    "completion → chunks": (COMPLETION, lambda value: list(chat_chunks.chunks_from_completion(value))),
-    "message → events": (MESSAGE, lambda value: list(message_events.events_from_message(value))),
+    "response → events": (RESPONSE, lambda value: list(streams.events_from_response(value))),
+    "completion → chunks": (COMPLETION, lambda value: list(streams.chunks_from_completion(value))),
+    "message → events": (MESSAGE, lambda value: list(streams.events_from_message(value))),
     "events → response": (
-        list(responses_events.events_from_response(RESPONSE)),
-        lambda value: responses_events.response_from_events(value if isinstance(value, list) else [value]),
+        list(streams.events_from_response(RESPONSE)),
+        lambda value: streams.response_from_events(value if isinstance(value, list) else [value]),
     ),
     "chunks → completion": (
-        list(chat_chunks.chunks_from_completion(COMPLETION)),
-        lambda value: chat_chunks.completion_from_chunks(value if isinstance(value, list) else [value]),
+        list(streams.chunks_from_completion(COMPLETION)),
+        lambda value: streams.completion_from_chunks(value if isinstance(value, list) else [value]),
     ),
     "events → message": (
-        list(message_events.events_from_message(MESSAGE)),
-        lambda value: message_events.message_from_events(value if isinstance(value, list) else [value]),
+        list(streams.events_from_message(MESSAGE)),
+        lambda value: streams.message_from_events(value if isinstance(value, list) else [value]),
     ),
     "the class: responses request → chat": (
         {**RESPONSES_REQUEST, "background": False},
@@ -245,27 +241,52 @@ CONVERTERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     ),
     "a streaming responses request": ({**RESPONSES_REQUEST, "stream": True}, responses_streaming.sanitise_request),
     "a streaming chat request": ({**CHAT_REQUEST, "stream": True}, chat_streaming.sanitise_request),
-    "streamed request": ({**RESPONSES_REQUEST, "stream": True}, flattened_request),
+    "streamed request": ({**RESPONSES_REQUEST, "stream": True}, flatten_request),
 }
 
 
+TOKEN_KEYS = set(TOKENS)
+UNREAD: dict[str, set[str]] = {
+    "responses request → chat": {"annotations", "logprobs", "parameters", "schema"},
+    "responses request → messages": {"annotations", "logprobs", "reasoning", "include"} | TOKEN_KEYS,
+    "chat request → responses": {"schema"},
+    "response to request → response": {"input", "tools", "tool_choice", "text", "reasoning"},
+    "response → message": {"annotations", "logprobs"} | TOKEN_KEYS,
+    "response → events": {"incomplete_details", "output", "usage"},
+    "completion → chunks": {"annotations", "function", "logprobs", "usage"},
+    "events → response": {"response", "summary", "content"} | TOKEN_KEYS,
+    "chunks → completion": {"annotations", "content"},
+    "events → message": {"content", "input"},
+    "the class: responses request → chat": {"annotations", "logprobs", "parameters", "schema"},
+    "the class: completion → response": {"logprobs"},
+    "a streaming responses request": {"input", "tool_choice", "text", "reasoning", "include", "tools"},
+    "a streaming chat request": {"messages", "tools", "tool_choice", "response_format"},
+    "streamed request": {"input", "tool_choice", "text", "reasoning", "include", "tools"},
+}
+"""Keys whose value a converter passes on or drops without reading it. Any other object or list must have its shape."""
+
+
 def paths(value: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place inside `value`, the whole of it included."""
-    found = [prefix]
+    """Return the path of every value inside `value`, and of `value` itself."""
+    result = [prefix]
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, child in children:
-        found += paths(child, (*prefix, step))
-    return found
+        result += paths(child, (*prefix, step))
+    return result
 
 
-def changed(value: Any, path: tuple[Any, ...], new: Any, remove: bool) -> Any:
-    """A copy of `value` with something else at `path`, or nothing."""
+def value_at(value: Any, path: tuple[Any, ...]) -> Any:
+    for step in path:
+        value = value[step]
+    return value
+
+
+def with_change(value: Any, path: tuple[Any, ...], new: Any, *, remove: bool = False) -> Any:
+    """Return a copy of `value` with `new` at `path`, or without the value at `path`."""
     if not path:
         return new
     result = copy.deepcopy(value)
-    holder = result
-    for step in path[:-1]:
-        holder = holder[step]
+    holder = value_at(result, path[:-1])
     if remove:
         del holder[path[-1]]
     else:
@@ -281,30 +302,45 @@ def test_the_untouched_example_is_accepted(name: str) -> None:
     convert(copy.deepcopy(valid))
 
 
-def refuses_cleanly(convert: Callable[[Any], Any], broken: Any) -> None:
+@pytest.mark.parametrize("name", CONVERTERS)
+def test_a_number_in_place_of_an_object_or_a_list_is_refused(name: str) -> None:
+    """A converter that accepts it drops part of the conversation, and the rollout is scored on the rest."""
+    valid, convert = CONVERTERS[name]
+    containers = [path for path in paths(valid) if isinstance(value_at(valid, path), dict | list)]
+    checked = [path for path in containers if UNREAD.get(name, set()).isdisjoint(path)]
+
+    for path in checked:
+        with pytest.raises(ConversionError) as caught:
+            convert(with_change(valid, path, -1))
+        assert caught.value.where, path
+    assert checked
+
+
+def convert_or_refuse(convert: Callable[[Any], Any], value: Any) -> None:
+    """Convert a broken value. It may be at a place that is not read; an error must be a `ConversionError`."""
     try:
-        convert(broken)
+        convert(value)
     except ConversionError as error:
         assert error.where
 
 
 @pytest.mark.parametrize("name", CONVERTERS)
-def test_one_wrong_value_anywhere_is_one_clear_error(name: str) -> None:
+def test_one_wrong_value_anywhere_never_ends_in_a_traceback(name: str) -> None:
     """Agents and providers send broken JSON every day; a rollout then fails with a reason, not with a bug report."""
     valid, convert = CONVERTERS[name]
 
     for path in paths(valid):
         for wrong in (None, True, -1, float("nan"), "", "odd", [], [None], ["odd"], [[]], {}, {"odd": 1}, [{}]):
-            refuses_cleanly(convert, changed(valid, path, wrong, remove=False))
-        refuses_cleanly(convert, changed(valid, path, None, remove=True))
+            convert_or_refuse(convert, with_change(valid, path, wrong))
+        convert_or_refuse(convert, with_change(valid, path, None, remove=True))
 
 
 @pytest.mark.parametrize("name", CONVERTERS)
 @given(data=st.data())
 @settings(max_examples=20, deadline=None)
-def test_garbage_anywhere_is_one_clear_error(name: str, data: st.DataObject) -> None:
-    """Wrong in ways nobody listed."""
+def test_garbage_anywhere_never_ends_in_a_traceback(name: str, data: st.DataObject) -> None:
+    """Values can be wrong in ways that no list contains."""
     valid, convert = CONVERTERS[name]
     path = data.draw(st.sampled_from(paths(valid)))
 
-    refuses_cleanly(convert, changed(valid, path, data.draw(garbage), remove=False))
+    convert_or_refuse(convert, with_change(valid, path, data.draw(garbage)))

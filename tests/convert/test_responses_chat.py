@@ -5,15 +5,13 @@ from typing import Any
 
 import pytest
 
+from nemo_gym.convert.chat_conversation import items_from_messages
+from nemo_gym.convert.chat_options import options_lost_in_chat, options_lost_in_responses
 from nemo_gym.convert.responses_chat import (
     chat_messages,
     chat_request,
-    completion_from_response,
-    items_from_messages,
     response_from_completion,
     responses_request,
-    unsaid_in_chat,
-    unsaid_in_responses,
 )
 from nemo_gym.convert.thinking import no_thoughts
 from nemo_gym.errors import ConversionError
@@ -31,12 +29,12 @@ def ids() -> Any:
     return lambda prefix: f"{prefix}_{next(numbers)}"
 
 
-def said(text: str, **extra: Any) -> Json:
+def output_message(text: str, **extra: Any) -> Json:
     content = [{"type": "output_text", "text": text, "annotations": []}]
     return {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": content, **extra}
 
 
-def thought(*texts: str, **extra: Any) -> Json:
+def reasoning_item(*texts: str, **extra: Any) -> Json:
     return {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": t} for t in texts], **extra}
 
 
@@ -51,7 +49,13 @@ def test_a_string_is_one_user_message() -> None:
 
 def test_what_the_assistant_says_in_a_row_is_one_message() -> None:
     """Chat templates expect one assistant message per turn, thoughts first, calls beside the text."""
-    items = [thought("a", "b"), said("Hello "), said("you"), CALL, {"role": "user", "content": "go on"}]
+    items = [
+        reasoning_item("a", "b"),
+        output_message("Hello "),
+        output_message("you"),
+        CALL,
+        {"role": "user", "content": "go on"},
+    ]
 
     messages = chat_messages(items)
 
@@ -67,12 +71,12 @@ def test_a_call_without_text_has_null_content() -> None:
 
 def test_an_empty_answer_keeps_its_place_in_the_conversation() -> None:
     """Two user messages in a row would be a different conversation."""
-    assert chat_messages([said("")]) == [{"role": "assistant", "content": ""}]
+    assert chat_messages([output_message("")]) == [{"role": "assistant", "content": ""}]
 
 
 def test_reasoning_without_text_says_nothing() -> None:
     """Hosted models return reasoning items with nothing readable in them."""
-    assert chat_messages([thought(), {"role": "user", "content": "hi"}]) == [{"role": "user", "content": "hi"}]
+    assert chat_messages([reasoning_item(), {"role": "user", "content": "hi"}]) == [{"role": "user", "content": "hi"}]
 
 
 def test_full_reasoning_is_used_when_there_is_no_summary() -> None:
@@ -89,7 +93,7 @@ def test_inline_tool_calls_of_a_message_are_kept() -> None:
 
 @pytest.mark.parametrize("role", ["user", "system", "developer"])
 def test_other_roles_keep_their_role_and_close_the_turn(role: str) -> None:
-    messages = chat_messages([said("a"), {"role": role, "content": "b"}, said("c")])
+    messages = chat_messages([output_message("a"), {"role": role, "content": "b"}, output_message("c")])
 
     assert [message["role"] for message in messages] == ["assistant", role, "assistant"]
 
@@ -140,7 +144,9 @@ def test_a_refusal_stays_a_refusal() -> None:
 
 def test_token_fields_of_a_turns_last_item_go_on_its_message() -> None:
     """The next prompt is built on exactly the tokens that were generated."""
-    messages = chat_messages([thought("a"), said("b", **TOKENS), {"role": "user", "content": "c"}], with_tokens=True)
+    messages = chat_messages(
+        [reasoning_item("a"), output_message("b", **TOKENS), {"role": "user", "content": "c"}], with_tokens=True
+    )
 
     assert {key: messages[0][key] for key in TOKENS} == TOKENS
     assert messages[0]["prompt_token_ids"] is TOKENS["prompt_token_ids"]
@@ -148,26 +154,26 @@ def test_token_fields_of_a_turns_last_item_go_on_its_message() -> None:
 
 
 def test_token_fields_stay_behind_unless_asked_for() -> None:
-    assert chat_messages([said("b", **TOKENS)]) == [{"role": "assistant", "content": "b"}]
+    assert chat_messages([output_message("b", **TOKENS)]) == [{"role": "assistant", "content": "b"}]
 
 
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ({"type": "computer_call"}, "input[1]: 'computer_call' cannot be said in Chat Completions"),
-        ({"type": "custom_tool_call"}, "input[1]: 'custom_tool_call' cannot be said in Chat Completions"),
+        ({"type": "computer_call"}, "input[1]: 'computer_call' cannot be expressed in Chat Completions"),
+        ({"type": "custom_tool_call"}, "input[1]: 'custom_tool_call' cannot be expressed in Chat Completions"),
         ({"content": "x"}, "input[1]: has neither a type nor a role"),
-        ({"role": "critic", "content": "x"}, "input[1]: 'critic' cannot be said in Chat Completions as a role"),
+        ({"role": "critic", "content": "x"}, "input[1]: 'critic' cannot be expressed in Chat Completions as a role"),
         ({"type": "function_call", "call_id": "c", "name": "f"}, "input[1]: 'arguments' is missing"),
         ({**CALL, "arguments": {}}, "input[1].arguments: expected a string, got dict"),
-        (thought(encrypted_content="x"), "input[1]: 'reasoning that is only encrypted' cannot be said"),
+        (reasoning_item(encrypted_content="x"), "input[1]: 'reasoning that is only encrypted' cannot be expressed"),
         (
             {"role": "user", "content": [{"type": "input_image", "file_id": "f"}]},
-            "input[1].content[0]: 'an image given by file_id' cannot be said",
+            "input[1].content[0]: 'an image given by file_id' cannot be expressed",
         ),
         (
             {"role": "user", "content": [{"type": "input_file", "file_url": "f"}]},
-            "input[1].content[0]: 'a file given by file_url' cannot be said",
+            "input[1].content[0]: 'a file given by file_url' cannot be expressed",
         ),
         (
             {"role": "user", "content": [{"type": "input_video", "video_url": "a", "video": "b"}]},
@@ -175,7 +181,7 @@ def test_token_fields_stay_behind_unless_asked_for() -> None:
         ),
         (
             {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "u"}]},
-            "input[1].output[0]: 'input_image' cannot be said in a tool message",
+            "input[1].output[0]: 'input_image' cannot be expressed in a tool message",
         ),
     ],
 )
@@ -190,7 +196,7 @@ def test_what_chat_cannot_say_is_named_with_its_place(item: Json, message: str) 
 
 def test_half_a_set_of_token_fields_is_an_error() -> None:
     with pytest.raises(ConversionError, match=r"input\[0\]: has prompt_token_ids but not generation_token_ids"):
-        chat_messages([said("x", prompt_token_ids=[1])], with_tokens=True)
+        chat_messages([output_message("x", prompt_token_ids=[1])], with_tokens=True)
 
 
 def test_instructions_lead_and_absorb_the_system_messages_behind_them() -> None:
@@ -277,12 +283,12 @@ def test_a_required_call_without_tools_is_an_error(choice: Any) -> None:
     ],
 )
 def test_options_that_need_more_than_chat_are_refused(option: Json) -> None:
-    with pytest.raises(ConversionError, match="cannot be said in Chat Completions"):
+    with pytest.raises(ConversionError, match="cannot be expressed in Chat Completions"):
         chat_request({"input": [], **option})
 
 
-def test_hints_that_chat_has_no_word_for_are_listed() -> None:
-    """They change nothing about the question, so the request goes on; but somebody can log them."""
+def test_options_without_counterpart_in_chat_are_listed() -> None:
+    """They do not change the request, so it is sent; the caller can log them."""
     params = {
         "input": [],
         "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
@@ -293,13 +299,13 @@ def test_hints_that_chat_has_no_word_for_are_listed() -> None:
 
     chat_request(params)
 
-    assert unsaid_in_chat(params) == [
+    assert options_lost_in_chat(params) == [
         "max_tool_calls",
         "truncation",
         "include: reasoning.encrypted_content",
         "reasoning.summary",
     ]
-    assert unsaid_in_chat({"input": [], "truncation": "disabled"}) == []
+    assert options_lost_in_chat({"input": [], "truncation": "disabled"}) == []
 
 
 def test_an_assistant_message_becomes_reasoning_text_and_calls() -> None:
@@ -348,7 +354,7 @@ def test_thoughts_stay_in_the_text_of_models_without_a_reasoning_parser() -> Non
 
 
 def test_token_fields_go_on_the_last_item_of_the_turn() -> None:
-    """A trainer finds them in one known place."""
+    """A trainer finds them in one usage place."""
     message = {"role": "assistant", "content": "<think>a</think>b", "tool_calls": [CHAT_CALL], **TOKENS}
 
     items = items_from_messages([message], new_id=ids(), with_tokens=True)
@@ -360,12 +366,12 @@ def test_token_fields_go_on_the_last_item_of_the_turn() -> None:
 @pytest.mark.parametrize(
     ("message", "problem"),
     [
-        ({"role": "user", "content": "x", "name": "bob"}, "messages[0]: 'name' cannot be said"),
-        ({"role": "function", "content": "x"}, "messages[0]: 'function' cannot be said"),
-        ({"role": "assistant", "audio": {"id": "a"}}, "messages[0]: 'audio' cannot be said"),
-        ({"role": "assistant", "function_call": {}}, "messages[0]: 'function_call' cannot be said"),
+        ({"role": "user", "content": "x", "name": "bob"}, "messages[0]: 'name' cannot be expressed"),
+        ({"role": "function", "content": "x"}, "messages[0]: 'function' cannot be expressed"),
+        ({"role": "assistant", "audio": {"id": "a"}}, "messages[0]: 'audio' cannot be expressed"),
+        ({"role": "assistant", "function_call": {}}, "messages[0]: 'function_call' cannot be expressed"),
         ({"role": "assistant", "tool_calls": [{"id": "c", "type": "custom"}]}, "messages[0].tool_calls[0]: 'custom'"),
-        ({"role": "user", "content": [{"type": "sticker"}]}, "messages[0].content[0]: 'sticker' cannot be said"),
+        ({"role": "user", "content": [{"type": "sticker"}]}, "messages[0].content[0]: 'sticker' cannot be expressed"),
         ({"role": "user"}, "messages[0]: content is neither a string nor a list"),
     ],
 )
@@ -389,8 +395,8 @@ def test_what_responses_cannot_say_is_named_with_its_place(message: Json, proble
     ],
 )
 def test_chat_options_without_a_counterpart_are_refused(option: Json) -> None:
-    """Sampling with other settings than asked for would make results incomparable."""
-    with pytest.raises(ConversionError, match=f"'{next(iter(option))}' cannot be said in the Responses API"):
+    """Sampling with other settings than with_logprobs for would make results incomparable."""
+    with pytest.raises(ConversionError, match=f"'{next(iter(option))}' cannot be expressed in the Responses API"):
         responses_request({"messages": [], **option}, new_id=ids())
 
 
@@ -398,7 +404,7 @@ def test_chat_options_that_ask_for_nothing_are_fine() -> None:
     chat = {"messages": [], "n": 1, "stop": None, "presence_penalty": 0, "prompt_cache_key": "k", "logit_bias": {}}
 
     assert responses_request(chat, new_id=ids()) == {"input": []}
-    assert unsaid_in_responses(chat) == ["prompt_cache_key"]
+    assert options_lost_in_responses(chat) == ["prompt_cache_key"]
 
 
 def test_two_different_limits_are_refused() -> None:
@@ -435,7 +441,7 @@ def test_a_response_repeats_the_request_and_bears_the_requested_model() -> None:
 
 def test_usage_is_counted_and_unknown_details_stay_unknown() -> None:
     """Zero cached tokens and unknown cached tokens are different findings."""
-    known = {
+    usage = {
         "prompt_tokens": 5,
         "completion_tokens": 3,
         "total_tokens": 8,
@@ -443,7 +449,7 @@ def test_usage_is_counted_and_unknown_details_stay_unknown() -> None:
         "completion_tokens_details": None,
     }
 
-    response = response_from_completion({}, completion({"content": "x"}, usage=known), new_id=ids())
+    response = response_from_completion({}, completion({"content": "x"}, usage=usage), new_id=ids())
     silent = response_from_completion({}, completion({"content": "x"}), new_id=ids())
 
     assert response["usage"] == {
@@ -463,14 +469,14 @@ def test_log_probabilities_follow_the_text_when_asked_for() -> None:
     answer = completion({"content": "<think>a</think>b"})
     answer["choices"][0]["logprobs"] = {"content": entries}
 
-    asked = response_from_completion({"include": ["message.output_text.logprobs"]}, answer, new_id=ids())
-    unasked = response_from_completion({}, answer, new_id=ids())
+    with_logprobs = response_from_completion({"include": ["message.output_text.logprobs"]}, answer, new_id=ids())
+    without_logprobs = response_from_completion({}, answer, new_id=ids())
 
-    assert [entry["token"] for entry in asked["output"][1]["content"][0]["logprobs"]] == ["b"]
-    assert "logprobs" not in unasked["output"][1]["content"][0]
+    assert [entry["token"] for entry in with_logprobs["output"][1]["content"][0]["logprobs"]] == ["b"]
+    assert "logprobs" not in without_logprobs["output"][1]["content"][0]
 
 
-def test_citations_and_the_service_tier_survive_both_ways() -> None:
+def test_citations_and_the_service_tier_are_kept() -> None:
     cite = {"start_index": 0, "end_index": 1, "title": "t", "url": "u"}
     answer = completion({"content": "x", "annotations": [{"type": "url_citation", "url_citation": cite}]})
     answer |= {"service_tier": "flex", "usage": None}
@@ -480,33 +486,9 @@ def test_citations_and_the_service_tier_survive_both_ways() -> None:
 
     assert response["output"][0]["content"][0]["annotations"] == [{"type": "url_citation", **cite}]
     assert response["service_tier"] == "flex"
-    assert completion_from_response(response, new_id=lambda prefix: "x") == answer
-
-
-@pytest.mark.parametrize("annotation", [{"type": "file_citation"}, {}])
-def test_citations_of_files_are_refused(annotation: Json) -> None:
-    content = [{"type": "output_text", "text": "x", "annotations": [annotation]}]
-    response = {"created_at": 1, "output": [{"role": "assistant", "content": content}]}
-
-    with pytest.raises(ConversionError, match="as an annotation"):
-        completion_from_response(response, new_id=ids())
 
 
 @pytest.mark.parametrize("choices", [[], [{"message": {}}, {"message": {}}], None])
 def test_a_completion_must_have_exactly_one_choice(choices: Any) -> None:
     with pytest.raises(ConversionError, match="choices"):
         response_from_completion({}, {**completion({}), "choices": choices}, new_id=ids())
-
-
-@pytest.mark.parametrize("status", ["failed", "in_progress", "cancelled"])
-def test_an_unfinished_response_is_no_completion(status: str) -> None:
-    with pytest.raises(ConversionError, match=status):
-        completion_from_response({"output": [], "created_at": 1, "status": status}, new_id=ids())
-
-
-def test_a_whole_conversation_is_no_completion() -> None:
-    """An agent's accumulated output has tool results in it; one Chat message cannot hold them."""
-    output = [CALL, {"type": "function_call_output", "call_id": "c1", "output": "x"}]
-
-    with pytest.raises(ConversionError, match=r"output\[1\]: 'function_call_output' cannot be said"):
-        completion_from_response({"output": output, "created_at": 1}, new_id=ids())

@@ -6,11 +6,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nemo_gym.convert.chat_conversation import items_from_messages
 from nemo_gym.convert.responses_chat import (
     chat_messages,
     chat_request,
-    completion_from_response,
-    items_from_messages,
     response_from_completion,
     responses_request,
 )
@@ -75,7 +74,7 @@ chat_other = st.one_of(
     st.builds(lambda i, c: {"role": "tool", "tool_call_id": i, "content": c}, some, text | text_parts),
 )
 conversation = st.lists(st.tuples(st.lists(chat_other, max_size=2), chat_assistant(), chat_other), max_size=3).map(
-    lambda rounds: [message for before, said, after in rounds for message in (*before, said, after)]
+    lambda rounds: [message for before, piece, after in rounds for message in (*before, piece, after)]
 )
 
 tool = st.fixed_dictionaries(
@@ -197,7 +196,7 @@ def test_converting_again_changes_nothing_more(items: list[Json]) -> None:
 @given(st.lists(item, max_size=6))
 @law
 def test_every_text_call_and_result_is_still_there(items: list[Json]) -> None:
-    """Nothing is dropped silently: what was said, called and answered can be found in the Chat conversation."""
+    """Nothing is dropped silently: what was piece, called and answered can be found in the Chat conversation."""
     spoken = json.dumps(chat_messages(items), ensure_ascii=False)
 
     for one in items:
@@ -205,8 +204,8 @@ def test_every_text_call_and_result_is_still_there(items: list[Json]) -> None:
         content = one.get("content", [])
         texts += [content] if isinstance(content, str) else [part["text"] for part in content]
         texts += [one[key] for key in ("call_id", "name", "arguments", "output") if key in one]
-        for said in texts:
-            assert json.dumps(said, ensure_ascii=False)[1:-1] in spoken
+        for piece in texts:
+            assert json.dumps(piece, ensure_ascii=False)[1:-1] in spoken
 
 
 @given(st.lists(text, min_size=1, max_size=2), some, st.lists(st.tuples(some, name, arguments), max_size=2), tokens)
@@ -260,8 +259,8 @@ logprobs = st.none() | st.lists(
 
 @given(chat_assistant(), st.sampled_from(["length", "content_filter", None]), usage, logprobs)
 @law
-def test_a_completion_comes_back_from_responses(message: Json, cut: str | None, counts: Any, probs: Any) -> None:
-    """chat → responses → chat, for answers: text, thoughts, calls, refusals, tokens, counts and the way it ended."""
+def test_a_completion_comes_back_as_the_same_message(message: Json, cut: str | None, counts: Any, probs: Any) -> None:
+    """An agent sends the output back in the next turn: text, thoughts, calls, refusals and tokens must be unchanged."""
     thoughtful = "<think>" in (message["content"] or "")
     has_text = bool(message["content"]) or not (message.get("tool_calls") or message.get("refusal"))
     probs = probs if has_text and not thoughtful else None
@@ -275,8 +274,10 @@ def test_a_completion_comes_back_from_responses(message: Json, cut: str | None, 
         "choices": [choice],
         "usage": counts,
     }
-    asked = {"include": ["message.output_text.logprobs"]}
+    params = {"include": ["message.output_text.logprobs"]}
 
-    response = response_from_completion(asked, completion, new_id=same_id, with_tokens=True)
+    response = response_from_completion(params, completion, new_id=same_id, with_tokens=True)
 
-    assert completion_from_response(response, new_id=same_id, with_tokens=True) == completion
+    assert chat_messages(response["output"], with_tokens=True) == [message]
+    assert response["status"] == ("incomplete" if finish in ("length", "content_filter") else "completed")
+    assert (response["usage"] is None) == (counts is None)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.convert.message_options import thinking_option, unsaid_in_messages, unsaid_of_messages
+from nemo_gym.convert.message_options import options_lost_from_messages, options_lost_in_messages, thinking_option
 from nemo_gym.convert.responses_messages import (
     message_from_response,
     messages_request,
@@ -25,21 +25,21 @@ def same_id(prefix: str) -> str:
     return f"{prefix}_0"
 
 
-def asked(*messages: Json, **options: Any) -> Json:
+def to_responses(*messages: Json, **options: Any) -> Json:
     return responses_request({"messages": list(messages), **options}, new_id=same_id)
 
 
-def answered(*output: Json, **fields: Any) -> Json:
+def to_message(*output: Json, **fields: Any) -> Json:
     response = {"output": list(output), "status": "completed", **fields}
     return message_from_response(response, model="claude", new_id=same_id)
 
 
-def said(*texts: str) -> Json:
+def output_message(*texts: str) -> Json:
     content = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
     return {"type": "message", "id": "msg_0", "role": "assistant", "status": "completed", "content": content}
 
 
-def called(arguments: str = "{}") -> Json:
+def function_call(arguments: str = "{}") -> Json:
     return {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments, "status": "completed"}
 
 
@@ -48,7 +48,7 @@ PNG_PART = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "d
 
 
 def test_a_messages_request_becomes_a_responses_request() -> None:
-    params = asked(
+    params = to_responses(
         {"role": "user", "content": "hi"},
         model="m",
         max_tokens=9,
@@ -85,7 +85,7 @@ def test_a_messages_request_becomes_a_responses_request() -> None:
     ],
 )
 def test_tool_choices_have_their_counterpart(choice: Json, meant: Any) -> None:
-    assert asked(tool_choice=choice)["tool_choice"] == meant
+    assert to_responses(tool_choice=choice)["tool_choice"] == meant
 
 
 def test_text_and_images_share_a_message_and_tool_results_stand_alone() -> None:
@@ -101,7 +101,7 @@ def test_text_and_images_share_a_message_and_tool_results_stand_alone() -> None:
         {"type": "text", "text": "and?"},
     ]
 
-    assert asked({"role": "user", "content": content})["input"] == [
+    assert to_responses({"role": "user", "content": content})["input"] == [
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "look"}, PNG_PART]},
         {"type": "function_call_output", "call_id": "c", "output": "1\n2"},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "and?"}]},
@@ -112,7 +112,7 @@ def test_a_tool_result_with_a_picture_keeps_it() -> None:
     """Coding agents read screenshots through their tools."""
     result = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "see"}, PNG]}
 
-    assert asked({"role": "user", "content": [result]})["input"][0]["output"] == [
+    assert to_responses({"role": "user", "content": [result]})["input"][0]["output"] == [
         {"type": "input_text", "text": "see"},
         PNG_PART,
     ]
@@ -125,15 +125,15 @@ def test_an_assistant_message_becomes_reasoning_text_and_calls() -> None:
         {"type": "tool_use", "id": "c", "name": "f", "input": {"a": "é"}},
     ]
 
-    assert asked({"role": "assistant", "content": content})["input"] == [
+    assert to_responses({"role": "assistant", "content": content})["input"] == [
         {
             "type": "reasoning",
             "id": "rs_0",
             "summary": [{"type": "summary_text", "text": "hm"}],
             "encrypted_content": "s",
         },
-        said("ok"),
-        called('{"a": "é"}'),
+        output_message("ok"),
+        function_call('{"a": "é"}'),
     ]
 
 
@@ -153,14 +153,14 @@ def test_an_assistant_message_becomes_reasoning_text_and_calls() -> None:
     ],
 )
 def test_blocks_our_models_cannot_take_are_refused_with_their_place(message: Json) -> None:
-    with pytest.raises(NotImplementedError, match=r"messages\[0\].content\[0\].*cannot be said"):
-        asked(message)
+    with pytest.raises(NotImplementedError, match=r"messages\[0\].content\[0\].*cannot be expressed"):
+        to_responses(message)
 
 
 def test_a_system_message_inside_the_conversation_stays_where_it_is() -> None:
     message = {"role": "system", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
 
-    assert asked(message)["input"] == [{"type": "message", "role": "system", "content": "a\nb"}]
+    assert to_responses(message)["input"] == [{"type": "message", "role": "system", "content": "a\nb"}]
 
 
 def test_arguments_too_deep_to_write_down_are_one_clear_error() -> None:
@@ -168,8 +168,8 @@ def test_arguments_too_deep_to_write_down_are_one_clear_error() -> None:
     for _ in range(20_000):
         deep = {"a": deep}
 
-    with pytest.raises(ConversionError, match=r"content\[0\].input: is not JSON that can be written down"):
-        asked({"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": deep}]})
+    with pytest.raises(ConversionError, match=r"content\[0\].input: cannot be written as JSON"):
+        to_responses({"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": deep}]})
 
 
 def test_an_error_about_bottomless_input_can_be_read() -> None:
@@ -177,28 +177,28 @@ def test_an_error_about_bottomless_input_can_be_read() -> None:
     for _ in range(20_000):
         deep = {"a": deep}
 
-    with pytest.raises(ConversionError, match="a deeply nested dict cannot be said"):
-        asked({"role": "user", "content": [{"type": "image", "source": {"type": deep}}]})
+    with pytest.raises(ConversionError, match="a deeply nested dict cannot be expressed"):
+        to_responses({"role": "user", "content": [{"type": "image", "source": {"type": deep}}]})
 
 
 def test_tools_that_run_at_the_provider_are_refused() -> None:
-    with pytest.raises(ConversionError, match=r"tools\[0\]: 'web_search_20250305' cannot be said"):
-        asked(tools=[{"type": "web_search_20250305", "name": "web_search"}])
+    with pytest.raises(ConversionError, match=r"tools\[0\]: 'web_search_20250305' cannot be expressed"):
+        to_responses(tools=[{"type": "web_search_20250305", "name": "web_search"}])
 
 
 def test_options_without_a_counterpart_are_listed() -> None:
     """Clients always send some; they must not stop a rollout, but they must not vanish unseen either."""
     body = {"messages": [], "thinking": {"type": "adaptive"}, "top_k": 3, "stop_sequences": [], "metadata": None}
 
-    assert unsaid_of_messages(body) == ["thinking", "top_k"]
-    assert unsaid_in_messages({"store": True, "truncation": "auto", "include": []}) == ["store", "truncation"]
+    assert options_lost_from_messages(body) == ["thinking", "top_k"]
+    assert options_lost_in_messages({"store": True, "truncation": "auto", "include": []}) == ["store", "truncation"]
 
 
 def test_a_response_becomes_a_message_under_the_requested_name() -> None:
     reasoning = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]}
     usage = {"input_tokens": 5, "output_tokens": 3, "total_tokens": 8, "input_tokens_details": {"cached_tokens": None}}
 
-    assert answered(reasoning, said("ok"), called('{"a": 1}'), usage=usage, model="served") == {
+    assert to_message(reasoning, output_message("ok"), function_call('{"a": 1}'), usage=usage, model="served") == {
         "id": "msg_0",
         "type": "message",
         "role": "assistant",
@@ -217,10 +217,14 @@ def test_a_response_becomes_a_message_under_the_requested_name() -> None:
 @pytest.mark.parametrize(
     ("response", "reason"),
     [
-        ({"output": [said("x")], "status": "completed"}, "end_turn"),
-        ({"output": [called()], "status": "completed"}, "tool_use"),
+        ({"output": [output_message("x")], "status": "completed"}, "end_turn"),
+        ({"output": [function_call()], "status": "completed"}, "tool_use"),
         (
-            {"output": [called()], "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}},
+            {
+                "output": [function_call()],
+                "status": "incomplete",
+                "incomplete_details": {"reason": "max_output_tokens"},
+            },
             "max_tokens",
         ),
         ({"output": [], "status": "incomplete", "incomplete_details": {"reason": "content_filter"}}, "refusal"),
@@ -235,15 +239,15 @@ def test_cached_tokens_are_counted_apart() -> None:
     """Anthropic's input_tokens are only those that were not read from the cache."""
     usage = {"input_tokens": 5, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 4}}
 
-    assert answered(usage=usage)["usage"] == {"input_tokens": 1, "output_tokens": 3, "cache_read_input_tokens": 4}
+    assert to_message(usage=usage)["usage"] == {"input_tokens": 1, "output_tokens": 3, "cache_read_input_tokens": 4}
 
 
 @pytest.mark.parametrize("arguments", ["{oops", "[1]", "5", '"text"', "null"])
 def test_arguments_that_are_no_object_reach_the_tool_as_they_are(arguments: str) -> None:
     """A model's malformed call is the model's mistake: the rollout goes on and is graded."""
-    message = answered(called(arguments))
+    message = to_message(function_call(arguments))
 
-    assert response_from_message({}, message, model="m", now=1, new_id=same_id)["output"] == [called(arguments)]
+    assert response_from_message({}, message, model="m", now=1, new_id=same_id)["output"] == [function_call(arguments)]
 
 
 @pytest.mark.parametrize(
@@ -251,12 +255,12 @@ def test_arguments_that_are_no_object_reach_the_tool_as_they_are(arguments: str)
 )
 def test_items_that_are_no_part_of_an_answer_are_refused(output: Json) -> None:
     with pytest.raises(ConversionError, match=r"output\[0\]"):
-        answered(output)
+        to_message(output)
 
 
 def test_a_failed_response_is_no_message() -> None:
-    with pytest.raises(ConversionError, match="'failed' cannot be said"):
-        answered(status="failed")
+    with pytest.raises(ConversionError, match="'failed' cannot be expressed"):
+        to_message(status="failed")
 
 
 def test_a_responses_request_becomes_a_messages_request() -> None:
@@ -266,7 +270,7 @@ def test_a_responses_request_becomes_a_messages_request() -> None:
             {"role": "developer", "content": "b"},
             {"role": "user", "content": "q"},
             {"type": "reasoning", "id": "r", "summary": [{"text": "hm"}], "encrypted_content": "s"},
-            called('{"x": 1}'),
+            function_call('{"x": 1}'),
             {"type": "function_call_output", "call_id": "c", "output": "42"},
             {"role": "user", "content": [{"type": "input_text", "text": "so?"}, PNG_PART]},
         ],
@@ -370,7 +374,7 @@ def test_an_answer_that_goes_on_elsewhere_is_refused() -> None:
 def test_an_empty_answer_is_an_empty_message() -> None:
     response = response_from_message({}, {"content": [], "stop_reason": "end_turn"}, model="m", now=1, new_id=same_id)
 
-    assert response["output"] == [said("")]
+    assert response["output"] == [output_message("")]
 
 
 def test_sealed_reasoning_reaches_its_maker_again() -> None:
@@ -390,10 +394,10 @@ def test_sealed_reasoning_reaches_its_maker_again() -> None:
 def test_sealed_reasoning_is_shown_to_a_client_as_thinking_it_can_send_back() -> None:
     sealed = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "sealed"}
 
-    blocks = answered(sealed)["content"]
+    blocks = to_message(sealed)["content"]
 
     assert blocks == [{"type": "thinking", "thinking": "", "signature": "sealed"}]
-    assert asked({"role": "assistant", "content": blocks})["input"][0]["encrypted_content"] == "sealed"
+    assert to_responses({"role": "assistant", "content": blocks})["input"][0]["encrypted_content"] == "sealed"
 
 
 some = st.text(alphabet="abc \né漢", min_size=1, max_size=6)
@@ -477,8 +481,8 @@ def test_a_message_comes_back_from_responses(content: list[Json], cut: str | Non
 
 items = st.lists(
     st.one_of(
-        st.builds(lambda parts: said(*parts), st.lists(some, min_size=1, max_size=2)),
-        st.builds(lambda v: called(json.dumps(v, ensure_ascii=False)), values),
+        st.builds(lambda parts: output_message(*parts), st.lists(some, min_size=1, max_size=2)),
+        st.builds(lambda v: function_call(json.dumps(v, ensure_ascii=False)), values),
         st.builds(
             lambda t, s: {
                 "type": "reasoning",
@@ -492,7 +496,7 @@ items = st.lists(
     ),
     min_size=1,
     max_size=4,
-).filter(lambda found: all(a["type"] != "message" or b["type"] != "message" for a, b in pairwise(found)))
+).filter(lambda turn: all(a["type"] != "message" or b["type"] != "message" for a, b in pairwise(turn)))
 
 
 @given(items)

@@ -38,7 +38,7 @@ def test_a_text_that_is_not_searched_stays_whole() -> None:
     assert no_thoughts("<think>a</think>b") == ([], "<think>a</think>b")
 
 
-def test_tokens_of_thoughts_are_told_from_tokens_of_the_text() -> None:
+def test_tokens_of_thoughts_are_reported_from_tokens_of_the_text() -> None:
     """Log-probabilities belong to the text they spell, not to the thoughts cut out of it."""
     tokens = ["<think>", "a", "</think>", "Hi", " there", "<think>b</think>", "!"]
 

@@ -12,7 +12,6 @@ from pydantic import TypeAdapter
 
 from nemo_gym.chat_streaming import replay as replay_completion
 from nemo_gym.convert import sse
-from nemo_gym.convert.responses_chat import completion_from_response
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.responses_streaming import replay, replay_failure
 
@@ -84,10 +83,3 @@ def test_replayed_completions_are_chunks_the_package_reads() -> None:
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "<think>hm</think>ok"
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.total_tokens == 8
-
-
-def test_a_response_becomes_a_completion_the_package_reads(response: dict[str, Any]) -> None:
-    theirs = ChatCompletion.model_validate(completion_from_response(response, new_id=lambda prefix: prefix))
-
-    assert theirs.choices[0].message.content == "<think>why</think><think>hm</think>ok"
-    assert theirs.choices[0].finish_reason == "tool_calls"

@@ -57,7 +57,7 @@ class Diary(SimpleResourcesServer):
         """Fail."""
         raise RuntimeError("the tool broke")
 
-    async def whose(self) -> str | None:
+    async def rollout(self) -> str | None:
         """The rollout this call belongs to."""
         return current_rollout_id()
 
@@ -69,7 +69,7 @@ class Diary(SimpleResourcesServer):
 
 
 @contextlib.asynccontextmanager
-async def served() -> AsyncIterator[str]:
+async def running_diary() -> AsyncIterator[str]:
     """The address of a diary that runs until the block ends."""
     config = BaseResourcesServerConfig(
         host="127.0.0.1", port=1, entrypoint="", name="diary", expose_tools_over_mcp=True
@@ -115,7 +115,7 @@ def test_importing_does_not_load_the_package():
 @pytest.mark.asyncio
 async def test_a_client_finds_the_tools_and_works_in_its_own_session():
     """Two rollouts at once never see each other's state."""
-    async with served() as url:
+    async with running_diary() as url:
         first, second = await seed(url), await seed(url)
 
         async with client(url, first) as ada, client(url, second) as bob:
@@ -124,7 +124,7 @@ async def test_a_client_finds_the_tools_and_works_in_its_own_session():
             again = await ada.call_tool("visit", {"city": "Bonn"})
             other = await bob.call_tool("visit", {"city": "Kiel"})
 
-    assert [tool.name for tool in listed.tools] == ["visit", "explode", "whose"]
+    assert [tool.name for tool in listed.tools] == ["visit", "explode", "rollout"]
     assert listed.tools[0].description == "Write down a city."
     assert listed.tools[0].input_schema["required"] == ["city"]
     assert (again.content[0].text, again.is_error) == ('["Ulm","Bonn"]', False)
@@ -133,11 +133,11 @@ async def test_a_client_finds_the_tools_and_works_in_its_own_session():
 
 @pytest.mark.asyncio
 async def test_without_a_token_of_ours_there_are_no_tools():
-    """A forged token must not open anybody's session."""
-    async with served() as url:
+    """A forged token must not open a session."""
+    async with running_diary() as url:
         metadata = await seed(url)
-        said, _, signature = metadata["headers"][HEADER].rpartition(".")
-        forged = f"{said}.{signature[::-1]}"
+        payload, _, signature = metadata["headers"][HEADER].rpartition(".")
+        forged = f"{payload}.{signature[::-1]}"
 
         for headers in ({}, {HEADER: forged}):
             async with client(url, {**metadata, "headers": headers}) as session:
@@ -150,7 +150,7 @@ async def test_without_a_token_of_ours_there_are_no_tools():
 @pytest.mark.asyncio
 async def test_wrong_arguments_and_broken_tools_are_results_the_model_can_read():
     """The rollout goes on; the model may correct itself."""
-    async with served() as url, client(url, await seed(url)) as session:
+    async with running_diary() as url, client(url, await seed(url)) as session:
         wrong = await session.call_tool("visit", {"town": "Ulm"})
         broken = await session.call_tool("explode", {})
         unknown = await session.call_tool("fly", {})
@@ -166,7 +166,7 @@ async def test_wrong_arguments_and_broken_tools_are_results_the_model_can_read()
 @pytest.mark.asyncio
 async def test_a_session_has_only_the_tools_it_was_given():
     """Tasks differ in what they allow."""
-    async with served() as url, client(url, await seed(url, tools=["visit"])) as session:
+    async with running_diary() as url, client(url, await seed(url, tools=["visit"])) as session:
         listed = await session.list_tools()
         refused = await session.call_tool("explode", {})
 
@@ -183,7 +183,7 @@ async def test_plain_json_rpc_is_answered_with_plain_json():
         "method": "tools/call",
         "params": {"name": "visit", "arguments": {"city": "Ulm"}},
     }
-    async with served() as url:
+    async with running_diary() as url:
         metadata = await seed(url)
         headers = {**metadata["headers"], "Accept": "application/json, text/event-stream"}
         async with aiohttp.ClientSession() as http, http.post(f"{url}/mcp", json=call, headers=headers) as response:
@@ -196,11 +196,11 @@ async def test_plain_json_rpc_is_answered_with_plain_json():
 @pytest.mark.asyncio
 async def test_the_rollout_prefix_reaches_the_tool():
     """Model calls a tool makes are recorded under the rollout it worked for."""
-    async with served() as url:
+    async with running_diary() as url:
         metadata = await seed(url)
         prefixed = f"{url}/ng-rollout/3-1"
         async with client(prefixed, metadata) as session:
-            result = await session.call_tool("whose", {})
+            result = await session.call_tool("rollout", {})
 
     assert result.content[0].text == '"3-1"'
 
@@ -208,7 +208,7 @@ async def test_the_rollout_prefix_reaches_the_tool():
 @pytest.mark.asyncio
 async def test_clients_of_the_newest_protocol_are_served_too():
     """They open no session at all; each request stands for itself."""
-    async with served() as url:
+    async with running_diary() as url:
         metadata = await seed(url)
         async with (
             httpx2.AsyncClient(headers=metadata["headers"]) as http,

@@ -161,7 +161,7 @@ def test_chat_objects_are_accepted_in_both_directions():
 
 
 def test_our_dumps_are_valid_for_their_classes():
-    """What we send must be readable by whoever uses the client package."""
+    """Users of the client package must be able to read our replies."""
     ours = NeMoGymResponse(**BODY)
 
     theirs = responses.Response.model_validate(ours.model_dump())

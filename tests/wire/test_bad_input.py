@@ -146,7 +146,7 @@ PAYLOADS: list[tuple[type[BaseModel], dict[str, Any]]] = [
 ]
 
 
-def nested(depth: int, kind: str = "list") -> Any:
+def nested_value(depth: int, kind: str = "list") -> Any:
     value: Any = 1
     for _ in range(depth):
         value = [value] if kind == "list" else {"a": value}
@@ -170,10 +170,10 @@ HOSTILE: list[Any] = [
     {"\ud800": 1},
     "\x00",
     b"\xff",
-    nested(50_000),
-    nested(50_000, "dict"),
-    nested(MAX_DEPTH),
-    nested(MAX_DEPTH + 1),
+    nested_value(50_000),
+    nested_value(50_000, "dict"),
+    nested_value(MAX_DEPTH),
+    nested_value(MAX_DEPTH + 1),
     cyclic(),
     {},
     [],
@@ -198,16 +198,16 @@ surprising = st.recursive(
 )
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def payload_paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place in a payload where something else could stand."""
-    found = [path]
+    paths = [path]
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in children:
-        found.extend(places(child, (*path, key)))
-    return found
+        paths.extend(payload_paths(child, (*path, key)))
+    return paths
 
 
-def replaced(payload: Any, path: tuple[Any, ...], value: Any) -> Any:
+def with_value(payload: Any, path: tuple[Any, ...], value: Any) -> Any:
     if not path:
         return value
     changed = copy.deepcopy(payload)
@@ -240,18 +240,18 @@ JSON_WRITABLE = [value for value in HOSTILE if type(value) not in (bytes, object
 @pytest.mark.parametrize(("model", "payload"), PAYLOADS, ids=lambda part: getattr(part, "__name__", ""))
 def test_every_field_withstands_every_hostile_value(model, payload):
     """One request must never take a server down, nor be accepted and then fail when it is passed on."""
-    for path in places(payload):
+    for path in payload_paths(payload):
         for value in JSON_WRITABLE:
-            accept_or_explain(model, replaced(payload, path, value))
+            accept_or_explain(model, with_value(payload, path, value))
 
 
 @pytest.mark.parametrize(("model", "payload"), PAYLOADS, ids=lambda part: getattr(part, "__name__", ""))
 def test_objects_that_no_json_can_hold_are_at_most_a_validation_error(model, payload):
     """They come from code, not from the wire; keeping them is allowed, crashing is not."""
-    for path in places(payload):
+    for path in payload_paths(payload):
         for value in (b"\xff", object(), 10**5000, {1, 2}, iter(()), type, lambda: None):
             try:
-                model.model_validate(replaced(payload, path, value))
+                model.model_validate(with_value(payload, path, value))
             except ValidationError as error:
                 assert error.error_count() > 0
 
@@ -260,11 +260,11 @@ def test_objects_that_no_json_can_hold_are_at_most_a_validation_error(model, pay
 @given(which=st.sampled_from(range(len(PAYLOADS))), place=st.integers(0, 10**6), value=surprising)
 @example(which=0, place=0, value=None)
 def test_a_surprise_anywhere_is_accepted_or_explained(which, place, value):
-    """The same for values nobody thought of."""
+    """Values can be wrong in ways that no list contains."""
     model, payload = PAYLOADS[which]
-    paths = places(payload)
+    paths = payload_paths(payload)
 
-    accept_or_explain(model, replaced(payload, paths[place % len(paths)], value))
+    accept_or_explain(model, with_value(payload, paths[place % len(paths)], value))
 
 
 @pytest.mark.parametrize(("model", "payload"), PAYLOADS, ids=lambda part: getattr(part, "__name__", ""))
@@ -286,7 +286,7 @@ def test_depth_is_limited_only_where_anything_goes():
     """A JSON schema of ordinary depth passes; one that no writer could write does not."""
 
     def tool(depth: int) -> dict[str, Any]:
-        return {"type": "function", "name": "f", "parameters": nested(depth, "dict")}
+        return {"type": "function", "name": "f", "parameters": nested_value(depth, "dict")}
 
     NeMoGymResponseCreateParamsNonStreaming(input="hi", tools=[tool(MAX_DEPTH)]).model_dump_json()
     with pytest.raises(ValidationError, match="levels deep"):

@@ -103,7 +103,7 @@ def test_an_object_of_ours_stays_the_same_object():
     ],
 )
 def test_free_form_values_pass_as_they_are(value):
-    """They belong to somebody else."""
+    """They belong to the sender."""
     assert WireModel(x=value).model_dump() == {"x": value}
 
 
@@ -144,3 +144,14 @@ def test_a_schema_can_be_generated_for_the_api_docs():
     """Every server's `/openapi.json` includes these types."""
     for model in (NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming):
         assert model.model_json_schema()["type"] == "object"
+
+
+class TaggedModel(WireModel):
+    type: Literal["tagged"] = "tagged"
+    x: int = 0
+
+
+def test_parsing_does_not_run_the_constructor_and_building_by_keyword_does():
+    """`__pydantic_base_init__` is private to pydantic: without it, parsed objects would gain fields."""
+    assert TaggedModel.model_validate({"x": 1}).model_fields_set == {"x"}
+    assert TaggedModel(x=1).model_fields_set == {"x", "type"}

@@ -57,7 +57,7 @@ def test_messages_are_dictionaries_and_pass_unchanged(message):
 
 
 def test_unknown_fields_of_a_request_are_left_out():
-    """The contract ignores them: clients send options of their own server."""
+    """The contract ignores them: clients send options of other servers."""
     request = NeMoGymChatCompletionCreateParamsNonStreaming(messages=[], model="m", top_k=3)
 
     assert request.model_dump(exclude_unset=True) == {"messages": [], "model": "m"}
@@ -86,7 +86,7 @@ def test_a_message_that_is_none_is_refused_where_it_stands(message):
     assert {error["loc"][:2] for error in caught.value.errors()} == {("messages", 1)}
 
 
-def test_a_completion_keeps_what_the_server_said():
+def test_a_completion_keeps_every_field_of_the_server():
     """Token ids and log-probabilities arrive in fields the API does not have."""
     completion = NeMoGymChatCompletion.model_validate(COMPLETION)
 

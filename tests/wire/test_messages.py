@@ -84,7 +84,7 @@ def test_wrong_values_are_refused_where_they_stand(wrong):
     assert {error["loc"][0] for error in caught.value.errors()} == set(wrong)
 
 
-def test_a_message_keeps_what_the_provider_said():
+def test_a_message_keeps_every_field_of_the_provider():
     """Blocks of hosted tools and new fields are part of the record."""
     message = NeMoGymAnthropicMessage.model_validate(MESSAGE)
 

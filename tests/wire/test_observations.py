@@ -23,7 +23,7 @@ def invocation(name: str, parent: str | None = None, *calls: ModelCallRef) -> Ag
     return AgentInvocation(invocation_id=name, parent_invocation_id=parent, model_calls=list(calls))
 
 
-def test_records_are_told_apart_by_kind_and_come_back_from_json():
+def test_records_are_reported_apart_by_kind_and_come_back_from_json():
     """Bundles travel inside result rows."""
     bundle = AgentObservationBundle(
         source="my_agent",
@@ -51,7 +51,7 @@ def test_records_are_told_apart_by_kind_and_come_back_from_json():
     "record", [{"kind": "agent_invocation", "invocation_id": "i", "mood": "good"}, {"kind": "dream"}, {}, 3]
 )
 def test_a_record_that_says_something_unknown_is_refused(record):
-    """Nobody would read it; its author should hear that at once."""
+    """No reader would use it; its author should learn that at once."""
     with pytest.raises(ValidationError):
         AgentObservationBundle(source="a", records=[record])
 

@@ -92,7 +92,7 @@ def test_items_are_built_by_keyword_with_the_contracts_defaults():
     }
 
 
-def test_output_text_joins_what_the_model_said_and_nothing_else():
+def test_output_text_joins_the_texts_of_the_model_only():
     """Verifiers grade this string: a refusal or a tool result in it would be graded as the answer."""
     refusal = NeMoGymResponseOutputMessage(id="m", content=[NeMoGymResponseOutputRefusal(refusal="no")])
     tool = NeMoGymFunctionCallOutput(call_id="c", output="tool text")
@@ -116,7 +116,7 @@ def test_a_copy_can_replace_the_output_without_touching_the_original():
 
 
 def test_unknown_fields_of_a_provider_survive_at_every_level():
-    """What a provider adds today is what somebody analyses tomorrow."""
+    """Fields that a provider adds are analysed later."""
     part = {"type": "output_text", "text": "hi", "annotations": [{"type": "new", "x": 1}], "phase": "final"}
     item = {"type": "message", "id": "m", "role": "assistant", "content": [part], "agent": {"name": "a"}}
     body = {

@@ -28,10 +28,10 @@ def given_as(value: Any) -> Values:
 
 
 def obj(required: dict[str, Any], optional: dict[str, Any] | None = None, extra: Any = unknown) -> Values:
-    """Objects with all required and some optional fields, and some that nobody declared."""
+    """Objects with all required and some optional fields, and some undeclared ones."""
     fields = {name: given_as(value) for name, value in required.items()}
     declared = st.fixed_dictionaries(fields, optional=optional or {})
-    return st.builds(lambda given, more: {**more, **given}, declared, extra)
+    return st.builds(lambda declared_fields, more: {**more, **declared_fields}, declared, extra)
 
 
 tokens = st.just({}) | st.fixed_dictionaries(
@@ -44,7 +44,7 @@ tokens = st.just({}) | st.fixed_dictionaries(
 )
 
 
-def generated(strategy: Values) -> Values:
+def with_tokens(strategy: Values) -> Values:
     return st.builds(lambda item, extra: {**item, **extra}, strategy, tokens)
 
 
@@ -61,21 +61,21 @@ parts = st.lists(input_part, max_size=2)
 role = st.sampled_from(["user", "system", "developer"])
 short_message = obj({"role": role | st.just("assistant"), "content": text | parts}, {"type": st.just("message")})
 stored_message = obj({"role": role, "content": parts, "status": status, "type": "message"})
-output_message = generated(
+output_message = with_tokens(
     obj(
         {"id": text, "type": "message", "role": "assistant", "content": st.lists(output_text | refusal, max_size=2)},
         {"status": status},
     )
 )
 other_item = st.one_of(
-    generated(
+    with_tokens(
         obj(
             {"type": "function_call", "call_id": text, "name": text, "arguments": text},
             {"id": text | st.none(), "status": status},
         )
     ),
     obj({"type": "function_call_output", "call_id": text, "output": text | parts}, {"id": text, "status": status}),
-    generated(
+    with_tokens(
         obj(
             {
                 "type": "reasoning",
@@ -137,14 +137,16 @@ chat_part = obj({"type": "text", "text": text}) | obj({"type": "image_url", "ima
 chat_message = st.one_of(
     obj({"role": role, "content": text | st.lists(chat_part, max_size=2)}),
     obj({"role": "tool", "tool_call_id": text, "content": text}),
-    generated(obj({"role": "assistant"}, {"content": text | st.none(), "tool_calls": st.lists(chat_call, max_size=2)})),
+    with_tokens(
+        obj({"role": "assistant"}, {"content": text | st.none(), "tool_calls": st.lists(chat_call, max_size=2)})
+    ),
 )
 chat_request = obj(
     {"messages": st.lists(chat_message, max_size=3)},
     {"model": text, "stop": text | st.lists(text, max_size=2), "seed": count},
     extra=st.just({}),
 )
-answer = generated(
+answer = with_tokens(
     obj({"role": "assistant"}, {"content": text | st.none(), "tool_calls": st.lists(chat_call, max_size=2) | st.none()})
 )
 completion = obj(

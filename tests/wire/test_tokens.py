@@ -68,12 +68,12 @@ def test_routed_experts_are_a_text_or_nested_lists(experts):
 
 def test_long_lists_are_shared_by_parsing_and_dumping_and_still_written_as_json():
     """A verifier that echoes its request would otherwise copy half a million numbers three times."""
-    given = list(range(5))
+    ids = list(range(5))
 
-    made = tokens(prompt_token_ids=given)
+    made = tokens(prompt_token_ids=ids)
 
-    assert made.prompt_token_ids is given
-    assert made.model_dump()["prompt_token_ids"] is given
-    assert made.model_dump(mode="json")["prompt_token_ids"] == given
+    assert made.prompt_token_ids is ids
+    assert made.model_dump()["prompt_token_ids"] is ids
+    assert made.model_dump(mode="json")["prompt_token_ids"] == ids
     assert '"prompt_token_ids":[0,1,2,3,4]' in made.model_dump_json()
     assert TokenIDLogProbMixin.model_json_schema()["properties"]["prompt_token_ids"]["items"] == {"type": "integer"}

@@ -24,7 +24,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseReasoningItemForTraining,
     training_variant_of,
 )
-from nemo_gym.wire.hosted import HOSTED_ITEMS, ProviderItem
+from nemo_gym.wire.hosted_items import HOSTED_ITEMS, ProviderItem
 
 INPUT: TypeAdapter[Any] = TypeAdapter(NeMoGymResponseInputItem)
 OUTPUT: TypeAdapter[Any] = TypeAdapter(NeMoGymResponseOutputItem)
@@ -67,7 +67,7 @@ def test_an_item_becomes_the_class_its_form_asks_for(item, expected):
 
 
 def test_every_hosted_item_is_reached_by_its_type():
-    """A union branch nobody can reach would reject what the contract accepts."""
+    """A union member without a tag would reject what the contract accepts."""
     for item_class in HOSTED_ITEMS:
         with pytest.raises(ValidationError) as caught:
             INPUT.validate_python({"type": item_class.wire_tag})
@@ -109,16 +109,16 @@ def test_an_output_item_must_have_a_type_and_an_input_item_at_least_a_role():
         INPUT.validate_python({"content": "four"})
 
 
-@pytest.mark.parametrize("given", [*TOKENS, "routed_experts"])
+@pytest.mark.parametrize("field", [*TOKENS, "routed_experts"])
 @pytest.mark.parametrize(
     "item", [{"role": "assistant", "content": "four"}, {"type": "function_call_output", "call_id": "c", "output": "4"}]
 )
-def test_half_a_set_of_token_fields_is_refused(item, given):
+def test_half_a_set_of_token_fields_is_refused(item, field):
     """A trainer would read a partial set as none and learn from the wrong tokens."""
-    value = TOKENS.get(given, "experts")
+    value = TOKENS.get(field, "experts")
 
     with pytest.raises(ValidationError, match="Token fields belong together"):
-        INPUT.validate_python({**item, given: value})
+        INPUT.validate_python({**item, field: value})
 
 
 def test_token_fields_that_are_null_count_as_absent():
@@ -154,7 +154,7 @@ def test_training_variants_cover_what_a_model_generates_and_nothing_else():
 
 
 def test_an_object_built_by_keyword_can_be_read_back_from_its_given_fields():
-    """Clients send only what was given; without its type an item would be refused on the other side."""
+    """Clients send only what was field; without its type an item would be refused on the other side."""
     built = [
         NeMoGymMessage(role="user", content=ASKED),
         NeMoGymResponseOutputMessage(id="m", content=[NeMoGymResponseOutputText(text="four")]),

@@ -8,9 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.convert import sse
-from nemo_gym.convert.chat_chunks import chunks_from_completion, completion_from_chunks
-from nemo_gym.convert.message_events import events_from_message, message_from_events
-from nemo_gym.convert.responses_events import events_from_response, events_of_failure, response_from_events
+from nemo_gym.convert.streams import (
+    chunks_from_completion,
+    completion_from_chunks,
+    events_from_message,
+    events_from_response,
+    events_of_failure,
+    message_from_events,
+    response_from_events,
+)
 from nemo_gym.errors import ConversionError
 
 Json = dict[str, Any]
@@ -169,14 +175,14 @@ def test_items_fill_in_for_an_empty_last_event() -> None:
 
 def test_token_ids_are_not_streamed_in_chunks() -> None:
     """Many clients read a line of a stream into a small buffer."""
-    said = {"role": "assistant", "content": "x", "prompt_token_ids": [1] * 5}
-    finished = {"id": "c", "choices": [{"index": 0, "message": said, "finish_reason": "stop"}]}
+    message = {"role": "assistant", "content": "x", "prompt_token_ids": [1] * 5}
+    finished = {"id": "c", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
 
     assert "prompt_token_ids" not in json.dumps(list(chunks_from_completion(finished)))
 
 
 def test_chunks_come_in_the_order_clients_expect() -> None:
-    said = {
+    message = {
         "role": "assistant",
         "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
         "content": "x",
@@ -185,7 +191,7 @@ def test_chunks_come_in_the_order_clients_expect() -> None:
     finished = {
         "id": "c",
         "object": "chat.completion",
-        "choices": [{"index": 0, "message": said, "finish_reason": "tool_calls"}],
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
         "usage": {"total_tokens": 3},
     }
 
@@ -273,5 +279,5 @@ def test_numbers_and_texts_the_fast_writer_refuses_are_written_anyway() -> None:
 
 
 def test_what_is_no_json_is_an_error() -> None:
-    with pytest.raises(ConversionError, match="not JSON that can be written down"):
+    with pytest.raises(ConversionError, match="cannot be written as JSON"):
         sse.encode({"x": object()})

@@ -1,15 +1,13 @@
-"""Items of tools that run at the provider, and the results a client sends back for them."""
+"""Items of tools that run at the provider, and of the results that a client sends back."""
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 from nemo_gym.wire.base import Json, WireModel
-from nemo_gym.wire.items import ItemStatus
+from nemo_gym.wire.items import ItemModel, ItemStatus
 from nemo_gym.wire.parts import InputContent
 
 
-class NeMoGymMcpCall(WireModel):
-    wire_tag: ClassVar[str] = "mcp_call"
-
+class NeMoGymMcpCall(ItemModel):
     id: str | None = None
     arguments: str
     name: str
@@ -28,9 +26,7 @@ class McpListedTool(WireModel):
     description: str | None = None
 
 
-class NeMoGymMcpListTools(WireModel):
-    wire_tag: ClassVar[str] = "mcp_list_tools"
-
+class NeMoGymMcpListTools(ItemModel):
     id: str | None = None
     server_label: str
     tools: list[McpListedTool]
@@ -38,9 +34,7 @@ class NeMoGymMcpListTools(WireModel):
     error: Json = None
 
 
-class NeMoGymMcpApprovalRequest(WireModel):
-    wire_tag: ClassVar[str] = "mcp_approval_request"
-
+class NeMoGymMcpApprovalRequest(ItemModel):
     id: str | None = None
     arguments: str
     name: str
@@ -48,9 +42,7 @@ class NeMoGymMcpApprovalRequest(WireModel):
     type: Literal["mcp_approval_request"] = "mcp_approval_request"
 
 
-class NeMoGymMcpApprovalResponse(WireModel):
-    wire_tag: ClassVar[str] = "mcp_approval_response"
-
+class NeMoGymMcpApprovalResponse(ItemModel):
     approval_request_id: str
     approve: bool
     type: Literal["mcp_approval_response"] = "mcp_approval_response"
@@ -66,9 +58,7 @@ class FileSearchResult(WireModel):
     text: str | None = None
 
 
-class NeMoGymFileSearchToolCall(WireModel):
-    wire_tag: ClassVar[str] = "file_search_call"
-
+class NeMoGymFileSearchToolCall(ItemModel):
     id: str
     queries: list[str]
     status: Literal["in_progress", "searching", "completed", "incomplete", "failed"]
@@ -77,14 +67,12 @@ class NeMoGymFileSearchToolCall(WireModel):
 
 
 class HostedAction(WireModel):
-    """What a hosted tool did (search, open_page, click, exec, ...); its further fields depend on the type."""
+    """An action of a hosted tool (search, open_page, click, exec, ...); its other fields depend on the type."""
 
     type: str
 
 
-class NeMoGymFunctionWebSearch(WireModel):
-    wire_tag: ClassVar[str] = "web_search_call"
-
+class NeMoGymFunctionWebSearch(ItemModel):
     id: str
     action: HostedAction
     status: Literal["in_progress", "searching", "completed", "failed", "incomplete"]
@@ -97,9 +85,7 @@ class SafetyCheck(WireModel):
     message: str | None = None
 
 
-class NeMoGymComputerToolCall(WireModel):
-    wire_tag: ClassVar[str] = "computer_call"
-
+class NeMoGymComputerToolCall(ItemModel):
     id: str
     action: HostedAction | None = None
     call_id: str
@@ -114,9 +100,7 @@ class ComputerScreenshot(WireModel):
     image_url: str | None = None
 
 
-class NeMoGymComputerCallOutput(WireModel):
-    wire_tag: ClassVar[str] = "computer_call_output"
-
+class NeMoGymComputerCallOutput(ItemModel):
     call_id: str
     output: ComputerScreenshot
     type: Literal["computer_call_output"] = "computer_call_output"
@@ -125,9 +109,7 @@ class NeMoGymComputerCallOutput(WireModel):
     status: ItemStatus | None = None
 
 
-class NeMoGymImageGenerationCall(WireModel):
-    wire_tag: ClassVar[str] = "image_generation_call"
-
+class NeMoGymImageGenerationCall(ItemModel):
     id: str
     result: str | None = None
     status: Literal["in_progress", "completed", "generating", "failed"]
@@ -138,9 +120,7 @@ class CodeInterpreterOutput(WireModel):
     type: Literal["logs", "image"]
 
 
-class NeMoGymCodeInterpreterToolCall(WireModel):
-    wire_tag: ClassVar[str] = "code_interpreter_call"
-
+class NeMoGymCodeInterpreterToolCall(ItemModel):
     id: str
     code: str | None = None
     container_id: str
@@ -158,9 +138,7 @@ class LocalShellAction(WireModel):
     working_directory: str | None = None
 
 
-class NeMoGymLocalShellCall(WireModel):
-    wire_tag: ClassVar[str] = "local_shell_call"
-
+class NeMoGymLocalShellCall(ItemModel):
     id: str
     action: LocalShellAction
     call_id: str
@@ -168,18 +146,14 @@ class NeMoGymLocalShellCall(WireModel):
     type: Literal["local_shell_call"] = "local_shell_call"
 
 
-class NeMoGymLocalShellCallOutput(WireModel):
-    wire_tag: ClassVar[str] = "local_shell_call_output"
-
+class NeMoGymLocalShellCallOutput(ItemModel):
     id: str
     output: str
     type: Literal["local_shell_call_output"] = "local_shell_call_output"
     status: ItemStatus | None = None
 
 
-class NeMoGymCustomToolCall(WireModel):
-    wire_tag: ClassVar[str] = "custom_tool_call"
-
+class NeMoGymCustomToolCall(ItemModel):
     call_id: str
     input: str
     name: str
@@ -187,17 +161,15 @@ class NeMoGymCustomToolCall(WireModel):
     id: str | None = None
 
 
-class NeMoGymCustomToolCallOutput(WireModel):
-    wire_tag: ClassVar[str] = "custom_tool_call_output"
-
+class NeMoGymCustomToolCallOutput(ItemModel):
     call_id: str
     output: InputContent
     type: Literal["custom_tool_call_output"] = "custom_tool_call_output"
     id: str | None = None
 
 
-class ProviderItem(WireModel):
-    """An item type that OpenAI has and we give no meaning to; kept whole in a response's output."""
+class ProviderItem(ItemModel):
+    """An item type of OpenAI without meaning to us; kept unchanged in a response's output."""
 
     wire_tag: ClassVar[str] = "provider_item"
 
@@ -206,34 +178,25 @@ class ProviderItem(WireModel):
 
 
 PROVIDER_ITEM_TYPES = frozenset(
-    {
-        "additional_tools",
-        "apply_patch_call",
-        "apply_patch_call_output",
-        "compaction",
-        "program",
-        "program_output",
-        "shell_call",
-        "shell_call_output",
-        "tool_search_call",
-        "tool_search_output",
-    }
+    {"additional_tools", "apply_patch_call", "apply_patch_call_output", "compaction", "program", "program_output"}
+    | {"shell_call", "shell_call_output", "tool_search_call", "tool_search_output"}
 )
 """Types accepted as `ProviderItem`. An output with another unknown type is an error that names it."""
 
-HOSTED_ITEMS: tuple[Any, ...] = (
-    NeMoGymMcpCall,
-    NeMoGymMcpListTools,
-    NeMoGymMcpApprovalRequest,
-    NeMoGymMcpApprovalResponse,
-    NeMoGymFileSearchToolCall,
-    NeMoGymFunctionWebSearch,
-    NeMoGymComputerToolCall,
-    NeMoGymComputerCallOutput,
-    NeMoGymImageGenerationCall,
-    NeMoGymCodeInterpreterToolCall,
-    NeMoGymLocalShellCall,
-    NeMoGymLocalShellCallOutput,
-    NeMoGymCustomToolCall,
-    NeMoGymCustomToolCallOutput,
+HostedItem: TypeAlias = (
+    NeMoGymMcpCall
+    | NeMoGymMcpListTools
+    | NeMoGymMcpApprovalRequest
+    | NeMoGymMcpApprovalResponse
+    | NeMoGymFileSearchToolCall
+    | NeMoGymFunctionWebSearch
+    | NeMoGymComputerToolCall
+    | NeMoGymComputerCallOutput
+    | NeMoGymImageGenerationCall
+    | NeMoGymCodeInterpreterToolCall
+    | NeMoGymLocalShellCall
+    | NeMoGymLocalShellCallOutput
+    | NeMoGymCustomToolCall
+    | NeMoGymCustomToolCallOutput
 )
+HOSTED_ITEMS: tuple[type[ItemModel], ...] = get_args(HostedItem)

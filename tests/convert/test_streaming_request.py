@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.convert.streamed_request import flattened_request
+from nemo_gym.convert.streaming_request import flatten_request
 from nemo_gym.errors import ConversionError
 
 
@@ -20,7 +20,7 @@ def test_tools_of_a_namespace_get_flat_names_and_so_do_their_calls() -> None:
         "input": [{"type": "function_call", "name": "b", "namespace": "ns", "call_id": "c", "arguments": "{}"}],
     }
 
-    request, dropped = flattened_request(body)
+    request, dropped = flatten_request(body)
 
     assert request == {
         "tools": [tool("a"), tool("ns__b")],
@@ -32,7 +32,7 @@ def test_tools_of_a_namespace_get_flat_names_and_so_do_their_calls() -> None:
 def test_tools_given_inside_the_input_join_the_others() -> None:
     body = {"tools": [tool("a")], "input": [{"type": "additional_tools", "tools": [tool("b")]}, {"role": "user"}]}
 
-    request, _ = flattened_request(body)
+    request, _ = flatten_request(body)
 
     assert (request["tools"], request["input"]) == ([tool("a"), tool("b")], [{"role": "user"}])
 
@@ -48,7 +48,7 @@ def test_opening_system_messages_move_to_the_instructions() -> None:
         ],
     }
 
-    request, dropped = flattened_request(body)
+    request, dropped = flatten_request(body)
 
     assert request["instructions"] == "a\n\nb\n\nc"
     assert request["input"] == body["input"][2:]  # type: ignore[index]
@@ -58,7 +58,7 @@ def test_opening_system_messages_move_to_the_instructions() -> None:
 def test_the_callers_request_is_left_alone() -> None:
     body = {"stream": True, "tools": [{"type": "namespace", "name": "n", "tools": [tool("b")]}], "input": []}
 
-    flattened_request(body)
+    flatten_request(body)
 
     assert body["stream"] is True
     assert body["tools"] == [{"type": "namespace", "name": "n", "tools": [tool("b")]}]
@@ -66,4 +66,4 @@ def test_the_callers_request_is_left_alone() -> None:
 
 def test_a_body_that_is_no_request_is_an_error() -> None:
     with pytest.raises(ConversionError, match="request: expected an object"):
-        flattened_request([])
+        flatten_request([])

@@ -5,11 +5,15 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from nemo_gym.convert.plain import plain
-from nemo_gym.convert.tokens import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS
+from nemo_gym.convert.wire_objects import to_dict
 from nemo_gym.errors import ConversionError
 from nemo_gym.wire.items import NeMoGymResponseFunctionToolCall, NeMoGymResponseOutputMessageForTraining
-from nemo_gym.wire.tokens import REQUIRED_TOKEN_METADATA_FIELDS, TOKEN_METADATA_FIELDS
+from nemo_gym.wire.tokens import (
+    REQUIRED_TOKEN_FIELDS,
+    REQUIRED_TOKEN_METADATA_FIELDS,
+    TOKEN_FIELDS,
+    TOKEN_METADATA_FIELDS,
+)
 
 
 class Form(BaseModel):
@@ -20,8 +24,8 @@ class Form(BaseModel):
     type: str = "form"
 
 
-def test_only_what_was_given_is_said_under_its_wire_name() -> None:
-    assert plain(Form(schema={"a": [Form()]}, extra=1)) == {
+def test_only_set_fields_are_kept_under_their_wire_name() -> None:
+    assert to_dict(Form(schema={"a": [Form()]}, extra=1)) == {
         "schema": {"a": [{"type": "form"}]},
         "type": "form",
         "extra": 1,
@@ -32,14 +36,14 @@ def test_an_items_type_is_kept_even_when_left_to_its_default() -> None:
     """Items are built by keyword without it; a dict without it could be anything."""
     call = NeMoGymResponseFunctionToolCall(arguments="{}", call_id="c", name="f")
 
-    assert plain(call) == {"arguments": "{}", "call_id": "c", "name": "f", "type": "function_call"}
+    assert to_dict(call) == {"arguments": "{}", "call_id": "c", "name": "f", "type": "function_call"}
 
 
 @pytest.mark.parametrize("value", [Form(schema={"a": 1}, extra=2), {"schema": {"a": 1}, "extra": 2, "type": "form"}])
 def test_fields_can_be_left_out_of_the_outermost_object(value: Any) -> None:
     """A response repeats its request's options; walking the whole conversation for them would be waste."""
-    assert plain({"inner": value}) == {"inner": plain(value)}
-    assert plain(value, leave_out=("extra", "body", "schema")) == {"type": "form"}
+    assert to_dict({"inner": value}) == {"inner": to_dict(value)}
+    assert to_dict(value, leave_out=("extra", "body", "schema")) == {"type": "form"}
 
 
 def test_token_arrays_are_shared_not_copied() -> None:
@@ -48,7 +52,7 @@ def test_token_arrays_are_shared_not_copied() -> None:
         id="m", content=[], prompt_token_ids=[1], generation_token_ids=[2], generation_log_probs=[-1.0]
     )
 
-    assert plain([item])[0]["prompt_token_ids"] is item.prompt_token_ids
+    assert to_dict([item])[0]["prompt_token_ids"] is item.prompt_token_ids
 
 
 def test_the_token_fields_are_those_of_the_wire_types() -> None:
@@ -62,4 +66,4 @@ def test_bottomless_input_is_an_error() -> None:
         deep = {"a": deep}
 
     with pytest.raises(ConversionError, match="nested too deeply"):
-        plain(deep)
+        to_dict(deep)

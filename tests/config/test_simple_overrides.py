@@ -7,8 +7,8 @@ import sys
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.config.overrides import PLAIN, parse_overrides
-from nemo_gym.config.overrides import _reader as hydra_reader
+from nemo_gym.config.overrides import SIMPLE_OVERRIDE, parse_overrides
+from nemo_gym.config.overrides import hydra_parser as hydra_reader
 
 TEXT = st.text("abzAZ019_./:@+-", max_size=12)
 KEYS = st.lists(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True), min_size=1, max_size=3).map(".".join)
@@ -22,7 +22,7 @@ def test_a_plain_override_is_read_as_hydra_reads_it(sign: str, key: str, value: 
     """Two readers that disagree would be two configurations from one command line."""
     token = f"{sign}{key}={json.dumps(value)}"
 
-    assert PLAIN.fullmatch(token)
+    assert SIMPLE_OVERRIDE.fullmatch(token)
     if not key.startswith("hydra"):  # settings of Hydra's own runner are left out
         assert parse_overrides([token]) == [HYDRA(token)]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.catalog import roots
-from nemo_gym.catalog.find import RESOURCES_SERVER, config_file
+from nemo_gym.catalog.lookup import RESOURCES_SERVER, config_file
 from nemo_gym.catalog.roots import PARENT_DIR, _resolve_under_cwd_or_install
 from nemo_gym.config.load import load_files
-from nemo_gym.config.renamed import current_path
-from nemo_gym.launch.instances import instances
-from nemo_gym.launch.venv_tests import named_suite
+from nemo_gym.config.path_aliases import current_path
+from nemo_gym.launch.folder_tests import folder_tests_of
+from nemo_gym.launch.instances import find_instances
 
 NOW = PARENT_DIR / "resources_servers/example_single_tool_call"
 NAMES = pytest.mark.parametrize("name", ["simple_weather", "example_simple_weather"])
@@ -22,7 +22,7 @@ NAMES = pytest.mark.parametrize("name", ["simple_weather", "example_simple_weath
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet() -> None:
-    roots._say.cache_clear()
+    roots._warn_once.cache_clear()
 
 
 @NAMES
@@ -30,11 +30,11 @@ def test_a_name_on_the_command_line_finds_the_example_and_says_so_once(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        found = [config_file(RESOURCES_SERVER, name, [PARENT_DIR]) for _ in range(3)]
+        files = [config_file(RESOURCES_SERVER, name, [PARENT_DIR]) for _ in range(3)]
 
-    assert set(found) == {NOW / f"configs/earlier_names/{name}.yaml"}
-    (said,) = caplog.messages
-    assert said.startswith(f"resources_servers/{name} is called resources_servers/example_single_tool_call now")
+    assert set(files) == {NOW / f"configs/earlier_names/{name}.yaml"}
+    (message,) = caplog.messages
+    assert message.startswith(f"resources_servers/{name} is called resources_servers/example_single_tool_call now")
 
 
 @NAMES
@@ -52,11 +52,11 @@ def test_data_and_code_are_found_under_the_earlier_name(name: str) -> None:
     """The annotated example of the configuration guide writes both."""
     data = _resolve_under_cwd_or_install(f"resources_servers/{name}/data/example.jsonl")
     block = {"resources_servers": {name: {"entrypoint": "app.py", "host": "127.0.0.1", "port": 1}}}
-    (instance,) = instances({"weather": block}, [PARENT_DIR])
+    (instance,) = find_instances({"weather": block}, [PARENT_DIR])
 
     assert data == NOW / "data/example.jsonl"
     assert (instance.folder, instance.module) == (NOW, "resources_servers.example_single_tool_call.app")
-    assert named_suite(f"resources_servers/{name}", [PARENT_DIR]).folder == NOW
+    assert folder_tests_of(f"resources_servers/{name}", [PARENT_DIR]).folder == NOW
 
 
 def test_a_folder_of_ones_own_with_that_name_wins(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,64 @@
+"""Server instances: the top-level blocks `<name>: {<server type>: {<implementation>: {entrypoint: …, …}}}`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf.errors import OmegaConfBaseException
+
+from nemo_gym.config.omega import as_plain_value, unresolved_items
+from nemo_gym.keys import SERVER_TYPES
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInstance:
+    """One server instance of a configuration. `fields` is its implementation block."""
+
+    name: str
+    server_type: str
+    implementation: str
+    fields: Mapping[str, Any]
+
+    @property
+    def path(self) -> tuple[str, str, str]:
+        """The keys that lead to `fields`."""
+        return self.name, self.server_type, self.implementation
+
+    def reference(self, field: str) -> str | None:
+        """Return the instance name in a reference field such as `resources_server: {type: …, name: …}`."""
+        value = self.fields.get(field)
+        name = value.get("name") if isinstance(value, Mapping) else None
+        return name if isinstance(name, str) else None
+
+
+def server_instances(config: Mapping[Any, Any]) -> dict[str, ServerInstance]:
+    """Return every server instance of a configuration (plain data or OmegaConf) by name.
+
+    A block whose interpolations cannot be resolved is returned as written. A top-level key counts as an instance when
+    it has a server type with at least one implementation; whether the block is valid is not checked.
+    """
+    instances = {}
+    for key, unresolved in unresolved_items(config):
+        try:
+            block = as_plain_value(config[key])
+        except OmegaConfBaseException:
+            block = as_plain_value(unresolved, resolve=False)
+        instance = read_instance(str(key), block)
+        if instance is not None:
+            instances[instance.name] = instance
+    return instances
+
+
+def read_instance(name: str, block: Any) -> ServerInstance | None:
+    """Return the instance that a top-level block defines, or None. The first server type and implementation count."""
+    for server_type in SERVER_TYPES if isinstance(block, Mapping) else ():
+        implementations = block.get(server_type)
+        if isinstance(implementations, Mapping) and implementations:
+            implementation, fields = next(iter(implementations.items()))
+            return ServerInstance(name, server_type, str(implementation), fields if isinstance(fields, Mapping) else {})
+    return None
+
+
+def is_server_block(block: Any) -> bool:
+    """Return whether a top-level block has the key of a server type, with or without an implementation."""
+    return isinstance(block, Mapping) and any(server_type in block for server_type in SERVER_TYPES)

@@ -1,0 +1,371 @@
+"""Responses items ↔ Chat messages: a conversation in either dialect.
+
+To Chat, consecutive items of the assistant become one message. An item's `id` and `status`, an output text's
+`annotations` and `logprobs`, and the ciphertext of a reasoning item with readable text are not part of a prompt and are
+dropped; of a reasoning item with summary and content, the summary is used. From Chat, an assistant message becomes
+reasoning, message and function call items; fields outside the Chat dialect are dropped.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from nemo_gym.convert.shapes import (
+    CHAT,
+    RESPONSES,
+    Json,
+    NewId,
+    dict_at,
+    expect_dict,
+    expect_list,
+    inexpressible,
+    iter_dicts,
+    optional_list_at,
+    optional_text_at,
+    text_at,
+    token_fields_at,
+)
+from nemo_gym.convert.thinking import SplitThoughts, parse_think_tags, wrap_in_think_tags
+from nemo_gym.errors import ConversionError
+
+_FILE_KEYS = ("file_data", "file_id", "filename")
+
+
+@dataclass
+class ChatMessages:
+    """Chat messages under construction; items of the assistant stay in the buffers until another role follows."""
+
+    return_token_id_information: bool = False
+    messages: list[Json] = field(default_factory=list)
+    content_buffer: str = ""
+    refusal_buffer: str = ""
+    tool_calls_buffer: list[Json] = field(default_factory=list)
+    token_information: Json | None = None
+    """Token fields of the last buffered item, if it has any."""
+    has_message: bool = False
+    """An assistant message is buffered, even if its text is empty."""
+
+    def flush_assistant(self) -> None:
+        """Append the buffered assistant message, if there is one, and clear the buffers."""
+        if self.content_buffer or self.tool_calls_buffer or self.refusal_buffer or self.has_message:
+            # Chat requires content unless there are tool calls or a refusal.
+            empty = None if self.tool_calls_buffer or self.refusal_buffer else ""
+            message: Json = {"role": "assistant", "content": self.content_buffer or empty}
+            if self.refusal_buffer:
+                message["refusal"] = self.refusal_buffer
+            if self.tool_calls_buffer:
+                message["tool_calls"] = self.tool_calls_buffer
+            if self.token_information:
+                message.update(dict(self.token_information))
+            self.messages.append(message)
+        self.content_buffer = ""
+        self.refusal_buffer = ""
+        self.tool_calls_buffer = []
+        self.token_information = None
+        self.has_message = False
+
+
+def add_item(chat: ChatMessages, item: Json, where: str) -> None:
+    """Add one Responses item to the Chat messages."""
+    kind = item_kind(item, where)
+    if kind == "function_call_output":
+        _add_tool_result(chat, item, where)
+        return
+    if kind == "message" and _message_role(item, where) != "assistant":
+        _add_message(chat, item, where)
+        return
+    if kind == "message":
+        _add_assistant_message(chat, item, where)
+    elif kind == "reasoning":
+        chat.content_buffer += wrap_in_think_tags(reasoning_texts(item, CHAT, where))
+    elif kind == "function_call":
+        function = {"name": text_at(item, "name", where), "arguments": text_at(item, "arguments", where)}
+        chat.tool_calls_buffer.append({"id": text_at(item, "call_id", where), "type": "function", "function": function})
+    else:
+        raise inexpressible(kind, CHAT, where)
+    if chat.return_token_id_information:
+        chat.token_information = token_fields_at(item, where) or None
+
+
+def item_kind(item: Json, where: str) -> str:
+    """Return the type of an item; short messages omit it."""
+    kind = item.get("type")
+    if kind is None:
+        if item.get("role") is None:
+            raise ConversionError("has neither a type nor a role", where=where)
+        return "message"
+    if not isinstance(kind, str):
+        raise ConversionError("type is not a string", where=where)
+    return kind
+
+
+def reasoning_texts(item: Json, dialect: str, where: str) -> list[str]:
+    """Return the readable texts of a reasoning item: its summary, or without a summary its content."""
+    for key in ("summary", "content"):
+        parts = optional_list_at(item, key, where)
+        if parts:
+            return [text_at(part, "text", location) for part, location in iter_dicts(parts, f"{where}.{key}")]
+    if item.get("encrypted_content"):
+        fix = "leave reasoning items out of the input"
+        raise inexpressible("reasoning that is only encrypted", dialect, where, fix=fix)
+    return []
+
+
+def _message_role(item: Json, where: str) -> str:
+    role = text_at(item, "role", where)
+    if role not in ("user", "assistant", "system", "developer", "tool"):
+        raise inexpressible(role, f"{CHAT} as a role", where)
+    return role
+
+
+def _add_message(chat: ChatMessages, item: Json, where: str) -> None:
+    chat.flush_assistant()
+    message = {"role": item["role"], "content": content_to_chat(item.get("content"), where)}
+    if item["role"] == "tool":
+        message["tool_call_id"] = text_at(item, "tool_call_id", where)
+    chat.messages.append(message)
+
+
+def _add_assistant_message(chat: ChatMessages, item: Json, where: str) -> None:
+    chat.has_message = True
+    content = item.get("content")
+    if isinstance(content, str):
+        chat.content_buffer += content
+    elif content is not None:
+        for part, location in iter_dicts(content, f"{where}.content"):
+            kind = text_at(part, "type", location)
+            if kind in ("output_text", "input_text"):
+                chat.content_buffer += text_at(part, "text", location)
+            elif kind == "refusal":
+                chat.refusal_buffer += text_at(part, "refusal", location)
+            else:
+                raise inexpressible(kind, f"an assistant message of {CHAT}", location)
+    for call, _ in iter_dicts(optional_list_at(item, "tool_calls", where), f"{where}.tool_calls"):
+        chat.tool_calls_buffer.append(call)
+
+
+def _add_tool_result(chat: ChatMessages, item: Json, where: str) -> None:
+    """Add a tool message; Chat accepts only text in it."""
+    chat.flush_assistant()
+    output = item.get("output")
+    if not isinstance(output, str):
+        parts = []
+        for part, location in iter_dicts(output, f"{where}.output"):
+            kind = text_at(part, "type", location)
+            if kind != "input_text":
+                raise inexpressible(kind, f"a tool message of {CHAT}", location)
+            parts.append({"type": "text", "text": text_at(part, "text", location)})
+        output = parts
+    chat.messages.append({"role": "tool", "tool_call_id": text_at(item, "call_id", where), "content": output})
+
+
+def lead_with_instructions(messages: list[Json], instructions: str) -> list[Json]:
+    """Merge `instructions` and the leading system messages into one system message."""
+    texts, rest = leading_system_texts(messages)
+    return [{"role": "system", "content": "\n\n".join([instructions, *texts])}, *rest]
+
+
+def leading_system_texts(messages: list[Any]) -> tuple[list[str], list[Any]]:
+    """Return the texts of the system messages at the start, and the other messages. Works for both dialects."""
+    texts: list[str] = []
+    for message in messages:
+        is_system = isinstance(message, dict) and message.get("role") in ("system", "developer")
+        text = text_content(message.get("content")) if is_system else None
+        if text is None:
+            break
+        texts.append(text)
+    return texts, messages[len(texts) :]
+
+
+def text_content(content: Any) -> str | None:
+    """Return the text of a message's content, or None if it is not text only. Works for both dialects."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return None
+    texts = []
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") not in ("input_text", "text", "output_text"):
+            return None
+        if not isinstance(part.get("text"), str):
+            return None
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def content_to_chat(content: Any, where: str) -> Any:
+    """Convert the content of a message to Chat; a string stays a string."""
+    return content if isinstance(content, str) else [_part_to_chat(*part) for part in _content_parts(content, where)]
+
+
+def content_from_chat(content: Any, where: str) -> Any:
+    """Convert the content of a message to Responses; a string stays a string."""
+    return content if isinstance(content, str) else [_part_from_chat(*part) for part in _content_parts(content, where)]
+
+
+def _content_parts(content: Any, where: str) -> list[tuple[Json, str]]:
+    if not isinstance(content, list):
+        raise ConversionError("content is neither a string nor a list of parts", where=where)
+    return list(iter_dicts(content, f"{where}.content"))
+
+
+def _part_to_chat(part: Json, where: str) -> Json:
+    kind = text_at(part, "type", where)
+    if kind == "input_text":
+        return {"type": "text", "text": text_at(part, "text", where)}
+    if kind == "input_image":
+        if part.get("file_id") is not None:
+            raise inexpressible("an image given by file_id", CHAT, where, fix="give it as image_url")
+        url = text_at(part, "image_url", where)
+        return {"type": "image_url", "image_url": {"url": url, "detail": part.get("detail") or "auto"}}
+    if kind == "input_video":
+        sources = [key for key in ("video_url", "video") if part.get(key) is not None]
+        if len(sources) != 1:
+            raise ConversionError("a video part has exactly one of video_url and video", where=where)
+        return {"type": "video_url", "video_url": {"url": text_at(part, sources[0], where)}}
+    if kind == "input_audio":
+        return {"type": "input_audio", "input_audio": dict_at(part, "input_audio", where)}
+    if kind == "input_file":
+        if part.get("file_url") is not None:
+            raise inexpressible("a file given by file_url", CHAT, where, fix="give it as file_data or file_id")
+        return {"type": "file", "file": {key: part[key] for key in _FILE_KEYS if part.get(key) is not None}}
+    raise inexpressible(kind, CHAT, where)
+
+
+def _part_from_chat(part: Json, where: str) -> Json:
+    kind = text_at(part, "type", where)
+    if kind == "text":
+        return {"type": "input_text", "text": text_at(part, "text", where)}
+    if kind == "image_url":
+        image = dict_at(part, "image_url", where)
+        url = text_at(image, "url", f"{where}.image_url")
+        return {"type": "input_image", "image_url": url, "detail": image.get("detail") or "auto"}
+    if kind == "video_url":
+        video = dict_at(part, "video_url", where)
+        return {"type": "input_video", "video_url": text_at(video, "url", f"{where}.video_url")}
+    if kind == "input_audio":
+        return {"type": "input_audio", "input_audio": dict_at(part, "input_audio", where)}
+    if kind == "file":
+        file = {key: value for key, value in dict_at(part, "file", where).items() if value is not None}
+        for key in file.keys() - set(_FILE_KEYS):
+            raise inexpressible(key, RESPONSES, f"{where}.file")
+        return {"type": "input_file", **file}
+    raise inexpressible(kind, RESPONSES, where)
+
+
+def items_from_messages(
+    messages: Any, *, new_id: NewId, split_thoughts: SplitThoughts = parse_think_tags, with_tokens: bool = False
+) -> list[Json]:
+    """Convert a Chat conversation to Responses items."""
+    items: list[Json] = []
+    for message, where in iter_dicts(messages, "messages"):
+        role = text_at(message, "role", where)
+        _refuse_fields(message, ("name",), where)
+        if role == "assistant":
+            items += assistant_items(
+                message, where, new_id=new_id, split_thoughts=split_thoughts, with_tokens=with_tokens
+            )
+        elif role == "tool":
+            output = content_from_chat(message.get("content"), where)
+            call_id = text_at(message, "tool_call_id", where)
+            items.append({"type": "function_call_output", "call_id": call_id, "output": output})
+        elif role in ("user", "system", "developer"):
+            content = content_from_chat(message.get("content"), where)
+            items.append({"type": "message", "role": role, "content": content})
+        else:
+            raise inexpressible(role, f"{RESPONSES} as a role", where)
+    return items
+
+
+def assistant_items(
+    message: Any,
+    where: str,
+    *,
+    new_id: NewId,
+    split_thoughts: SplitThoughts = parse_think_tags,
+    with_tokens: bool = False,
+) -> list[Json]:
+    """Convert one assistant message to items; its token fields go on the last item."""
+    message = expect_dict(message, where)
+    _refuse_fields(message, ("audio", "function_call"), where)
+    text, refusal = _text_and_refusal(message, where)
+    inline, text = split_thoughts(text)
+    # Reasoning that the server has parsed out already; some servers send it under both names.
+    parsed = [optional_text_at(message, key, where) for key in ("reasoning_content", "reasoning")]
+    thoughts = [thought for thought in dict.fromkeys(parsed) if thought] + inline
+    calls = optional_list_at(message, "tool_calls", where)
+    items: list[Json] = []
+    if thoughts:
+        summary = [{"type": "summary_text", "text": thought} for thought in thoughts]
+        items.append({"type": "reasoning", "id": new_id("rs"), "summary": summary})
+    if text or refusal or not (thoughts or calls):
+        items.append(_output_message(text, refusal, message, where, new_id))
+    items += [_function_call(call, location) for call, location in iter_dicts(calls, f"{where}.tool_calls")]
+    if with_tokens:
+        items[-1] |= token_fields_at(message, where)
+    return items
+
+
+def _output_message(text: str, refusal: str, message: Json, where: str, new_id: NewId) -> Json:
+    content: list[Json] = []
+    if text or not refusal:
+        citations = optional_list_at(message, "annotations", where)
+        annotations = [_annotation(*citation) for citation in iter_dicts(citations, f"{where}.annotations")]
+        content.append({"type": "output_text", "text": text, "annotations": annotations})
+    if refusal:
+        content.append({"type": "refusal", "refusal": refusal})
+    return {"type": "message", "id": new_id("msg"), "role": "assistant", "status": "completed", "content": content}
+
+
+def _annotation(annotation: Json, where: str) -> Json:
+    kind = text_at(annotation, "type", where)
+    if kind != "url_citation":
+        raise inexpressible(kind, f"{RESPONSES} as an annotation", where)
+    return {"type": kind, **dict_at(annotation, kind, where)}
+
+
+def _text_and_refusal(message: Json, where: str) -> tuple[str, str]:
+    """Return the text and the refusal of an assistant message in any of their forms."""
+    content = message.get("content")
+    text, refusal = "", optional_text_at(message, "refusal", where)
+    if isinstance(content, str):
+        return content, refusal
+    for part, location in iter_dicts(optional_list_at(message, "content", where), f"{where}.content"):
+        kind = text_at(part, "type", location)
+        if kind == "text":
+            text += text_at(part, "text", location)
+        elif kind == "refusal":
+            refusal += text_at(part, "refusal", location)
+        else:
+            raise inexpressible(kind, f"an assistant message of {RESPONSES}", location)
+    return text, refusal
+
+
+def _function_call(call: Json, where: str) -> Json:
+    kind = call.get("type") or "function"
+    if kind != "function":
+        raise inexpressible(kind, f"{RESPONSES} as a function call", where)
+    function = dict_at(call, "function", where)
+    call_id = text_at(call, "id", where)
+    return {
+        "type": "function_call",
+        "id": call_id,
+        "call_id": call_id,
+        "name": text_at(function, "name", f"{where}.function"),
+        "arguments": text_at(function, "arguments", f"{where}.function"),
+        "status": "completed",
+    }
+
+
+def _refuse_fields(message: Json, keys: tuple[str, ...], where: str) -> None:
+    for key in keys:
+        if message.get(key) is not None:
+            raise inexpressible(key, RESPONSES, where)
+
+
+def only_choice(completion: Json) -> Json:
+    """Return the one choice of a completion; the Responses API has no others."""
+    choices = expect_list(completion.get("choices"), "choices")
+    if len(choices) != 1:
+        what = f"a response is made from one choice, got {len(choices)}"
+        raise ConversionError(what, where="choices", fix="ask with n=1")
+    return expect_dict(choices[0], "choices[0]")

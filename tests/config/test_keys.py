@@ -1,0 +1,110 @@
+"""The table of global configuration keys."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+import pytest
+from pydantic import BaseModel
+
+import nemo_gym
+from nemo_gym import global_config
+from nemo_gym.config.keys import ANY, COMMAND_KEYS, KEYS, KNOWN_KEYS, RESERVED_KEYS, check_keys
+from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
+from nemo_gym.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("+num_cells=abc", "override '+num_cells=abc': 'num_cells' must be a whole number above 0, not 'abc'"),
+        ("+num_cells=0", "'num_cells' must be a whole number above 0, not 0"),
+        ("+num_cells=2.5", "'num_cells' must be a whole number above 0, not 2.5"),
+        ("+num_cells=true", "'num_cells' must be a whole number above 0, not True"),
+        ("+request_timeout_seconds=0", "'request_timeout_seconds' must be a number above 0, not 0"),
+        ("+connect_timeout_seconds=never", "'connect_timeout_seconds' must be a number above 0, not 'never'"),
+        ("+unreachable_timeout_seconds=0", "'unreachable_timeout_seconds' must be a number above 0, not 0"),
+        ("+interrupt_grace_seconds=-1", "'interrupt_grace_seconds' must be a number from 0, not -1"),
+    ],
+)
+def test_a_wrong_value_is_one_configuration_error(workspace, override, expected):
+    """`+num_cells=abc` used to validate, and `env start` ended with a bare ValueError."""
+    with pytest.raises(ConfigError) as caught:
+        workspace.resolve(override)
+
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["num_cells", "request_timeout_seconds", "interrupt_grace_seconds"])
+def test_a_misspelling_of_a_documented_key_is_noticed(workspace, key):
+    """These keys were documented, but the checker did not know them."""
+    (warning,) = workspace.resolve(f"+{key}x=1").warnings
+
+    assert f"did you mean '{key}'?" in warning
+
+
+def test_the_defaults_of_the_table_pass_its_own_checks():
+    """A default that the checker refuses would make the reference page wrong."""
+    assert check_keys({key.name: key.default for key in KEYS.values() if key.default is not None}) == []
+
+
+def test_every_key_of_the_table_has_a_meaning():
+    """The reference page and `gym explain` print it."""
+    assert [key.name for key in KEYS.values() if not key.meaning.endswith(".")] == []
+
+
+def test_no_key_is_stated_twice():
+    """One table, one home per fact."""
+    assert KEYS.keys() & COMMAND_KEYS == set()
+    assert len(set(RESERVED_KEYS)) == len(RESERVED_KEYS)
+
+
+def subclasses(base: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for child in base.__subclasses__():
+        yield child
+        yield from subclasses(child)
+
+
+def test_every_key_that_a_command_reads_is_known():
+    """Otherwise a correct key next to it would be reported as a misspelling, and a misspelling of it would not."""
+    for module in pkgutil.walk_packages(nemo_gym.__path__, "nemo_gym."):
+        if ".inside" not in module.name and "__main__" not in module.name:
+            importlib.import_module(module.name)
+
+    classes = [cls for cls in subclasses(BaseNeMoGymCLIConfig) if cls.__module__.startswith("nemo_gym.")]
+    unknown = {cls.__name__: sorted(cls.model_fields.keys() - KNOWN_KEYS) for cls in classes}
+
+    assert len(classes) > 20
+    assert {name: keys for name, keys in unknown.items() if keys} == {}
+
+
+def test_the_keys_of_outgoing_calls_are_known_with_the_same_defaults():
+    """`docs/reference/configuration-keys.md` shows the defaults of the table."""
+    from nemo_gym.transport.http_sessions import GlobalAIOHTTPAsyncClientConfig
+
+    defaults = {name: field.default for name, field in GlobalAIOHTTPAsyncClientConfig.model_fields.items()}
+
+    assert {name: KEYS[name].default for name in defaults} == defaults
+    assert all(KEYS[name].type is not ANY for name in defaults)
+
+
+@pytest.mark.parametrize(
+    ("constant", "key"),
+    [
+        ("HF_TOKEN_KEY_NAME", "hf_token"),
+        ("POLICY_API_KEY_KEY_NAME", "policy_api_key"),
+        ("INHERIT_FROM_KEY_NAME", "_inherit_from"),
+        ("DELETE_KEY_KEY_NAME", "_delete_key"),
+        ("ONBOARDING_NAME_KEY_NAME", "onboarding_name"),
+    ],
+)
+def test_every_key_has_a_public_constant(constant, key):
+    """Existing server folders import these names."""
+    assert getattr(global_config, constant) == key
+    assert constant in global_config.__all__
+
+
+def test_an_unknown_constant_is_an_attribute_error():
+    """A typo in an import must not become a key."""
+    with pytest.raises(AttributeError, match="NO_SUCH_KEY_NAME"):
+        _ = global_config.NO_SUCH_KEY_NAME
