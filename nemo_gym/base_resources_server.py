@@ -1,7 +1,7 @@
-"""Resources servers: the tools of an environment, the state of each session, and the verdict.
+"""Resources servers: the tools of an environment, the state of each session, and the verifier.
 
 A subclass overrides `verify`, adds tools as `POST /<tool_name>` routes after `super().setup_webserver()`, and keeps
-what belongs to one rollout under `request.session[SESSION_ID_KEY]`.
+the state of one rollout under `request.session[SESSION_ID_KEY]`.
 """
 
 from abc import abstractmethod
@@ -37,9 +37,9 @@ _MCP_PREFIX = "mcp__"
 
 
 def normalize_tool_name(name: str, server_name: str | None = None) -> str:
-    """The tool's own name, without the `mcp__<server>__` that MCP clients put before it.
+    """Return the name of a tool without the `mcp__<server>__` that MCP clients put before it.
 
-    With `server_name` only that server's prefix is taken off; without, any server's.
+    With `server_name` only that server's prefix is removed; without, any server's.
     """
     if not name.startswith(_MCP_PREFIX):
         return name
@@ -50,7 +50,7 @@ def normalize_tool_name(name: str, server_name: str | None = None) -> str:
 
 
 class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
-    """What every resources server can be configured with."""
+    """Configuration fields of every resources server."""
 
     REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.UNKNOWN
 
@@ -70,12 +70,12 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
     """The base of resources servers: sessions, verification and metrics behind HTTP."""
 
     HOSTING: ClassVar[Literal["cell", "process", "venv"]] = "process"
-    """`cell`: safe to share a process and its event loop with other servers. `process`: wants its own."""
+    """`cell`: may share a process and its event loop with other servers. `process`: needs a separate process."""
 
     config: BaseResourcesServerConfig
 
     def setup_webserver(self) -> FastAPI:
-        """The app with the routes every resources server has. Subclasses call this first, then add their tools."""
+        """Build the app with the routes of every resources server. Subclasses call this first, then add their tools."""
         app = create_app(title=type(self).__name__)
         self.setup_session_middleware(app)
         app.add_middleware(RolloutContextMiddleware)
@@ -86,7 +86,7 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         return app
 
     async def seed_session(self, body: BaseSeedSessionRequest) -> BaseSeedSessionResponse:  # noqa: ARG002
-        """Prepare a session before the first turn. Nothing to do unless overridden."""
+        """Prepare a session before the first turn. Does nothing unless overridden."""
         return BaseSeedSessionResponse()
 
     @abstractmethod
@@ -94,19 +94,19 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         """Give the finished rollout its reward. May also take `request` before `body`."""
 
     async def reverify_mode(self) -> dict[str, str]:
-        """Whether stored responses can be verified again without their sessions."""
+        """Report whether stored responses can be verified again without their sessions."""
         return {"reverify_mode": ReverifyMode(self.config.REVERIFY_MODE).value}
 
     def mcp_tools(self, harvested: list[Any], catchall: Any = None) -> Iterable[Any]:  # noqa: ARG002
-        """The tools offered over MCP: those found among the routes, unless overridden."""
+        """Return the tools to offer over MCP: those of the routes, unless overridden."""
         return harvested
 
     def mcp_allowed_tools_for_session(self, seed_body: Any) -> Iterable[str] | None:  # noqa: ARG002
-        """Names of the tools one session may use over MCP; None means all."""
+        """Return the names of the tools one session may use over MCP; None means all."""
         return None
 
     def normalize_tool_name(self, name: str) -> str:
-        """The tool's own name as this server knows it."""
+        """Return the name of a tool without this server's MCP prefix."""
         return normalize_tool_name(name, self.config.name)
 
 

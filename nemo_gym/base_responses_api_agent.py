@@ -1,8 +1,8 @@
 """Agent servers: the loop between a model and an environment.
 
 A subclass overrides `responses` (the episode: one request in, one finished response out) and `run` (one rollout:
-seed, episode, verify). The paths it calls carry the rollout's id when calls are observed: `url_path_for_run` and its
-siblings put it there.
+seed, episode, verify). When calls are observed, the paths it calls carry the rollout id, which `url_path_for_run` and
+related methods add.
 """
 
 import functools
@@ -27,7 +27,6 @@ from nemo_gym.config_types import (
     BaseRunServerInstanceConfig,
 )
 from nemo_gym.keys import NG_PHASES_KEY
-from nemo_gym.net import allowance, phases
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin, compute_aggregate_metrics
 from nemo_gym.rollout_correlation import (
@@ -37,30 +36,36 @@ from nemo_gym.rollout_correlation import (
     rollout_path_prefix,
 )
 from nemo_gym.serve.app import create_app
-from nemo_gym.serve.correlation import ROLLOUT_ID
-from nemo_gym.serve.direct import direct_endpoint
-from nemo_gym.serve.endpoints import caller, json_endpoint, json_response, resolved_signature
+from nemo_gym.serve.correlation import ROLLOUT_ID, rollout_index_from_run_body
+from nemo_gym.serve.endpoints import (
+    async_handler,
+    json_endpoint,
+    json_response,
+    plain_endpoint_app,
+    resolved_signature,
+)
 from nemo_gym.server_utils import BaseServer, SimpleServer, get_first_server_config_dict
+from nemo_gym.transport import call_log, deadlines
 from nemo_gym.wire.tasks import BaseRunRequest, BaseVerifyResponse
 
 RESPONSES_PATH = "/v1/responses"
 
 
 class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
-    """What every agent can be configured with."""
+    """Configuration fields of every agent."""
 
     skip_verification: bool = False
-    """Collect without asking the resources server for a verdict."""
+    """Collect without calling the verifier."""
     skip_verification_reward: float = 0.0
-    """What stands in the reward field of such a rollout."""
+    """Value of the reward field of such a rollout."""
     needs_model: bool = True
-    """A rollout without a sign of a successful model call is a failure; `false` for agents that call no model."""
+    """A rollout without a successful model call is a failure; `false` for agents that call no model."""
     token_id_capture: bool = False
     """Keep the token ids of this agent's model calls for training, when the run captures them at all."""
 
 
-class _Captures(NamedTuple):
-    """What a configuration asks to be kept of an agent's calls."""
+class _CaptureFlags(NamedTuple):
+    """Which captures a configuration enables for an agent."""
 
     config: object
     model_calls: bool
@@ -78,30 +83,30 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
     """The base of agents: `/v1/responses`, `/run` and `/aggregate_metrics` behind HTTP."""
 
     HOSTING: ClassVar[Literal["cell", "process", "venv"]] = "process"
-    """`cell`: safe to share a process and its event loop with other servers. `process`: wants its own."""
+    """`cell`: may share a process and its event loop with other servers. `process`: needs a separate process."""
 
     config: BaseResponsesAPIAgentConfig
 
     def setup_webserver(self) -> FastAPI:
-        """The app with the routes every agent has."""
+        """Build the app with the routes of every agent."""
         app = create_app(title=type(self).__name__)
         self.setup_session_middleware(app)
         app.post(RESPONSES_PATH)(json_endpoint(self.responses))
-        _add_rollout_twins(app.router)
-        app.post("/run")(json_endpoint(self._within_its_rollout(self.run)))
+        _add_rollout_routes(app.router)
+        app.post("/run")(json_endpoint(self._with_rollout(self.run)))
         app.post("/aggregate_metrics")(json_endpoint(self.aggregate_metrics))
         return app
 
     @abstractmethod
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
-        """Play one episode: from the request to the last response. May also take `request` and `response`."""
+        """Run one episode: from the request to the last response. May also take `request` and `response`."""
 
     @abstractmethod
     async def run(self, body: BaseRunRequest = Body()) -> BaseVerifyResponse:
-        """Play one rollout and return it verified. May also take `request`."""
+        """Run one rollout and return it verified. May also take `request`."""
 
     async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:
-        """Metrics over many rollouts. Rollouts that were not verified have none."""
+        """Compute metrics over many rollouts; without verification they are empty."""
         if self.config.skip_verification:
             warnings.warn(
                 f"{self.config.name}: verification was skipped, so there are no metrics", RuntimeWarning, stacklevel=2
@@ -114,29 +119,29 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         )
 
     def rollout_id_from_run(self, body: BaseModel | Mapping[str, Any]) -> str | None:
-        """The id of the rollout a run request asks for; None when nothing is observed.
+        """Return the rollout id of a run request; None when calls are not observed.
 
         Raises:
-            ValueError: the request names an id that cannot be part of a path.
+            ValueError: the request has an id that is not safe in a path.
         """
         return maybe_rollout_id_from_run_body(body) if self._captures().any else None
 
     def url_path_for_run(self, url_path: str, body: BaseModel | Mapping[str, Any]) -> str:
-        """`url_path` with the prefix of the rollout that `body` asks for."""
+        """Return `url_path` with the rollout prefix of a run request."""
         return self._prefix(self.rollout_id_from_run(body)) + url_path if self._captures().any else url_path
 
     def base_url_for_run(self, base_url: str, body: BaseModel | Mapping[str, Any]) -> str:
-        """`base_url` with the prefix of the rollout that `body` asks for."""
+        """Return `base_url` with the rollout prefix of a run request."""
         return apply_rollout_prefix(
             base_url, self.rollout_id_from_run(body), token_capture=self._token_id_capture_enabled()
         )
 
     def url_path_for_request(self, url_path: str, request: Request) -> str:
-        """`url_path` with the prefix that `request` came with, so that what it causes is seen as its rollout's."""
+        """Return `url_path` with the rollout prefix of `request`, so that nested calls belong to the same rollout."""
         return _inbound_prefix(request) + url_path
 
     def resolve_model_base_url(self, model_server_name: str, rollout_id: str | None = None) -> str:
-        """`http://host:port[/prefix]/v1` of a model server, for clients that want a base URL."""
+        """Return `http://host:port[/prefix]/v1` of a model server, for clients that need a base URL."""
         server = get_first_server_config_dict(self.server_client.global_config_dict, model_server_name)
         base_url = self.server_client._build_server_base_url(server)
         return f"{base_url}{self._prefix(rollout_id)}/v1"
@@ -151,51 +156,55 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         return self._captures().token_ids
 
     @cached_property
-    def _known_captures(self) -> list[_Captures]:
+    def _capture_flags(self) -> list[_CaptureFlags]:
         return []
 
-    def _captures(self) -> _Captures:
-        """What is captured; read once, for reading is slow."""
-        known = self._known_captures
+    def _captures(self) -> _CaptureFlags:
+        """Return the enabled captures; read once per configuration, because reading is slow."""
+        flags = self._capture_flags
         config = getattr(self.server_client, "global_config_dict", None)
-        if not known or known[0].config is not config:
-            tokens = captures_token_ids(config, agent_asks=self.config.token_id_capture)
+        if not flags or flags[0].config is not config:
+            tokens = captures_token_ids(config, for_this_agent=self.config.token_id_capture)
             calls = captures_model_calls(config)
-            known[:] = [_Captures(config, calls, tokens, any=calls or tokens)]
-        return known[0]
+            flags[:] = [_CaptureFlags(config, calls, tokens, any=calls or tokens)]
+        return flags[0]
 
-    def _within_its_rollout(self, run: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-        """`run` with the id of its rollout current, so that every call it makes is seen as the rollout's."""
-
-        call = caller(run)
+    def _with_rollout(self, run: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        """Wrap `run`: its calls belong to the rollout of its request, and a rollout of a collector is timed."""
+        call = async_handler(run)
 
         @functools.wraps(run)
-        async def running(*args: Any, **kwargs: Any) -> Any:
+        async def run_with_rollout(*args: Any, **kwargs: Any) -> Any:
             body = next((value for value in (*args, *kwargs.values()) if isinstance(value, (BaseModel, dict))), None)
             try:
                 rollout_id = self.rollout_id_from_run(body) if body is not None else None
             except ValueError as problem:
                 raise HTTPException(422, str(problem)) from None
-            timed = phases.Timed() if allowance.current() is not None else None
+            if call_log.current_rollout() is None and body is not None:
+                call_log.set_current_rollout(rollout_index_from_run_body(body))
+            timer = call_log.PhaseTimer() if deadlines.current_allowance() is not None else None
             try:
-                with rollout_context(rollout_id, token_capture=self._token_id_capture_enabled()):
+                if rollout_id is None:
                     answer = await call(*args, **kwargs)
+                else:
+                    with rollout_context(rollout_id, token_capture=self._token_id_capture_enabled()):
+                        answer = await call(*args, **kwargs)
             except Exception as error:
-                if timed is not None:
-                    timed.mark(error)
+                if timer is not None:
+                    timer.add_to_error(error)
                 raise
-            if timed is None:
+            if timer is None:
                 return answer
-            if isinstance(answer, BaseModel) and answer.__pydantic_extra__ is None:  # its class has no room for them
-                return json_response(answer, (*args, *kwargs.values()), {NG_PHASES_KEY: timed.sums()})
-            return timed.tell(answer)
+            if isinstance(answer, BaseModel) and answer.__pydantic_extra__ is None:  # no room for another field
+                return json_response(answer, (*args, *kwargs.values()), {NG_PHASES_KEY: timer.sums()})
+            return timer.add_to(answer)
 
-        running.__signature__ = resolved_signature(run)  # type: ignore[attr-defined]
-        return running
+        run_with_rollout.__signature__ = resolved_signature(run)  # type: ignore[attr-defined]
+        return run_with_rollout
 
 
-class _InRollout:
-    """An endpoint served as part of the rollout that its path names."""
+class _RolloutEndpoint:
+    """An endpoint that is served as part of the rollout in its path."""
 
     def __init__(self, endpoint: ASGIApp, *, token_capture: bool) -> None:
         self.endpoint = endpoint
@@ -209,19 +218,19 @@ class _InRollout:
             await self.endpoint(scope, receive, send)
 
 
-def _add_rollout_twins(router: APIRouter) -> None:
-    """Serve the route added last under the rollout prefixes too. The prefix stays in the path the handler sees."""
+def _add_rollout_routes(router: APIRouter) -> None:
+    """Serve the route added last under the rollout prefixes too. The handler sees the path with its prefix."""
     original = router.routes[-1]
     assert isinstance(original, APIRoute)
-    endpoint = direct_endpoint(original) or original.app
+    endpoint = plain_endpoint_app(original) or original.app
     for token_capture in (False, True):
         path = rollout_path_prefix("{rollout_id}", token_capture=token_capture) + original.path
-        twin = _InRollout(endpoint, token_capture=token_capture)
-        router.routes.append(Route(path, twin, methods=["POST"], name=original.name, include_in_schema=False))
+        app = _RolloutEndpoint(endpoint, token_capture=token_capture)
+        router.routes.append(Route(path, app, methods=["POST"], name=original.name, include_in_schema=False))
 
 
 def _inbound_prefix(request: Request) -> str:
-    """The rollout prefix of a request's path, or nothing."""
+    """Return the rollout prefix of a request's path, or nothing."""
     parts = str(request.url.path).split("/")
     if len(parts) < 4 or parts[1] != ROLLOUT_PATH_PREFIX:
         return ""

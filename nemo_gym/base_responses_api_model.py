@@ -3,8 +3,8 @@
 A subclass overrides `responses` and `chat_completions`; either may take the `request` first. `/v1/messages` is
 answered through `responses`. Streams are made from the finished answer.
 
-When the provider refuses, its status and body are not lost: the answer is 500 with the provider's text, the header
-`x-nemo-gym-failed` names this server, and `x-nemo-gym-upstream-status` is what the provider said.
+When the provider refuses, the answer is 500 with the provider's text, the header `x-nemo-gym-failed` names this server,
+and `x-nemo-gym-upstream-status` is the provider's status.
 """
 
 import inspect
@@ -42,7 +42,7 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.rollout_correlation import RolloutContextMiddleware, current_rollout_id
 from nemo_gym.serve.app import create_app
-from nemo_gym.serve.endpoints import caller, json_response, resolved_signature
+from nemo_gym.serve.endpoints import async_handler, json_response, resolved_signature
 from nemo_gym.serve.requests import json_bytes
 from nemo_gym.server_utils import BaseServer, SimpleServer
 
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 class BaseResponsesAPIModelConfig(BaseRunServerInstanceConfig):
-    """What every model server can be configured with."""
+    """Configuration fields of every model server."""
 
 
 class BaseResponsesAPIModel(BaseServer):
@@ -60,10 +60,9 @@ class BaseResponsesAPIModel(BaseServer):
 
 
 class _CaptureMiddleware:
-    """Take the rollout prefix off the path; with a store, write down the calls made under it."""
+    """Remove the rollout prefix from the path; with a store, record the calls made under it."""
 
-    LETS_BODIES_PASS = True
-    SHORT_WAY = "rollout"
+    LAYER = "rollout"
 
     def __init__(self, app: ASGIApp, store: CaptureStore | None = None, model_ref: str | None = None) -> None:
         inner = app
@@ -76,24 +75,24 @@ class _CaptureMiddleware:
 
 
 @dataclass(frozen=True)
-class _Method:
-    """A model's method: how to call it and what it accepts, found out once."""
+class _ModelMethod:
+    """A method of a model server with the class of its parameters, resolved once."""
 
     call: Callable[..., Any]
     params: type[BaseModel]
     takes_request: bool
 
     @classmethod
-    def of(cls, method: Callable[..., Any], params: type[BaseModel]) -> "_Method":
-        """`params` is what it accepts unless its annotation says otherwise."""
+    def of(cls, method: Callable[..., Any], params: type[BaseModel]) -> "_ModelMethod":
+        """Take the parameter class from the annotation of `method`, else `params`."""
         names = list(resolved_signature(method).parameters.values())
         declared = names[-1].annotation if names else None
         if inspect.isclass(declared) and issubclass(declared, BaseModel):
             params = declared
-        return cls(caller(method), params, takes_request=bool(names) and names[0].name == "request")
+        return cls(async_handler(method), params, takes_request=bool(names) and names[0].name == "request")
 
-    def accepted(self, body: dict[str, Any] | BaseModel) -> BaseModel:
-        """The body as the method wants it; one that is that already was checked where it was made.
+    def validate(self, body: dict[str, Any] | BaseModel) -> BaseModel:
+        """Validate the body as the method's parameters; an instance of their class passes as it is.
 
         Raises:
             RequestValidationError: 422, in FastAPI's shape.
@@ -116,27 +115,27 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     """The base of model servers: three dialects in front of two methods."""
 
     HOSTING: ClassVar[Literal["cell", "process", "venv"]] = "process"
-    """`cell`: safe to share a process and its event loop with other servers. `process`: wants its own."""
+    """`cell`: may share a process and its event loop with other servers. `process`: needs a separate process."""
 
     config: BaseResponsesAPIModelConfig
 
     def setup_webserver(self) -> FastAPI:
-        """The app with the routes every model has."""
+        """Build the app with the routes of every model server."""
         app = create_app(title=type(self).__name__)
         self.setup_session_middleware(app)
         store = capture_store(getattr(self.server_client, "global_config_dict", None))
         app.add_middleware(_CaptureMiddleware, store=store, model_ref=self.config.name)
-        responses = _Method.of(self.responses, NeMoGymResponseCreateParamsNonStreaming)
-        chat = _Method.of(self.chat_completions, NeMoGymChatCompletionCreateParamsNonStreaming)
+        responses = _ModelMethod.of(self.responses, NeMoGymResponseCreateParamsNonStreaming)
+        chat = _ModelMethod.of(self.chat_completions, NeMoGymChatCompletionCreateParamsNonStreaming)
 
         async def answer_responses(request: Request, body: dict[str, Any] = Body()) -> Any:
             return await self._answer_responses(responses, request, body)
 
-        async def bare_responses(request: Request, body: dict[str, Any]) -> Any:
-            return await self._bare_responses(responses, request, body)
+        async def raw_responses(request: Request, body: dict[str, Any]) -> Any:
+            return await self._raw_responses(responses, request, body)
 
-        answer_responses.takes_models = True  # type: ignore[attr-defined]  # read by serve.direct
-        answer_responses.bare = bare_responses  # type: ignore[attr-defined]
+        answer_responses.takes_models = True  # type: ignore[attr-defined]  # read by serve.endpoints
+        answer_responses.raw_handler = raw_responses  # type: ignore[attr-defined]
 
         async def answer_chat(request: Request, body: dict[str, Any] = Body()) -> Any:
             return await self._answer_chat(chat, request, body)
@@ -160,47 +159,49 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         """Answer a Responses request. May also take `request` before `body`."""
 
-    async def _bare_responses(self, method: _Method, request: Request, body: dict[str, Any] | BaseModel) -> Any:
-        """The answer as the method gave it, if that is a model; anything else as a response."""
+    async def _raw_responses(self, method: _ModelMethod, request: Request, body: dict[str, Any] | BaseModel) -> Any:
+        """Return the answer itself if it is a model, anything else as a response."""
         if isinstance(body, BaseModel) or not body.get("stream"):
-            answer = await method(request, method.accepted(body))
+            answer = await method(request, method.validate(body))
             return answer if isinstance(answer, BaseModel) else _as_json(answer)
         return await self._answer_responses(method, request, body)
 
-    async def _answer_responses(self, method: _Method, request: Request, body: dict[str, Any] | BaseModel) -> Response:
+    async def _answer_responses(
+        self, method: _ModelMethod, request: Request, body: dict[str, Any] | BaseModel
+    ) -> Response:
         if isinstance(body, BaseModel) or not body.get("stream"):
-            return _as_json(await method(request, method.accepted(body)))
-        wanted, dropped = responses_streaming.sanitise_request(body)
-        self._mention(dropped)
-        params = method.accepted(wanted)
+            return _as_json(await method(request, method.validate(body)))
+        request_body, dropped = responses_streaming.sanitise_request(body)
+        self._log_dropped(dropped)
+        params = method.validate(request_body)
         try:
             answer = await method(request, params)
         except HTTPException:
             raise
-        except Exception as failure:  # a boundary: in this dialect a stream tells its own failure
+        except Exception as failure:  # a boundary: in this dialect the stream itself reports a failure
             logger.error("%s: a streamed response failed", self.config.name, exc_info=failure)
-            problem = redact_text(_told(failure), self.config)
+            problem = redact_text(_describe_failure(failure), self.config)
             return _as_stream(responses_streaming.replay_failure(problem, str(body.get("model") or self.config.name)))
         return answer if isinstance(answer, Response) else _as_stream(responses_streaming.replay(_as_data(answer)))
 
-    async def _answer_chat(self, method: _Method, request: Request, body: dict[str, Any]) -> Response:
+    async def _answer_chat(self, method: _ModelMethod, request: Request, body: dict[str, Any]) -> Response:
         if body.get("stream") is not True:
-            return _as_json(await method(request, method.accepted(body)))
-        wanted, dropped = chat_streaming.sanitise_request(body)
-        self._mention(dropped)
-        answer = await method(request, method.accepted(wanted))
+            return _as_json(await method(request, method.validate(body)))
+        request_body, dropped = chat_streaming.sanitise_request(body)
+        self._log_dropped(dropped)
+        answer = await method(request, method.validate(request_body))
         if isinstance(answer, Response):
             return answer
         options = body.get("stream_options")
         include_usage = isinstance(options, dict) and options.get("include_usage") is True
         return _as_stream(chat_streaming.replay(_as_data(answer), include_usage=include_usage))
 
-    async def _answer_messages(self, method: _Method, request: Request, body: dict[str, Any]) -> Response:
+    async def _answer_messages(self, method: _ModelMethod, request: Request, body: dict[str, Any]) -> Response:
         converter = AnthropicConverter()
         try:
             params = method.params.model_validate(converter.request_to_responses(body))
         except (ConversionError, ValidationError) as problem:
-            return _messages_refusal(_told(problem))
+            return _messages_refusal(_describe_failure(problem))
         answer = await method(request, params)
         if isinstance(answer, Response):
             return answer
@@ -209,9 +210,9 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
             return _as_stream(converter.replay(message))
         return Response(json_bytes(message), media_type="application/json")
 
-    def _mention(self, dropped: Iterable[str]) -> None:
-        for what in dropped:
-            logger.warning("%s: left out of a streaming request: %s", self.config.name, what)
+    def _log_dropped(self, dropped: Iterable[str]) -> None:
+        for field in dropped:
+            logger.warning("%s: left out of a streaming request: %s", self.config.name, field)
 
 
 def _as_json(answer: Any) -> Response:
@@ -223,30 +224,30 @@ def _as_json(answer: Any) -> Response:
 
 
 def _as_data(answer: Any) -> dict[str, Any]:
-    """The answer with the same fields as it has when it is not streamed."""
+    """Return the answer with the same fields as without streaming."""
     data: dict[str, Any] = answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer
     return data
 
 
 def _as_stream(events: Iterable[bytes]) -> Response:
-    """The events as one body: they are all there already, and one write costs less than many."""
+    """Return the events as one body: all are complete already, and one write costs less than many."""
     return Response(b"".join(events), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
 
 def _messages_refusal(problem: str) -> Response:
-    """400 in the shape that Messages clients read."""
+    """Answer 400 in the shape that Messages clients read."""
     refusal = {"type": "error", "error": {"type": "invalid_request_error", "message": problem}}
     return Response(json_bytes(refusal), status_code=400, media_type="application/json")
 
 
-def _told(failure: Exception) -> str:
-    """A failure in words, with what the provider said if it said something."""
+def _describe_failure(failure: Exception) -> str:
+    """Describe a failure, with the provider's answer if there is one."""
     if isinstance(failure, ValidationError):
         problems = failure.errors(include_url=False, include_input=False)
         return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)
     content = getattr(failure, "response_content", None)
-    said = content.decode("utf-8", "replace") if isinstance(content, bytes) else ""
-    return f"{type(failure).__name__}: {failure}" + (f" {said}" if said else "")
+    answer = content.decode("utf-8", "replace") if isinstance(content, bytes) else ""
+    return f"{type(failure).__name__}: {failure}" + (f" {answer}" if answer else "")
 
 
 __all__ = [

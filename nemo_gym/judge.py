@@ -1,7 +1,7 @@
-"""Calling a judge model from a verifier, so that a judge that fails is a failed rollout and not a wrong answer.
+"""Call a judge model from a verifier, so that a failing judge is a failed rollout and not a wrong answer.
 
-A judge that answers something unparseable has judged: that is the verifier's business. A judge that cannot be
-reached, answers an error or answers in the wrong shape has not: that is a `JudgeError`.
+A judge that cannot be reached, answers an error or answers in the wrong shape is a `JudgeError`. An answer whose text
+cannot be parsed is a verdict that the verifier must interpret.
 """
 
 import functools
@@ -14,7 +14,7 @@ from pydantic_core import to_json
 
 from nemo_gym.errors import EnvFailed
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY
-from nemo_gym.serve.endpoints import caller, resolved_signature
+from nemo_gym.serve.endpoints import async_handler, resolved_signature
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 
 JUDGE_FAILED = "judge_failed"
@@ -29,7 +29,7 @@ class JudgeError(EnvFailed):
 
 
 async def reraise_judge_errors(call: Awaitable[ResultT]) -> ResultT:
-    """Await a call to a judge; whatever goes wrong in it is a `JudgeError` that says `Type: message`."""
+    """Await a call to a judge; raise every failure as a `JudgeError` with the text `Type: message`."""
     try:
         return await call
     except JudgeError:
@@ -46,10 +46,10 @@ async def call_judge(
     Raises:
         JudgeError: no answer, an error status, or an answer of another shape.
     """
-    return await reraise_judge_errors(_ask(server_client, server_name, url_path, json, response_model))
+    return await reraise_judge_errors(_post_to_judge(server_client, server_name, url_path, json, response_model))
 
 
-async def _ask(
+async def _post_to_judge(
     server_client: ServerClient, server_name: str, url_path: str, json: Any, response_model: type[ModelT]
 ) -> ModelT:
     response = await server_client.post(server_name=server_name, url_path=url_path, json=json)
@@ -60,14 +60,14 @@ async def _ask(
 def judge_failsafe(verify: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     """Wrap a verify endpoint: a `JudgeError` becomes a failure row instead of an error status.
 
-    The row is the request as it came, `reward: 0.0` because readers expect the field, and `_ng_failure_class`,
+    The row is the request as sent, `reward: 0.0` because readers expect the field, and `_ng_failure_class`,
     which takes the row out of every mean and into the failures file.
     """
 
-    call = caller(verify)
+    call = async_handler(verify)
 
     @functools.wraps(verify)
-    async def guarded(*args: Any, **kwargs: Any) -> Any:
+    async def verify_or_fail(*args: Any, **kwargs: Any) -> Any:
         try:
             return await call(*args, **kwargs)
         except JudgeError as failure:
@@ -75,12 +75,12 @@ def judge_failsafe(verify: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
             row |= {"reward": 0.0, NG_FAILURE_CLASS_KEY: JUDGE_FAILED, NG_FAILURE_JUDGE_ERROR_KEY: str(failure)}
             return Response(to_json(row, inf_nan_mode="null"), media_type="application/json")
 
-    guarded.__signature__ = resolved_signature(verify)  # type: ignore[attr-defined]
-    return guarded
+    verify_or_fail.__signature__ = resolved_signature(verify)  # type: ignore[attr-defined]
+    return verify_or_fail
 
 
 def _request_body(*arguments: Any) -> dict[str, Any]:
-    """The request among a verifier's arguments, with the fields it was sent with."""
+    """Return the request among a verifier's arguments, with the fields it was sent with."""
     for argument in arguments:
         if isinstance(argument, BaseModel) and "responses_create_params" in type(argument).model_fields:
             return argument.model_dump(mode="json", exclude_unset=True)

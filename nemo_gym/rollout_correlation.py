@@ -1,4 +1,4 @@
-"""Which rollout a request belongs to. A facade of `nemo_gym.serve.correlation`."""
+"""The rollout a request belongs to. A facade of `nemo_gym.serve.correlation`."""
 
 from nemo_gym.serve.correlation import (
     RolloutContextMiddleware,

@@ -1,8 +1,8 @@
 """Servers and the client they call each other with.
 
-A seam: names here are subclassed, patched and imported by server folders, so everything that a test may replace
-(`request`, `get_global_config_dict`, `get_global_aiohttp_client`) is looked up in this module when it is used. The
-work is done in `nemo_gym.net` (calls) and `nemo_gym.serve` (serving).
+Server folders subclass, patch and import these names, so everything that a test may replace (`request`,
+`get_global_config_dict`, `get_global_aiohttp_client`) is looked up in this module when it is used. The
+work is done in `nemo_gym.transport` (calls) and `nemo_gym.serve` (serving).
 """
 
 import os
@@ -33,23 +33,19 @@ from nemo_gym.global_config import (
     maybe_get_global_config_dict,
 )
 from nemo_gym.keys import CONFIG_PATH_ENV_VAR, SESSION_ID_KEY
-from nemo_gym.net import allowance, blocking, client, local, phases, sessions
-from nemo_gym.net.retry import SERVER_CALL, RetryPolicy
-from nemo_gym.net.sessions import GlobalAIOHTTPAsyncClientConfig
-from nemo_gym.net.status import get_response_json, get_response_model, raise_for_status
 from nemo_gym.serve import run
 from nemo_gym.serve.addresses import (
     AddressBook,
     address_of,
+    as_dict,
     base_url,
-    checked,
     entrypoint_of,
-    plain,
     rollout_prefix,
+    validate_config,
 )
-from nemo_gym.serve.correlation import apply_rollout_prefix, rollout_path_prefix
-from nemo_gym.serve.deadlines import DeadlineMiddleware
-from nemo_gym.serve.failures import FailureMiddleware
+from nemo_gym.serve.app import add_liveness
+from nemo_gym.serve.correlation import apply_rollout_prefix, rollout_index_from_run_body, rollout_path_prefix
+from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
 from nemo_gym.serve.head import (
     HeadServerUnreachable,
     ServerInstanceDisplayConfig,
@@ -57,10 +53,14 @@ from nemo_gym.serve.head import (
     fetch_config_yaml,
     head_app,
 )
-from nemo_gym.serve.health import add_liveness
 from nemo_gym.serve.run import is_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
 from nemo_gym.serve.run import is_fastapi_worker as is_nemo_gym_fastapi_worker
 from nemo_gym.serve.session import SessionMiddleware, SessionPolicy
+from nemo_gym.transport import call_log, deadlines, http, http_sessions, in_process
+from nemo_gym.transport.blocking import get_blocking
+from nemo_gym.transport.http_sessions import GlobalAIOHTTPAsyncClientConfig
+from nemo_gym.transport.responses import get_response_json, get_response_model, raise_for_status
+from nemo_gym.transport.retries import SERVER_CALL, RetryPolicy
 
 MAX_NUM_TRIES = 3
 EXTERNAL_CALL = RetryPolicy(attempts=MAX_NUM_TRIES)
@@ -68,32 +68,32 @@ HEAD_TIMEOUT_SECONDS = 5.0
 
 
 def get_global_aiohttp_client() -> ClientSession:
-    """The running loop's aiohttp session, shaped by the global configuration if there is one."""
-    if not sessions.is_configured():
-        known = maybe_get_global_config_dict()
-        if known is not None:
-            sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(known))
-    return sessions.current_session()
+    """Return the aiohttp session of the running loop, with the settings of the global configuration if there is one."""
+    if not http_sessions.is_configured():
+        config = maybe_get_global_config_dict()
+        if config is not None:
+            http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(config))
+    return http_sessions.current_session()
 
 
 def set_global_aiohttp_client(cfg: GlobalAIOHTTPAsyncClientConfig) -> ClientSession:
-    """Open the running loop's session with these settings; it must not be open yet."""
+    """Open the session of the running loop with these settings; it must not be open yet."""
     assert not is_global_aiohttp_client_setup(), "the global aiohttp client is already set up"
-    sessions.configure(cfg)
-    return sessions.current_session()
+    http_sessions.configure(cfg)
+    return http_sessions.current_session()
 
 
 def is_global_aiohttp_client_setup() -> bool:
-    return sessions.has_session()
+    return http_sessions.has_session()
 
 
 def is_global_aiohttp_client_request_debug_enabled() -> bool:
-    return sessions.settings().global_aiohttp_client_request_debug
+    return http_sessions.settings().global_aiohttp_client_request_debug
 
 
 def global_aiohttp_client_exit() -> None:
     """Close every session whose loop is not running; called at exit."""
-    sessions.close_all()
+    http_sessions.close_all()
 
 
 async def request(
@@ -105,11 +105,11 @@ async def request(
     safe_to_repeat: bool = False,
     **kwargs: Any,
 ) -> ClientResponse:
-    """Send an HTTP request; `kwargs` are those of aiohttp. `_internal` calls are tried more often before giving up.
+    """Send an HTTP request; `kwargs` are those of aiohttp. `_internal` calls get more attempts.
 
-    Unlike a plain aiohttp call it has a deadline, and what may have been executed is not sent twice.
+    Unlike an aiohttp call it has a deadline, and a request that may have been executed is not sent twice.
     """
-    return await client.send(
+    return await http.send(
         method,
         url,
         policy=SERVER_CALL if _internal else EXTERNAL_CALL,
@@ -121,12 +121,12 @@ async def request(
 
 
 def get_server_url(server_name: str) -> str:
-    """`http://host:port` of a server instance of this process's configuration."""
+    """Return `http://host:port` of a server instance of this process's configuration."""
     return address_of(get_global_config_dict(), server_name).base_url
 
 
 class ServerClient(BaseModel):
-    """Calls server instances by name. Addresses are resolved once per configuration."""
+    """Call server instances by name. Addresses are resolved once per configuration."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -140,15 +140,15 @@ class ServerClient(BaseModel):
 
     @classmethod
     def load_head_server_config(cls) -> BaseServerConfig:
-        """Where the head server is, according to this process's configuration."""
+        """Return the address of the head server from this process's configuration."""
         config = get_global_config_dict()
         if config.get(HEAD_SERVER_KEY_NAME) is None:
-            raise ConfigError("the configuration does not say where the head server is", where=HEAD_SERVER_KEY_NAME)
-        return BaseServerConfig.model_validate(plain(config[HEAD_SERVER_KEY_NAME]))
+            raise ConfigError("the configuration has no address of the head server", where=HEAD_SERVER_KEY_NAME)
+        return BaseServerConfig.model_validate(as_dict(config[HEAD_SERVER_KEY_NAME]))
 
     @classmethod
     def load_from_global_config(cls, head_server_config: BaseServerConfig | None = None) -> "ServerClient":
-        """A client for the servers that the head server knows.
+        """Return a client for the servers that the head server knows.
 
         Raises:
             ValueError: the head server does not answer.
@@ -160,42 +160,50 @@ class ServerClient(BaseModel):
     def _build_server_base_url(self, server_config_dict: Any) -> str:
         return base_url(server_config_dict["host"], server_config_dict["port"])
 
-    @cached_property  # a plain attribute once it is there; pydantic's private ones are looked up slowly
-    def _books(self) -> list[AddressBook]:
+    @cached_property  # a normal attribute after the first use; pydantic's private attributes are slow
+    def _address_books(self) -> list[AddressBook]:
         return []
 
     def _addresses(self) -> AddressBook:
-        books = self._books
+        books = self._address_books
         if not books or books[0].config is not self.global_config_dict:
             books[:] = [AddressBook(self.global_config_dict)]
         return books[0]
 
     async def request(self, server_name: str, url_path: str, method: str, **kwargs: Any) -> ClientResponse:
-        """Call a server instance; a pydantic `json` is sent without the fields nobody set.
+        """Call a server instance; a pydantic `json` is sent without its unset fields.
 
-        An instance that lives in this process is called in memory.
+        An instance of this process, or of a cell linked to it, is called without HTTP.
         """
         addresses = self._addresses()
         address = addresses[server_name]
         body = kwargs.get("json")
-        if addresses.observes:
+        if addresses.observes_rollouts:
             url_path = rollout_prefix(address, url_path, body) + url_path
-        app = local.app_with_key(address.key)
-        calls = phases.noted()
-        began = phases.clock() if calls is not None else 0.0
+        rollout, finished, began = call_log.current_rollout(), call_log.finished_calls(), call_log.clock()
+        if rollout is None and body is not None and url_path == "/run":  # an agent's request class may drop the index
+            rollout = rollout_index_from_run_body(body)
+        if rollout is not None:
+            pending = call_log.PendingCall(server_name, url_path, began)
+            call_log.pending_calls.setdefault(rollout, []).append(pending)
         try:
-            if app is not None and kwargs.keys() <= local.SUPPORTED_OPTIONS:
-                span = allowance.span_of(address.server_type, url_path)
-                answering = local.call(app, method, address.base_url, url_path, where=server_name, span=span, **kwargs)
-                return cast("ClientResponse", await answering)
-            with allowance.held(address.server_type, url_path):
+            app = in_process.app_for_key(address.key)
+            if app is not None and kwargs.keys() <= in_process.SUPPORTED_OPTIONS:
+                limit = deadlines.call_limit(address.server_type, url_path)
+                response = await in_process.request(
+                    app, method, address.base_url, url_path, where=server_name, limit=limit, rollout=rollout, **kwargs
+                )
+                return cast("ClientResponse", response)
+            with deadlines.call_time_limit(address.server_type, url_path):
                 if isinstance(body, BaseModel):
                     kwargs["json"] = body.model_dump(exclude_unset=True)
-                said = {"where": server_name, "safe_to_repeat": address.keeps_no_state, **kwargs}
-                return await request(method=method, url=f"{address.base_url}{url_path}", _internal=True, **said)
+                options = {"where": server_name, "safe_to_repeat": address.keeps_no_state, **kwargs}
+                return await request(method=method, url=f"{address.base_url}{url_path}", _internal=True, **options)
         finally:
-            if calls is not None:
-                calls.append((address.server_type, url_path, began, phases.clock()))
+            if finished is not None:
+                finished.append((address.server_type, url_path, began, call_log.clock()))
+            if rollout is not None:
+                call_log.remove_pending(rollout, pending)
 
     async def get(self, server_name: str, url_path: str, **kwargs: Any) -> ClientResponse:
         return await self.request(server_name=server_name, url_path=url_path, method="GET", **kwargs)
@@ -204,10 +212,10 @@ class ServerClient(BaseModel):
         return await self.request(server_name=server_name, url_path=url_path, method="POST", **kwargs)
 
     def poll_for_status(self, server_name: str) -> ServerStatus:
-        """Whether a server answers `GET /`; any status counts. Waits, so not for use on an event loop."""
+        """Send `GET /` to a server and report whether it answers; any status counts. Blocks the calling thread."""
         try:
             address = self._addresses()[server_name]
-            blocking.get(address.host, address.port, "/", timeout=HEAD_TIMEOUT_SECONDS, where=server_name)
+            get_blocking(address.host, address.port, "/", timeout=HEAD_TIMEOUT_SECONDS, where=server_name)
         except DeadlineExceeded:
             return "timeout"
         except ServerUnreachable:
@@ -218,24 +226,24 @@ class ServerClient(BaseModel):
 
 
 def setup_server_client(head_server_config: BaseServerConfig | None = None) -> ServerClient:
-    """A client for running servers, for scripts outside them."""
+    """Return a client for running servers, for scripts outside them."""
     return ServerClient.load_from_global_config(head_server_config)
 
 
 def server_config(cls: "type[BaseServer]", config: DictConfig, name: str) -> BaseRunServerInstanceConfig:
-    """The block of an instance, checked by the class that `cls` declares for its `config`.
+    """Return the block of an instance, validated with the class that `cls` declares for its `config`.
 
     Raises:
         ConfigError: the block does not fit that class.
     """
     block = get_first_server_config_dict(config, name)
     declared: Any = cls.model_fields["config"].annotation
-    loaded: BaseRunServerInstanceConfig = checked(declared, plain(block) | {"name": name}, where=name)
+    loaded: BaseRunServerInstanceConfig = validate_config(declared, as_dict(block) | {"name": name}, where=name)
     return loaded
 
 
 class BaseServer(BaseModel):
-    """Something with a configuration of its own in the global one."""
+    """A server with its block of the global configuration."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -243,14 +251,14 @@ class BaseServer(BaseModel):
 
     @classmethod
     def load_config_from_global_config(cls) -> BaseRunServerInstanceConfig:
-        """This process's instance: named by `NEMO_GYM_CONFIG_PATH`, checked by the class declared for `config`."""
+        """Load the block of this process's instance, which `NEMO_GYM_CONFIG_PATH` names."""
         name = os.environ.get(CONFIG_PATH_ENV_VAR)
         if not name:
             raise ConfigError(f"{CONFIG_PATH_ENV_VAR} is not set", where=cls.__name__, fix="use `gym env start`")
         return server_config(cls, get_global_config_dict(), name)
 
     def setup_liveness(self, app: FastAPI) -> None:
-        """`GET /` answers `{"status": "ok"}`."""
+        """Answer `GET /` with `{"status": "ok"}`."""
         add_liveness(app)
 
 
@@ -258,16 +266,16 @@ class SimpleServer(BaseServer):
     """A server instance: a FastAPI app with a configuration and a client for the others."""
 
     SESSION_POLICY: ClassVar[SessionPolicy] = "per-session"
-    """How callers are told apart; the config field `session_policy`, where a config class has one, wins."""
+    """How callers are distinguished; the config field `session_policy`, if there is one, has priority."""
 
     server_client: ServerClient
 
     @abstractmethod
     def setup_webserver(self) -> FastAPI:
-        """The app with this server's routes."""
+        """Build the app with this server's routes."""
 
     def get_session_middleware_key(self) -> str:
-        """The name of the session cookie."""
+        """Return the name of the session cookie."""
         return f"{type(self).__name__}___{self.config.name}"
 
     def setup_session_middleware(self, app: FastAPI) -> None:
@@ -277,14 +285,14 @@ class SimpleServer(BaseServer):
             app.add_middleware(SessionMiddleware, key=self.get_session_middleware_key(), policy=policy)
 
     def setup_exception_middleware(self, app: FastAPI) -> None:
-        """Answer failures as JSON and end work whose caller no longer waits. Must be the last middleware added."""
+        """Answer failures as JSON and cancel handlers past their deadline. Must be the last middleware added."""
         app.add_middleware(DeadlineMiddleware, server_name=self.config.name)
         app.add_middleware(
             FailureMiddleware, server_name=self.config.name, redact=lambda text: redact_text(text, self.config)
         )
 
     def prepare_webserver(self, global_config: Mapping[str, Any]) -> FastAPI:
-        """The complete app as it is served: routes, tools over MCP, liveness, failures, profiling."""
+        """Build the complete app: routes, tools over MCP, liveness, failures, profiling."""
         app = self.setup_webserver()
         if getattr(self.config, "expose_tools_over_mcp", False):
             from nemo_gym.serve.mcp import maybe_auto_expose  # needs the mcp extra
@@ -300,14 +308,14 @@ class SimpleServer(BaseServer):
 
     @classmethod
     def run_webserver(cls) -> FastAPI | None:
-        """Serve this process's instance until it is told to stop; the entry of every `app.py`.
+        """Serve this process's instance until a signal stops it; the entry of every `app.py`.
 
-        Inside a uvicorn worker the app is returned instead. A dry run ends once the server could be built.
+        Inside a uvicorn worker the app is returned instead. A dry run ends once the server is built.
         """
         run.end_with_parent()
         global_config = get_global_config_dict()
         config = cls.load_config_from_global_config()
-        sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(global_config))
+        http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(global_config))
         if global_config.get("ray_head_node_address"):
             initialize_ray()
         run.prefix_output(config.name)
@@ -337,7 +345,7 @@ def initialize_ray() -> None:
 
 
 class HeadServer(BaseServer):
-    """Knows the configuration and the instances of a run, and tells both over HTTP."""
+    """Serves the configuration and the instances of a run over HTTP."""
 
     config: BaseServerConfig  # type: ignore[assignment]
 
@@ -351,7 +359,7 @@ class HeadServer(BaseServer):
 
     @classmethod
     def run_webserver(cls) -> tuple[Any, threading.Thread, "HeadServer"]:
-        """Serve in a thread, where `head_server` says; returns the uvicorn server, its thread and the head."""
+        """Serve in a thread at the address of `head_server`; return the uvicorn server, its thread and the head."""
         config = ServerClient.load_head_server_config()
         head = cls(config=config)
         server, thread = run.serve_in_thread(head.setup_webserver(), host=config.host, port=config.port)

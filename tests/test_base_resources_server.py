@@ -119,7 +119,7 @@ def config(kind: type[BaseResourcesServerConfig] = BaseResourcesServerConfig, **
     return kind(host="0.0.0.0", port=8080, entrypoint="", name="sums", **fields)
 
 
-def served(kind: type[SimpleResourcesServer], **fields: Any) -> TestClient:
+def client_for(kind: type[SimpleResourcesServer], **fields: Any) -> TestClient:
     declared: Any = kind.model_fields["config"].annotation
     server = kind(config=config(declared, **fields), server_client=MagicMock(spec=ServerClient))
     return TestClient(server.setup_webserver())
@@ -127,7 +127,7 @@ def served(kind: type[SimpleResourcesServer], **fields: Any) -> TestClient:
 
 def test_a_verdict_comes_back_with_the_request_and_the_server_s_own_fields() -> None:
     """The record of a rollout is what verify returns; nothing of it may be lost."""
-    answer = served(Sums).post("/verify", json=VERIFY | {"expected": 42.0})
+    answer = client_for(Sums).post("/verify", json=VERIFY | {"expected": 42.0})
 
     verdict = answer.json()
     assert answer.status_code == 200
@@ -143,7 +143,7 @@ def test_fields_beyond_the_annotated_class_are_kept() -> None:
         async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
             return BaseMultiRewardVerifyResponse(**body.model_dump(), reward=1.0, reward_components={"style": 0.5})
 
-    assert served(Generous).post("/verify", json=VERIFY).json()["reward_components"] == {"style": 0.5}
+    assert client_for(Generous).post("/verify", json=VERIFY).json()["reward_components"] == {"style": 0.5}
 
 
 def test_fields_a_request_allows_reach_the_verifier() -> None:
@@ -162,14 +162,14 @@ def test_fields_a_request_allows_reach_the_verifier() -> None:
     # What postponed annotations cannot name, because it is local, is written as a type.
     Server.verify.__annotations__["body"] = Open
 
-    verdict = served(Server).post("/verify", json=VERIFY | {"verifier_metadata": {"a": [1, None]}}).json()
+    verdict = client_for(Server).post("/verify", json=VERIFY | {"verifier_metadata": {"a": [1, None]}}).json()
 
     assert verdict["verifier_metadata"] == {"a": [1, None]}
 
 
 def test_state_belongs_to_the_session_in_the_cookie() -> None:
     """Two rollouts on one server must not see each other's state."""
-    client = served(Counter)
+    client = client_for(Counter)
     mine, yours = TestClient(client.app), TestClient(client.app)
 
     for caller, start in ((mine, 1), (yours, 100)):
@@ -188,7 +188,7 @@ def test_a_server_may_do_without_sessions() -> None:
     class Stateless(Sums):
         SESSION_POLICY: ClassVar[Any] = "stateless"
 
-    answer = served(Stateless).post("/verify", json=VERIFY | {"expected": 42.0})
+    answer = client_for(Stateless).post("/verify", json=VERIFY | {"expected": 42.0})
 
     assert answer.status_code == 200
     assert "set-cookie" not in answer.headers
@@ -196,7 +196,7 @@ def test_a_server_may_do_without_sessions() -> None:
 
 def test_seeding_needs_nothing_unless_the_server_says_so() -> None:
     """An agent seeds every server with the whole row."""
-    answer = served(Sums).post("/seed_session", json=VERIFY | {"expected": 1})
+    answer = client_for(Sums).post("/seed_session", json=VERIFY | {"expected": 1})
 
     assert (answer.status_code, answer.json()) == (200, {})
 
@@ -213,7 +213,7 @@ def test_seeding_needs_nothing_unless_the_server_says_so() -> None:
 )
 def test_a_request_that_does_not_fit_is_422_and_says_where(body: Any, location: list[str]) -> None:
     """The place is what a person needs to mend their data."""
-    answer = served(Sums).post("/verify", json=body)
+    answer = client_for(Sums).post("/verify", json=body)
 
     assert answer.status_code == 422
     assert location in [problem["loc"] for problem in answer.json()["detail"]]
@@ -222,7 +222,7 @@ def test_a_request_that_does_not_fit_is_422_and_says_where(body: Any, location: 
 @pytest.mark.parametrize("body", [b"{", b"", b"\xff", b"NaN", b'{"expected": NaN}', b"[" * 10_000, b'"\\ud800"'])
 def test_a_body_that_is_not_json_is_a_clear_refusal(body: bytes) -> None:
     """Never a traceback, whatever is sent."""
-    answer = served(Sums).post("/verify", content=body, headers={"content-type": "application/json"})
+    answer = client_for(Sums).post("/verify", content=body, headers={"content-type": "application/json"})
 
     assert answer.status_code == 422
     assert answer.json()["detail"][0]["loc"][0] == "body"
@@ -235,7 +235,7 @@ def test_a_whole_number_of_any_size_stays_exact() -> None:
         async def verify(self, body: ExactRequest) -> BaseVerifyResponse:
             return BaseVerifyResponse(**body.model_dump(), reward=float(body.expected == 10**30 + 1))
 
-    assert served(Exact).post("/verify", json=VERIFY | {"expected": 10**30 + 1}).json()["reward"] == 1.0
+    assert client_for(Exact).post("/verify", json=VERIFY | {"expected": 10**30 + 1}).json()["reward"] == 1.0
 
 
 class ExactRequest(BaseVerifyRequest):
@@ -244,13 +244,13 @@ class ExactRequest(BaseVerifyRequest):
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
 def test_a_reward_that_is_not_a_number_is_told_and_not_a_crash(reward: float) -> None:
-    """It travels as text that reads back as the same float; whoever collects makes a failure of it."""
+    """It travels as text that reads back as the same float; the collector turns it into a failure."""
 
-    class Broken(SimpleResourcesServer):
+    class BrokenServer(SimpleResourcesServer):
         async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
             return BaseVerifyResponse(**body.model_dump(), reward=reward)
 
-    answer = served(Broken).post("/verify", json=VERIFY)
+    answer = client_for(BrokenServer).post("/verify", json=VERIFY)
 
     assert answer.status_code == 200
     assert answer.json()["reward"] in ("NaN", "Infinity")
@@ -260,11 +260,11 @@ def test_a_reward_that_is_not_a_number_is_told_and_not_a_crash(reward: float) ->
 def test_a_judge_that_fails_makes_a_failure_row_and_no_verdict() -> None:
     """A failed judge is never a wrong answer: the row says so and keeps what is needed to try again."""
 
-    class Judged(SimpleResourcesServer):
+    class JudgedServer(SimpleResourcesServer):
         async def verify(self, request: Request, body: SumsVerifyRequest) -> BaseVerifyResponse:
             raise JudgeError("ClientResponseError: 429")
 
-    answer = served(Judged).post("/verify", json=VERIFY | {"expected": 1.0})
+    answer = client_for(JudgedServer).post("/verify", json=VERIFY | {"expected": 1.0})
 
     row = answer.json()
     assert answer.status_code == 200
@@ -277,7 +277,7 @@ def test_a_judge_that_fails_makes_a_failure_row_and_no_verdict() -> None:
 def test_another_failure_of_a_verifier_is_not_a_verdict_either() -> None:
     """Answered 200, a bug in a verifier would look like a score."""
     with pytest.raises(ValueError, match="could not convert"):
-        served(Sums).post(
+        client_for(Sums).post(
             "/verify",
             json=VERIFY | {"expected": 1.0, "response": {**RESPONSE, "output": []}},
         )
@@ -286,11 +286,11 @@ def test_another_failure_of_a_verifier_is_not_a_verdict_either() -> None:
 def test_a_verifier_that_is_not_asynchronous_works() -> None:
     """Beginners write `def`; it runs in a thread."""
 
-    class Plain(SimpleResourcesServer):
+    class PlainServer(SimpleResourcesServer):
         def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:  # type: ignore[override]
             return BaseVerifyResponse(**body.model_dump(), reward=0.25)
 
-    assert served(Plain).post("/verify", json=VERIFY).json()["reward"] == 0.25
+    assert client_for(PlainServer).post("/verify", json=VERIFY).json()["reward"] == 0.25
 
 
 def test_a_verifier_may_set_cookies_and_answer_itself() -> None:
@@ -304,7 +304,7 @@ def test_a_verifier_may_set_cookies_and_answer_itself() -> None:
         async def seed_session(self, body: dict[str, Any]) -> Response:  # type: ignore[override]
             return Response(json.dumps({"seen": sorted(body)}), status_code=201, media_type="application/json")
 
-    client = served(Free)
+    client = client_for(Free)
 
     assert client.post("/verify", json=VERIFY).cookies["mood"] == "good"
     assert (client.post("/seed_session", json={"b": 1, "a": 2}).json()) == {"seen": ["a", "b"]}
@@ -315,7 +315,7 @@ def test_a_verifier_may_set_cookies_and_answer_itself() -> None:
 @pytest.mark.filterwarnings("ignore::pydantic.warnings.UnsupportedFieldAttributeWarning")
 def test_the_schema_shows_the_server_s_own_classes() -> None:
     """People read /docs to learn what an environment wants."""
-    schema = served(Sums).get("/openapi.json").json()
+    schema = client_for(Sums).get("/openapi.json").json()
 
     verify = schema["paths"]["/verify"]["post"]
     assert verify["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/SumsVerifyRequest")
@@ -326,7 +326,7 @@ def test_the_schema_shows_the_server_s_own_classes() -> None:
 def test_metrics_use_what_the_server_overrides() -> None:
     """Environments add their own figures and choose the headline."""
 
-    class Measured(Sums):
+    class MeasuredSums(Sums):
         def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
             return {"tasks": len(tasks)}
 
@@ -334,7 +334,7 @@ def test_metrics_use_what_the_server_overrides() -> None:
             return {"headline": agent_metrics["tasks"]}
 
     rows = [{"_ng_task_index": task, "_ng_rollout_index": 0, "reward": float(task)} for task in (0, 1)]
-    metrics = served(Measured).post("/aggregate_metrics", json={"verify_responses": rows}).json()
+    metrics = client_for(MeasuredSums).post("/aggregate_metrics", json={"verify_responses": rows}).json()
 
     assert metrics["key_metrics"] == {"headline": 2}
     assert metrics["agent_metrics"]["mean/reward"] == 0.5
@@ -354,17 +354,17 @@ async def test_metrics_can_be_asked_for_directly() -> None:
 @pytest.mark.parametrize(("kind", "mode"), [(Sums, "stateless"), (Counter, "unknown")])
 def test_a_server_says_whether_it_can_verify_again(kind: type[SimpleResourcesServer], mode: str) -> None:
     """Reverifying needs to know before it starts."""
-    assert served(kind).get("/reverify_mode").json() == {"reverify_mode": mode}
+    assert client_for(kind).get("/reverify_mode").json() == {"reverify_mode": mode}
 
 
 def test_a_call_under_a_rollout_prefix_knows_its_rollout() -> None:
     """Tools that call on (a judge, another server) pass the rollout along."""
 
-    class Asked(SimpleResourcesServer):
+    class RecordingServer(SimpleResourcesServer):
         async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
             return BaseVerifyResponse(**body.model_dump(), reward=float(current_rollout_id() == "7-2"))
 
-    client = served(Asked)
+    client = client_for(RecordingServer)
 
     assert client.post("/ng-rollout/7-2/verify", json=VERIFY).json()["reward"] == 1.0
     assert client.post("/verify", json=VERIFY).json()["reward"] == 0.0

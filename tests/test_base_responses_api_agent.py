@@ -21,10 +21,10 @@ from nemo_gym.base_responses_api_agent import (
     SimpleResponsesAPIAgent,
 )
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.net import local
-from nemo_gym.net.allowance import ALLOWANCE_HEADER
 from nemo_gym.rollout_correlation import current_rollout_id, current_token_capture
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.transport import in_process
+from nemo_gym.transport.deadlines import ALLOWANCE_HEADER
 
 RUN = {"responses_create_params": {"input": "hi"}, "_ng_task_index": 3, "_ng_rollout_index": 1}
 OBSERVED = {"observability_enabled": True, "model_call_capture_dir": "/captures"}
@@ -84,7 +84,7 @@ def agent(global_config: dict[str, Any] | None = None, **fields: Any) -> Agent:
     return Agent(config=settings, server_client=client)
 
 
-def served(*args: Any, **fields: Any) -> TestClient:
+def client_for(*args: Any, **fields: Any) -> TestClient:
     return TestClient(agent(*args, **fields).setup_webserver())
 
 
@@ -94,7 +94,7 @@ def text_of(reply: Any) -> str:
 
 def test_a_run_returns_everything_the_agent_says() -> None:
     """Extra fields of the row and of the agent are part of the record."""
-    reply = served().post("/run", json=RUN | {"verifier_metadata": {"a": 1}})
+    reply = client_for().post("/run", json=RUN | {"verifier_metadata": {"a": 1}})
 
     row = reply.json()
     assert reply.status_code == 200
@@ -104,12 +104,12 @@ def test_a_run_returns_everything_the_agent_says() -> None:
 
 def test_cookies_an_agent_sets_reach_its_caller() -> None:
     """The session of the model travels back through the agent."""
-    assert served().post("/v1/responses", json={"input": "hi"}).cookies["from_model"] == "yes"
+    assert client_for().post("/v1/responses", json={"input": "hi"}).cookies["from_model"] == "yes"
 
 
 def test_a_request_that_does_not_fit_is_422() -> None:
     """An unknown parameter would be lost on the way to the model."""
-    reply = served().post("/v1/responses", json={"input": "hi", "temprature": 1})
+    reply = client_for().post("/v1/responses", json={"input": "hi", "temprature": 1})
 
     assert reply.status_code == 422
     assert reply.json()["detail"][0]["loc"] == ["body", "temprature"]
@@ -128,12 +128,12 @@ def test_a_request_that_does_not_fit_is_422() -> None:
 )
 def test_an_episode_under_a_rollout_prefix_knows_its_rollout_and_passes_it_on(prefix: str, seen: str) -> None:
     """Model calls of the episode must be found again under the rollout's id."""
-    assert text_of(served().post(f"{prefix}/v1/responses", json={"input": "hi"})) == seen
+    assert text_of(client_for().post(f"{prefix}/v1/responses", json={"input": "hi"})) == seen
 
 
 def test_a_rollout_id_that_is_no_id_is_refused() -> None:
     """It becomes part of file names further on."""
-    reply = served().post("/ng-rollout/.hidden/v1/responses", json={"input": "hi"})
+    reply = client_for().post("/ng-rollout/.hidden/v1/responses", json={"input": "hi"})
 
     assert reply.status_code == 422
 
@@ -158,28 +158,28 @@ def test_a_run_carries_its_rollout_only_when_somebody_looks(
     global_config: dict[str, Any] | None, saw: str | None, path: str
 ) -> None:
     """Without observability the paths stay plain."""
-    row = served(global_config).post("/run", json=RUN).json()
+    row = client_for(global_config).post("/run", json=RUN).json()
 
     assert (row["saw"], row["path"]) == (saw, path)
 
 
 def test_an_agent_may_ask_for_its_token_ids() -> None:
     """Capture is switched on for the run and chosen per agent."""
-    row = served(TOKENS, token_id_capture=True).post("/run", json=RUN).json()
+    row = client_for(TOKENS, token_id_capture=True).post("/run", json=RUN).json()
 
     assert row["path"] == "/ng-rollout/3-1/training-token-capture/v1/responses"
 
 
 def test_later_attempts_have_ids_of_their_own() -> None:
     """What the first attempt captured is not mixed with the second."""
-    row = served(OBSERVED).post("/run", json=RUN | {"_ng_attempt_index": 2}).json()
+    row = client_for(OBSERVED).post("/run", json=RUN | {"_ng_attempt_index": 2}).json()
 
     assert row["saw"] == "3-1-a2"
 
 
 def test_a_run_with_an_impossible_id_is_refused_with_the_reason() -> None:
     """The row is at fault, not the server."""
-    reply = served(OBSERVED).post("/run", json=RUN | {"_ng_rollout_id": "../../etc"})
+    reply = client_for(OBSERVED).post("/run", json=RUN | {"_ng_rollout_id": "../../etc"})
 
     assert reply.status_code == 422
     assert "_ng_rollout_id" in reply.json()["detail"]
@@ -196,28 +196,28 @@ def test_a_base_url_gets_the_rollout_between_address_and_path() -> None:
 def test_the_base_url_of_a_model_is_found_by_its_name() -> None:
     """The address of a server is known only at run time."""
     config = {"policy": {"responses_api_models": {"impl": {"host": "10.0.0.1", "port": 8001, "entrypoint": "app.py"}}}}
-    found = agent(config)
+    server = agent(config)
     head = {"host": "127.0.0.1", "port": 11000}
-    found.server_client = ServerClient(head_server_config=head, global_config_dict=OmegaConf.create(config))  # type: ignore[arg-type]
+    server.server_client = ServerClient(head_server_config=head, global_config_dict=OmegaConf.create(config))  # type: ignore[arg-type]
 
-    assert found.resolve_model_base_url("policy") == "http://10.0.0.1:8001/v1"
-    assert found.resolve_model_base_url("policy", "3-1") == "http://10.0.0.1:8001/ng-rollout/3-1/v1"
+    assert server.resolve_model_base_url("policy") == "http://10.0.0.1:8001/v1"
+    assert server.resolve_model_base_url("policy", "3-1") == "http://10.0.0.1:8001/ng-rollout/3-1/v1"
 
 
 def test_names_the_agent_uses_can_be_replaced_in_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of server folders patch them there."""
     monkeypatch.setattr(module, "get_first_server_config_dict", lambda config, name: {"host": name, "port": 1})
-    found = agent({})
-    found.server_client._build_server_base_url.side_effect = lambda server: f"http://{server['host']}:{server['port']}"  # type: ignore[attr-defined]
+    server = agent({})
+    server.server_client._build_server_base_url.side_effect = lambda server: f"http://{server['host']}:{server['port']}"  # type: ignore[attr-defined]
 
-    assert found.resolve_model_base_url("patched") == "http://patched:1/v1"
+    assert server.resolve_model_base_url("patched") == "http://patched:1/v1"
 
 
 def test_metrics_are_computed_from_the_rollouts() -> None:
     """An agent without a proxy to its resources server still has metrics."""
     rows = [{"_ng_task_index": 0, "_ng_rollout_index": n, "reward": float(n)} for n in (0, 1)]
 
-    metrics = served().post("/aggregate_metrics", json={"verify_responses": rows}).json()
+    metrics = client_for().post("/aggregate_metrics", json={"verify_responses": rows}).json()
 
     assert metrics["key_metrics"]["mean/reward"] == 0.5
 
@@ -263,7 +263,7 @@ class ClosedAgent(Agent):
         )
 
 
-def closed() -> ClosedAgent:
+def closed_agent() -> ClosedAgent:
     settings = BaseResponsesAPIAgentConfig(host="0.0.0.0", port=8080, entrypoint="", name="agent")
     return ClosedAgent(config=settings, server_client=MagicMock(spec=ServerClient))
 
@@ -274,13 +274,13 @@ TIMED = {ALLOWANCE_HEADER: "steps=3"}
 @pytest.mark.parametrize("way", ["http", "in memory"])
 async def test_where_the_time_went_is_told_beside_an_answer_that_has_no_room_for_it(way: str) -> None:
     """A collector gets the same from every agent, however its author wrote the classes."""
-    app = closed().prepare_webserver(OmegaConf.create({}))
+    app = closed_agent().prepare_webserver(OmegaConf.create({}))
     if way == "http":
         reply: Any = TestClient(app).post("/run", json=RUN, headers=TIMED | {DEADLINE_HEADER: "60"})
         row, cookies = reply.json(), dict(reply.cookies)
     else:
-        said = await local.call(app, "POST", "http://127.0.0.1:8080", "/run", json=RUN, headers=TIMED)
-        row, cookies = await said.json(), said.cookie_values
+        response = await in_process.request(app, "POST", "http://127.0.0.1:8080", "/run", json=RUN, headers=TIMED)
+        row, cookies = await response.json(), response.cookie_values
 
     assert row["reward"] == "NaN"
     assert len(row["_ng_phases"]) == 5
@@ -288,4 +288,4 @@ async def test_where_the_time_went_is_told_beside_an_answer_that_has_no_room_for
 
 
 def test_nobody_else_is_told_where_the_time_went() -> None:
-    assert "_ng_phases" not in TestClient(closed().setup_webserver()).post("/run", json=RUN).json()
+    assert "_ng_phases" not in TestClient(closed_agent().setup_webserver()).post("/run", json=RUN).json()

@@ -73,19 +73,19 @@ def completion() -> NeMoGymChatCompletion:
 
 
 class Echo(SimpleResponsesAPIModel):
-    """Answers always the same and remembers what it was asked."""
+    """Answer always the same and keep the requests."""
 
     config: BaseResponsesAPIModelConfig
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
-        self.asked.append(body)
+        self.requests.append(body)
         return response()
 
     async def chat_completions(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
     ) -> NeMoGymChatCompletion:
-        self.asked.append(body)
+        self.requests.append(body)
         return completion()
 
 
@@ -106,7 +106,7 @@ def model(kind: type[SimpleResponsesAPIModel] = Echo, global_config: dict[str, A
     return kind(config=config, server_client=client)
 
 
-def served(*args: Any) -> TestClient:
+def client_for(*args: Any) -> TestClient:
     return TestClient(model(*args).setup_webserver())
 
 
@@ -121,7 +121,7 @@ def events(reply: Any) -> list[Any]:
 
 def test_a_responses_request_is_answered() -> None:
     """The dialect everything else here is built on."""
-    reply = served().post("/v1/responses", json={"input": USER})
+    reply = client_for().post("/v1/responses", json={"input": USER})
 
     assert reply.status_code == 200
     assert reply.json()["output"][0]["content"][0]["text"] == "hello"
@@ -130,20 +130,20 @@ def test_a_responses_request_is_answered() -> None:
 
 def test_a_chat_request_is_answered() -> None:
     """Existing agents speak Chat Completions."""
-    reply = served().post("/v1/chat/completions", json={"messages": USER})
+    reply = client_for().post("/v1/chat/completions", json={"messages": USER})
 
     assert reply.json()["choices"][0]["message"]["content"] == "hello"
 
 
 def test_the_method_gets_the_request_as_its_author_typed_it() -> None:
-    """Fields nobody sent stay unset, so that only what was asked is passed on."""
+    """Fields that were not sent stay unset, so that only sent ones are passed on."""
     server = model()
     client = TestClient(server.setup_webserver())
 
     client.post("/v1/responses", json={"input": USER, "temperature": 0.5})
     client.post("/v1/chat/completions", json={"messages": USER, "unknown": 1})
 
-    first, second = server.asked
+    first, second = server.requests
     assert first.model_dump(exclude_unset=True) == {"input": USER, "temperature": 0.5}
     assert second.model_dump(exclude_unset=True) == {"messages": USER}
 
@@ -157,11 +157,11 @@ def test_a_method_may_take_the_request_first() -> None:
         ) -> NeMoGymResponse:
             return response(id=request.session[SESSION_ID_KEY])
 
-    client = served(Sticky)
+    client = client_for(Sticky)
 
     first = client.post("/v1/responses", json={"input": "a"}).json()["id"]
     again = client.post("/v1/responses", json={"input": "b"}).json()["id"]
-    other = served(Sticky).post("/v1/responses", json={"input": "c"}).json()["id"]
+    other = client_for(Sticky).post("/v1/responses", json={"input": "c"}).json()["id"]
     assert first == again != other
     assert client.post("/v1/messages", json={"model": "m", "max_tokens": 1, "messages": USER}).status_code == 200
 
@@ -180,7 +180,7 @@ def test_a_request_that_does_not_fit_is_422_with_its_place_under_body(
     path: str, body: Any, location: list[str]
 ) -> None:
     """The same shape as every other server's refusals."""
-    reply = served().post(path, json=body)
+    reply = client_for().post(path, json=body)
 
     assert reply.status_code == 422
     assert location in [problem["loc"] for problem in reply.json()["detail"]]
@@ -196,7 +196,7 @@ def test_plain_data_and_finished_responses_are_accepted_from_a_method() -> None:
         async def chat_completions(self, body: Any = Body()) -> Any:
             return Response(b"{}", status_code=203, media_type="application/json")
 
-    client = served(Raw)
+    client = client_for(Raw)
 
     assert client.post("/v1/responses", json={"input": "x"}).json() == {"id": "raw", "huge": 10**30}
     assert client.post("/v1/chat/completions", json={"messages": USER}).status_code == 203
@@ -207,18 +207,18 @@ def test_plain_data_and_finished_responses_are_accepted_from_a_method() -> None:
 
 def test_a_streamed_response_tells_the_same_answer() -> None:
     """Clients that only stream get what the others get."""
-    client = served()
+    client = client_for()
 
-    told = events(client.post("/v1/responses", json={"input": USER, "stream": True}))
+    events_seen = events(client.post("/v1/responses", json={"input": USER, "stream": True}))
 
     whole = client.post("/v1/responses", json={"input": USER}).json()
-    assert [event["type"] for event in told] == [
+    assert [event["type"] for event in events_seen] == [
         "response.created",
         "response.output_item.done",
         "response.completed",
     ]
-    assert told[0]["response"]["status"] == "in_progress"
-    assert told[-1]["response"] == whole
+    assert events_seen[0]["response"]["status"] == "in_progress"
+    assert events_seen[-1]["response"] == whole
 
 
 def test_a_streaming_client_may_send_more_than_we_know(caplog: pytest.LogCaptureFixture) -> None:
@@ -226,7 +226,7 @@ def test_a_streaming_client_may_send_more_than_we_know(caplog: pytest.LogCapture
     body = {"input": USER, "stream": True, "client_metadata": {"a": 1}, "tools": [{"type": "nonsense_tool"}]}
 
     with caplog.at_level("WARNING"):
-        reply = served().post("/v1/responses", json=body)
+        reply = client_for().post("/v1/responses", json=body)
 
     assert events(reply)[-1]["type"] == "response.completed"
     assert "client_metadata" in caplog.text
@@ -234,19 +234,19 @@ def test_a_streaming_client_may_send_more_than_we_know(caplog: pytest.LogCapture
 
 def test_a_streamed_response_that_fails_tells_its_failure() -> None:
     """In this dialect a stream has begun with 200 before anything can fail."""
-    reply = served(Failing).post("/v1/responses", json={"input": "x", "stream": True, "model": "asked"})
+    reply = client_for(Failing).post("/v1/responses", json={"input": "x", "stream": True, "model": "asked"})
 
-    told = events(reply)
+    events_seen = events(reply)
     assert reply.status_code == 200
-    assert [event["type"] for event in told] == ["response.created", "response.failed"]
-    assert told[-1]["response"]["error"]["code"] == "server_error"
-    assert "slow down" in told[-1]["response"]["error"]["message"]
-    assert told[-1]["response"]["model"] == "asked"
+    assert [event["type"] for event in events_seen] == ["response.created", "response.failed"]
+    assert events_seen[-1]["response"]["error"]["code"] == "server_error"
+    assert "slow down" in events_seen[-1]["response"]["error"]["message"]
+    assert events_seen[-1]["response"]["model"] == "asked"
 
 
 def test_a_streamed_request_with_wrong_values_is_422() -> None:
     """Leaving unknown fields out is kind; guessing values is not."""
-    reply = served().post("/v1/responses", json={"input": "x", "stream": True, "temperature": "hot"})
+    reply = client_for().post("/v1/responses", json={"input": "x", "stream": True, "temperature": "hot"})
 
     assert reply.status_code == 422
 
@@ -258,20 +258,20 @@ def test_a_method_may_refuse_a_streamed_request_itself() -> None:
         async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
             raise HTTPException(418, "teapot")
 
-    assert served(Picky).post("/v1/responses", json={"input": "x", "stream": True}).status_code == 418
+    assert client_for(Picky).post("/v1/responses", json={"input": "x", "stream": True}).status_code == 418
 
 
 @pytest.mark.parametrize(("options", "has_usage"), [(None, False), ({"include_usage": True}, True)])
 def test_a_streamed_completion_tells_the_same_answer(options: Any, has_usage: bool) -> None:
-    """Usage comes only when asked for."""
+    """Usage comes only on request."""
     body = {"messages": USER, "stream": True, "stream_options": options, "private": 1}
 
-    told = events(served().post("/v1/chat/completions", json=body))
+    events_seen = events(client_for().post("/v1/chat/completions", json=body))
 
-    chunks = told[:-1]
+    chunks = events_seen[:-1]
     text = "".join(c["delta"].get("content") or "" for chunk in chunks for c in chunk["choices"])
     reasons = [c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]]
-    assert told[-1] == "[DONE]"
+    assert events_seen[-1] == "[DONE]"
     assert (text, reasons) == ("hello", ["stop"])
     assert any(chunk.get("usage") for chunk in chunks) is has_usage
 
@@ -294,7 +294,7 @@ def test_a_method_may_stream_by_itself(path: str, body: Any) -> None:
         async def chat_completions(self, body: Any = Body()) -> Any:
             return Response(b"data: mine\n\n", media_type="text/event-stream")
 
-    assert served(Own).post(path, json=body).text == "data: mine\n\n"
+    assert client_for(Own).post(path, json=body).text == "data: mine\n\n"
 
 
 # Messages
@@ -311,19 +311,19 @@ def test_every_model_answers_messages() -> None:
     assert (message["type"], message["role"], message["model"]) == ("message", "assistant", "claude")
     assert message["content"] == [{"type": "text", "text": "hello"}]
     assert (message["stop_reason"], message["usage"]["output_tokens"]) == ("end_turn", 2)
-    (asked,) = server.asked
-    assert (asked.instructions, asked.max_output_tokens) == ("be kind", 5)
+    (requests,) = server.requests
+    assert (requests.instructions, requests.max_output_tokens) == ("be kind", 5)
 
 
 def test_a_streamed_message_tells_the_same_answer() -> None:
     """The events are those of the dialect."""
     body = {"model": "claude", "max_tokens": 5, "messages": USER, "stream": True}
 
-    told = events(served().post("/v1/messages", json=body))
+    events_seen = events(client_for().post("/v1/messages", json=body))
 
-    assert told[0]["type"] == "message_start"
-    assert told[-1]["type"] == "message_stop"
-    assert "".join(e["delta"]["text"] for e in told if e["type"] == "content_block_delta") == "hello"
+    assert events_seen[0]["type"] == "message_start"
+    assert events_seen[-1]["type"] == "message_stop"
+    assert "".join(e["delta"]["text"] for e in events_seen if e["type"] == "content_block_delta") == "hello"
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_a_streamed_message_tells_the_same_answer() -> None:
 )
 def test_what_messages_cannot_ask_of_our_models_is_refused_in_its_own_shape(body: Any) -> None:
     """The client's library reads errors in this form."""
-    reply = served().post("/v1/messages", json=body)
+    reply = client_for().post("/v1/messages", json=body)
 
     assert reply.status_code == 400
     assert reply.json()["type"] == "error"
@@ -364,7 +364,7 @@ def test_a_provider_s_refusal_is_attributed_to_the_model_with_its_status() -> No
 # Capture
 
 
-def observed(folder: Path) -> dict[str, Any]:
+def observing_config(folder: Path) -> dict[str, Any]:
     return {"observability_enabled": True, "model_call_capture_dir": str(folder)}
 
 
@@ -372,11 +372,11 @@ def observed(folder: Path) -> dict[str, Any]:
 def test_the_rollout_prefix_is_taken_off_whether_or_not_calls_are_captured(prefix: str) -> None:
     """Agents may put it there always."""
 
-    class Asked(Echo):
+    class RecordingEcho(Echo):
         async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
             return response(id=f"for {current_rollout_id()}")
 
-    client = served(Asked)
+    client = client_for(RecordingEcho)
 
     assert client.post(f"{prefix}/v1/responses", json={"input": "x"}).json()["id"] == "for 3-1"
     assert client.post(f"{prefix}/v1/chat/completions", json={"messages": USER}).status_code == 200
@@ -384,7 +384,7 @@ def test_the_rollout_prefix_is_taken_off_whether_or_not_calls_are_captured(prefi
 
 def test_calls_of_a_rollout_are_captured_in_every_dialect(tmp_path: Path) -> None:
     """Totals per rollout come from here, whatever the agent speaks."""
-    client = served(Echo, observed(tmp_path))
+    client = client_for(Echo, observing_config(tmp_path))
 
     client.post("/ng-rollout/3-1/v1/responses", json={"input": "a"})
     client.post("/ng-rollout/3-1/v1/chat/completions", json={"messages": USER})
@@ -404,7 +404,7 @@ def test_calls_of_a_rollout_are_captured_in_every_dialect(tmp_path: Path) -> Non
 
 def test_a_refused_request_is_captured_too(tmp_path: Path) -> None:
     """The call that went wrong is the one people look for."""
-    client = served(Echo, observed(tmp_path))
+    client = client_for(Echo, observing_config(tmp_path))
 
     assert client.post("/ng-rollout/3-1/v1/responses", json={}).status_code == 422
 
@@ -414,7 +414,7 @@ def test_a_refused_request_is_captured_too(tmp_path: Path) -> None:
 
 def test_a_provider_s_refusal_is_captured_as_what_it_was(tmp_path: Path) -> None:
     """Rate limits are counted apart from bugs."""
-    client = served(Failing, observed(tmp_path))
+    client = client_for(Failing, observing_config(tmp_path))
 
     with pytest.raises(aiohttp.ClientResponseError):
         client.post("/ng-rollout/3-1/v1/responses", json={"input": "x"})
@@ -427,7 +427,7 @@ def test_a_provider_s_refusal_is_captured_as_what_it_was(tmp_path: Path) -> None
 def test_capturing_without_a_usable_folder_is_a_configuration_error(folder: str | None) -> None:
     """Found when the server starts, not after a night of rollouts."""
     with pytest.raises(ConfigError, match="model_call_capture_dir must be an absolute path"):
-        served(Echo, {"observability_enabled": True, "model_call_capture_dir": folder})
+        client_for(Echo, {"observability_enabled": True, "model_call_capture_dir": folder})
 
 
 def test_a_mock_without_a_configuration_captures_nothing() -> None:

@@ -50,7 +50,7 @@ async def test_the_judge_s_answer_comes_back_as_the_class_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mocked", "said"),
+    ("mocked", "text"),
     [
         (client(replies=Reply(b"busy", status=429)), "ClientResponseError: 429"),
         (client(replies=Reply(b"<html>")), "JSONDecodeError: "),
@@ -61,12 +61,12 @@ async def test_the_judge_s_answer_comes_back_as_the_class_asked_for() -> None:
     ids=["refused", "not JSON", "another shape", "unreachable", "too late"],
 )
 @pytest.mark.asyncio
-async def test_every_way_to_fail_is_a_judge_error_that_says_which(mocked: Any, said: str) -> None:
+async def test_every_way_to_fail_is_a_judge_error_that_says_which(mocked: Any, text: str) -> None:
     """The failures file is read by people."""
     with pytest.raises(JudgeError) as caught:
         await ask(mocked)
 
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(text)
     assert caught.value.__cause__ is not None
 
 
@@ -93,7 +93,7 @@ async def test_cancelling_is_not_a_failure_of_the_judge() -> None:
 
 
 def test_a_judge_error_counts_as_a_failure_of_the_environment() -> None:
-    """Whoever counts failures by whom they are due to needs the tree."""
+    """Failures are counted by the class tree."""
     assert issubclass(JudgeError, EnvFailed)
 
 
@@ -118,7 +118,7 @@ async def test_the_wrapped_verifier_returns_what_it_returns() -> None:
 )
 @pytest.mark.asyncio
 async def test_the_failure_row_is_the_request_as_it_came(body: Any) -> None:
-    """Running the judge again later needs the request, and defaults nobody sent are not part of it."""
+    """Running the judge again later needs the request, and unsent defaults are not part of it."""
 
     @judge_failsafe
     async def verify(request: object, body: Any) -> None:

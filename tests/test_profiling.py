@@ -8,9 +8,9 @@ import pytest
 from fastapi import FastAPI
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.net.local import dispatch
 from nemo_gym.profiling import Profiler
 from nemo_gym.serve import profiling
+from nemo_gym.transport.in_process import dispatch
 
 
 class FakeStats:
@@ -30,8 +30,8 @@ class FakeStats:
 
 @pytest.fixture
 def calls(monkeypatch):
-    """A stand-in for yappi that notes what is asked of it."""
-    asked = []
+    """A stand-in for yappi that records the calls."""
+    commands = []
     module = ModuleType("yappi")
 
     class Stat:
@@ -42,14 +42,14 @@ def calls(monkeypatch):
         stats = [Stat("mine.verify"), Stat("theirs.parse")]
         return FakeStats([s.full_name for s in stats if filter_callback is None or filter_callback(s)])
 
-    module.clear_stats = lambda: asked.append("clear")
-    module.set_clock_type = lambda kind: asked.append(kind)
-    module.start = lambda: asked.append("start")
-    module.stop = lambda: asked.append("stop")
+    module.clear_stats = lambda: commands.append("clear")
+    module.set_clock_type = lambda kind: commands.append(kind)
+    module.start = lambda: commands.append("start")
+    module.stop = lambda: commands.append("stop")
     module.get_func_stats = get_func_stats
     monkeypatch.setitem(sys.modules, "yappi", module)
     monkeypatch.setattr(profiling.importlib.util, "find_spec", lambda name: None)
-    return asked
+    return commands
 
 
 def test_a_profile_counts_cpu_time_and_writes_figures(calls, tmp_path):
@@ -81,13 +81,13 @@ async def test_a_served_app_is_profiled_from_start_to_end(calls, tmp_path):
 
 
 def test_profiling_without_a_folder_is_a_clear_error(calls):
-    """Said when the server starts, not when somebody wants the result."""
+    """The error comes when the server starts, not when the result is read."""
     with pytest.raises(ConfigError, match=r"sums: profiling_enabled is set.*\n.*profiling_results_dirpath"):
         profiling.setup_profiling(FastAPI(), "sums", None)
 
 
 def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
-    """Nobody should have to guess what to install."""
+    """The user must not have to guess what to install."""
     monkeypatch.setitem(sys.modules, "yappi", None)
 
     with pytest.raises(ConfigError, match=r"nemo-gym\[profiling\]"):

@@ -28,7 +28,6 @@ from nemo_gym.base_responses_api_model import (
     read_model_call_records,
 )
 from nemo_gym.config_types import ModelServerRef, ResourcesServerRef
-from nemo_gym.net import local
 from nemo_gym.openai_utils import (
     NeMoGymFunctionCallOutput,
     NeMoGymResponse,
@@ -38,25 +37,26 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseOutputText,
 )
 from nemo_gym.server_utils import SESSION_ID_KEY, ServerClient, get_response_json, raise_for_status
+from nemo_gym.transport import in_process
 
 
 class ScriptedModel(SimpleResponsesAPIModel):
-    """First asks for the tool, then says what the tool said."""
+    """Call the tool first, then answer with its result."""
 
     config: BaseResponsesAPIModelConfig
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         assert isinstance(body.input, list)
-        told = [item.output for item in body.input if isinstance(item, NeMoGymFunctionCallOutput)]
+        outputs = [item.output for item in body.input if isinstance(item, NeMoGymFunctionCallOutput)]
         output: list[Any]
-        if told:
-            said = json.loads(str(told[-1]))["balance"]
-            text = NeMoGymResponseOutputText(text=f"You have {said}.", annotations=[])
+        if outputs:
+            balance = json.loads(str(outputs[-1]))["balance"]
+            text = NeMoGymResponseOutputText(text=f"You have {balance}.", annotations=[])
             output = [NeMoGymResponseOutputMessage(id="msg_1", content=[text])]
         else:
             output = [NeMoGymResponseFunctionToolCall(arguments='{"amount": 5}', call_id="call_1", name="deposit")]
         return NeMoGymResponse(
-            id=f"resp_{len(told)}",
+            id=f"resp_{len(outputs)}",
             created_at=0.0,
             model="scripted",
             object="response",
@@ -140,11 +140,11 @@ class Loop(SimpleResponsesAPIAgent):
         cookies: Any = request.cookies
         made: list[Any] = []
         while True:
-            asked = body.model_copy(update={"input": body.input + made})
+            params = body.model_copy(update={"input": body.input + made})
             reply = await self.server_client.post(
                 server_name=self.config.model_server.name,
                 url_path=self.url_path_for_request("/v1/responses", request),
-                json=asked,
+                json=params,
             )
             await raise_for_status(reply)
             turn = NeMoGymResponse.model_validate(await get_response_json(reply))
@@ -213,11 +213,11 @@ def client(tmp_path: Path) -> Iterator[ServerClient]:
     for name, kind in kinds.items():
         block = next(iter(next(iter(config[name].values())).values()))  # type: ignore[attr-defined]
         settings = kind.model_fields["config"].annotation.model_validate({**block, "name": name})
-        local.mount("127.0.0.1", block["port"], kind(config=settings, server_client=calls).prepare_webserver({}))
+        in_process.mount("127.0.0.1", block["port"], kind(config=settings, server_client=calls).prepare_webserver({}))
         ports.append(block["port"])
     yield calls
     for port in ports:
-        local.unmount("127.0.0.1", port)
+        in_process.unmount("127.0.0.1", port)
 
 
 def row(task: int, start: int) -> dict[str, Any]:

@@ -17,9 +17,6 @@ from pydantic import BaseModel, PrivateAttr
 import nemo_gym.server_utils as server_utils
 from nemo_gym.config_types import BaseRunServerInstanceConfig, BaseServerConfig
 from nemo_gym.errors import ConfigError, ServerRefNotFoundError, ServerUnreachable
-from nemo_gym.net import client as net_client
-from nemo_gym.net import local, sessions
-from nemo_gym.net.retry import RetryPolicy
 from nemo_gym.serve import addresses
 from nemo_gym.serve.correlation import rollout_context
 from nemo_gym.server_utils import (
@@ -33,6 +30,9 @@ from nemo_gym.server_utils import (
     raise_for_status,
     request,
 )
+from nemo_gym.transport import http as net_client
+from nemo_gym.transport import http_sessions, in_process
+from nemo_gym.transport.retries import RetryPolicy
 
 HEAD = BaseServerConfig(host="127.0.0.1", port=11000)
 
@@ -40,10 +40,10 @@ HEAD = BaseServerConfig(host="127.0.0.1", port=11000)
 @pytest.fixture(autouse=True)
 def _own_state():
     net_client.health.clear()
-    sessions.configure(None)
+    http_sessions.configure(None)
     yield
     net_client.health.clear()
-    sessions.configure(None)
+    http_sessions.configure(None)
 
 
 class SumsConfig(BaseRunServerInstanceConfig):
@@ -69,7 +69,7 @@ class SumsServer(SimpleServer):
         self.setup_session_middleware(app)
         app.post("/sum")(self.add)
         app.post("/fail")(self.fail)
-        app.get("/seen/{rest:path}")(self.seen)
+        app.get("/seen/{rest:path}")(self.echo_path)
         return app
 
     async def add(self, request: Request, body: Numbers = Body()) -> dict[str, object]:
@@ -84,7 +84,7 @@ class SumsServer(SimpleServer):
     async def fail(self) -> None:
         raise RuntimeError("no more numbers")
 
-    async def seen(self, rest: str) -> str:
+    async def echo_path(self, rest: str) -> str:
         return rest
 
 
@@ -109,12 +109,12 @@ def build(name: str = "sums", **config: object) -> SumsServer:
 
 
 @pytest.fixture
-def mounted():
-    """The sums server in this process at an address where nobody listens."""
+def mounted_sums():
+    """The sums server in this process at an address without a listener."""
     app = build().prepare_webserver({})
-    local.mount("127.0.0.1", 41998, app)
+    in_process.mount("127.0.0.1", 41998, app)
     yield client_for(config_at(41998))
-    local.unmount("127.0.0.1", 41998)
+    in_process.unmount("127.0.0.1", 41998)
 
 
 @pytest.fixture(scope="module")
@@ -167,13 +167,13 @@ def test_the_session_policy_is_declared_on_the_class_or_in_the_config():
     class PolicyConfig(SumsConfig):
         session_policy: str | None = None
 
-    class Configured(SumsServer):
+    class ConfiguredServer(SumsServer):
         config: PolicyConfig
 
     mock = MagicMock(spec=ServerClient)
     common = {"host": "h", "port": 1, "entrypoint": "", "name": "n"}
     stateless = Stateless(config=SumsConfig(**common), server_client=mock)
-    shared = Configured(config=PolicyConfig(**common, session_policy="shared"), server_client=mock)
+    shared = ConfiguredServer(config=PolicyConfig(**common, session_policy="shared"), server_client=mock)
 
     for server in (stateless, shared):
         assert "set-cookie" not in TestClient(server.setup_webserver()).post("/sum", json={"a": 1}).headers
@@ -189,10 +189,10 @@ def test_exceptions_reach_a_folders_own_tests_but_not_the_callers_of_a_running_s
 
 
 @pytest.mark.asyncio
-async def test_a_call_by_name_over_http_and_in_memory_is_the_same(live_port, mounted):
+async def test_a_call_by_name_over_http_and_in_memory_is_the_same(live_port, mounted_sums):
     """Hosting is a deployment decision, not something a server can notice."""
     answers = []
-    for client in (client_for(config_at(live_port)), mounted):
+    for client in (client_for(config_at(live_port)), mounted_sums):
         first = await client.post("sums", "/sum", json=Numbers(a=1, b=2))
         await raise_for_status(first)
         again = await client.post(server_name="sums", url_path="/sum", json={"a": 5}, cookies=first.cookies)
@@ -205,19 +205,19 @@ async def test_a_call_by_name_over_http_and_in_memory_is_the_same(live_port, mou
 
 
 @pytest.mark.asyncio
-async def test_only_what_was_set_is_sent(mounted):
+async def test_only_what_was_set_is_sent(mounted_sums):
     """`exclude_unset`: a default filled in on the way would look like a choice of the sender."""
-    response = await mounted.post("sums", "/sum", json=Numbers(a=1))
+    response = await mounted_sums.post("sums", "/sum", json=Numbers(a=1))
 
     assert (await get_response_json(response))["set"] == ["a"]
 
 
 @pytest.mark.asyncio
-async def test_options_that_memory_cannot_honour_go_over_http(mounted, monkeypatch):
+async def test_options_that_memory_cannot_honour_go_over_http(mounted_sums, monkeypatch):
     sent = AsyncMock()
     monkeypatch.setattr(server_utils, "request", sent)
 
-    await mounted.post("sums", "/sum", json={"a": 1}, ssl=False)
+    await mounted_sums.post("sums", "/sum", json={"a": 1}, ssl=False)
 
     assert sent.await_args.kwargs["url"] == "http://127.0.0.1:41998/sum"
     assert sent.await_args.kwargs["_internal"] is True
@@ -245,11 +245,11 @@ async def test_addresses_are_looked_up_once_until_the_configuration_is_replaced(
     looked_up: list[str] = []
     original = addresses.address_of
 
-    def counted(config, name):
+    def counting_address_of(config, name):
         looked_up.append(name)
         return original(config, name)
 
-    monkeypatch.setattr(addresses, "address_of", counted)
+    monkeypatch.setattr(addresses, "address_of", counting_address_of)
     client = client_for(config_at(5))
 
     for _ in range(3):
@@ -381,7 +381,7 @@ def test_a_client_learns_everything_from_a_running_head_server(monkeypatch):
         assert client.global_config_dict.sums.resources_servers.sums_impl.port == 5
         assert client.global_config_dict.policy_api_key == "****"
         assert client.head_server_config.port == port
-        body = server_utils.blocking.get("127.0.0.1", port, "/server_instances", timeout=5)[1]
+        body = server_utils.get_blocking("127.0.0.1", port, "/server_instances", timeout=5)[1]
         assert orjson.loads(body) == [{"process_name": "sums"}]
     finally:
         server.should_exit = True

@@ -1,13 +1,11 @@
-"""A captured stream: the answer its events add up to, and how it ended."""
+"""A captured stream: the answer its events add up to, and its end."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from nemo_gym.convert import sse
-from nemo_gym.convert.chat_chunks import completion_from_chunks
-from nemo_gym.convert.message_events import message_from_events
-from nemo_gym.convert.responses_events import response_from_events
+from nemo_gym.convert.streams import completion_from_chunks, message_from_events, response_from_events
 from nemo_gym.errors import ConversionError
 
 _FOLD: dict[str, Callable[[Iterable[Any]], dict[str, Any]]] = {
@@ -22,10 +20,10 @@ _FAILED_EVENTS = frozenset({"response.failed", "error"})
 
 @dataclass(frozen=True)
 class StreamReading:
-    """What a stream said and how it ended."""
+    """The answer of a stream and how it ended."""
 
     response: dict[str, Any] | None = None
-    """The whole answer; None when the stream does not add up to one."""
+    """The complete answer; None when the events do not add up to one."""
     finished: bool = False
     """The dialect's own end mark was seen."""
     failed: bool = False
@@ -35,7 +33,7 @@ class StreamReading:
 
 
 def read_stream(dialect: str, body: bytes) -> StreamReading:
-    """Read a whole stream. Nothing is raised: a stream that cannot be read has no `response`."""
+    """Read a whole stream. Nothing is raised: a stream that cannot be parsed has no `response`."""
     events: list[dict[str, Any]] = []
     try:
         events.extend(sse.decode(body))

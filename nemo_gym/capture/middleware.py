@@ -1,11 +1,10 @@
-"""ASGI middleware of model servers: writes down the calls of a rollout as they pass."""
+"""ASGI middleware of model servers that records the calls of a rollout."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import aiohttp
 
@@ -18,13 +17,9 @@ from nemo_gym.capture.record import (
     category_of_exception,
 )
 from nemo_gym.capture.store import CaptureStore
-from nemo_gym.net.status import UPSTREAM_STATUS_HEADER
+from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send
+from nemo_gym.transport.responses import UPSTREAM_STATUS_HEADER
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 BuildRecord = Callable[[], ModelCallRecord]
 
 logger = logging.getLogger(__name__)
@@ -37,10 +32,10 @@ DIALECT_OF_PATH: dict[str, Dialect] = {
 
 
 class CaptureMiddleware:
-    """Write down each model call that belongs to a rollout, as `rollout_id` tells.
+    """Record each model call that belongs to a rollout; `rollout_id` returns the current one.
 
-    The last piece of an answer leaves only when the call is on the disk, so whoever has the answer can read the
-    capture. A call that cannot be stored marks its rollout incomplete; it is never refused for that.
+    The last part of an answer is sent only after the call is on disk, so a client that has the answer can read the
+    capture. A call that cannot be stored marks its rollout incomplete; it is never refused.
     """
 
     def __init__(
@@ -56,20 +51,22 @@ class CaptureMiddleware:
         self.rollout_id = rollout_id
         self.model_ref = model_ref
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         is_call = scope["type"] == "http" and scope["method"] == "POST"
         dialect = DIALECT_OF_PATH.get(scope["path"]) if is_call else None
         rollout_id = self.rollout_id() if dialect else None
         if dialect is None or rollout_id is None:
             await self.app(scope, receive, send)
             return
-        await _Call(dialect, receive, send, partial(self._store, rollout_id), self.model_ref).run(self.app, scope)
+        await _CallRecorder(dialect, receive, send, partial(self._store, rollout_id), self.model_ref).run(
+            self.app, scope
+        )
 
     async def _store(self, rollout_id: str, build: BuildRecord) -> None:
-        """Read both bodies and append, in a thread: neither a large body nor a slow disk holds up the loop."""
+        """Build and append the record in a thread, so that neither a large body nor a slow disk blocks the loop."""
         try:
             await asyncio.to_thread(self._append, rollout_id, build)
-        except Exception as failure:  # a boundary: no fault in capturing may cost the call it captures
+        except Exception as failure:  # a boundary: a capture that fails must not fail the call
             logger.warning("a model call of rollout %s is not captured: %r", rollout_id, failure)
             await self._mark_incomplete(rollout_id, f"a call is missing: {failure!r}")
 
@@ -83,8 +80,8 @@ class CaptureMiddleware:
             logger.warning("rollout %s could not be marked incomplete: %s", rollout_id, failure)
 
 
-class _Call:
-    """One request on its way through, remembered as it passes."""
+class _CallRecorder:
+    """Keep both bodies and the times of one request, and write the record at its end."""
 
     def __init__(
         self,
@@ -106,31 +103,31 @@ class _Call:
         self._started_at = time.time()
         self._started = time.perf_counter()
         self._first_byte: float | None = None
-        self._written = False
+        self._is_written = False
 
-    async def run(self, app: ASGIApp, scope: Scope) -> None:
+    async def run(self, app: ASGIApp, scope: Message) -> None:
         try:
-            await app(scope, self._receiving, self._sending)
+            await app(scope, self._receive_and_keep, self._send_and_keep)
         except BaseException as failure:
-            self._remember(failure)
-            # A cancelled call is written too: the task may still await while its cancellation is on the way up.
+            self._keep_provider_answer(failure)
+            # A cancelled call is recorded too: the task may still await while its cancellation propagates.
             await asyncio.shield(self._finish(category_of_exception(failure)))
             raise
         await self._finish("stream_truncated" if self._streamed else "incomplete")
 
-    def _remember(self, failure: BaseException) -> None:
-        """Keep what the provider said, if the exception has it: it is the answer the model server got."""
+    def _keep_provider_answer(self, failure: BaseException) -> None:
+        """Use the provider's answer, if the exception has it, as the answer of the call."""
         if isinstance(failure, aiohttp.ClientResponseError) and self._status is None:
             self._status = failure.status
             self._response += getattr(failure, "response_content", b"") or b""
 
-    async def _receiving(self) -> Message:
+    async def _receive_and_keep(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
             self._request += message.get("body", b"")
         return message
 
-    async def _sending(self, message: Message) -> None:
+    async def _send_and_keep(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = {name.lower(): value for name, value in message.get("headers", [])}
             upstream = headers.get(UPSTREAM_STATUS_HEADER.encode("ascii"), b"")
@@ -146,10 +143,10 @@ class _Call:
         await self._send(message)
 
     async def _finish(self, category: ErrorCategory | None) -> None:
-        """Write the record once; later ends of the same call say nothing new."""
-        if self._written:
+        """Write the record once; later ends of the same call are ignored."""
+        if self._is_written:
             return
-        self._written = True
+        self._is_written = True
         now = time.perf_counter()
         first = self._first_byte
         times = CallTimes(

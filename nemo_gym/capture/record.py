@@ -1,4 +1,4 @@
-"""One captured model call: what was asked, what came back, how long it took and how it ended."""
+"""One captured model call: request, response, times and outcome."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -86,7 +86,7 @@ class ModelCallRecord(BaseModel):
 
 
 class CallTimes(BaseModel):
-    """The moments of one call: wall clock for the record, a steady clock for durations."""
+    """Times of one call: wall clock for the record, a monotonic clock for durations."""
 
     started_at: float
     completed_at: float
@@ -95,17 +95,17 @@ class CallTimes(BaseModel):
 
 
 def category_of_status(status: int) -> ErrorCategory | None:
-    """The kind of failure an HTTP status stands for; None when it stands for success."""
+    """Return the failure category of an HTTP status; None for success."""
     if status < 400:
         return None
-    known = _CATEGORY_OF_STATUS.get(status)
-    if known is not None:
-        return known
+    category = _CATEGORY_OF_STATUS.get(status)
+    if category is not None:
+        return category
     return "client_error" if status < 500 else "upstream_error"
 
 
 def category_of_exception(failure: BaseException) -> ErrorCategory:
-    """The kind of failure an exception stands for. A cancelled call is `incomplete`."""
+    """Return the failure category of an exception. A cancelled call is `incomplete`."""
     if isinstance(failure, aiohttp.ClientResponseError):
         return category_of_status(failure.status) or "upstream_error"
     if isinstance(failure, TimeoutError):
@@ -127,10 +127,10 @@ def build_model_call_record(
     streamed: bool = False,
     error_category: ErrorCategory | None = None,
 ) -> ModelCallRecord:
-    """Read both bodies and name the failure, if there was one.
+    """Parse both bodies and categorise the failure, if there was one.
 
-    `error_category` is what the caller already knows (an exception, a cut connection); it wins over what the
-    status and the bodies say.
+    `error_category` is set by a caller that knows the failure (an exception, a cut connection); it has priority over
+    the status and the bodies.
     """
     record = ModelCallRecord(
         model_call_id=model_call_id or f"mc_{uuid4().hex}",
@@ -141,18 +141,18 @@ def build_model_call_record(
         **times.model_dump(),
     )
     record.request, record.request_raw = _json_object(request_body)
-    found = _read_response(record, response_body, streamed=streamed)
+    body_category = _read_response(record, response_body, streamed=streamed)
     if record.error_category is None and status_code is not None:
         record.error_category = category_of_status(status_code)
     if record.error_category is None:
-        record.error_category = found
+        record.error_category = body_category
     if record.error_category is None and record.request is None:
         record.error_category = "capture_parse_error"
     return record
 
 
 def usage_of(record: ModelCallRecord) -> dict[str, int]:
-    """The token counts this call reported, by our names; what was not reported is absent."""
+    """Return the token counts this call reported, by our names; unreported ones are absent."""
     usage = record.response.get("usage") if isinstance(record.response, Mapping) else None
     if not isinstance(usage, Mapping):
         return {}
@@ -164,7 +164,7 @@ def usage_of(record: ModelCallRecord) -> dict[str, int]:
         if isinstance(value, int):
             counts[name] = value
     if record.dialect == "messages" and "tokens_in" in counts:
-        # Only this dialect counts the cached part of the prompt apart.
+        # Only this dialect counts the cached part of the prompt separately.
         cached = (usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens"))
         counts["tokens_in"] += sum(count for count in cached if isinstance(count, int))
     if "tokens_total" not in counts and {"tokens_in", "tokens_out"} <= counts.keys():
@@ -173,7 +173,7 @@ def usage_of(record: ModelCallRecord) -> dict[str, int]:
 
 
 def _read_response(record: ModelCallRecord, body: bytes, *, streamed: bool) -> ErrorCategory | None:
-    """Fill `response` or `response_raw`; the result is what the body itself says went wrong."""
+    """Fill `response` or `response_raw`; return the failure that the body itself shows."""
     if not body:
         return "incomplete"
     if not streamed:

@@ -1,4 +1,4 @@
-"""What the merged configuration says about capturing."""
+"""Settings of captures in the merged configuration."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,23 +13,23 @@ TOKEN_ID_CAPTURE_KEY = "token_id_capture"
 
 
 def captures_model_calls(config: object) -> bool:
-    """Whether rollouts are observed. Anything that is not a configuration (a test's stand-in) says no."""
+    """Return whether model calls are captured; False for anything but a configuration, such as a test's stand-in."""
     return isinstance(config, Mapping) and config.get(OBSERVABILITY_ENABLED_KEY) is True
 
 
-def captures_token_ids(config: object, *, agent_asks: bool) -> bool:
-    """Whether an agent's model calls keep their token ids: capture is on, and for this agent or for all."""
+def captures_token_ids(config: object, *, for_this_agent: bool) -> bool:
+    """Return whether token ids are captured: the capture is on, and for this agent or for all."""
     block: Any = config.get(TOKEN_ID_CAPTURE_KEY) if isinstance(config, Mapping) else None
     if not isinstance(block, Mapping) or block.get("enabled") is not True:
         return False
-    return agent_asks or block.get("all_agents") is True
+    return for_this_agent or block.get("all_agents") is True
 
 
 def capture_store(config: object) -> CaptureStore | None:
-    """Where model calls are kept, or None when they are not.
+    """Return the store of captured model calls, or None when they are not captured.
 
     Raises:
-        ConfigError: they should be kept, but nowhere is said, or a place that depends on the working directory.
+        ConfigError: calls are captured, but the folder is missing or not an absolute path.
     """
     if not captures_model_calls(config):
         return None

@@ -18,7 +18,7 @@ from nemo_gym.keys import NG_MODEL_CALL_CAPTURE_KEY
 ROLLOUT_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 LOCK_TIMEOUT_S = 30.0
-"""A writer holds the lock for one append; whoever waits longer than this waits for a stuck process."""
+"""A writer holds the lock for one append; a longer wait means that another process is stuck."""
 
 _LOCK_POLL_S = 0.005
 
@@ -27,39 +27,39 @@ _SUMMED = ("tokens_in", "tokens_out", "tokens_reasoning", "tokens_total", "cache
 
 @dataclass
 class CaptureReading:
-    """The calls of one rollout that can be read, and what is known to be missing."""
+    """The readable calls of one rollout, and its gaps."""
 
     records: list[ModelCallRecord] = field(default_factory=list)
     gaps: list[dict[str, Any]] = field(default_factory=list)
 
 
 class CaptureStore:
-    """The folder `model_call_capture_dir`. Methods block on the disk: call them in a thread from a loop."""
+    """The folder `model_call_capture_dir`. Methods block on the disk: call them from a thread."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
 
     def path_for(self, rollout_id: str) -> Path:
-        """The rollout's capture file, whether or not it exists."""
-        return self.directory / f"{_checked(rollout_id)}.capture.jsonl"
+        """Return the path of a rollout's capture file, which need not exist."""
+        return self.directory / f"{_safe_file_name(rollout_id)}.capture.jsonl"
 
     def incomplete_path_for(self, rollout_id: str) -> Path:
-        """The marker whose existence says that a call of this rollout is missing from its file."""
-        return self.directory / f"{_checked(rollout_id)}.capture.incomplete"
+        """Return the path of the marker of a rollout with missing calls."""
+        return self.directory / f"{_safe_file_name(rollout_id)}.capture.incomplete"
 
     def append(self, rollout_id: str, record: ModelCallRecord) -> None:
-        """Add one line and return when it is on the disk.
+        """Append one line and return when it is on disk.
 
         A line torn by a crash is cut off first, and the rollout is marked incomplete.
 
         Raises:
-            OSError: the disk refused; TimeoutError when another process keeps the lock.
+            OSError: the write failed; TimeoutError when another process keeps the lock.
         """
         line = record.model_dump_json(exclude_none=True).encode("utf-8") + b"\n"
         path = self.path_for(rollout_id)
         self.directory.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
-        with path.open("ab+") as file, _locked(file.fileno()):
+        with path.open("ab+") as file, _lock(file.fileno()):
             if _cut_torn_line(file.fileno()):
                 self.mark_incomplete(rollout_id, "a line was torn by a crash and has been cut off")
             file.write(line)
@@ -69,7 +69,7 @@ class CaptureStore:
             _sync_directory(self.directory)
 
     def mark_incomplete(self, rollout_id: str, reason: str) -> None:
-        """Leave word that a call of this rollout could not be stored."""
+        """Mark a rollout whose call could not be stored."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with self.incomplete_path_for(rollout_id).open("a", encoding="utf-8") as marker:
             marker.write(reason.replace("\n", " ") + "\n")
@@ -81,7 +81,7 @@ class CaptureStore:
         return self.incomplete_path_for(rollout_id).exists()
 
     def read(self, rollout_id: str) -> CaptureReading:
-        """Everything stored for a rollout; nothing when there is no file. Bad lines become gaps."""
+        """Read everything stored for a rollout. Bad lines become gaps; without a file the result is empty."""
         reading = CaptureReading()
         if self.is_incomplete(rollout_id):
             reasons = self.incomplete_path_for(rollout_id).read_text(encoding="utf-8").split("\n")
@@ -101,19 +101,19 @@ class CaptureStore:
         return reading
 
     def clear(self, rollout_ids: Iterable[str]) -> None:
-        """Forget these rollouts, as before they are run again."""
+        """Delete the captures of these rollouts, as before they are run again."""
         for rollout_id in rollout_ids:
             self.path_for(rollout_id).unlink(missing_ok=True)
             self.incomplete_path_for(rollout_id).unlink(missing_ok=True)
 
 
 def read_model_call_records(store: CaptureStore, rollout_id: str) -> list[ModelCallRecord]:
-    """The captured calls of one rollout, in the order they ended."""
+    """Return the captured calls of one rollout, in the order they ended."""
     return store.read(rollout_id).records
 
 
 def aggregate_model_call_metrics(store: CaptureStore, rollout_id: str) -> dict[str, Any]:
-    """Totals over the captured calls of one rollout. A count that no call reported is None, not zero."""
+    """Return totals over the captured calls of one rollout. A count that no call reported is None, not zero."""
     return _metrics(read_model_call_records(store, rollout_id))
 
 
@@ -134,7 +134,7 @@ def merge_model_call_capture_into_record(
 
 
 def clear_model_call_captures_for_rollouts(store: CaptureStore, rollout_ids: Iterable[str]) -> None:
-    """Forget the captures of these rollouts, as before they are run again."""
+    """Delete the captures of these rollouts, as before they are run again."""
     store.clear(rollout_ids)
 
 
@@ -142,8 +142,8 @@ def _metrics(records: list[ModelCallRecord]) -> dict[str, Any]:
     usages = [usage_of(record) for record in records]
     totals: dict[str, Any] = {}
     for name in _SUMMED:
-        known = [usage[name] for usage in usages if name in usage]
-        totals[name] = sum(known) if known else None
+        counts = [usage[name] for usage in usages if name in usage]
+        totals[name] = sum(counts) if counts else None
     totals["latency_total_ms"] = sum(record.latency_ms for record in records)
     totals["num_calls"] = len(records)
     return totals
@@ -153,16 +153,16 @@ def _gap(code: str, detail: str) -> dict[str, Any]:
     return {"code": code, "detail": detail}
 
 
-def _checked(rollout_id: str) -> str:
-    """The id, if it is safe as a file name."""
+def _safe_file_name(rollout_id: str) -> str:
+    """Return the id if it is safe as a file name."""
     if not ROLLOUT_ID_PATTERN.fullmatch(rollout_id):
         raise ValueError(f"not a rollout id: {rollout_id!r} (letters, digits, '.', '_', '-'; first a letter or digit)")
     return rollout_id
 
 
 @contextmanager
-def _locked(descriptor: int) -> Iterator[None]:
-    """Hold the file's advisory lock. Polled, because a blocking `flock` has no end."""
+def _lock(descriptor: int) -> Iterator[None]:
+    """Hold the file's advisory lock. It is polled, because a blocking `flock` has no timeout."""
     give_up_at = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
@@ -179,7 +179,7 @@ def _locked(descriptor: int) -> Iterator[None]:
 
 
 def _cut_torn_line(descriptor: int) -> bool:
-    """Cut the file back to its last whole line; True when there was something to cut."""
+    """Cut the file back to its last whole line; return whether there was something to cut."""
     size = os.fstat(descriptor).st_size
     if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
         return False
@@ -197,7 +197,7 @@ def _cut_torn_line(descriptor: int) -> bool:
 
 
 def _sync_directory(directory: Path) -> None:
-    """A new file's name is durable only when its folder is."""
+    """Sync a folder, because the name of a new file is durable only then."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Where the server instances of a configuration are, looked up once instead of at every call."""
+"""Addresses of the server instances of a configuration, resolved once instead of at every call."""
 
 import logging
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from pydantic import BaseModel, ValidationError
 from nemo_gym.config.check import check_server_block
 from nemo_gym.errors import ConfigError, ServerRefNotFoundError
 from nemo_gym.keys import ROLLOUT_PATH_PREFIX, SERVER_TYPES
-from nemo_gym.net.local import address_key
 from nemo_gym.serve.correlation import (
     current_rollout_id,
     current_token_capture,
     maybe_rollout_id_from_run_body,
     rollout_path_prefix,
 )
+from nemo_gym.transport.in_process import address_key
 
 logger = logging.getLogger("nemo_gym.serve")
 
@@ -29,7 +29,7 @@ MODEL_ENDPOINTS = frozenset({"/v1/responses", "/v1/chat/completions", "/v1/messa
 
 @dataclass(frozen=True)
 class Address:
-    """One server instance: what it is and where it listens."""
+    """One server instance: its type and where it listens."""
 
     name: str
     server_type: str
@@ -38,7 +38,7 @@ class Address:
 
     @property
     def keeps_no_state(self) -> bool:
-        """Whether a call may be sent twice without harm: models keep nothing between calls."""
+        """Calls may be sent twice without harm, because models keep nothing between calls."""
         return self.server_type == "responses_api_models"
 
     @cached_property
@@ -47,42 +47,39 @@ class Address:
 
     @cached_property
     def key(self) -> tuple[str, int]:
-        """Under which a server of this process is mounted there."""
+        """Key under which a server of this process is mounted at this address."""
         return address_key(self.host, self.port)
 
 
-class AddressBook:
-    """The addresses of one configuration's instances, resolved once."""
+class AddressBook(dict[str, Address]):
+    """Addresses of the instances of one configuration, resolved on first use."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
         self.config = config
-        self.observes = observes_rollouts(config)
-        """Whether calls are to carry the id of their rollout."""
-        self._known: dict[str, Address] = {}
+        self.observes_rollouts = observes_rollouts(config)
 
-    def __getitem__(self, name: str) -> Address:
-        known = self._known.get(name)
-        if known is None:
-            known = self._known[name] = address_of(self.config, name)
-        return known
+    def __missing__(self, name: str) -> Address:
+        address = self[name] = address_of(self.config, name)
+        return address
 
 
 def base_url(host: str, port: int) -> str:
-    """`http://host:port`; an IPv6 address gets its brackets."""
+    """Return `http://host:port`, with brackets around an IPv6 address."""
     return f"http://[{host}]:{port}" if ":" in host and not host.startswith("[") else f"http://{host}:{port}"
 
 
 def first_block(config: Mapping[str, Any], name: str) -> tuple[str, Any]:
-    """The server type and implementation block of an instance: the first key at each level.
+    """Return the server type and implementation block of an instance: the first key at each level.
 
     Raises:
         ServerRefNotFoundError: the configuration has no such instance.
     """
     instance = config.get(name) if isinstance(name, str) else None
     if not isinstance(instance, Mapping | DictConfig) or not instance:
-        known = [str(key) for key, value in config.items() if _looks_like_instance(value)]
+        names = [str(key) for key, value in config.items() if _looks_like_instance(value)]
         raise ServerRefNotFoundError(
-            f"no server instance is called {name!r}", fix="one of " + ", ".join(known) if known else "define it"
+            f"there is no server instance {name!r}", fix="one of " + ", ".join(names) if names else "define it"
         )
     server_type = next(iter(instance))
     implementations = instance[server_type]
@@ -94,11 +91,11 @@ def _looks_like_instance(value: Any) -> bool:
 
 
 def address_of(config: Mapping[str, Any], name: str) -> Address:
-    """The address of an instance.
+    """Return the address of an instance.
 
     Raises:
         ServerRefNotFoundError: there is no such instance.
-        ConfigError: it has no host or port yet.
+        ConfigError: the instance has no host or port yet.
     """
     server_type, block = first_block(config, name)
     host, port = block.get("host"), block.get("port")
@@ -108,7 +105,7 @@ def address_of(config: Mapping[str, Any], name: str) -> Address:
 
 
 def observes_rollouts(config: Mapping[str, Any]) -> bool:
-    """Whether calls are to carry the id of their rollout."""
+    """Return whether calls must carry the id of their rollout."""
     tokens = config.get("token_id_capture")
     return bool(config.get("observability_enabled")) or bool(
         isinstance(tokens, Mapping | DictConfig) and tokens.get("enabled")
@@ -116,13 +113,13 @@ def observes_rollouts(config: Mapping[str, Any]) -> bool:
 
 
 def entrypoint_of(config: Mapping[str, Any], name: str) -> str:
-    """`<type>/<implementation>/<entrypoint>` of an instance."""
+    """Return `<type>/<implementation>/<entrypoint>` of an instance."""
     server_type, block = first_block(config, name)
     return f"{server_type}/{next(iter(config[name][server_type]))}/{block['entrypoint']}"
 
 
 def rollout_prefix(address: Address, url_path: str, body: Any) -> str:
-    """The prefix that tells the callee which rollout a call belongs to; none if the path has it already."""
+    """Return the path prefix with the rollout of a call; empty if the path has it already or calls are not observed."""
     if url_path.startswith(f"/{ROLLOUT_PATH_PREFIX}/"):
         return ""
     rollout_id = current_rollout_id()
@@ -135,19 +132,19 @@ def rollout_prefix(address: Address, url_path: str, body: Any) -> str:
     return ""
 
 
-def plain(block: Any) -> dict[str, Any]:
-    """A configuration block as a plain dictionary with interpolations resolved."""
+def as_dict(block: Any) -> dict[str, Any]:
+    """Return a configuration block as a dictionary with interpolations resolved."""
     if OmegaConf.is_config(block):
         resolved = OmegaConf.to_container(block, resolve=True)
         return {str(key): value for key, value in resolved.items()} if isinstance(resolved, dict) else {}
     return dict(block)
 
 
-def checked(declared: type[Model], values: Mapping[str, Any], where: str) -> Model:
-    """`values` as the config class `declared`.
+def validate_config(declared: type[Model], values: Mapping[str, Any], where: str) -> Model:
+    """Validate `values` with the config class `declared`.
 
     Raises:
-        ConfigError: they do not fit; the message names the fields, never their values, which may be secret.
+        ConfigError: the values do not fit; the message names the fields, never their values, which may be secret.
     """
     for problem in check_server_block(where, values, declared):
         if problem.is_warning:

@@ -1,4 +1,4 @@
-"""The FastAPI app our servers are made of: strict about JSON bodies, quick with JSON answers."""
+"""The FastAPI app of our servers: strict JSON bodies, fast JSON answers, `GET /` for liveness."""
 
 import logging
 import warnings
@@ -15,19 +15,24 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic.warnings import UnsupportedFieldAttributeWarning
 from starlette.middleware.exceptions import ExceptionMiddleware
-from starlette.types import ASGIApp
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.config.secrets import MASK, is_secret_name, mask_secrets
-from nemo_gym.serve.direct import DirectRouter
+from nemo_gym.serve.endpoints import OUTCOME_KEY, EndpointRouter
 from nemo_gym.serve.failures import FailureMiddleware
+from nemo_gym.serve.handle import CallHandler, has_only_known_layers
 from nemo_gym.serve.requests import GymRequest, json_bytes
-from nemo_gym.serve.short import ShortWay, knows_short_way
+from nemo_gym.transport import deadlines
+from nemo_gym.transport.asgi import run_app
+from nemo_gym.transport.in_process import Handle
+from nemo_gym.wire.call import Call, Reply
 
 logger = logging.getLogger("nemo_gym.serve")
 
 
 class GymRoute(APIRoute):
-    """A route that hands its handler a `GymRequest`."""
+    """A route that passes its handler a `GymRequest`."""
 
     IS_PLAIN = True
 
@@ -41,54 +46,68 @@ class GymRoute(APIRoute):
 
 
 class GymApp(FastAPI):
-    """FastAPI whose schema can be asked for without a warning about its own body fields.
+    """FastAPI that answers calls (`handle`), and takes the same path for HTTP requests to plain JSON endpoints."""
 
-    FastAPI silences it while a route is made, but types that are built on first use are built later than that.
-    """
+    _handler: CallHandler | None = None
 
-    hands_models: bool = False
-    """Whether in-memory callers may be handed models: every layer lets bodies pass unread."""
-    _short_way: ShortWay | None = None
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and OUTCOME_KEY not in scope:
+            handler = self.call_handler
+            if handler is not None and await handler.serve_http(scope, receive, send):
+                return
+        await super().__call__(scope, receive, send)
+
+    @cached_property
+    def handle(self) -> Handle:
+        """Answer a `Call` with a `Reply`."""
+        if self.call_handler is not None:
+            return self.call_handler.handle
+
+        async def handle_through_stack(call: Call, alarm: deadlines.Alarm | None = None) -> Reply:
+            return await run_app(self, call, caller_keeps_time=alarm is not None)
+
+        return handle_through_stack
+
+    @cached_property
+    def call_handler(self) -> CallHandler | None:
+        """The handler of plain JSON endpoints; None if every call must go through the ASGI stack."""
+        if self.middleware_stack is None:
+            self.middleware_stack = self.build_middleware_stack()
+        return self._handler
 
     def build_middleware_stack(self) -> ASGIApp:
-        """FastAPI's stack; without its outer error layers where our own already answer for every failure."""
+        """Build FastAPI's stack, without its outer error layers if our own answer every failure."""
         layers: list[object] = [middleware.cls for middleware in self.user_middleware]
         if FailureMiddleware not in layers:
             return super().build_middleware_stack()
         handlers = {key: value for key, value in self.exception_handlers.items() if key not in (500, Exception)}
-        self.hands_models = all(
-            getattr(middleware.cls, "LETS_BODIES_PASS", False) and middleware.kwargs.get("store") is None
-            for middleware in self.user_middleware
-        )
         stack: ASGIApp = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers=handlers)
-        made: list[Any] = []
+        instances: list[Any] = []
         for cls, args, kwargs in reversed(self.user_middleware):
             stack = cls(stack, *args, **kwargs)
-            made.append(stack)
-        self._short_way = self._find_short_way(made)
+            instances.append(stack)
+        self._handler = self._make_handler(instances)
         return stack
 
-    @cached_property
-    def short_way(self) -> ShortWay | None:
-        """How callers in this process reach the endpoints without ASGI; None if they must not."""
-        if self.middleware_stack is None:
-            self.middleware_stack = self.build_middleware_stack()
-        return self._short_way
-
-    def _find_short_way(self, made: list[Any]) -> ShortWay | None:
+    def _make_handler(self, instances: list[Any]) -> CallHandler | None:
         router = self.router.middleware_stack
         telemetry = getattr(self, "_native_telemetry", None)
-        watched = telemetry is not None and telemetry.enabled()
-        if type(self) is not GymApp or self.root_path or watched or not isinstance(router, DirectRouter):
+        has_telemetry = telemetry is not None and telemetry.enabled()
+        if type(self) is not GymApp or self.root_path or has_telemetry or not isinstance(router, EndpointRouter):
             return None
-        if not knows_short_way(self.user_middleware):
+        if not has_only_known_layers(self.user_middleware):
             return None
-        layers = {vars(type(layer))["SHORT_WAY"]: layer for layer in made}
-        return ShortWay(
-            self, router, layers.get("session"), layers["failures"].server_name, rollouts="rollout" in layers
+        layers = {vars(type(layer))["LAYER"]: layer for layer in instances}
+        return CallHandler(
+            self,
+            router,
+            layers.get("session"),
+            layers["failures"].server_name,
+            has_rollout_prefixes="rollout" in layers,
         )
 
     def openapi(self) -> dict[str, Any]:
+        # FastAPI silences this warning while a route is made, but types that are built on first use are built later.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsupportedFieldAttributeWarning)
             return super().openapi()
@@ -102,7 +121,7 @@ class GymJSONResponse(JSONResponse):
 
 
 async def invalid_request(request: Request, error: Exception) -> Response:
-    """422 in FastAPI's usual shape, without secrets; the log says what was wrong."""
+    """Answer 422 in FastAPI's usual shape, without secrets, and log the problems."""
     assert isinstance(error, RequestValidationError)
     problems = [_without_secrets(problem) for problem in error.errors()]
     summary = "; ".join(f"{'.'.join(map(str, p.get('loc', ())))}: {p.get('msg', '')}" for p in problems[:5])
@@ -112,21 +131,31 @@ async def invalid_request(request: Request, error: Exception) -> Response:
 
 def _without_secrets(problem: dict[str, Any]) -> dict[str, Any]:
     rest = {key: value for key, value in problem.items() if key != "input"}
-    shown: dict[str, Any] = jsonable_encoder(rest, custom_encoder={ValueError: str, AssertionError: str})
+    detail: dict[str, Any] = jsonable_encoder(rest, custom_encoder={ValueError: str, AssertionError: str})
     if "input" in problem:
         secret = any(isinstance(part, str) and is_secret_name(part) for part in problem.get("loc", ()))
-        shown["input"] = MASK if secret else mask_secrets(_plain(problem["input"]))
-    return shown
+        detail["input"] = MASK if secret else mask_secrets(_as_json_data(problem["input"]))
+    return detail
 
 
-def _plain(value: Any) -> Any:
+def _as_json_data(value: Any) -> Any:
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes | bytearray) else jsonable_encoder(value)
 
 
 def create_app(title: str = "NeMo Gym server", **options: Any) -> FastAPI:
-    """A FastAPI app with our request parsing, JSON responses and 422 answers. `options` are FastAPI's."""
+    """Create a FastAPI app with our request parsing, JSON responses and 422 answers. `options` are FastAPI's."""
     app = GymApp(title=title, default_response_class=Default(GymJSONResponse), **options)
     app.router.route_class = GymRoute
-    app.router.middleware_stack = DirectRouter(app.router)
+    app.router.middleware_stack = EndpointRouter(app.router)
     app.add_exception_handler(RequestValidationError, invalid_request)
     return app
+
+
+async def _answer_ok(_: Request) -> Response:
+    return Response(b'{"status":"ok"}', media_type="application/json")
+
+
+def add_liveness(app: FastAPI) -> None:
+    """Answer `GET /` with `{"status": "ok"}`, outside the API schema. Doing it twice changes nothing."""
+    if not any(isinstance(route, Route) and route.endpoint is _answer_ok for route in app.router.routes):
+        app.router.routes.append(Route("/", _answer_ok, methods=["GET"], include_in_schema=False))

@@ -1,7 +1,7 @@
-"""Which rollout a request belongs to.
+"""The rollout a request belongs to.
 
-A rollout's id travels in the path, `/ng-rollout/<id>[/training-token-capture]/…`, because that survives clients which
-only let you choose a base URL. The middleware takes it off again and remembers it while the request is served.
+Its id travels in the path, `/ng-rollout/<id>[/training-token-capture]/…`, because many clients let their user set only
+a base URL. The middleware removes the prefix and keeps the id while the request is served.
 """
 
 import re
@@ -20,58 +20,59 @@ from nemo_gym.keys import (
     TASK_INDEX_KEY_NAME,
     TOKEN_CAPTURE_PATH_SEGMENT,
 )
+from nemo_gym.wire.call import RolloutIndex
 
 ROLLOUT_PREFIX_SCOPE_KEY = "nemo_gym_rollout_prefix"
-"""In the ASGI scope: the prefix that was taken off the path, for calls that should carry it on."""
+"""In the ASGI scope: the prefix that was removed from the path, for calls that pass it on."""
 
 ROLLOUT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""Also a safe file name: capture files are called after it."""
+"""Also a safe file name, because capture files are named by it."""
 
 _PREFIX = re.compile(
     rf"/{ROLLOUT_PATH_PREFIX}/(?P<id>{ROLLOUT_ID.pattern})(?P<tokens>/{TOKEN_CAPTURE_PATH_SEGMENT})?(?=/|$)"
 )
-_PREFIX_START = f"/{ROLLOUT_PATH_PREFIX}/"
+ROLLOUT_PREFIX_START = f"/{ROLLOUT_PATH_PREFIX}/"
 
 _rollout_id: ContextVar[str | None] = ContextVar("nemo_gym_rollout_id", default=None)
 _token_capture: ContextVar[bool] = ContextVar("nemo_gym_token_capture", default=False)
 
 
 def current_rollout_id() -> str | None:
-    """The id of the rollout being served, or None."""
+    """Return the id of the rollout being served, or None."""
     return _rollout_id.get()
 
 
 def current_token_capture() -> bool:
-    """Whether the request being served asked for its token ids to be kept for training."""
+    """Return whether the token ids of the request being served are kept for training."""
     return _token_capture.get()
 
 
 def split_path(path: str) -> tuple[str, re.Match[str] | None]:
-    """A path without the rollout it names, and that part, if there is one."""
-    found = _PREFIX.match(path) if path.startswith(_PREFIX_START) else None
-    return (path, None) if found is None else (path[found.end() :] or "/", found)
+    """Split the rollout prefix off a path; the result is the rest and the match of the prefix, if there is one."""
+    prefix = _PREFIX.match(path) if path.startswith(ROLLOUT_PREFIX_START) else None
+    return (path, None) if prefix is None else (path[prefix.end() :] or "/", prefix)
 
 
-def begin_rollout(named: re.Match[str]) -> None:
-    """Make the rollout that a path named the current one of this context, which is a new one."""
-    _rollout_id.set(named["id"])
-    _token_capture.set(named["tokens"] is not None)
+def adopt_rollout(prefix: re.Match[str]) -> None:
+    """Make the rollout of a path prefix current in this context, which must be new."""
+    _rollout_id.set(prefix["id"])
+    _token_capture.set(prefix["tokens"] is not None)
 
 
-class rollout_context:  # noqa: N801 - it is called like the function it replaces, once for every rollout
-    """`with rollout_context(rollout_id)`: make it the current rollout for the enclosed code."""
+class rollout_context:  # noqa: N801 - called like a function, once for every rollout
+    """`with rollout_context(rollout_id)`: make this the current rollout of the enclosed code."""
 
-    __slots__ = ("_before", "_said")
+    __slots__ = ("_tokens", "_values")
 
     def __init__(self, rollout_id: str | None, *, token_capture: bool = False) -> None:
-        self._said = (rollout_id, token_capture)
+        self._values = (rollout_id, token_capture)
 
     def __enter__(self) -> None:
-        self._before = (_rollout_id.set(self._said[0]), _token_capture.set(self._said[1]))
+        self._tokens = (_rollout_id.set(self._values[0]), _token_capture.set(self._values[1]))
 
     def __exit__(self, *_: object) -> None:
-        _token_capture.reset(self._before[1])
-        _rollout_id.reset(self._before[0])
+        _token_capture.reset(self._tokens[1])
+        _rollout_id.reset(self._tokens[0])
 
 
 def _field(body: Any, name: str) -> Any:
@@ -92,18 +93,24 @@ def _index(body: Any, name: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
+def rollout_index_from_run_body(body: BaseModel | Mapping[str, Any]) -> RolloutIndex | None:
+    """Return the task and rollout index of a run request, if it has both."""
+    task, rollout = _index(body, TASK_INDEX_KEY_NAME), _index(body, ROLLOUT_INDEX_KEY_NAME)
+    return None if task is None or rollout is None else (task, rollout)
+
+
 def maybe_rollout_id_from_run_body(body: BaseModel | Mapping[str, Any]) -> str | None:
-    """The rollout id of a run request: its `_ng_rollout_id`, else `<task>-<rollout>`; later attempts add `-a<n>`.
+    """Return the rollout id of a run request: `_ng_rollout_id`, else `<task>-<rollout>`; later attempts add `-a<n>`.
 
     Raises:
-        ValueError: an explicit id has characters that do not belong in a path or file name.
+        ValueError: an explicit id has characters that are not safe in a path or file name.
     """
     rollout_id = _field(body, ROLLOUT_ID_KEY_NAME)
     if rollout_id is None:
-        task, rollout = _index(body, TASK_INDEX_KEY_NAME), _index(body, ROLLOUT_INDEX_KEY_NAME)
-        if task is None or rollout is None:
+        index = rollout_index_from_run_body(body)
+        if index is None:
             return None
-        rollout_id = f"{task}-{rollout}"
+        rollout_id = f"{index[0]}-{index[1]}"
     elif not isinstance(rollout_id, str) or not ROLLOUT_ID.fullmatch(rollout_id):
         raise ValueError(
             f"{ROLLOUT_ID_KEY_NAME} must match {ROLLOUT_ID.pattern} (letters, digits, '.', '_', '-'), "
@@ -114,7 +121,7 @@ def maybe_rollout_id_from_run_body(body: BaseModel | Mapping[str, Any]) -> str |
 
 
 def rollout_path_prefix(rollout_id: str | None, *, token_capture: bool = False) -> str:
-    """`/ng-rollout/<id>[/training-token-capture]`, or nothing without an id."""
+    """Return `/ng-rollout/<id>[/training-token-capture]`, or nothing without an id."""
     if not rollout_id:
         return ""
     tokens = f"/{TOKEN_CAPTURE_PATH_SEGMENT}" if token_capture else ""
@@ -122,7 +129,7 @@ def rollout_path_prefix(rollout_id: str | None, *, token_capture: bool = False) 
 
 
 def apply_rollout_prefix(base_url: str, rollout_id: str | None, *, token_capture: bool = False) -> str:
-    """`base_url` with the rollout prefix between the address and its path: `http://h:1/ng-rollout/<id>/v1`."""
+    """Return `base_url` with the rollout prefix between the address and its path: `http://h:1/ng-rollout/<id>/v1`."""
     prefix = rollout_path_prefix(rollout_id, token_capture=token_capture)
     if not prefix:
         return base_url
@@ -134,25 +141,21 @@ def apply_rollout_prefix(base_url: str, rollout_id: str | None, *, token_capture
 
 
 class RolloutContextMiddleware:
-    """Take the rollout prefix off the path and make its id current while the request is served."""
+    """Remove the rollout prefix from the path and make its id current while the request is served."""
 
-    LETS_BODIES_PASS = True
-    SHORT_WAY = "rollout"
+    LAYER = "rollout"
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket") or not scope["path"].startswith(_PREFIX_START):
+        path, prefix = split_path(scope["path"]) if scope["type"] in ("http", "websocket") else ("", None)
+        if prefix is None:
             await self.app(scope, receive, send)
             return
-        found = _PREFIX.match(scope["path"])
-        if found is None:
-            await self.app(scope, receive, send)
-            return
-        inner = {**scope, "path": scope["path"][found.end() :] or "/", ROLLOUT_PREFIX_SCOPE_KEY: found[0]}
+        inner = {**scope, "path": path, ROLLOUT_PREFIX_SCOPE_KEY: prefix[0]}
         if scope.get("raw_path"):
             # Ids need no quoting, so the prefix has the same length in both forms.
-            inner["raw_path"] = scope["raw_path"][found.end() :] or b"/"
-        with rollout_context(found["id"], token_capture=found["tokens"] is not None):
+            inner["raw_path"] = scope["raw_path"][prefix.end() :] or b"/"
+        with rollout_context(prefix["id"], token_capture=prefix["tokens"] is not None):
             await self.app(inner, receive, send)

@@ -1,33 +1,64 @@
-"""Handlers as endpoints: their annotations made visible to FastAPI, their answers written once.
+"""Endpoints: handlers as FastAPI routes, and plans to call the plain JSON endpoints among them directly.
 
-FastAPI checks what a handler returns a second time and drops the fields that the annotated class does not have. An
-endpoint made here writes a returned model as it is; its annotations only make the schema.
+Most endpoints take a JSON body, perhaps the request or a response to set cookies on, and nothing else. For those the
+general machinery of FastAPI (matching every route, dependency graphs, exit stacks) costs several times what the handler
+does. `EndpointRouter` finds their `EndpointPlan` by method and path; validation and errors are the same. Every other
+route is left to FastAPI.
+
+This is the only module that relies on FastAPI's internal description of a route (`dependant`, `_embed_body_fields`);
+`tests/serve/test_dependencies.py` fails when that changes.
 """
 
 import functools
 import inspect
+import json
+import re
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from fastapi import Response
-from pydantic import BaseModel
+from fastapi.datastructures import DefaultPlaceholder
+from fastapi.exceptions import RequestValidationError, ResponseValidationError
+from fastapi.params import Form
+from fastapi.routing import APIRoute, APIRouter
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 from starlette.concurrency import run_in_threadpool
-from starlette.types import Receive, Scope, Send
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nemo_gym.net.handed import hand_answer
-from nemo_gym.serve.requests import json_bytes
+from nemo_gym.serve.requests import GymRequest, check_body_size, json_bytes
+from nemo_gym.wire.call import encode_json, parse_json
 
 Handler = Callable[..., Any]
 
+OUTCOME_KEY = "nemo_gym.endpoint_outcome"
+"""In a scope: the `EndpointOutcome` of a handler that already ran."""
+
+_PLAIN_PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9_.~-]*)+")
+
+_UNSUPPORTED_PARTS = (
+    "dependencies",
+    "path_params",
+    "query_params",
+    "header_params",
+    "cookie_params",
+    "websocket_param_name",
+    "http_connection_param_name",
+    "background_tasks_param_name",
+    "security_scopes_param_name",
+)
+
 
 def json_endpoint(handler: Handler) -> Handler:
-    """`handler` as an endpoint whose returned model becomes JSON by pydantic, once, with every field it has.
+    """Make an endpoint whose returned model is written by pydantic, once, with every field it has.
 
+    FastAPI would validate the returned model a second time and drop the fields that the annotated class does not have.
     Cookies and status set on an injected `Response` are kept. Anything but a model is left to FastAPI.
     """
-
-    call = caller(handler)
+    call = async_handler(handler)
 
     @functools.wraps(handler)
     async def endpoint(*args: Any, **kwargs: Any) -> Any:
@@ -35,40 +66,16 @@ def json_endpoint(handler: Handler) -> Handler:
         return json_response(answer, kwargs.values()) if isinstance(answer, BaseModel) else answer
 
     endpoint.__signature__ = resolved_signature(handler)  # type: ignore[attr-defined]
-    endpoint.bare = call  # type: ignore[attr-defined]  # read by serve.direct
+    endpoint.raw_handler = call  # type: ignore[attr-defined]  # read by `plan_for`
     return endpoint
 
 
-class ModelResponse(Response):
-    """A model as JSON, written when it is sent; an in-memory caller is handed the model itself.
-
-    `more` are fields for which the model's class has no room; then the JSON is what everybody gets.
-    """
-
-    def __init__(self, model: BaseModel, more: Mapping[str, Any] | None = None) -> None:
-        super().__init__(media_type="application/json")
-        del self.headers["content-length"]
-        self.model = model
-        self.more = more
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.more or self.status_code != 200 or not hand_answer(scope, self.model):
-            self.body = with_fields(self.model.model_dump_json(by_alias=True).encode(), self.more or {})
-            self.headers["content-length"] = str(len(self.body))
-        await super().__call__(scope, receive, send)
-
-
-def with_fields(written: bytes, more: Mapping[str, Any]) -> bytes:
-    """A JSON object that is written already, with more fields at its end."""
-    if not more or not written.endswith(b"}"):
-        return written
-    separator = b"," if len(written) > 2 else b""
-    return b"".join((written[:-1], separator, json_bytes(dict(more))[1:]))
-
-
-def json_response(answer: BaseModel, arguments: Iterable[Any] = (), more: Mapping[str, Any] | None = None) -> Response:
-    """A response with the model as JSON, and with what was set on a `Response` among the handler's arguments."""
-    response = ModelResponse(answer, more)
+def json_response(
+    answer: BaseModel, arguments: Iterable[Any] = (), extra_fields: Mapping[str, Any] | None = None
+) -> Response:
+    """Write a model as a response, with what was set on a `Response` among the handler's arguments."""
+    body = answer.model_dump_json(by_alias=True).encode()
+    response = Response(_add_fields(body, extra_fields or {}), media_type="application/json")
     for argument in arguments:
         if isinstance(argument, Response):
             response.headers.raw.extend(argument.headers.raw)
@@ -76,22 +83,30 @@ def json_response(answer: BaseModel, arguments: Iterable[Any] = (), more: Mappin
     return response
 
 
-def caller(handler: Handler) -> Callable[..., Awaitable[Any]]:
-    """`handler` as something to await. One that is not asynchronous runs in a thread, as FastAPI has it."""
+def _add_fields(json_object: bytes, fields: Mapping[str, Any]) -> bytes:
+    """Append fields to an encoded JSON object."""
+    if not fields or not json_object.endswith(b"}"):
+        return json_object
+    separator = b"," if len(json_object) > 2 else b""
+    return b"".join((json_object[:-1], separator, json_bytes(dict(fields))[1:]))
+
+
+def async_handler(handler: Handler) -> Callable[..., Awaitable[Any]]:
+    """Return `handler` as an async function; a synchronous one runs in a thread, as in FastAPI."""
     if inspect.iscoroutinefunction(inspect.unwrap(handler)) or inspect.iscoroutinefunction(handler):
         return handler
 
-    async def in_a_thread(*args: Any, **kwargs: Any) -> Any:
+    async def run_in_thread(*args: Any, **kwargs: Any) -> Any:
         answer = await run_in_threadpool(handler, *args, **kwargs)
         return await answer if inspect.isawaitable(answer) else answer
 
-    return in_a_thread
+    return run_in_thread
 
 
 def resolved_signature(handler: Handler) -> inspect.Signature:
-    """The signature with annotations as types, also where the module postpones their evaluation.
+    """Return the signature with annotations as types, also where the module postpones their evaluation.
 
-    What cannot be resolved stays as written, and FastAPI reports it.
+    Annotations that cannot be resolved stay as written, and FastAPI reports them.
     """
     signature = inspect.signature(handler)
     try:
@@ -105,3 +120,334 @@ def resolved_signature(handler: Handler) -> inspect.Signature:
         ],
         return_annotation=types.get("return", signature.return_annotation),
     )
+
+
+@dataclass(frozen=True)
+class BodyFields:
+    """Fields of a declared body that a model of another server in this process can pass without JSON.
+
+    A run request carries two models that were validated when they were made: the model request and its response. If
+    the receiver declares the very same classes, they pass as they are; every other field is encoded and parsed, so
+    that the receiver sees what it would see over HTTP. Only senders that declare `PARTS_ARE_CHECKED = True` on their
+    class are trusted to hold nothing unvalidated in these models. Saves 19 % of a rollout's CPU.
+    """
+
+    kinds: dict[str, type[BaseModel]]
+    """Class of each field that is declared as one model class and nothing else."""
+    names: frozenset[str] | None
+    """Fields the receiver reads; None if it reads all."""
+
+    @classmethod
+    def of(cls, declared: FieldInfo) -> "BodyFields | None":
+        """Return None for a receiver that inspects its raw input or expects another shape."""
+        model = declared.annotation
+        if not inspect.isclass(model) or not issubclass(model, BaseModel) or declared.metadata or _sees_input(model):
+            return None
+        fields = model.model_fields
+        if any(field.alias or field.validation_alias for field in fields.values()):
+            return None
+        kinds = {name: field.annotation for name, field in fields.items() if _is_model_class(field)}
+        ignores_others = model.model_config.get("extra", "ignore") == "ignore"
+        return cls(kinds, frozenset(fields) if ignores_others else None)  # type: ignore[arg-type]
+
+    def extract(self, sender: BaseModel) -> dict[str, Any] | None:
+        """Return the fields of a sent model as input for the receiver; None if the sender's class is not trusted."""
+        if not getattr(type(sender), "PARTS_ARE_CHECKED", False):
+            return None
+        names = set(sender.model_fields_set)
+        if self.names is not None:
+            names &= self.names
+        fields = {
+            name: value
+            for name in names & self.kinds.keys()
+            if type(value := getattr(sender, name, None)) is self.kinds[name]
+        }
+        rest = names - fields.keys()
+        if rest:
+            fields.update(parse_json(encode_json(sender.model_dump(include=rest, exclude_unset=True))))
+        return fields
+
+
+def _is_model_class(field: FieldInfo) -> bool:
+    return inspect.isclass(field.annotation) and issubclass(field.annotation, BaseModel) and not field.metadata
+
+
+def _sees_input(model: type[BaseModel]) -> bool:
+    """Return whether the model has code that sees its input before pydantic validates it."""
+    decorators = model.__pydantic_decorators__
+    own: list[Any] = [*decorators.model_validators.values(), *decorators.field_validators.values()]
+    return (
+        any(decorator.info.mode != "after" for decorator in own)
+        or bool(decorators.root_validators or decorators.validators)
+        or "__get_pydantic_core_schema__" in vars(model)
+        or model.__init__ is not BaseModel.__init__
+    )
+
+
+@dataclass(frozen=True)
+class EndpointPlan:
+    """How to call one plain JSON endpoint."""
+
+    route: APIRoute
+    endpoint: Callable[..., Awaitable[Any]]
+    raw_handler: Callable[..., Awaitable[Any]] | None
+    """The endpoint without the step that turns its model into a response, for callers in this process."""
+    request_name: str | None
+    response_name: str | None
+    body_name: str | None
+    body: TypeAdapter[Any] | None
+    body_fields: BodyFields | None
+    answer: TypeAdapter[Any] | None
+    status: int
+    takes_models: bool
+    """The endpoint accepts any model a caller in this process sent (`takes_models = True` on it)."""
+    has_plain_path: bool
+    """No client and no server would write the path differently."""
+
+    def validate_body(self, body: Any) -> Any:
+        """Validate a body given as bytes or as fields of a model; a model passes, because the endpoint takes models.
+
+        Raises:
+            RequestValidationError: 422, in FastAPI's shape.
+            HTTPException: 413.
+        """
+        assert self.body is not None
+        if type(body) is bytes:
+            check_body_size(len(body))
+            body = _parse_body(body)
+        elif type(body) is not dict:
+            return body
+        return validate_body(self.body, body)
+
+    def arguments(self, body: Any, request: Any, injected: Response | None) -> dict[str, Any]:
+        """Return the keyword arguments of the handler; `body` is already validated."""
+        values: dict[str, Any] = {}
+        if self.body_name is not None:
+            values[self.body_name] = body
+        if self.request_name is not None:
+            values[self.request_name] = request
+        if self.response_name is not None:
+            values[self.response_name] = injected
+        return values
+
+    def new_response(self) -> Response | None:
+        """Return the response that the handler may set cookies, headers and a status on, if it asks for one."""
+        if self.response_name is None:
+            return None
+        response = Response()
+        del response.headers["content-length"]
+        response.status_code = 0  # until the endpoint sets one
+        return response
+
+    def encode(self, answer: Any) -> bytes:
+        """Validate and encode the value an endpoint returned.
+
+        Raises:
+            ResponseValidationError: the value is not what the endpoint declares.
+        """
+        if self.answer is None:
+            return json_bytes(answer)
+        try:
+            validated = self.answer.validator.validate_python(answer, from_attributes=True)
+        except ValidationError as error:
+            raise ResponseValidationError(_problems(error, "response"), body=answer) from None
+        return self.answer.serializer.to_json(validated, by_alias=True)
+
+    def response(self, answer: Any, injected: Response | None) -> Response:
+        """Encode the value an endpoint returned, with what it set on the injected response."""
+        status = injected.status_code if injected is not None and injected.status_code else self.status
+        response = Response(self.encode(answer), status_code=status, media_type="application/json")
+        if injected is not None:
+            response.raw_headers.extend(injected.raw_headers)
+        return response
+
+    def result(self, answer: Any, injected: Response | None) -> Response | BaseModel | bytes:
+        """Return the model or JSON of an ordinary answer, and a response for everything else."""
+        has_extras = injected is not None and (injected.raw_headers or injected.status_code)
+        if self.raw_handler is not None and isinstance(answer, BaseModel):
+            return json_response(answer, (injected,)) if has_extras else answer
+        if isinstance(answer, Response):
+            return answer
+        if has_extras or self.status != 200:
+            return self.response(answer, injected)
+        return self.encode(answer)
+
+
+def plan_for(route: APIRoute) -> EndpointPlan | None:
+    """Return the plan of a route, if it is a plain JSON endpoint."""
+    dependant = route.dependant
+    endpoint = dependant.call
+    if type(route) is not APIRoute and not vars(type(route)).get("IS_PLAIN"):
+        return None  # a foreign route class may treat requests differently
+    if endpoint is None or not inspect.iscoroutinefunction(endpoint) or "{" in route.path:
+        return None
+    if any(getattr(dependant, part, None) for part in _UNSUPPORTED_PARTS) or len(dependant.body_params) > 1:
+        return None
+    if not _has_default_response(route):
+        return None
+    body: TypeAdapter[Any] | None = None
+    body_name, body_fields = None, None
+    if dependant.body_params:
+        field = dependant.body_params[0]
+        if isinstance(field.field_info, Form) or not field.field_info.is_required() or route._embed_body_fields:
+            return None
+        declared: Any = Annotated[field.field_info.annotation, field.field_info]
+        body, body_name, body_fields = TypeAdapter(declared), field.name, BodyFields.of(field.field_info)
+    return EndpointPlan(
+        route=route,
+        endpoint=endpoint,
+        raw_handler=getattr(endpoint, "raw_handler", None),
+        request_name=dependant.request_param_name,
+        response_name=dependant.response_param_name,
+        body_name=body_name,
+        body=body,
+        body_fields=body_fields,
+        answer=None if route.response_model is None else TypeAdapter(route.response_model),
+        status=int(route.status_code or 200),
+        takes_models=getattr(endpoint, "takes_models", False),
+        has_plain_path=_PLAIN_PATH.fullmatch(route.path) is not None,
+    )
+
+
+def _has_default_response(route: APIRoute) -> bool:
+    return (
+        isinstance(route.response_class, DefaultPlaceholder)
+        and (route.status_code is None or 200 <= int(route.status_code) < 600)
+        and route.status_code not in (204, 205, 304)
+        and route.response_model_include is None
+        and route.response_model_exclude is None
+        and route.response_model_by_alias
+        and not route.response_model_exclude_unset
+        and not route.response_model_exclude_defaults
+        and not route.response_model_exclude_none
+    )
+
+
+def plain_endpoint_app(route: APIRoute) -> ASGIApp | None:
+    """Return a route as an ASGI app that skips FastAPI's machinery, if it is a plain JSON endpoint."""
+    plan = plan_for(route)
+    return None if plan is None else _endpoint_app(plan)
+
+
+def _endpoint_app(plan: EndpointPlan) -> ASGIApp:
+    async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
+        request = GymRequest(scope, receive, send)
+        body = None if plan.body is None else validate_body(plan.body, await _read_body(request))
+        injected = plan.new_response()
+        answer = await plan.endpoint(**plan.arguments(body, request, injected))
+        if not isinstance(answer, Response):
+            answer = plan.response(answer, injected)
+        await answer(scope, receive, send)
+
+    return endpoint
+
+
+class EndpointOutcome:
+    """An exception or response of a handler that already ran, on its way through the middleware of its app."""
+
+    __slots__ = ("answer", "session")
+
+    def __init__(self, answer: Response | BaseException, session: dict[str, Any] | None) -> None:
+        self.answer = answer
+        self.session = session
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.session is not None:
+            scope["session"] = self.session
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        await self.answer(scope, receive, send)
+
+
+class EndpointRouter:
+    """The routes of an app: plain JSON endpoints by method and path, everything else by FastAPI's own router."""
+
+    def __init__(self, router: APIRouter) -> None:
+        self.router = router
+        self.general: ASGIApp = router.middleware_stack
+        self._plans: dict[tuple[str, str], tuple[EndpointPlan, ASGIApp]] = {}
+        self._seen_routes: list[BaseRoute] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if OUTCOME_KEY in scope:
+            await scope[OUTCOME_KEY](scope, receive, send)
+            return
+        plan = self.plan(scope["method"], scope["path"]) if scope["type"] == "http" else None
+        if plan is None or scope.get("root_path"):
+            await self.general(scope, receive, send)
+        else:
+            scope.update(self.route_scope(plan))
+            await self._plans[scope["method"], scope["path"]][1](scope, receive, send)
+
+    def plan(self, method: str, path: str) -> EndpointPlan | None:
+        """Return the plan of the plain JSON endpoint at a path, if there is one."""
+        if self._seen_routes != self.router.routes:
+            self._index_routes()
+        entry = self._plans.get((method, path))
+        return None if entry is None else entry[0]
+
+    def route_scope(self, plan: EndpointPlan) -> dict[str, Any]:
+        """Return what FastAPI's router adds to a scope."""
+        return {"router": self.router, "route": plan.route, "endpoint": plan.route.endpoint, "path_params": {}}
+
+    def _index_routes(self) -> None:
+        """Collect the plain JSON endpoints, leaving out those that an earlier route would win against."""
+        plans: dict[tuple[str, str], tuple[EndpointPlan, ASGIApp]] = {}
+        earlier: list[Route] = []
+        for route in self.router.routes:
+            if not isinstance(route, Route):
+                break  # a mount may match anything, so FastAPI must match the routes after it
+            plan = plan_for(route) if isinstance(route, APIRoute) else None
+            if plan is not None and not any(other.path_regex.match(route.path) for other in earlier):
+                plans.update({(method, route.path): (plan, _endpoint_app(plan)) for method in route.methods or ()})
+            earlier.append(route)
+        self._plans = plans
+        self._seen_routes = list(self.router.routes)
+
+
+def is_json_type(content_type: str) -> bool:
+    media_type = content_type.partition(";")[0].strip().lower()
+    return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))
+
+
+async def _read_body(request: GymRequest) -> Any:
+    """Return the body as plain data if its content type is JSON, else its bytes."""
+    body = await request.body()
+    return _parse_body(body) if not body or is_json_type(request.headers.get("content-type", "")) else body
+
+
+_NO_BODY = object()
+
+
+def _parse_body(body: bytes) -> Any:
+    if not body:
+        return _NO_BODY
+    try:
+        return parse_json(body)
+    except json.JSONDecodeError as error:
+        problem = {
+            "type": "json_invalid",
+            "loc": ("body", error.pos),
+            "msg": "JSON decode error",
+            "input": {},
+            "ctx": {"error": error.msg},
+        }
+        raise RequestValidationError([problem]) from error
+
+
+def validate_body(adapter: TypeAdapter[Any], body: Any) -> Any:
+    """Validate a parsed body.
+
+    Raises:
+        RequestValidationError: 422, in FastAPI's shape.
+    """
+    if body is _NO_BODY:
+        raise RequestValidationError([{"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}])
+    try:
+        return adapter.validator.validate_python(body, from_attributes=True)
+    except ValidationError as error:
+        raise RequestValidationError(_problems(error, "body"), body=body) from None
+
+
+def _problems(error: ValidationError, location: str) -> list[dict[str, Any]]:
+    return [{**problem, "loc": (location, *problem["loc"])} for problem in error.errors(include_url=False)]

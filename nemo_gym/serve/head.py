@@ -1,4 +1,4 @@
-"""The head server's routes: who is there, and what the configuration says."""
+"""Routes of the head server: the instances of a run, its configuration, and the calls its rollouts wait for."""
 
 import os
 import secrets
@@ -12,19 +12,18 @@ from pydantic import BaseModel, Field
 
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.errors import GymError, ServerUnreachable
-from nemo_gym.net import blocking
-from nemo_gym.serve.app import create_app
+from nemo_gym.serve.app import add_liveness, create_app
 from nemo_gym.serve.failures import FailureMiddleware
-from nemo_gym.serve.health import add_liveness
+from nemo_gym.transport.blocking import get_blocking
+from nemo_gym.wire.call import RolloutIndex
 
 RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"
 RUN_TOKEN_HEADER = "x-nemo-gym-run-token"
-"""Processes of one run share this token; only with it the head server shows secrets."""
-
+"""Processes of one run share this token; the head server shows secrets only to them."""
 
 WAITING_PATH = "/rollouts_waiting_for"
-MOST_PLACES = 100
-"""Rollouts asked about at once: cells look through all they have under way for each."""
+MAX_ROLLOUTS = 100
+"""Rollouts per question."""
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 
@@ -48,23 +47,23 @@ class ServerInstanceDisplayConfig(BaseModel):
 
 
 class HeadServerUnreachable(ServerUnreachable, ValueError):
-    """No head server answers where one is expected."""
+    """No head server answers at its address."""
 
 
 def run_token_headers() -> dict[str, str]:
-    """The header that proves membership of the run, if this process was given the token."""
+    """Return the header that proves membership of the run, if this process has the token."""
     token = os.environ.get(RUN_TOKEN_ENV_VAR)
     return {RUN_TOKEN_HEADER: token} if token else {}
 
 
 def fetch_config_yaml(host: str, port: int, patience: float) -> str:
-    """The configuration that the head server at this address tells.
+    """Fetch the configuration from the head server at this address.
 
     Raises:
-        HeadServerUnreachable: nobody answers there, or not as a head server would.
+        HeadServerUnreachable: there is no answer, or not that of a head server.
     """
     try:
-        status, body = blocking.get(
+        status, body = get_blocking(
             host, port, "/global_config_dict_yaml", timeout=patience, headers=run_token_headers(), where="head server"
         )
     except GymError as error:
@@ -74,7 +73,7 @@ def fetch_config_yaml(host: str, port: int, patience: float) -> str:
     except ValueError:
         text = None
     if not isinstance(text, str):
-        raise _unreachable(host, port, f"the answer, status {status}, is not a head server's")
+        raise _unreachable(host, port, f"the answer, status {status}, is not that of a head server")
     return text
 
 
@@ -87,39 +86,35 @@ def _unreachable(host: str, port: int, reason: str) -> HeadServerUnreachable:
 
 
 def is_of_this_run(request: Request) -> bool:
-    """Whether the request carries the run's token; never true when there is no token."""
+    """Return whether the request carries the token of the run; never true without a token."""
     expected = os.environ.get(RUN_TOKEN_ENV_VAR)
-    given = request.headers.get(RUN_TOKEN_HEADER)
-    return bool(expected and given) and secrets.compare_digest(str(expected).encode(), str(given).encode())
+    token = request.headers.get(RUN_TOKEN_HEADER)
+    return bool(expected and token) and secrets.compare_digest(str(expected).encode(), str(token).encode())
 
 
 def config_yaml(config: DictConfig, *, with_secrets: bool) -> str:
-    """The whole configuration as YAML; interpolations stay as written."""
+    """Write the whole configuration as YAML; interpolations stay as written."""
     return OmegaConf.to_yaml(config if with_secrets else mask_secrets(config))
 
 
-Place = tuple[int, int]
-"""Task and rollout index."""
-
-
 class WaitingFor(BaseModel):
-    """What one rollout waits for right now: a server and a path."""
+    """The call that one rollout waits for: a server and a path."""
 
     task: int
     rollout: int
     call: str
 
 
-async def _unknown(places: Sequence[Place]) -> dict[Place, str]:  # noqa: ARG001 - the signature of what is asked
+async def _no_waiting_calls(rollouts: Sequence[RolloutIndex]) -> dict[RolloutIndex, str]:  # noqa: ARG001 - a default
     return {}
 
 
 def head_app(
     config: Callable[[], DictConfig],
     instances: Callable[[], list[dict[str, Any]]],
-    waiting_for: Callable[[Sequence[Place]], Awaitable[dict[Place, str]]] = _unknown,
+    waiting_for: Callable[[Sequence[RolloutIndex]], Awaitable[dict[RolloutIndex, str]]] = _no_waiting_calls,
 ) -> FastAPI:
-    """The head server's app. All arguments are asked at every request."""
+    """Build the app of the head server. All arguments are called at every request."""
     app = create_app("NeMo Gym head server")
 
     @app.get("/global_config_dict_yaml")
@@ -131,9 +126,11 @@ def head_app(
         return instances()
 
     @app.post(WAITING_PATH)
-    async def rollouts_waiting_for(body: Annotated[list[Place], Field(max_length=MOST_PLACES)]) -> list[WaitingFor]:
-        found = await waiting_for(body)
-        return [WaitingFor(task=task, rollout=rollout, call=call) for (task, rollout), call in found.items()]
+    async def rollouts_waiting_for(
+        body: Annotated[list[RolloutIndex], Field(max_length=MAX_ROLLOUTS)],
+    ) -> list[WaitingFor]:
+        calls = await waiting_for(body)
+        return [WaitingFor(task=task, rollout=rollout, call=call) for (task, rollout), call in calls.items()]
 
     add_liveness(app)
     app.add_middleware(FailureMiddleware, server_name="head_server")

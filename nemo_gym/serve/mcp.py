@@ -2,7 +2,7 @@
 
 `POST /seed_session` answers with a token for the session it began; a client that sends the token back in a header
 works in that session. A tool call becomes an ordinary request to the server's own route, in memory and through all
-its middleware, so a tool behaves the same whichever way it is called.
+its middleware, so a tool behaves the same over MCP and over HTTP.
 """
 
 import importlib
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fastapi import FastAPI
+from itsdangerous import BadData, URLSafeTimedSerializer
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -20,24 +21,27 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import MCP_METADATA_KEY, MCP_SESSION_TOKEN_HEADER, SESSION_ID_KEY
-from nemo_gym.net.local import LocalResponse, dispatch
 from nemo_gym.serve.correlation import ROLLOUT_PREFIX_SCOPE_KEY
-from nemo_gym.serve.mcp_token import SessionGrant, TokenSigner
 from nemo_gym.serve.mcp_tools import (
     MCPExposureError,
     MCPTool,
     bind_route,
-    checked_tools,
     harvest_tools,
+    index_tools,
 )
-from nemo_gym.serve.requests import json_bytes, parse_json
-from nemo_gym.serve.session import SessionMiddleware
+from nemo_gym.serve.requests import json_bytes
+from nemo_gym.serve.session import MAX_AGE_SECONDS, SessionMiddleware, session_secret
+from nemo_gym.transport.asgi import read_body
+from nemo_gym.transport.in_process import dispatch
+from nemo_gym.transport.responses import LocalResponse
+from nemo_gym.wire.call import parse_json
 from nemo_gym.wire.tasks import MCPServerMetadata
 
 logger = logging.getLogger("nemo_gym.serve")
 
 EXTRA = "nemo-gym[mcp]"
 MCP_PATH = "/mcp"
+TOKEN_SALT = "nemo-gym-mcp-session-token"
 
 __all__ = [
     "MCPExposureError",
@@ -50,8 +54,43 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True)
+class SessionGrant:
+    """The session and the tools that a token grants."""
+
+    session_id: str
+    tools: tuple[str, ...] | None = None
+    """Names of the tools this session may use; None means all."""
+
+    def allows(self, tool: str) -> bool:
+        return self.tools is None or tool in self.tools
+
+
+class TokenSigner:
+    """Grants to tokens and back, signed with the secret of session cookies.
+
+    `key` is specific to a server: a token is valid only for the server that issued it.
+    """
+
+    def __init__(self, key: str, secret: str | None = None) -> None:
+        self._serializer = URLSafeTimedSerializer(secret or session_secret(), salt=f"{TOKEN_SALT}:{key}")
+
+    def sign(self, session_id: str, tools: Iterable[str] | None = None) -> str:
+        """Return a token for one session."""
+        return str(self._serializer.dumps({"sid": session_id, "tools": None if tools is None else list(tools)}))
+
+    def verify(self, token: str) -> SessionGrant | None:
+        """Return the grant of a token; None if this server did not issue it or it expired."""
+        try:
+            claims = self._serializer.loads(token, max_age=MAX_AGE_SECONDS)
+        except BadData:
+            return None
+        tools = claims["tools"]
+        return SessionGrant(session_id=claims["sid"], tools=None if tools is None else tuple(tools))
+
+
 class ToolServer(Protocol):
-    """What is needed of a resources server."""
+    """The part of a resources server that offers tools."""
 
     config: Any
 
@@ -68,7 +107,7 @@ def maybe_auto_expose(server: Any, app: FastAPI) -> None:
 
 
 def install_auto_exposure(server: ToolServer, app: FastAPI) -> None:
-    """Offer the tools of `app` on `/mcp`. Call it when all routes are there; doing it twice changes nothing.
+    """Offer the tools of `app` on `/mcp`. Call it after all routes are added; doing it twice changes nothing.
 
     Raises:
         MCPExposureError: (a ValueError) the routes do not make a usable set of tools.
@@ -79,7 +118,7 @@ def install_auto_exposure(server: ToolServer, app: FastAPI) -> None:
         return
     if SessionMiddleware not in installed:
         raise MCPExposureError(
-            "tools over MCP need sessions, and this app has none",
+            "tools over MCP need sessions, and this app has no session middleware",
             where=server.config.name,
             fix="call self.setup_session_middleware(app) in setup_webserver",
         )
@@ -91,7 +130,7 @@ def install_auto_exposure(server: ToolServer, app: FastAPI) -> None:
 async def call_direct(
     app: ASGIApp, tool: MCPTool, arguments: Mapping[str, Any], *, cookies: Mapping[str, str], prefix: str = ""
 ) -> LocalResponse:
-    """Post `arguments` to the route of `tool` in memory, as the caller whose session cookie is given."""
+    """Post `arguments` to the route of `tool` in memory, with the caller's session cookie."""
     return await dispatch(
         app, "POST", f"http://mcp.local{prefix}{tool.route_path}", json=dict(arguments), cookies=dict(cookies)
     )
@@ -99,7 +138,7 @@ async def call_direct(
 
 @dataclass(frozen=True)
 class Exposure:
-    """One server's tools, and how sessions are recognised and entered."""
+    """The tools of one server, and the tokens and cookies of its sessions."""
 
     server: ToolServer
     app: FastAPI
@@ -109,19 +148,19 @@ class Exposure:
 
     @classmethod
     def of(cls, server: ToolServer, app: FastAPI) -> "Exposure":
-        tools = checked_tools(server.mcp_tools(*harvest_tools(app)), server.config.name)
+        tools = index_tools(server.mcp_tools(*harvest_tools(app)), server.config.name)
         key = server.get_session_middleware_key()
-        # Only for its cookie: the one that serves requests is made by the app.
+        # Only for its cookie: the app makes the instance that serves requests.
         return cls(server, app, tools, TokenSigner(key), SessionMiddleware(app, key))
 
     def metadata(self, session_id: str, seed_body: Any) -> dict[str, Any]:
-        """What `/seed_session` tells an agent about reaching this session's tools."""
+        """Return what `/seed_session` answers about the tools of this session."""
         allowed = self.server.mcp_allowed_tools_for_session(seed_body)
         names = None if allowed is None else list(allowed)
         unknown = [name for name in names or () if name not in self.tools]
         if unknown:
             raise MCPExposureError(
-                f"mcp_allowed_tools_for_session names the tool '{unknown[0]}', which there is not",
+                f"mcp_allowed_tools_for_session names the unknown tool '{unknown[0]}'",
                 where=self.server.config.name,
                 fix=f"one of {', '.join(self.tools)}",
             )
@@ -130,24 +169,24 @@ class Exposure:
         return MCPServerMetadata(server_name=self.server.config.name, url_path=MCP_PATH, headers=headers).model_dump()
 
     def grant(self, headers: Mapping[str, str]) -> SessionGrant | None:
-        """What the request may do; None without a token of ours."""
+        """Return the grant of a request; None without a valid token."""
         return self.signer.verify(headers.get(MCP_SESSION_TOKEN_HEADER, ""))
 
-    def allowed(self, grant: SessionGrant) -> list[MCPTool]:
+    def tools_for(self, grant: SessionGrant) -> list[MCPTool]:
         return [tool for tool in self.tools.values() if grant.allows(tool.name)]
 
     async def call(self, grant: SessionGrant, name: str, arguments: Mapping[str, Any], prefix: str) -> tuple[str, bool]:
-        """What the tool answers, as text, and whether that is an error."""
-        if name not in {tool.name for tool in self.allowed(grant)}:
-            offered = ", ".join(tool.name for tool in self.allowed(grant)) or "none"
-            return f"there is no tool '{name}' in this session; there are: {offered}", True
+        """Call a tool; the result is its answer as text and whether that is an error."""
+        if name not in {tool.name for tool in self.tools_for(grant)}:
+            offered = ", ".join(tool.name for tool in self.tools_for(grant)) or "none"
+            return f"there is no tool '{name}' in this session; available: {offered}", True
         cookies = {self.sessions.cookie_name: self.sessions.codec.encode({SESSION_ID_KEY: grant.session_id})}
         response = await call_direct(self.app, self.tools[name], arguments, cookies=cookies, prefix=prefix)
         return await response.text(), not response.ok
 
 
 class ToolsOverMCP:
-    """Answer on `/mcp`, hand out tokens with `/seed_session`, and let `/verify` see tools by their own names."""
+    """Answer on `/mcp`, add a token to `/seed_session`, and give `/verify` the tools' plain names."""
 
     def __init__(self, app: ASGIApp, exposure: Exposure, protocol: Any) -> None:
         self.app = app
@@ -157,7 +196,7 @@ class ToolsOverMCP:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path") if scope["type"] == "http" else None
         if path == MCP_PATH:
-            await self._speak(scope, receive, send)
+            await self._serve_protocol(scope, receive, send)
         elif path == "/seed_session" and scope["method"] == "POST":
             await self._seed(scope, receive, send)
         elif path == "/verify" and scope["method"] == "POST":
@@ -165,31 +204,31 @@ class ToolsOverMCP:
         else:
             await self.app(scope, receive, send)
 
-    async def _speak(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST":  # no stream of our own to listen to, no session of theirs to end
+    async def _serve_protocol(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":  # this server opens no stream and keeps no protocol session
             await JSONResponse({"detail": "Method Not Allowed"}, 405, {"Allow": "POST"})(scope, receive, send)
             return
         transport = importlib.import_module("mcp.server.streamable_http_manager")
-        # One for each request: nothing outlives it, so it needs no lifespan and no particular event loop.
+        # One per request: nothing outlives it, so it needs no lifespan and no particular event loop.
         manager = transport.StreamableHTTPSessionManager(self.protocol, json_response=True, stateless=True)
         async with manager.run():
             await manager.handle_request(scope, receive, send)
 
     async def _seed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _read(receive)
+        body = await read_body(receive)
         session_id = scope["session"][SESSION_ID_KEY]
-        seed = _parsed(body)
+        seed = _parse_or_none(body)
 
         def with_metadata(answer: Any) -> Any:
             if answer is not None and not isinstance(answer, dict):
                 return answer
             return {**(answer or {}), MCP_METADATA_KEY: self.exposure.metadata(session_id, seed)}
 
-        await self.app(scope, _replay(body, receive), _Rewriter(send, with_metadata))
+        await self.app(scope, _replay(body, receive), _ResponseRewriter(send, with_metadata))
 
     async def _verify(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await _read(receive)
-        request = _parsed(body)
+        body = await read_body(receive)
+        request = _parse_or_none(body)
         renamed: dict[int, str] = {}
         for index, item in _function_calls(request):
             own = self.exposure.server.normalize_tool_name(item["name"])
@@ -208,12 +247,12 @@ class ToolsOverMCP:
 
         changed = json_bytes(request)
         await self.app(
-            _with_length(scope, len(changed)), _replay(changed, receive), _Rewriter(send, with_names_as_sent)
+            _with_length(scope, len(changed)), _replay(changed, receive), _ResponseRewriter(send, with_names_as_sent)
         )
 
 
 def _protocol_server(exposure: Exposure) -> Any:
-    """The `mcp` package's server, answering from `exposure`."""
+    """Build the server of the `mcp` package that answers from `exposure`."""
     try:
         types = importlib.import_module("mcp_types")
         server_class = importlib.import_module("mcp.server.lowlevel.server").Server
@@ -225,22 +264,22 @@ def _protocol_server(exposure: Exposure) -> Any:
             fix=f"pip install '{EXTRA}'",
         ) from None
 
-    def granted(context: Any) -> SessionGrant:
+    def require_grant(context: Any) -> SessionGrant:
         grant = exposure.grant(context.request.headers) if context.request is not None else None
         if grant is None:
             raise error_class(
                 types.INVALID_REQUEST,
-                f"no session: send the {MCP_SESSION_TOKEN_HEADER} header that POST /seed_session gave",
+                f"no session: send the {MCP_SESSION_TOKEN_HEADER} header from the answer of POST /seed_session",
             )
         return grant
 
     async def list_tools(context: Any, _params: Any) -> Any:
-        offered = exposure.allowed(granted(context))
+        offered = exposure.tools_for(require_grant(context))
         tools = [types.Tool(name=t.name, description=t.description, input_schema=t.input_schema) for t in offered]
         return types.ListToolsResult(tools=tools)
 
     async def call_tool(context: Any, params: Any) -> Any:
-        grant = granted(context)
+        grant = require_grant(context)
         request: Request = context.request
         prefix = request.scope.get(ROLLOUT_PREFIX_SCOPE_KEY) or ""
         text, is_error = await exposure.call(grant, params.name, params.arguments or {}, prefix)
@@ -249,8 +288,8 @@ def _protocol_server(exposure: Exposure) -> Any:
     return server_class(exposure.server.config.name, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-class _Rewriter:
-    """Holds a JSON response back until it is whole, then sends it with its content changed."""
+class _ResponseRewriter:
+    """Hold a JSON response back until it is complete, then send it with its content changed."""
 
     def __init__(self, send: Send, change: Callable[[Any], Any]) -> None:
         self._send = send
@@ -281,32 +320,23 @@ class _Rewriter:
 
 
 def _with_length(message: Any, length: int) -> Any:
-    """A scope or response start whose headers announce `length` bytes."""
+    """Return a scope or response start with this content length."""
     headers = [(name, value) for name, value in message["headers"] if name.lower() != b"content-length"]
     return {**message, "headers": [*headers, (b"content-length", str(length).encode("ascii"))]}
 
 
-async def _read(receive: Receive) -> bytes:
-    chunks: list[bytes] = []
-    while True:
-        message = await receive()
-        chunks.append(message.get("body", b""))
-        if not message.get("more_body", False):
-            return b"".join(chunks)
-
-
 def _replay(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
-    """A `receive` that gives `body` first and then goes on as the original."""
+    """Return a `receive` that gives `body` first and then continues with the original."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def receive_again() -> Message:
+    async def receive_replayed() -> Message:
         return messages.pop() if messages else await receive()
 
-    return receive_again
+    return receive_replayed
 
 
-def _parsed(body: bytes) -> Any:
-    """The JSON of a body; None if it is none, which the route itself will report."""
+def _parse_or_none(body: bytes) -> Any:
+    """Parse a JSON body; None if it is not JSON, which the route itself reports."""
     try:
         return parse_json(body)
     except json.JSONDecodeError:
@@ -314,7 +344,7 @@ def _parsed(body: bytes) -> Any:
 
 
 def _function_calls(body: Any) -> list[tuple[int, dict[str, Any]]]:
-    """The function calls among the output items of a verify request or answer, with their positions."""
+    """Return the function calls among the output items of a verify request or answer, with their positions."""
     response = body.get("response") if isinstance(body, dict) else None
     output = response.get("output") if isinstance(response, dict) else None
     return [

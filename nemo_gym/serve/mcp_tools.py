@@ -1,8 +1,7 @@
-"""Which tools a resources server can offer over the Model Context Protocol, read off its own routes.
+"""The tools a resources server can offer over the Model Context Protocol, read from its routes.
 
-Nothing here needs the `mcp` package. A tool is a `POST /<name>` route whose body is a JSON object; what FastAPI would
-publish about the route (its OpenAPI operation) is all that is looked at, so routers, dependencies and every kind of
-signature count alike.
+Nothing here needs the `mcp` package. A tool is a `POST /<name>` route whose body is a JSON object. Only the OpenAPI
+operation that FastAPI publishes for the route is read, so routers, dependencies and every kind of signature work alike.
 """
 
 import re
@@ -19,26 +18,26 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.keys import RESERVED_MCP_TOOL_NAMES
 
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What every MCP client and model API accepts as the name of a tool."""
+"""Tool names that every MCP client and model API accepts."""
 
 _CATCH_ALL = re.compile(r"/\{[^{}/]+\}")
 _REFERENCE = "#/components/schemas/"
 
 
 class MCPExposureError(ConfigError, ValueError):
-    """A server asked for its tools to be offered over MCP, and they cannot be."""
+    """The tools of a server cannot be offered over MCP."""
 
 
 @dataclass(frozen=True)
 class MCPTool:
-    """One tool as MCP clients see it, and the route that does the work."""
+    """One tool as MCP clients see it, and its route."""
 
     name: str
     description: str
     input_schema: dict[str, Any]
     """JSON schema of the arguments, which are the body of the request."""
     path: str = ""
-    """Where the arguments are posted; `/<name>` unless given."""
+    """Path that the arguments are posted to; empty for `/<name>`."""
 
     @property
     def route_path(self) -> str:
@@ -46,10 +45,10 @@ class MCPTool:
 
 
 def harvest_tools(app: FastAPI) -> tuple[list[MCPTool], MCPTool | None]:
-    """The tools among the POST routes of `app`, in their order, and the catch-all route if it has one.
+    """Return the tools among the POST routes of `app`, in their order, and the catch-all route if it has one.
 
-    Routes every resources server has, and routes kept out of the API schema, are no tools. A catch-all
-    (`POST /{name}`) serves many tools whose names only the server knows: it is for `mcp_tools` to list them.
+    Routes that every resources server has and routes outside the API schema are not tools. A catch-all
+    (`POST /{name}`) serves many tools whose names only the server knows: `mcp_tools` must list them.
 
     Raises:
         MCPExposureError: (a ValueError) a route cannot be a tool, or several routes catch all.
@@ -68,10 +67,10 @@ def harvest_tools(app: FastAPI) -> tuple[list[MCPTool], MCPTool | None]:
 
 
 def bind_route(path: str, operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> MCPTool:
-    """The tool a POST operation makes; `schemas` are the models its body may refer to.
+    """Turn a POST operation into a tool; `schemas` are the models its body may refer to.
 
     Raises:
-        MCPExposureError: (a ValueError) it needs more than a JSON object as its body.
+        MCPExposureError: (a ValueError) the route needs more than a JSON object as its body.
     """
     where = f"POST {path}"
     is_catch_all = _CATCH_ALL.fullmatch(path) is not None
@@ -82,7 +81,7 @@ def bind_route(path: str, operation: Mapping[str, Any], schemas: Mapping[str, An
     ]
     if needed:
         raise MCPExposureError(
-            f"a tool takes nothing but a JSON object, and this route needs the {needed[0]}",
+            f"a tool takes only a JSON object, but this route needs the {needed[0]}",
             where=where,
             fix="move it into the body, or hide the route with include_in_schema=False",
         )
@@ -94,39 +93,39 @@ def bind_route(path: str, operation: Mapping[str, Any], schemas: Mapping[str, An
     )
 
 
-def checked_tools(tools: Iterable[MCPTool], where: str) -> dict[str, MCPTool]:
-    """The tools by name.
+def index_tools(tools: Iterable[MCPTool], where: str) -> dict[str, MCPTool]:
+    """Return the tools by name.
 
     Raises:
-        MCPExposureError: (a ValueError) there are none, or a name is reserved, given twice or not usable.
+        MCPExposureError: (a ValueError) the list is empty, or a name is reserved, used twice or not valid.
     """
-    named: dict[str, MCPTool] = {}
+    by_name: dict[str, MCPTool] = {}
     for tool in tools:
-        problem = _problem_with(tool.name, named)
+        problem = _name_problem(tool.name, by_name)
         if problem:
             raise MCPExposureError(f"the tool '{tool.name}' {problem}", where=where)
-        named[tool.name] = tool
-    if not named:
+        by_name[tool.name] = tool
+    if not by_name:
         raise MCPExposureError(
             "expose_tools_over_mcp is set, but there is no tool to expose",
             where=where,
             fix="add a `POST /<tool>` route, or override `mcp_tools` to name the tools of a catch-all route",
         )
-    return named
+    return by_name
 
 
-def _problem_with(name: str, known: Mapping[str, MCPTool]) -> str | None:
+def _name_problem(name: str, others: Mapping[str, MCPTool]) -> str | None:
     if name in RESERVED_MCP_TOOL_NAMES:
         return "has the name of a route that every resources server has"
-    if name in known:
-        return "is there twice"
+    if name in others:
+        return "is defined twice"
     if not TOOL_NAME.fullmatch(name):
-        return "cannot be called by that name: use up to 64 letters, digits, '_' and '-'"
+        return "has an invalid name: use up to 64 letters, digits, '_' and '-'"
     return None
 
 
 def _post_operations(app: FastAPI) -> Iterable[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    """Path, operation and schemas of every POST route, one by one, so that two with the same path both show."""
+    """Yield path, operation and schemas of every POST route, one by one, so that two with the same path both count."""
     for route in app.routes:
         if isinstance(route, APIRoute) and not _may_be_a_tool(route):
             continue
@@ -147,34 +146,34 @@ def _may_be_a_tool(route: APIRoute) -> bool:
 
 
 def _body_schema(body: Mapping[str, Any], schemas: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A JSON schema that stands on its own; a route without a body takes no arguments."""
+    """Return a self-contained JSON schema; a route without a body takes no arguments."""
     if not body:
         return {"type": "object", "properties": {}}
     content = body.get("content", {})
-    given = content.get("application/json", {}).get("schema")
-    if given is None:
-        raise MCPExposureError(f"a tool takes JSON, and this route takes {', '.join(content)}", where=where)
+    declared = content.get("application/json", {}).get("schema")
+    if declared is None:
+        raise MCPExposureError(f"a tool takes JSON, but this route takes {', '.join(content)}", where=where)
     definitions: dict[str, Any] = {}
-    schema = _standalone(_present(given), schemas, definitions)
+    schema = _standalone(_without_null(declared), schemas, definitions)
     if "$ref" in schema:
         schema = definitions[_name_in(schema["$ref"])]
     if schema.get("type") != "object":
         raise MCPExposureError(
-            f"a tool takes a JSON object, and the body of this route is {schema.get('type', 'something else')}",
+            f"a tool takes a JSON object, but the body of this route is {schema.get('type', 'something else')}",
             where=where,
             fix="declare the body as a pydantic model, or hide the route with include_in_schema=False",
         )
-    return {**schema, "$defs": definitions} if _refers(schema) else dict(schema)
+    return {**schema, "$defs": definitions} if _has_references(schema) else dict(schema)
 
 
-def _present(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an optional body is when it is there."""
+def _without_null(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of an optional body without the null alternative."""
     choices = [choice for choice in schema.get("anyOf", ()) if choice.get("type") != "null"]
     return choices[0] if len(choices) == 1 else schema
 
 
 def _standalone(part: Any, schemas: Mapping[str, Any], definitions: dict[str, Any]) -> Any:
-    """A copy whose references lead into `definitions`, which receives everything referred to."""
+    """Return a copy whose references lead into `definitions`, which receives everything referred to."""
     if isinstance(part, list):
         return [_standalone(item, schemas, definitions) for item in part]
     if not isinstance(part, Mapping):
@@ -193,8 +192,7 @@ def _name_in(reference: str) -> str:
     return reference.rpartition("/")[2]
 
 
-def _refers(part: Any) -> bool:
-    """Whether anything in a schema is defined elsewhere."""
+def _has_references(part: Any) -> bool:
     if isinstance(part, list):
-        return any(map(_refers, part))
-    return isinstance(part, Mapping) and ("$ref" in part or any(map(_refers, part.values())))
+        return any(map(_has_references, part))
+    return isinstance(part, Mapping) and ("$ref" in part or any(map(_has_references, part.values())))

@@ -1,7 +1,7 @@
-"""Where a server spends its CPU time, measured by yappi and written to files on demand.
+"""CPU profiles of a server, measured by yappi and written to files on demand.
 
-Needs the extra `nemo-gym[profiling]`; the picture also needs graphviz's `dot`. What is missing of the latter costs the
-picture, never the figures.
+Needs the extra `nemo-gym[profiling]`; the call graph also needs graphviz's `dot`. Without that only the graph is
+missing, never the figures.
 """
 
 import importlib
@@ -28,22 +28,22 @@ EXTRA = "nemo-gym[profiling]"
 COLUMNS = {0: ("name", 200), 1: ("ncall", 12), 2: ("tsub", 10), 3: ("ttot", 10), 4: ("tavg", 10)}
 DRAWING_SECONDS = 60.0
 SMALLEST_SHARE = "5"
-"""Percent of the time below which a function or a call is left out of the picture."""
+"""Percent of the time below which a function or a call is left out of the graph."""
 
 
 @dataclass
 class Profiler:
-    """A CPU profile of this process: `start`, let it work, `dump` as often as wanted, `stop`."""
+    """A CPU profile of this process: `start`, `dump` any number of times, `stop`."""
 
     name: str
-    """What the files are called."""
+    """Name of the files."""
     base_profile_dir: str | Path
-    """Where they go; created when needed."""
+    """Folder of the files; created when needed."""
     required_str: str | None = None
-    """Only functions whose full name contains this are listed."""
+    """List only functions whose full name contains this."""
 
     def start(self) -> None:
-        """Begin counting, from zero.
+        """Start counting from zero.
 
         Raises:
             ConfigError: yappi is not installed.
@@ -54,16 +54,16 @@ class Profiler:
         yappi.start()
 
     def stop(self) -> None:
-        """Stop counting and write what was counted."""
+        """Stop counting and write the profile."""
         _yappi().stop()
         self.dump()
 
     def dump(self) -> Path:
-        """Write `.log`, `.callgrind` and, if it can be drawn, `.dot` and `.png`; return the path of the log."""
+        """Write `.log`, `.callgrind` and, if the tools are installed, `.dot` and `.png`; return the path of the log."""
         folder = Path(self.base_profile_dir)
         folder.mkdir(parents=True, exist_ok=True)
         log, callgrind = self._path(".log"), self._path(".callgrind")
-        stats = _yappi().get_func_stats(filter_callback=self._is_wanted if self.required_str else None)
+        stats = _yappi().get_func_stats(filter_callback=self._is_listed if self.required_str else None)
         stats.sort("ttot", "desc")
         with log.open("w", encoding="utf-8") as stream:
             stats.print_all(out=stream, columns=COLUMNS)
@@ -74,7 +74,7 @@ class Profiler:
     def _path(self, ending: str) -> Path:
         return Path(self.base_profile_dir) / f"{self.name.replace('/', '_')}{ending}"
 
-    def _is_wanted(self, stat: Any) -> bool:
+    def _is_listed(self, stat: Any) -> bool:
         return (self.required_str or "") in stat.full_name
 
     def _draw(self, callgrind: Path) -> None:
@@ -97,11 +97,11 @@ def setup_profiling(app: FastAPI, name: str, results_dirpath: str | Path | None)
     """Profile the server from its start to its end; `GET /stats` writes the files and answers with the log.
 
     Raises:
-        ConfigError: there is nowhere to write to, or yappi is not installed.
+        ConfigError: no folder is configured, or yappi is not installed.
     """
     if not results_dirpath:
         raise ConfigError(
-            "profiling_enabled is set, but not where the results go",
+            "profiling_enabled is set, but no folder for the results",
             where=name,
             fix="+profiling_results_dirpath=<folder>",
         )
@@ -110,7 +110,7 @@ def setup_profiling(app: FastAPI, name: str, results_dirpath: str | Path | None)
     inner = app.router.lifespan_context
 
     @asynccontextmanager
-    async def profiled(running: Any) -> AsyncIterator[Any]:
+    async def profiling_lifespan(running: Any) -> AsyncIterator[Any]:
         profiler.start()
         try:
             async with inner(running) as state:
@@ -122,7 +122,7 @@ def setup_profiling(app: FastAPI, name: str, results_dirpath: str | Path | None)
         """Write the profile so far."""
         return PlainTextResponse(profiler.dump().read_text(encoding="utf-8"))
 
-    app.router.lifespan_context = profiled
+    app.router.lifespan_context = profiling_lifespan
     app.get("/stats", include_in_schema=False)(stats)
 
 
@@ -134,7 +134,7 @@ def _yappi() -> ModuleType:
 
 
 def _succeeds(command: list[str]) -> bool:
-    """Run a program that draws; a failure is logged, because the figures are already written."""
+    """Run a program that draws the graph; log a failure, because the figures are already written."""
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=DRAWING_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:

@@ -1,37 +1,40 @@
-"""Requests with strict JSON and a size limit, and JSON answers."""
+"""Requests as handlers see them: strict JSON, a size limit, and a scope that is only built when a handler reads it.
 
+The only module that relies on private attributes of starlette's `Request`; `tests/serve/test_dependencies.py` fails
+when they change.
+"""
+
+import asyncio
 import json
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from fastapi import HTTPException, Request
 from fastapi.encoders import jsonable_encoder
-from pydantic_core import from_json
+from starlette.types import Message, Scope
 
-LARGEST_BODY = 512 * 1024 * 1024
-"""Bytes. A request body beyond this is refused with 413 before it is read to the end."""
+from nemo_gym.wire.call import Call, parse_json
 
-
-def parse_json(body: bytes) -> Any:
-    """Plain data from a JSON body.
-
-    NaN, broken UTF-8, lone surrogates and nesting beyond 200 levels are errors; integers keep their exact value.
-
-    Raises:
-        json.JSONDecodeError: the body is not such JSON.
-    """
-    try:
-        return from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise json.JSONDecodeError(str(error), "", 0) from error
+MAX_BODY_BYTES = 512 * 1024 * 1024
+"""A longer request body is refused with 413 before it is read to the end."""
 
 
 def json_bytes(value: Any) -> bytes:
-    """JSON of anything FastAPI can encode; what orjson refuses (huge integers, lone surrogates) goes the slow way."""
+    """Encode anything FastAPI can encode; values orjson refuses (huge integers, lone surrogates) take the slow way."""
     try:
         return orjson.dumps(value, default=jsonable_encoder, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
         return json.dumps(value, default=jsonable_encoder).encode("ascii")
+
+
+def check_body_size(size: int) -> None:
+    """Refuse a body that is too long.
+
+    Raises:
+        HTTPException: 413.
+    """
+    if size > MAX_BODY_BYTES:
+        raise HTTPException(413, f"the request body is larger than {MAX_BODY_BYTES} bytes")
 
 
 class GymRequest(Request):
@@ -43,8 +46,7 @@ class GymRequest(Request):
             size = 0
             async for chunk in self.stream():
                 size += len(chunk)
-                if size > LARGEST_BODY:
-                    raise HTTPException(413, f"the request body is larger than {LARGEST_BODY} bytes")
+                check_body_size(size)
                 chunks.append(chunk)
             self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         return self._body
@@ -53,3 +55,70 @@ class GymRequest(Request):
         if not hasattr(self, "_json"):
             self._json = parse_json(await self.body())
         return self._json
+
+    def final_session(self) -> dict[str, Any] | None:
+        """Return the session as the handler left it; the handler may have replaced it."""
+        return self.scope.get("session")
+
+
+class ScopeSource(Protocol):
+    """Builds what a `CallRequest` shows its handler."""
+
+    @property
+    def has_sessions(self) -> bool: ...
+
+    def scope_for(self, call: Call, plan: Any) -> Scope: ...
+
+    def new_session(self) -> dict[str, Any]: ...
+
+
+class CallRequest(GymRequest):
+    """The request of a call that came without HTTP. Scope, headers and an anonymous session are made on first use."""
+
+    def __init__(self, source: ScopeSource, call: Call, plan: Any, session: dict[str, Any] | None) -> None:
+        self._source = source
+        self._call = call
+        self._plan = plan
+        self._session = session
+        self._scope: Scope | None = None
+        self._receive = self._receive_body
+        self._stream_consumed = False
+        self._is_disconnected = False
+
+    @property
+    def scope(self) -> Scope:  # type: ignore[override]
+        if self._scope is None:
+            self._scope = self._source.scope_for(self._call, self._plan)
+            if self._source.has_sessions:
+                self._scope["session"] = self._open_session()
+        return self._scope
+
+    @property
+    def session(self) -> dict[str, Any]:
+        if self._scope is not None or not self._source.has_sessions:
+            session: dict[str, Any] = super().session
+            return session
+        return self._open_session()
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        if self._scope is None and not self._call.cookies:
+            return {}
+        return super().cookies
+
+    def _open_session(self) -> dict[str, Any]:
+        if self._session is None:
+            self._session = self._source.new_session()
+        return self._session
+
+    def final_session(self) -> dict[str, Any] | None:
+        return self._session if self._scope is None else self._scope.get("session")
+
+    async def _receive_body(self) -> Message:
+        self._receive = _wait_forever
+        return {"type": "http.request", "body": self._call.body_bytes(), "more_body": False}
+
+
+async def _wait_forever() -> Message:
+    never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    return await never  # the caller stays connected until this task is cancelled

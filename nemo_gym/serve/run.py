@@ -1,4 +1,4 @@
-"""Serving an app in this process: uvicorn, limits, log prefixes, and ending when the parent ends."""
+"""Serve an app in this process: uvicorn, limits, log prefixes, and an end with the parent process."""
 
 import ctypes
 import logging
@@ -31,31 +31,31 @@ NUM_WORKERS_ENV_VAR = "NEMO_GYM_FASTAPI_NUM_WORKERS"
 LISTEN_FD_ENV_VAR = "NEMO_GYM_LISTEN_FD"
 """Descriptor of a socket that already listens on this server's address: the launcher binds, the server serves."""
 READY_FD_ENV_VAR = "NEMO_GYM_READY_FD"
-"""Descriptor of a pipe on which the launcher waits to hear that the server is up."""
+"""Descriptor of the pipe on which the launcher waits for the server to report that it is up."""
 
 OPEN_FILES = 65535
 KEEP_ALIVE_SECONDS = 30
-"""Longer than our clients' 15 s: the side that sends requests should be the one to hang up."""
+"""Longer than the 15 s of our clients, so that the client closes idle connections."""
 GRACEFUL_SHUTDOWN_SECONDS = 0.5
 _PR_SET_PDEATHSIG = 1
 
 
 def is_fastapi_worker() -> bool:
-    """Whether this process is a uvicorn worker of a server with `num_workers` > 1."""
+    """Return whether this process is a uvicorn worker of a server with `num_workers` > 1."""
     return os.environ.get(WORKER_ENV_VAR) == "1"
 
 
 def is_fastapi_entrypoint(file_path: str) -> bool:
-    """Whether uvicorn is importing this very file as the app of a worker."""
+    """Return whether uvicorn imports this file as the app of a worker."""
     entrypoint = os.environ.get(ENTRYPOINT_ENV_VAR)
     if not is_fastapi_worker() or not entrypoint:
         return False
-    wanted = Path(entrypoint).parts
-    return Path(file_path).resolve().parts[-len(wanted) :] == wanted
+    ending = Path(entrypoint).parts
+    return Path(file_path).resolve().parts[-len(ending) :] == ending
 
 
 def uvicorn_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """How uvicorn is to serve, given the global configuration."""
+    """Return the uvicorn options for a global configuration."""
     show_access = bool(config.get("uvicorn_logging_show_200_ok", False))
     return {
         "loop": "uvloop",
@@ -69,39 +69,39 @@ def uvicorn_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def serve(app: ASGIApp, options: Mapping[str, Any]) -> None:
-    """Serve `app` until a signal ends the process, on the socket the launcher gave us if it did."""
-    from nemo_gym.serve.announced import AnnouncedServer  # uvicorn, which only a serving process needs
+    """Serve `app` until a signal ends the process, on the socket of the launcher if there is one."""
+    from nemo_gym.serve.uvicorn_server import ReportingServer  # uvicorn, which only a serving process needs
 
-    server = AnnouncedServer(app, options)
+    server = ReportingServer(app, options)
     server.run(sockets=inherited_sockets())
     if not server.started:
         raise SystemExit(3)
 
 
 def inherited_sockets() -> list[socket.socket] | None:
-    """The socket the launcher bound for us; None when we were started by hand."""
+    """Return the socket that the launcher bound; None for a server started by hand."""
     fd = os.environ.get(LISTEN_FD_ENV_VAR)
     return [socket.socket(fileno=int(fd))] if fd else None
 
 
 def is_launched() -> bool:
-    """Whether a launcher holds our socket and counts our processes."""
+    """Return whether a launcher started this process and holds its socket."""
     return LISTEN_FD_ENV_VAR in os.environ
 
 
-def tell_ready(fd: int, *, failed: str | None = None) -> None:
-    """Tell the launcher that this process is up, or in words why it is not. Only the first word counts."""
+def report_ready(fd: int, *, failed: str | None = None) -> None:
+    """Report to the launcher that this process is up, or the reason why it is not. Only the first report counts."""
     try:
         os.write(fd, orjson.dumps({"failed": failed} if failed else {"ready": True}) + b"\n")
         os.close(fd)
     except OSError:
-        return  # the launcher is gone, or was told already
+        return  # the launcher ended, or has a report already
 
 
 def serve_in_workers(entrypoint: str, num_workers: int, options: Mapping[str, Any]) -> None:
     """Serve `<type>/<implementation>/<file>.py` from `num_workers` processes that import it themselves.
 
-    They share one signing secret: any of them must know a session that another one began.
+    They share one signing secret, because each must accept a session that another one began.
     """
     os.environ[WORKER_ENV_VAR] = "1"
     os.environ[ENTRYPOINT_ENV_VAR] = entrypoint
@@ -122,7 +122,9 @@ def join_ray(config: DictConfig) -> None:
     try:
         import ray
     except ImportError as error:
-        raise ConfigError("Ray is asked for but not installed", where="ray", fix="install nemo-gym[ray]") from error
+        raise ConfigError(
+            "the configuration uses Ray, but it is not installed", where="ray", fix="install nemo-gym[ray]"
+        ) from error
     if ray.is_initialized():
         return
     address = config.get("ray_head_node_address")
@@ -133,10 +135,10 @@ def join_ray(config: DictConfig) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that already accepts connections, so that whoever calls next is not too early.
+    """Return a socket that already accepts connections, so that no later call is too early.
 
     Raises:
-        ConfigError: the address cannot be used, most often because the port is taken.
+        ConfigError: the address cannot be used, usually because the port is taken.
     """
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -164,10 +166,10 @@ def serve_in_thread(app: ASGIApp, *, host: str, port: int) -> "tuple[uvicorn.Ser
     return server, thread
 
 
-def raise_open_files_limit(wanted: int = OPEN_FILES) -> None:
-    """Allow this process `wanted` open files, or as many as it may have."""
+def raise_open_files_limit(limit: int = OPEN_FILES) -> None:
+    """Allow this process `limit` open files, or as many as the system permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     if soft == resource.RLIM_INFINITY or soft >= allowed:
         return
     try:
@@ -177,7 +179,7 @@ def raise_open_files_limit(wanted: int = OPEN_FILES) -> None:
 
 
 def end_with_parent(sent: signal.Signals = signal.SIGTERM) -> bool:
-    """Ask the kernel to end this process when its parent dies (Linux); False where that cannot be asked."""
+    """Make the kernel end this process when its parent dies (Linux); False where that is not possible."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -188,7 +190,7 @@ def end_with_parent(sent: signal.Signals = signal.SIGTERM) -> bool:
 
 
 class PrefixedStream:
-    """A text stream that begins every line with a prefix; everything else is the wrapped stream's."""
+    """A text stream that puts a prefix before every line; everything else is the wrapped stream's."""
 
     def __init__(self, stream: TextIO, prefix: str) -> None:
         self._stream = stream
@@ -198,12 +200,12 @@ class PrefixedStream:
     def write(self, text: str) -> int:
         if text:
             lines = text.split("\n")
-            marked = [
+            prefixed = [
                 self.prefix + line if line and (number > 0 or self._at_line_start) else line
                 for number, line in enumerate(lines)
             ]
             self._at_line_start = lines[-1] == ""
-            self._stream.write("\n".join(marked))
+            self._stream.write("\n".join(prefixed))
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:
@@ -215,7 +217,7 @@ class PrefixedStream:
 
 
 def prefix_output(name: str) -> None:
-    """Begin every line this process writes with `(<name>) `, logs included, unless a launcher does that.
+    """Put `(<name>) ` before every line this process writes, logs included, unless a launcher does that.
 
     Doing it twice changes nothing.
     """
@@ -229,7 +231,7 @@ def prefix_output(name: str) -> None:
 
 
 def start_logging(*, verbose: bool) -> None:
-    """Send our log to stderr unless the process has already arranged where logs go."""
+    """Send our log to stderr, unless logging is configured already."""
     level = logging.DEBUG if verbose else logging.INFO
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("nemo_gym").setLevel(level)

@@ -1,4 +1,4 @@
-"""A captured stream is read into the answer it spelled out, and its end is told."""
+"""A captured stream is read into the answer its events add up to, with its end."""
 
 import json
 from typing import Any

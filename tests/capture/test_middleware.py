@@ -20,7 +20,7 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def answering(body: bytes, *, status: int = 200, headers: tuple[tuple[bytes, bytes], ...] = (), pieces: int = 1) -> App:
-    """An app that reads its request and answers in so many pieces."""
+    """An app that reads its request and answers in `pieces` parts."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -47,7 +47,7 @@ async def call(app: App, path: str = "/v1/responses", method: str = "POST", body
     return bytes(received)
 
 
-def captured(app: App, folder: Path, rollout_id: str | None = "3-1") -> tuple[CaptureMiddleware, CaptureStore]:
+def capturing_app(app: App, folder: Path, rollout_id: str | None = "3-1") -> tuple[CaptureMiddleware, CaptureStore]:
     store = CaptureStore(folder)
     return CaptureMiddleware(app, store, rollout_id=lambda: rollout_id, model_ref="policy_model"), store
 
@@ -59,7 +59,7 @@ def captured(app: App, folder: Path, rollout_id: str | None = "3-1") -> tuple[Ca
 @pytest.mark.asyncio
 async def test_a_call_is_written_down_with_what_was_asked_and_answered(tmp_path: Path, path: str, dialect: str) -> None:
     """This is what makes a rollout explainable afterwards."""
-    app, store = captured(answering(b'{"id": "r1"}', pieces=3), tmp_path)
+    app, store = capturing_app(answering(b'{"id": "r1"}', pieces=3), tmp_path)
 
     answer = await call(app, path)
 
@@ -75,7 +75,7 @@ async def test_a_call_is_written_down_with_what_was_asked_and_answered(tmp_path:
 @pytest.mark.asyncio
 async def test_the_last_piece_leaves_only_when_the_call_is_on_the_disk(tmp_path: Path) -> None:
     """An agent that has its answer may at once be asked for the capture."""
-    app, store = captured(answering(b'{"id": "r1"}', pieces=2), tmp_path)
+    app, store = capturing_app(answering(b'{"id": "r1"}', pieces=2), tmp_path)
     stored_when_sent: list[int] = []
 
     async def receive() -> Message:
@@ -94,12 +94,12 @@ async def test_the_disk_is_used_in_a_thread(tmp_path: Path) -> None:
     """A slow disk must not hold up the other rollouts on the loop."""
     threads: list[threading.Thread] = []
 
-    class Watched(CaptureStore):
+    class RecordingStore(CaptureStore):
         def append(self, rollout_id: str, record: ModelCallRecord) -> None:
             threads.append(threading.current_thread())
             super().append(rollout_id, record)
 
-    await call(CaptureMiddleware(answering(b"{}"), Watched(tmp_path), rollout_id=lambda: "0-0"))
+    await call(CaptureMiddleware(answering(b"{}"), RecordingStore(tmp_path), rollout_id=lambda: "0-0"))
 
     assert len(threads) == 1
     assert threads[0] is not threading.main_thread()
@@ -112,7 +112,7 @@ async def test_the_disk_is_used_in_a_thread(tmp_path: Path) -> None:
 @pytest.mark.asyncio
 async def test_other_requests_pass_untouched(tmp_path: Path, path: str, method: str, rollout_id: str | None) -> None:
     """Only model calls of a rollout belong in its file."""
-    app, _ = captured(answering(b"{}"), tmp_path / "none", rollout_id)
+    app, _ = capturing_app(answering(b"{}"), tmp_path / "none", rollout_id)
 
     assert await call(app, path, method) == b"{}"
     assert not (tmp_path / "none").exists()
@@ -144,7 +144,7 @@ async def test_a_call_that_raises_is_written_down_and_still_raises(
         await receive()
         raise failure
 
-    app, store = captured(failing, tmp_path)
+    app, store = capturing_app(failing, tmp_path)
 
     with pytest.raises(type(failure)):
         await call(app)
@@ -157,7 +157,7 @@ async def test_a_call_that_raises_is_written_down_and_still_raises(
 @pytest.mark.asyncio
 async def test_the_provider_s_status_counts_when_ours_hides_it(tmp_path: Path) -> None:
     """Our answer to a refused call is 500; the record says rate limit."""
-    app, store = captured(
+    app, store = capturing_app(
         answering(b'"slow down"', status=500, headers=((b"x-nemo-gym-upstream-status", b"429"),)), tmp_path
     )
 
@@ -177,7 +177,7 @@ async def test_a_cancelled_call_is_written_down_as_incomplete(tmp_path: Path) ->
         waiting.set()
         await asyncio.Event().wait()
 
-    app, store = captured(endless, tmp_path)
+    app, store = capturing_app(endless, tmp_path)
     task = asyncio.create_task(call(app))
     await waiting.wait()
 
@@ -204,7 +204,7 @@ async def test_an_answer_that_stops_half_way_is_told_apart(
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"data: {}\n\n", "more_body": True})
 
-    app, store = captured(stops, tmp_path)
+    app, store = capturing_app(stops, tmp_path)
 
     await call(app)
 
@@ -237,7 +237,7 @@ async def test_not_even_the_mark_can_cost_the_call(tmp_path: Path, caplog: pytes
     """The folder may be gone altogether."""
     blocked = tmp_path / "a file"
     blocked.write_text("in the way")
-    app, _ = captured(answering(b"{}"), blocked)
+    app, _ = capturing_app(answering(b"{}"), blocked)
 
     with caplog.at_level(logging.WARNING):
         answer = await call(app)
@@ -250,7 +250,7 @@ async def test_not_even_the_mark_can_cost_the_call(tmp_path: Path, caplog: pytes
 @pytest.mark.asyncio
 async def test_bodies_nobody_can_read_are_kept_as_text(tmp_path: Path, body: bytes) -> None:
     """Whatever was sent, the call is answered and recorded."""
-    app, store = captured(answering(body), tmp_path)
+    app, store = capturing_app(answering(body), tmp_path)
 
     assert await call(app, body=body) == body
 

@@ -19,14 +19,14 @@ TIMES = CallTimes(started_at=1.0, completed_at=2.0, latency_ms=1000.0)
 
 
 def record(**changes: Any) -> Any:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "dialect": "responses",
         "times": TIMES,
         "request_body": b"{}",
         "response_body": b"{}",
         "status_code": 200,
     }
-    return build_model_call_record(**(given | changes))
+    return build_model_call_record(**(defaults | changes))
 
 
 @pytest.mark.parametrize(

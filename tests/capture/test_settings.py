@@ -16,7 +16,7 @@ def test_nothing_is_captured_unless_asked(config: Any) -> None:
     """A mock in place of a configuration must not switch it on."""
     assert not captures_model_calls(config)
     assert capture_store(config) is None
-    assert not captures_token_ids(config, agent_asks=True)
+    assert not captures_token_ids(config, for_this_agent=True)
 
 
 def test_the_folder_comes_from_the_configuration(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_the_folder_comes_from_the_configuration(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", [None, "here", 3])
 def test_a_folder_that_depends_on_the_working_directory_is_refused(folder: Any) -> None:
-    """Server processes have working directories of their own."""
+    """Each server process has a different working directory."""
     with pytest.raises(ConfigError) as caught:
         capture_store({"observability_enabled": True, "model_call_capture_dir": folder})
 
@@ -51,4 +51,4 @@ def test_a_folder_that_depends_on_the_working_directory_is_refused(folder: Any) 
 )
 def test_token_ids_are_kept_for_agents_that_ask_or_for_all(block: Any, asks: bool, captured: bool) -> None:
     """The run switches it on; the agent chooses, unless the run chose for all."""
-    assert captures_token_ids(OmegaConf.create({"token_id_capture": block}), agent_asks=asks) is captured
+    assert captures_token_ids(OmegaConf.create({"token_id_capture": block}), for_this_agent=asks) is captured

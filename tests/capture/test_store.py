@@ -21,7 +21,7 @@ TIMES = CallTimes(started_at=1.0, completed_at=1.5, latency_ms=500.0, latency_tt
 
 
 def call(answer: bytes = b'{"id": "resp_1"}', **changes: Any) -> ModelCallRecord:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "dialect": "responses",
         "times": TIMES,
         "request_body": b'{"input": "hi", "user": null}',
@@ -29,7 +29,7 @@ def call(answer: bytes = b'{"id": "resp_1"}', **changes: Any) -> ModelCallRecord
         "status_code": 200,
         "model_ref": "policy_model",
     }
-    return build_model_call_record(**(given | changes))
+    return build_model_call_record(**(defaults | changes))
 
 
 def append_many(folder: str, start: int) -> None:
@@ -150,7 +150,7 @@ def test_an_id_that_is_not_a_file_name_is_refused(tmp_path: Path, rollout_id: st
 
 
 def test_totals_add_up_over_dialects_and_leave_unknown_counts_unknown(tmp_path: Path) -> None:
-    """Zero cached tokens and 'nobody said' are different facts."""
+    """Zero cached tokens and an unreported count are different facts."""
     store = CaptureStore(tmp_path)
     store.append("0-0", call(b'{"usage": {"input_tokens": 10, "output_tokens": 4, "total_tokens": 14}}'))
     store.append(
@@ -176,7 +176,7 @@ def test_totals_add_up_over_dialects_and_leave_unknown_counts_unknown(tmp_path: 
 
 
 def test_a_result_row_gains_the_calls_and_the_gaps(tmp_path: Path) -> None:
-    """Whoever reads the row sees what was captured and whether it is all."""
+    """A reader of the row sees what was captured and whether it is complete."""
     store = CaptureStore(tmp_path)
     store.append("0-0", call(model_call_id="mc_1"))
 

@@ -9,10 +9,10 @@ from nemo_gym.serve.addresses import (
     Address,
     address_of,
     base_url,
-    checked,
     entrypoint_of,
     observes_rollouts,
     rollout_prefix,
+    validate_config,
 )
 from nemo_gym.serve.correlation import rollout_context
 
@@ -92,21 +92,21 @@ class Config(BaseModel):
 def test_a_config_that_does_not_fit_names_the_fields_and_no_value():
     """Values may be secrets; names never are."""
     with pytest.raises(ConfigError) as caught:
-        checked(Config, {"port": "x", "api_key": "sk-secret-1"}, where="sums")
+        validate_config(Config, {"port": "x", "api_key": "sk-secret-1"}, where="sums")
 
     assert "sums: not a valid Config" in str(caught.value)
     assert "port" in str(caught.value) and "api_key" in str(caught.value)
     assert "sk-secret-1" not in str(caught.value)
-    assert checked(Config, {"port": 1, "api_key": 2}, where="sums").port == 1
+    assert validate_config(Config, {"port": 1, "api_key": 2}, where="sums").port == 1
 
 
 def test_a_misspelt_key_is_told_when_the_server_loads_its_block(caplog: pytest.LogCaptureFixture) -> None:
-    """A server with a process of its own is not imported by `gym env validate`; this is where its typos show."""
+    """A server in a separate process is not imported by `gym env validate`; this is where its typos show."""
 
     class Config(BaseModel):
         tolerance: float = 1.0
 
     with caplog.at_level("WARNING", "nemo_gym.serve"):
-        checked(Config, {"tolerence": 2.0}, where="sums")
+        validate_config(Config, {"tolerence": 2.0}, where="sums")
 
     assert "sums: 'tolerence' is not a field of Config — did you mean 'tolerance'?" in caplog.text

@@ -1,4 +1,4 @@
-"""The app: bad bodies are clear 4xx answers, good ones are read exactly."""
+"""The app: strict JSON, 422 without secrets, liveness."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 
 from nemo_gym.serve import requests
-from nemo_gym.serve.app import create_app
+from nemo_gym.serve.app import add_liveness, create_app
 from nemo_gym.serve.failures import FailureMiddleware
 
 
@@ -41,7 +41,7 @@ def client() -> TestClient:
         return body
 
     @app.post("/plain")
-    async def plain(request: Request):
+    async def read_plain(request: Request):
         return {"number": await request.json(), "nan": float("nan"), "big": 2**70}
 
     app.add_middleware(FailureMiddleware, server_name="env")
@@ -80,14 +80,14 @@ def test_a_bad_body_is_a_clear_4xx_on_both_ways(path, body):
 
 @pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES.keys())
 def test_both_ways_through_fastapi_say_the_same(body):
-    """The direct way is an optimisation, so nobody may notice it."""
+    """The direct way is an optimisation, so no client may notice it."""
     direct, general = (client().post(path, content=body, headers=JSON) for path in ("/task", "/task/any"))
 
     assert (direct.status_code, direct.json()) == (general.status_code, general.json())
 
 
 def test_a_body_that_is_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr(requests, "LARGEST_BODY", 1000)
+    monkeypatch.setattr(requests, "MAX_BODY_BYTES", 1000)
 
     for path in ("/task", "/task/any"):
         answer = client().post(path, content=b'{"number": 1, "extra": "' + b"x" * 2000 + b'"}', headers=JSON)
@@ -144,3 +144,27 @@ json_values = st.recursive(
 def test_strict_parsing_reads_what_the_standard_library_writes(value):
     assert requests.parse_json(json.dumps(value).encode()) == value
     assert json.loads(requests.json_bytes(value)) == value
+
+
+def test_liveness_is_answered_once_and_is_no_part_of_the_api():
+    app = create_app()
+    add_liveness(app)
+    add_liveness(app)
+    client = TestClient(app)
+
+    assert client.get("/").json() == {"status": "ok"}
+    assert "/" not in client.get("/openapi.json").json()["paths"]
+    assert sum(getattr(route, "path", "") == "/" for route in app.router.routes) == 1
+
+
+def test_a_servers_own_front_page_stays():
+    """A folder that serves something at `/` was there first."""
+    app = create_app()
+
+    @app.get("/")
+    async def own() -> str:
+        return "mine"
+
+    add_liveness(app)
+
+    assert TestClient(app).get("/").json() == "mine"

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, Field
 from starlette.testclient import TestClient
 
-from nemo_gym.serve.endpoints import caller, json_endpoint, resolved_signature, with_fields
+from nemo_gym.serve.endpoints import _add_fields, async_handler, json_endpoint, resolved_signature
 
 
 class Question(BaseModel):
@@ -46,15 +46,15 @@ def test_annotations_that_are_postponed_become_types() -> None:
 def test_annotations_are_found_behind_decorators() -> None:
     """Authors wrap verifiers in their own retries and timers."""
 
-    def timed(handler: Any) -> Any:
+    def time_calls(handler: Any) -> Any:
         @functools.wraps(handler)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
             return await handler(*args, **kwargs)
 
         return wrapper
 
-    @timed
-    @timed
+    @time_calls
+    @time_calls
     async def ask(body: Annotated[Question, "kept"]) -> Answer:
         return Answer(text=body.text)
 
@@ -85,12 +85,12 @@ def test_a_model_is_not_validated_again_on_its_way_out() -> None:
     """A rollout's token ids are long; reading them twice is paid by everyone."""
     validated: list[str] = []
 
-    class Counted(Answer):
+    class CountedAnswer(Answer):
         def model_post_init(self, context: Any) -> None:
             validated.append(self.text)
 
     async def ask() -> Answer:
-        return Counted(text="once")
+        return CountedAnswer(text="once")
 
     app = FastAPI()
     app.get("/ask")(json_endpoint(ask))
@@ -135,7 +135,7 @@ async def test_a_handler_that_is_not_asynchronous_runs_in_a_thread() -> None:
     def where() -> threading.Thread:
         return threading.current_thread()
 
-    assert await caller(where)() is not threading.current_thread()
+    assert await async_handler(where)() is not threading.current_thread()
 
 
 @pytest.mark.asyncio
@@ -150,7 +150,7 @@ async def test_a_plain_decorator_around_an_asynchronous_handler_is_awaited() -> 
         return ask()
 
     assert not inspect.iscoroutinefunction(wrapper)
-    assert await caller(wrapper)() == 1
+    assert await async_handler(wrapper)() == 1
 
 
 @pytest.mark.parametrize(
@@ -163,4 +163,4 @@ async def test_a_plain_decorator_around_an_asynchronous_handler_is_awaited() -> 
     ],
 )
 def test_fields_are_added_to_an_object_that_is_written_already(written: bytes, more: Any, whole: bytes) -> None:
-    assert with_fields(written, more) == whole
+    assert _add_fields(written, more) == whole

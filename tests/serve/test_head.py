@@ -21,7 +21,7 @@ def client() -> TestClient:
     return TestClient(head_app(lambda: CONFIG, lambda: [{"process_name": "env", "port": 1}]))
 
 
-def shown(client: TestClient, **headers: str):
+def fetch_yaml(client: TestClient, **headers: str):
     text = client.get("/global_config_dict_yaml", headers=headers).json()
     assert isinstance(text, str)
     return OmegaConf.create(text)
@@ -29,7 +29,7 @@ def shown(client: TestClient, **headers: str):
 
 def test_hosts_and_ports_are_told_and_secrets_are_not(client):
     """Anybody on the machine can ask; a client needs only addresses."""
-    config = shown(client)
+    config = fetch_yaml(client)
 
     assert config.env.resources_servers.sums.port == 1
     assert config.max_output_tokens == 5
@@ -40,8 +40,8 @@ def test_hosts_and_ports_are_told_and_secrets_are_not(client):
 def test_a_process_of_the_run_sees_everything(client, monkeypatch):
     monkeypatch.setenv("NEMO_GYM_RUN_TOKEN", "of-this-run")
 
-    assert shown(client, **run_token_headers()).policy_api_key == "sk-secret-1"
-    assert shown(client, **{RUN_TOKEN_HEADER: "guessed"}).policy_api_key == "****"
+    assert fetch_yaml(client, **run_token_headers()).policy_api_key == "sk-secret-1"
+    assert fetch_yaml(client, **{RUN_TOKEN_HEADER: "guessed"}).policy_api_key == "****"
 
 
 def test_without_a_token_of_the_run_no_token_opens_anything(client, monkeypatch):
@@ -50,7 +50,7 @@ def test_without_a_token_of_the_run_no_token_opens_anything(client, monkeypatch)
 
     assert run_token_headers() == {}
     for guess in ("", "None", "x"):
-        assert shown(client, **{RUN_TOKEN_HEADER: guess}).policy_api_key == "****"
+        assert fetch_yaml(client, **{RUN_TOKEN_HEADER: guess}).policy_api_key == "****"
 
 
 def test_instances_and_liveness(client):
@@ -68,16 +68,16 @@ def test_nobody_at_the_address_is_a_value_error_that_says_what_to_do():
 
 
 def test_a_collector_elsewhere_can_ask_what_its_rollouts_wait_for():
-    asked = []
+    questions = []
 
     async def waiting_for(places):
-        asked.append(places)
+        questions.append(places)
         return {(3, 1): "policy_model /v1/responses"}
 
     client = TestClient(head_app(lambda: CONFIG, list, waiting_for))
     answer = client.post("/rollouts_waiting_for", json=[[3, 1], [4, 0]])
 
-    assert asked == [[(3, 1), (4, 0)]]
+    assert questions == [[(3, 1), (4, 0)]]
     assert answer.json() == [{"task": 3, "rollout": 1, "call": "policy_model /v1/responses"}]
 
 

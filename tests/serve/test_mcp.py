@@ -14,11 +14,11 @@ from nemo_gym import mcp_auto_exposure
 from nemo_gym.base_resources_server import BaseResourcesServerConfig, SimpleResourcesServer
 from nemo_gym.errors import ConfigError
 from nemo_gym.mcp_auto_exposure import MCPTool, bind_route, harvest_tools, maybe_auto_expose
-from nemo_gym.net.local import dispatch
 from nemo_gym.serve import mcp
-from nemo_gym.serve.mcp_token import SessionGrant, TokenSigner
-from nemo_gym.serve.mcp_tools import checked_tools
+from nemo_gym.serve.mcp import SessionGrant, TokenSigner
+from nemo_gym.serve.mcp_tools import index_tools
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.transport.in_process import dispatch
 
 
 class Place(BaseModel):
@@ -64,7 +64,7 @@ def app_with(**routes) -> FastAPI:
 
 
 def test_a_typed_post_route_is_a_tool_with_the_schema_of_its_body():
-    """The model must be told what the route accepts, no more and no less."""
+    """The model needs the exact schema that the route accepts."""
     tools, catch_all = harvest_tools(counter().setup_webserver())
 
     assert catch_all is None
@@ -158,16 +158,16 @@ def test_a_catch_all_is_handed_to_the_server_to_name_its_tools():
     ("names", "reason"),
     [
         (["verify"], "every resources server has"),
-        (["a", "a"], "is there twice"),
-        (["v1/ask"], "cannot be called by that name"),
-        (["x" * 65], "cannot be called by that name"),
+        (["a", "a"], "is defined twice"),
+        (["v1/ask"], "has an invalid name"),
+        (["x" * 65], "has an invalid name"),
         ([], "no tool to expose"),
     ],
 )
 def test_names_that_clients_could_not_use_are_refused(names, reason):
     """A duplicate or reserved name would send a model's call to the wrong place."""
     with pytest.raises(ValueError, match=reason):
-        checked_tools([MCPTool(name, "", {}) for name in names], "counter")
+        index_tools([MCPTool(name, "", {}) for name in names], "counter")
 
 
 def test_a_token_grants_what_it_says_and_only_where_it_was_given():
@@ -184,8 +184,8 @@ def test_a_token_grants_what_it_says_and_only_where_it_was_given():
     assert TokenSigner("Counter___other", secret="s").verify(token) is None
     assert TokenSigner("Counter___counter", secret="t").verify(token) is None
     assert signer.verify("") is None
-    said, _, signature = token.rpartition(".")
-    assert signer.verify(f"{said}.{signature[::-1]}") is None
+    payload, _, signature = token.rpartition(".")
+    assert signer.verify(f"{payload}.{signature[::-1]}") is None
     assert signer.verify(f"{signer.sign('xyz').partition('.')[0]}.{token.partition('.')[2]}") is None
 
 
@@ -221,7 +221,7 @@ def test_a_missing_package_names_the_extra(monkeypatch):
 
 
 def test_an_app_without_sessions_is_refused():
-    """Without them nobody could tell whose state a tool works on."""
+    """Without them a tool could not know whose state it works on."""
 
     async def count(body: Place): ...
 
@@ -230,7 +230,7 @@ def test_an_app_without_sessions_is_refused():
 
 
 def test_a_body_without_a_schema_is_named():
-    """The model could not be told what to send."""
+    """The model could not know what to send."""
 
     class Odd(BaseModel, arbitrary_types_allowed=True):
         check: Callable[[], None]
@@ -242,7 +242,7 @@ def test_a_body_without_a_schema_is_named():
 
 
 @pytest.fixture
-def exposed(monkeypatch):
+def expose(monkeypatch):
     """A server with everything installed but the protocol itself."""
     monkeypatch.setattr(mcp, "_protocol_server", lambda exposure: None)
     server = counter(expose_tools_over_mcp=True)
@@ -253,9 +253,9 @@ def exposed(monkeypatch):
 
 
 @pytest.mark.asyncio
-async def test_seeding_a_session_tells_how_to_reach_its_tools(exposed):
+async def test_seeding_a_session_tells_how_to_reach_its_tools(expose):
     """The agent passes this on to its MCP client as it is."""
-    server, app = exposed
+    server, app = expose
 
     response = await dispatch(app, "POST", "http://x.local/seed_session", json={})
 
@@ -267,9 +267,9 @@ async def test_seeding_a_session_tells_how_to_reach_its_tools(exposed):
 
 
 @pytest.mark.asyncio
-async def test_a_tool_called_by_token_works_in_the_session_that_was_seeded(exposed):
+async def test_a_tool_called_by_token_works_in_the_session_that_was_seeded(expose):
     """What a tool does over MCP and what it does over HTTP happen to the same state."""
-    server, app = exposed
+    server, app = expose
     seeded = await dispatch(app, "POST", "http://x.local/seed_session", json={})
     cookies = {name: morsel.value for name, morsel in seeded.cookies.items()}
     token = (await seeded.json())["mcp"]["headers"]["X-NeMo-Gym-Session-Token"]
@@ -283,9 +283,9 @@ async def test_a_tool_called_by_token_works_in_the_session_that_was_seeded(expos
 
 
 @pytest.mark.asyncio
-async def test_wrong_arguments_and_unknown_tools_are_errors_the_model_can_read(exposed):
+async def test_wrong_arguments_and_unknown_tools_are_errors_the_model_can_read(expose):
     """It can then try again."""
-    server, app = exposed
+    server, app = expose
     exposure = mcp.Exposure.of(server, app)
     grant = SessionGrant("abc")
 
@@ -294,26 +294,26 @@ async def test_wrong_arguments_and_unknown_tools_are_errors_the_model_can_read(e
     assert "city" in text
     text, is_error = await exposure.call(grant, "fly", {}, "")
     assert is_error
-    assert text == "there is no tool 'fly' in this session; there are: count"
+    assert text == "there is no tool 'fly' in this session; available: count"
     _, is_error = await exposure.call(SessionGrant("abc", ()), "count", {"city": "Ulm"}, "")
     assert is_error
 
 
-def test_a_server_may_only_allow_tools_it_has(exposed):
-    """A typing error would leave a session without the tool, and nobody would know why."""
-    server, app = exposed
+def test_a_server_may_only_allow_tools_it_has(expose):
+    """A typing error would leave a session without the tool, without any sign of the reason."""
+    server, app = expose
     exposure = mcp.Exposure.of(server, app)
 
-    class Restricted(Counter):
+    class RestrictedCounter(Counter):
         def mcp_allowed_tools_for_session(self, seed_body):
             return seed_body["tools"]
 
-    restricted = Restricted(config=server.config, server_client=server.server_client)
+    restricted = RestrictedCounter(config=server.config, server_client=server.server_client)
     exposure = mcp.Exposure.of(restricted, app)
 
     token = exposure.metadata("abc", {"tools": ["count"]})["headers"]["X-NeMo-Gym-Session-Token"]
     assert exposure.grant({"X-NeMo-Gym-Session-Token": token}).tools == ("count",)
-    with pytest.raises(ValueError, match="names the tool 'cuont', which there is not"):
+    with pytest.raises(ValueError, match="names the unknown tool 'cuont'"):
         exposure.metadata("abc", {"tools": ["cuont"]})
 
 
@@ -323,13 +323,13 @@ async def test_verify_sees_own_names_and_the_echo_keeps_the_names_sent(monkeypat
     monkeypatch.setattr(mcp, "_protocol_server", lambda exposure: None)
     seen = []
 
-    class Judged(Counter):
+    class JudgedCounter(Counter):
         async def verify(self, body: dict[str, Any]) -> dict[str, Any]:
             seen.extend(item["name"] for item in body["response"]["output"])
             return {**body, "reward": 1.0}
 
     config = BaseResourcesServerConfig(host="h", port=1, entrypoint="", name="counter", expose_tools_over_mcp=True)
-    server = Judged(config=config, server_client=MagicMock(spec=ServerClient))
+    server = JudgedCounter(config=config, server_client=MagicMock(spec=ServerClient))
     app = server.setup_webserver()
     maybe_auto_expose(server, app)
     names = ["mcp__counter__count", "count", "mcp__other__count"]
@@ -344,9 +344,9 @@ async def test_verify_sees_own_names_and_the_echo_keeps_the_names_sent(monkeypat
 
 
 @pytest.mark.asyncio
-async def test_broken_requests_get_the_answer_they_would_get_anyway(exposed):
+async def test_broken_requests_get_the_answer_they_would_get_anyway(expose):
     """What is not JSON is for the route to refuse."""
-    _, app = exposed
+    _, app = expose
 
     for path in ("seed_session", "verify"):
         response = await dispatch(
@@ -359,7 +359,7 @@ async def test_broken_requests_get_the_answer_they_would_get_anyway(exposed):
 @pytest.mark.asyncio
 @pytest.mark.parametrize("answer", [PlainTextResponse("ready"), JSONResponse(["ready"])])
 async def test_an_answer_that_cannot_carry_the_token_is_left_as_it_is(monkeypatch, answer):
-    """A server may seed its sessions in a way of its own."""
+    """A server may answer its seed request in another shape."""
     monkeypatch.setattr(mcp, "_protocol_server", lambda exposure: None)
 
     class Terse(Counter):

@@ -52,10 +52,10 @@ def test_a_file_is_no_entrypoint_outside_a_worker(monkeypatch):
 def test_the_open_files_limit_is_raised_but_never_lowered():
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
 
-    run.raise_open_files_limit(wanted=16)
+    run.raise_open_files_limit(limit=16)
 
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
-    run.raise_open_files_limit(wanted=10**9)
+    run.raise_open_files_limit(limit=10**9)
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= before[0]
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 

@@ -132,7 +132,7 @@ def test_cookies_are_signed_as_itsdangerous_signs(secret: str, extra: dict[str, 
 
 def test_memory_for_sessions_is_bounded(monkeypatch):
     """A server that lives for a million rollouts must not remember a million cookies."""
-    monkeypatch.setattr(module, "REMEMBERED_COOKIES", 10)
+    monkeypatch.setattr(module, "CACHED_COOKIES", 10)
     codec = SessionCodec("s", COOKIE)
     cookies = [codec.encode({SESSION_ID_KEY: str(n)}) for n in range(50)]
 

@@ -1,0 +1,32 @@
+"""A uvicorn server that reports to its launcher when it accepts connections."""
+
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from nemo_gym.serve.run import READY_FD_ENV_VAR, report_ready
+from nemo_gym.serve.watch import LoopWatch
+
+
+class ReportingServer(uvicorn.Server):
+    """Serve one app and report when it is up; `options` are uvicorn's."""
+
+    def __init__(self, app: ASGIApp, options: Mapping[str, Any]) -> None:
+        super().__init__(uvicorn.Config(app, **options))
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self._watch = LoopWatch()
+        fd = os.environ.pop(READY_FD_ENV_VAR, None)
+        if self.started:
+            self._watch.start()
+        if fd and self.started:
+            report_ready(int(fd))
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._watch.close()
+        await super().shutdown(sockets=sockets)

@@ -1,0 +1,35 @@
+"""A GET request for code without an event loop, such as a question to the head server."""
+
+import http.client
+from collections.abc import Mapping
+
+from nemo_gym.errors import DeadlineExceeded, ServerUnreachable
+
+
+def get_blocking(
+    host: str,
+    port: int,
+    path: str,
+    *,
+    timeout: float,
+    headers: Mapping[str, str] | None = None,
+    where: str | None = None,
+) -> tuple[int, bytes]:
+    """Send one GET request and return its status and body. `timeout` limits each wait for the server.
+
+    Raises:
+        DeadlineExceeded: no answer in time.
+        ServerUnreachable: no connection, or it was lost.
+    """
+    callee = where or f"{host}:{port}"
+    connection = http.client.HTTPConnection("127.0.0.1" if host == "0.0.0.0" else host, port, timeout=timeout)
+    try:
+        connection.request("GET", path, headers=dict(headers or {}))
+        response = connection.getresponse()
+        return response.status, response.read()
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"GET http://{host}:{port}{path} took longer than {timeout} s", where=callee) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise ServerUnreachable(f"GET http://{host}:{port}{path} failed ({error})", where=callee) from error
+    finally:
+        connection.close()

@@ -1,0 +1,213 @@
+"""The in-process carrier: call a server of this process without a socket, with the same result as over HTTP.
+
+`mount` registers the app that answers at a host and port. An app with a `handle` method (ours, and `RemoteInstance` of
+`cell_link`) gets the call itself; any other ASGI app is run as uvicorn would run it. Two differences to HTTP remain:
+a streaming response arrives when it is complete, and cancelling the call cancels the handler.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import FormData, payload
+from aiohttp.client_exceptions import TooManyRedirects
+from yarl import URL
+
+from nemo_gym.errors import DeadlineExceeded
+from nemo_gym.transport import deadlines, http_sessions
+from nemo_gym.transport.asgi import ASGIApp, call_url, run_app
+from nemo_gym.transport.responses import LocalResponse
+from nemo_gym.wire.call import Call, Cookies, Reply, RolloutIndex, json_body
+
+Handle = Callable[[Call, deadlines.Alarm | None], Awaitable[Reply]]
+"""Answer a call. Given the caller's alarm, the caller enforces the deadline; otherwise the callee does."""
+
+JSON_OPTIONS = frozenset({"json", "headers", "cookies"})
+SUPPORTED_OPTIONS = JSON_OPTIONS | {"data", "params", "timeout", "allow_redirects"}
+"""Options of aiohttp that calls in memory understand; a call with others goes over HTTP."""
+
+MAX_REDIRECTS = 10
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "0.0.0.0", "::1", "::"})
+
+_apps: dict[tuple[str, int], ASGIApp] = {}
+
+
+def address_key(host: str, port: int) -> tuple[str, int]:
+    """Return one key for all names of an address: every loopback name reaches the same port, hence server."""
+    return ("localhost" if host.lower() in _LOOPBACK else host.lower(), port)
+
+
+def mount(host: str, port: int, app: ASGIApp) -> None:
+    """Send calls from this process to this address straight to `app` from now on."""
+    _apps[address_key(host, port)] = app
+
+
+def unmount(host: str, port: int) -> None:
+    _apps.pop(address_key(host, port), None)
+
+
+def app_for_url(url: str | URL) -> ASGIApp | None:
+    """Return the app mounted at the URL's address, if any."""
+    if not _apps:
+        return None
+    address = URL(url) if isinstance(url, str) else url
+    if address.scheme != "http" or address.host is None or address.port is None:
+        return None
+    return _apps.get(address_key(address.host, address.port))
+
+
+app_for_key = _apps.get
+"""Return the app mounted at the address with this `address_key`, if any."""
+
+
+def answer(app: ASGIApp, call: Call, alarm: deadlines.Alarm | None = None) -> Awaitable[Reply]:
+    """Let an app of this process answer a call."""
+    handle: Handle | None = getattr(app, "handle", None)
+    if handle is not None:
+        return handle(call, alarm)
+    return run_app(app, call, caller_keeps_time=alarm is not None)
+
+
+async def request(
+    app: ASGIApp,
+    method: str,
+    base_url: str,
+    path: str,
+    *,
+    where: str | None = None,
+    limit: deadlines.CallLimit | None = None,
+    rollout: RolloutIndex | None = None,
+    timeout: float | None = None,  # noqa: ASYNC109 - aiohttp's name
+    allow_redirects: bool = True,
+    **options: Any,
+) -> LocalResponse:
+    """Call `app` and return its complete response. `options` are aiohttp's (`SUPPORTED_OPTIONS`).
+
+    `where` names the callee in errors; `limit` is the time such a call may take, besides the deadline.
+
+    Raises:
+        DeadlineExceeded: the deadline, `limit` or `timeout` passed; the handler is cancelled.
+        ServerUnreachable: the app stands for a server in another process, and that process ended.
+        TooManyRedirects: as aiohttp.
+    """
+    if options.keys() <= JSON_OPTIONS:
+        headers, cookies = options.get("headers"), options.get("cookies")
+        call = Call(
+            method.upper(), base_url, path, body=json_body(options.get("json")), headers=headers, cookies=cookies
+        )
+    else:
+        call = await _call_with_any_body(method.upper(), base_url, path, **options)
+    call.server, call.rollout = where, rollout
+    now = time.monotonic()
+    outer, moment = deadlines.current_alarm(), deadlines.deadline_moment()
+    left = http_sessions.settings().request_timeout_seconds if moment is None else max(0.0, moment - now)
+    if limit is not None and limit[0] < left:
+        left = limit[0]
+    if timeout is not None and timeout < left:
+        left = timeout
+    call.seconds = left
+    if outer is not None and outer.moment <= now + left:  # the alarm of an outer call is early enough
+        response = LocalResponse(call, await answer(app, call, outer))
+        is_final = not allow_redirects or response.status not in REDIRECTS
+        return response if is_final else await _follow_redirects(app, call, outer, response)
+    try:
+        with deadlines.Alarm(left, outer) as alarm:
+            response = LocalResponse(call, await answer(app, call, alarm))
+            is_final = not allow_redirects or response.status not in REDIRECTS
+            return response if is_final else await _follow_redirects(app, call, alarm, response)
+    except TimeoutError as error:
+        if not alarm.has_rung:
+            raise
+        late = _too_late(call, alarm.awaited_server)
+        raise deadlines.as_call_timeout(late, now, limit) or late from error
+
+
+async def dispatch(app: ASGIApp, method: str, url: str | URL, **options: Any) -> LocalResponse:
+    """Call `app` at a URL; `options` as for `request`."""
+    address = URL(url) if isinstance(url, str) else url
+    return await request(app, method, str(address.origin()), address.raw_path_qs, **options)
+
+
+async def _call_with_any_body(
+    method: str,
+    base_url: str,
+    path: str,
+    *,
+    json: Any = None,
+    data: Any = None,
+    params: Any = None,
+    headers: Mapping[str, str] | None = None,
+    cookies: Cookies | None = None,
+) -> Call:
+    """Build a call with query parameters or a body that is not JSON."""
+    if params:
+        path = URL(f"{base_url}{path}").extend_query(params).raw_path_qs
+    if data is None:
+        return Call(method, base_url, path, body=json_body(json), headers=headers, cookies=cookies)
+    if json is not None:
+        raise ValueError("data and json parameters can not be used at the same time")
+    body, content_type = await _encode_data(data)
+    if not any(name.lower() == "content-type" for name in headers or ()):
+        headers = {**(headers or {}), "Content-Type": content_type}
+    return Call(method, base_url, path, body=body, headers=headers, cookies=cookies)
+
+
+async def _encode_data(data: Any) -> tuple[bytes, str]:
+    """Encode the `data` option as aiohttp does; the result is the body and its content type."""
+    if isinstance(data, bytes):
+        return data, "application/octet-stream"
+    try:
+        encoded = payload.PAYLOAD_REGISTRY.get(data() if isinstance(data, FormData) else data, disposition=None)
+    except payload.LookupError:
+        encoded = FormData(data)()
+    return await encoded.as_bytes(), encoded.headers.get("Content-Type", "application/octet-stream")
+
+
+async def _follow_redirects(app: ASGIApp, call: Call, alarm: deadlines.Alarm, response: LocalResponse) -> LocalResponse:
+    """Follow redirects that stay in this process the way aiohttp follows them."""
+    history: list[LocalResponse] = []
+    while response.status in REDIRECTS:
+        target = response.headers.get("Location") or response.headers.get("URI")
+        if not target:
+            break
+        history.append(response)
+        if len(history) >= MAX_REDIRECTS:
+            raise TooManyRedirects(response.request_info, (), status=response.status)
+        url = call_url(call).join(URL(target))
+        next_app = app_for_url(url)
+        if next_app is None and url.origin() != call_url(call).origin():
+            history.pop()
+            break  # leaves this process: the caller decides
+        app, call = next_app or app, _redirected_call(call, response.status, url)
+        response = LocalResponse(call, await answer(app, call, alarm))
+    response.history = tuple(history)
+    return response
+
+
+def _redirected_call(call: Call, status: int, url: URL) -> Call:
+    """Return the call that follows a redirect, as aiohttp makes it."""
+    becomes_get = (status == 303 and call.method != "HEAD") or (status in (301, 302) and call.method == "POST")
+    headers = call.headers
+    if becomes_get and headers:
+        headers = {n: v for n, v in headers.items() if n.lower() not in ("content-length", "content-type")}
+    return Call(
+        "GET" if becomes_get else call.method,
+        str(url.origin()),
+        url.raw_path_qs,
+        body=b"" if becomes_get else call.body,
+        headers=headers,
+        cookies=call.cookies,
+        server=call.server,
+        rollout=call.rollout,
+        seconds=call.seconds,
+    )
+
+
+def _too_late(call: Call, awaited_server: str | None) -> DeadlineExceeded:
+    url = call_url(call)
+    return DeadlineExceeded(
+        f"{call.method} {url} was not answered within {call.seconds:.1f} s",
+        where=awaited_server or call.server or f"{url.host}:{url.port}",
+        fix="allow more time (request_timeout_seconds or the caller's deadline) or find out why it is slow",
+    )

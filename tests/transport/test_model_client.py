@@ -1,0 +1,433 @@
+"""The model client: answers as dictionaries, retries within a budget, a limit that adapts."""
+
+import asyncio
+import dataclasses
+import json
+import math
+
+import aiohttp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from nemo_gym.errors import DeadlineExceeded, ModelFailed, ServerUnreachable
+from nemo_gym.transport import deadlines, model_client
+from nemo_gym.transport.model_client import (
+    LONGEST_REST,
+    RATE_LIMIT_ERROR_CODES,
+    RETRY_ERROR_CODES,
+    AdaptiveLimit,
+    NeMoGymAsyncOpenAI,
+    PacedOpenAI,
+    validate_answer,
+)
+
+BROKEN = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Encoding: gzip\r\n\r\nabc"
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(
+        model_client, "MODEL_CALL", dataclasses.replace(model_client.MODEL_CALL, first_pause=0, longest_pause=0)
+    )
+
+
+def client_for(url: str) -> NeMoGymAsyncOpenAI:
+    return NeMoGymAsyncOpenAI(base_url=f"{url}/v1", api_key="sk-very-secret-1", default_headers={"X-Team": "gym"})
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("method", "line"),
+    [
+        ("create_chat_completion", "POST /v1/chat/completions"),
+        ("create_completion", "POST /v1/completions"),
+        ("create_response", "POST /v1/responses"),
+        ("create_tokenize", "POST /tokenize"),
+        ("create_models", "GET /v1/models"),
+    ],
+)
+async def test_each_call_goes_to_its_endpoint_and_returns_a_dictionary(scripted_server, say, method, line):
+    async with scripted_server(say(200, b'{"id": "x"}')) as server:
+        kwargs = {} if method == "create_models" else {"model": "m", "input": "hi"}
+        answer = await getattr(client_for(server.url), method)(**kwargs)
+
+    request = server.requests[0]
+    assert answer == {"id": "x"}
+    assert request.startswith(line.encode() + b" HTTP/1.1")
+    assert b"Authorization: Bearer sk-very-secret-1" in request
+    assert b"X-Team: gym" in request
+    if kwargs:
+        assert json.loads(request.partition(b"\r\n\r\n")[2]) == kwargs
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("status", RATE_LIMIT_ERROR_CODES)
+async def test_rate_limits_and_gateway_errors_are_waited_out(scripted_server, say, status):
+    async with scripted_server(say(status), say(status), say(status), say(status), say(200, b'{"ok":1}')) as server:
+        assert await client_for(server.url).create_response(input="x") == {"ok": 1}
+
+
+@pytest.mark.asyncio
+async def test_a_500_gets_three_tries_and_keeps_what_the_server_said(scripted_server, say):
+    """The last answer's text is the only clue to a broken model server."""
+    async with scripted_server(say(500, b"CUDA out of memory")) as server:
+        with pytest.raises(aiohttp.ClientResponseError) as caught:
+            await client_for(server.url).create_response(input="x")
+
+    assert len(server.requests) == 3
+    assert caught.value.response_content == b"CUDA out of memory"
+
+
+@pytest.mark.asyncio
+async def test_a_bad_request_is_not_repeated(scripted_server, say):
+    async with scripted_server(say(400, b"context length exceeded")) as server:
+        with pytest.raises(aiohttp.ClientResponseError) as caught:
+            await client_for(server.url).create_response(input="x")
+
+    assert len(server.requests) == 1
+    assert (caught.value.status, caught.value.response_content) == (400, b"context length exceeded")
+
+
+@pytest.mark.asyncio
+async def test_lost_connections_and_broken_answers_are_asked_for_again(scripted_server, say):
+    """Generations are stateless: asking again is safe, losing a rollout to a proxy hiccup is not necessary."""
+    async with scripted_server("close", BROKEN, say(200, b'{"a":1}')) as server:
+        assert await client_for(server.url).create_response(input="x") == {"a": 1}
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_stays_broken_is_an_error_with_an_address(scripted_server):
+    async with scripted_server(BROKEN) as server:
+        with pytest.raises(ServerUnreachable, match="broke off"):
+            await client_for(server.url).create_response(input="x")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("body", [b"<html>login</html>", b"[1]", b"", b"[" * 100_000])
+async def test_an_answer_that_is_no_json_object_is_a_model_failure(scripted_server, say, body):
+    """A proxy's login page answered with 200 must not become a crash in the middle of a rollout."""
+    async with scripted_server(say(200, body)) as server:
+        with pytest.raises(ModelFailed):
+            await client_for(server.url).create_response(input="x")
+
+
+@pytest.mark.asyncio
+async def test_nan_among_log_probabilities_is_kept(scripted_server, say):
+    async with scripted_server(say(200, b'{"logprob": NaN}')) as server:
+        answer = await client_for(server.url).create_completion(prompt="x")
+
+    assert answer["logprob"] != answer["logprob"]
+
+
+def test_the_key_works_but_is_never_shown():
+    client = NeMoGymAsyncOpenAI(base_url="http://h/v1", api_key="sk-very-secret-1", internal=True)
+
+    assert client.api_key == "sk-very-secret-1"
+    assert "sk-very-secret-1" not in repr(client)
+    assert "sk-very-secret-1" not in str(client)
+    assert client.default_headers == {}
+
+
+def test_the_lists_of_codes_are_the_contracts():
+    assert RATE_LIMIT_ERROR_CODES == [429, 502, 503, 504, 520]
+    assert RETRY_ERROR_CODES == [429, 502, 503, 504, 520, 500]
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(
+        model_client, "MODEL_CALL", dataclasses.replace(model_client.MODEL_CALL, first_pause=0, longest_pause=0)
+    )
+
+
+def paced_client(url: str, **settings) -> PacedOpenAI:
+    return PacedOpenAI(name="policy_model", base_url=f"{url}/v1", api_key="sk-very-secret-1", **settings)
+
+
+async def enter_all(limit: AdaptiveLimit, count: int) -> list[int]:
+    return [await limit.enter() for _ in range(count)]
+
+
+@pytest.mark.asyncio
+async def test_the_next_in_line_gets_the_place_that_comes_free():
+    """First come, first served: no call waits while later ones pass it."""
+    limit = AdaptiveLimit(1)
+    await limit.enter()
+    order: list[str] = []
+
+    async def call(name: str) -> None:
+        await limit.enter()
+        order.append(name)
+        limit.leave()
+
+    calls = [asyncio.create_task(call(name)) for name in ("first", "second")]
+    await asyncio.sleep(0)
+    assert order == []
+    limit.leave()
+    await asyncio.gather(*calls)
+
+    assert order == ["first", "second"]
+    assert limit.in_flight == 0
+
+
+@pytest.mark.asyncio
+async def test_a_refusal_halves_what_was_under_way():
+    """Without a configured limit the endpoint's refusal is the first thing known about it."""
+    limit = AdaptiveLimit()
+    tickets = await enter_all(limit, 8)
+
+    limit.record_refusal(tickets[0])
+
+    assert limit.current == 4
+
+
+@pytest.mark.asyncio
+async def test_one_wave_of_refusals_is_one_message():
+    """Eight calls refused in the same moment must not cut the limit eight times."""
+    limit = AdaptiveLimit(8)
+    for ticket in await enter_all(limit, 8):
+        limit.record_refusal(ticket)
+        limit.leave()
+
+    assert limit.current == 4
+
+
+@pytest.mark.asyncio
+async def test_refusals_never_close_the_endpoint():
+    """With no place at all nothing would ever find out that it recovered."""
+    limit = AdaptiveLimit(4)
+    for _ in range(10):
+        limit.record_refusal(await limit.enter())
+        limit.leave()
+
+    assert limit.current == 1
+
+
+@pytest.mark.asyncio
+async def test_answers_win_the_places_back_but_not_more_than_configured():
+    """One more place per round of answers, up to the limit."""
+    limit = AdaptiveLimit(4)
+    limit.record_refusal((await enter_all(limit, 4))[0])
+    grown = []
+    for _ in range(40):
+        limit.record_success()
+        grown.append(limit.current)
+
+    assert grown == sorted(grown)
+    assert 2 < grown[1] < 4
+    assert limit.current == 4
+
+
+@pytest.mark.asyncio
+async def test_an_endpoint_that_was_away_gets_its_calls_back_quickly():
+    """A restart refuses wave after wave; an hour of creeping back up would be worse than the restart."""
+    limit = AdaptiveLimit(64)
+    for _ in range(10):
+        tickets = await enter_all(limit, int(limit.current))
+        for ticket in tickets:
+            limit.record_refusal(ticket)
+        for _ in tickets:
+            limit.leave()
+    assert limit.current == 1
+
+    for _ in range(31):
+        limit.record_success()
+    assert limit.current == 32
+
+    limit.record_success()
+    assert 32 < limit.current < 33
+
+
+@pytest.mark.asyncio
+async def test_nobody_is_sent_before_the_rest_is_over(monkeypatch):
+    """`Retry-After` is for the endpoint, so every caller respects it, not only the refused one."""
+    now, slept = [100.0], []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(model_client.asyncio, "sleep", sleep)
+    limit = AdaptiveLimit(clock=lambda: now[0])
+    limit.record_refusal(await limit.enter(), retry_after=7.0)
+    limit.leave()
+
+    await limit.enter()
+
+    assert 107.0 <= now[0] < 108.0
+    assert len(slept) == 1
+
+
+@pytest.mark.asyncio
+async def test_one_absurd_answer_does_not_stop_everybody(monkeypatch):
+    """A gateway that says "come back tomorrow" to one caller is asked again by the others."""
+    now = [0.0]
+
+    async def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(model_client.asyncio, "sleep", sleep)
+    limit = AdaptiveLimit(clock=lambda: now[0])
+    limit.record_refusal(await limit.enter(), retry_after=math.inf)
+    limit.leave()
+
+    await limit.enter()
+
+    assert now[0] <= LONGEST_REST * 1.1
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_gives_up_waiting_leaves_no_gap():
+    """A cancelled rollout must not take its place in the line with it."""
+    limit = AdaptiveLimit(1)
+    await limit.enter()
+    gone, stays = asyncio.create_task(limit.enter()), asyncio.create_task(limit.enter())
+    await asyncio.sleep(0)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+
+    limit.leave()
+    await stays
+
+    assert limit.in_flight == 1
+
+
+@pytest.mark.asyncio
+async def test_a_call_cancelled_as_its_place_comes_gives_it_back():
+    """Both happen in one turn of the loop under load."""
+    limit = AdaptiveLimit(1)
+    await limit.enter()
+    gone = asyncio.create_task(limit.enter())
+    await asyncio.sleep(0)
+
+    limit.leave()
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+
+    assert limit.in_flight == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    most=st.none() | st.integers(1, 20),
+    steps=st.lists(st.sampled_from(["begin", "answer", "refuse", "cancel"]), max_size=80),
+)
+def test_whatever_happens_the_limit_is_kept_and_nobody_is_forgotten(most, steps):
+    """Between the configured limit and one call; every slot is released; every waiting call enters in the end."""
+
+    async def story() -> None:
+        limit = AdaptiveLimit(most)
+        inside: list[int] = []
+        waiting: list[asyncio.Task[None]] = []
+
+        async def begin() -> None:
+            inside.append(await limit.enter())
+
+        def end() -> None:
+            inside.pop(0)
+            limit.leave()
+
+        for step in steps:
+            if step == "begin":
+                waiting.append(asyncio.create_task(begin()))
+            elif step == "cancel" and waiting:
+                waiting.pop().cancel()
+            elif step == "answer" and inside:
+                limit.record_success()
+                end()
+            elif step == "refuse" and inside:
+                limit.record_refusal(inside[0])
+                end()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert limit.in_flight == len(inside) <= (most or math.inf)
+            assert 1 <= limit.current <= (most or math.inf)
+        while inside:
+            end()
+            await asyncio.sleep(0)
+        assert all(task.done() for task in waiting)
+        assert limit.in_flight == 0
+
+    asyncio.run(story())
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("status", [429, 503])
+async def test_an_overloaded_endpoint_is_asked_again(scripted_server, say, status):
+    """Rate limits are ordinary; a rollout does not die of them."""
+    async with scripted_server(say(status), say(status), say(200, b'{"ok":1}')) as server:
+        client = paced_client(server.url, max_concurrent_requests=8)
+
+        assert await client.create_response(input="x") == {"ok": 1}
+
+    assert client.limit.in_flight == 0
+    assert client.limit.current < 8
+
+
+@pytest.mark.asyncio
+async def test_a_refusal_that_outlasts_the_deadline_is_handed_on(scripted_server, say):
+    """The caller learns the provider's own status and words, in time."""
+    async with scripted_server(say(429, b"quota used up", Retry_After="30")) as server:
+        with deadlines.time_limit(5), pytest.raises(aiohttp.ClientResponseError) as refusal:
+            await paced_client(server.url).create_response(input="x")
+
+    assert refusal.value.status == 429
+    assert refusal.value.response_content == b"quota used up"
+
+
+@pytest.mark.asyncio
+async def test_waiting_for_a_place_ends_with_the_deadline():
+    """A full endpoint is a timeout, and the message says which knob to turn."""
+    client = paced_client("http://127.0.0.1:9", max_concurrent_requests=1)
+    await client.limit.enter()
+
+    with deadlines.time_limit(0.01), pytest.raises(DeadlineExceeded, match="max_concurrent_requests") as problem:
+        await client.create_response(input="x")
+
+    assert problem.value.where == "policy_model"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("reply", "kind", "words"),
+    [(b"<html>", ModelFailed, "not JSON"), (b"[1]", ModelFailed, "not an object"), (None, ServerUnreachable, "broke")],
+    ids=["text", "list", "half a body"],
+)
+async def test_failures_carry_the_servers_name_and_the_address(scripted_server, say, reply, kind, words):
+    """The collector attributes by name; the person reading wants the address."""
+    broken = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Encoding: gzip\r\n\r\nabc"
+    async with scripted_server(say(200, reply) if reply else broken) as server:
+        with pytest.raises(kind, match=words) as failure:
+            await paced_client(server.url).create_response(input="x")
+
+    assert failure.value.where == "policy_model"
+    assert server.url in failure.value.problem
+
+
+@pytest.mark.asyncio
+async def test_query_and_key_go_where_the_provider_wants_them(scripted_server, say):
+    """Azure has its own header and a version in every address."""
+    async with scripted_server(say(200)) as server:
+        client = paced_client(server.url, key_header="api-key", default_query={"api-version": "1"})
+        await client.create_response(input="x")
+
+    request = server.requests[0]
+    assert request.startswith(b"POST /v1/responses?api-version=1 ")
+    assert b"api-key: sk-very-secret-1" in request
+    assert b"Bearer" not in request
+
+
+def test_an_answer_of_another_shape_is_named():
+    """Valid JSON is not a valid answer."""
+
+    class Sum(BaseModel):
+        total: int
+
+    with pytest.raises(ModelFailed, match=r"is no Sum: total: Field required") as failure:
+        validate_answer(Sum, {"sum": 4}, where="policy_model")
+
+    assert failure.value.where == "policy_model"
