@@ -1,4 +1,4 @@
-"""Waiting for what other processes do: they tell nobody, so they are looked at."""
+"""Wait for other processes: they send no notice, so their state is polled."""
 
 import asyncio
 import time
@@ -10,27 +10,27 @@ PAUSE = 0.01
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended; one whose parent has not asked yet how it ended has."""
+    """Return True if a process has ended, even if its parent has not yet reaped it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):  # the second if it goes while it is read
+    except (FileNotFoundError, ProcessLookupError):  # the second if it ends while being read
         return True
 
 
-def eventually(happened: Callable[[], object], within: float = PATIENCE) -> bool:
-    """Whether something happens in time."""
+def eventually(condition: Callable[[], object], within: float = PATIENCE) -> bool:
+    """Return True if a condition becomes true in time."""
     end = time.monotonic() + within
-    while not (found := happened()) and time.monotonic() < end:
+    while not (result := condition()) and time.monotonic() < end:
         time.sleep(PAUSE)
-    return bool(found)
+    return bool(result)
 
 
-async def until(happened: Callable[[], object], within: float = PATIENCE) -> None:
-    """Wait for something, while the loop goes on.
+async def wait_until(condition: Callable[[], object], within: float = PATIENCE) -> None:
+    """Wait until a condition is true, without blocking the event loop.
 
     Raises:
-        TimeoutError: it has not happened in time.
+        TimeoutError: it was not true in time.
     """
     async with asyncio.timeout(within):
-        while not happened():  # noqa: ASYNC110 - no event crosses from another process
+        while not condition():  # noqa: ASYNC110 - no event crosses from another process
             await asyncio.sleep(PAUSE)

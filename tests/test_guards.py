@@ -1,4 +1,4 @@
-"""The guards of `tests/conftest.py` hold: no test leaves a configuration to the next."""
+"""The guards of `tests/conftest.py` work: no test affects the configuration of the next."""
 
 import subprocess
 import sys
@@ -24,7 +24,8 @@ def test_nothing_is_there(seen):
 """
 
 
-def test_what_a_test_leaves_in_the_environment_reaches_no_fixture_of_another(tmp_path: Path) -> None:
+def test_a_changed_environment_variable_does_not_reach_the_next_module(tmp_path: Path) -> None:
+    """Tests run in random order and in parallel: a leak would make failures irreproducible."""
     (tmp_path / "test_a.py").write_text(LEAVES)
     (tmp_path / "test_b.py").write_text(LOOKS)
 

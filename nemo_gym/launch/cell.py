@@ -9,35 +9,44 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import uvloop
 from omegaconf import DictConfig
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.launch.handover import Handover
-from nemo_gym.launch.http import Listening, close_all
+from nemo_gym.keys import SESSION_ID_KEY
+from nemo_gym.launch.http_server import HttpServer, close_servers
 from nemo_gym.launch.instances import Instance
-from nemo_gym.launch.link import Door, Link
-from nemo_gym.launch.waiting import WAITING, waiting_app
-from nemo_gym.net import local, sessions
-from nemo_gym.serve import garbage, run
-from nemo_gym.serve.session import CELL_ENV_VAR
+from nemo_gym.serve import gc_tuning, run
+from nemo_gym.serve.failures import FailureMiddleware
+from nemo_gym.serve.session import (
+    CELL_ENV_VAR,
+    SessionCodec,
+    cell_of,
+    cookie_name,
+    cookie_values,
+    session_secret,
+)
 from nemo_gym.serve.watch import LoopWatch
 from nemo_gym.server_utils import GlobalAIOHTTPAsyncClientConfig, ServerClient, SimpleServer, server_config
+from nemo_gym.transport import http_sessions, in_process
+from nemo_gym.transport.cell_link import WAITING_CALLS, CellLink, CellListener, RemoteInstance, waiting_calls_app
 
 GRACE_SECONDS = 5.0
 
 
 def server_class(module: ModuleType) -> type[SimpleServer]:
-    """The one server a module defines: the most derived concrete `SimpleServer` written in that file.
+    """Return the most derived concrete `SimpleServer` that a module defines.
 
     Raises:
-        ConfigError: there is none, or more than one.
+        ConfigError: the module defines none, or more than one.
     """
-    found = [
+    classes = [
         value
         for value in vars(module).values()
         if inspect.isclass(value)
@@ -45,7 +54,7 @@ def server_class(module: ModuleType) -> type[SimpleServer]:
         and value.__module__ == module.__name__
         and not inspect.isabstract(value)
     ]
-    leaves = [cls for cls in found if not any(other is not cls and issubclass(other, cls) for other in found)]
+    leaves = [cls for cls in classes if not any(other is not cls and issubclass(other, cls) for other in classes)]
     if len(leaves) != 1:
         names = ", ".join(cls.__name__ for cls in leaves) or "none"
         raise ConfigError(
@@ -56,21 +65,24 @@ def server_class(module: ModuleType) -> type[SimpleServer]:
     return leaves[0]
 
 
-def imported(instance: Instance) -> ModuleType:
-    """The instance's module.
+def import_server_module(instance: Instance) -> ModuleType:
+    """Import the instance's module, from the tree its folder is in even if another tree was loaded first.
 
     Raises:
         ConfigError: importing it fails.
     """
+    source = instance.folder / instance.entrypoint
     try:
-        _make_visible(instance)
+        package = importlib.import_module(instance.kind)
+        tree = str(instance.folder.parent)
+        if tree not in list(package.__path__):
+            package.__path__ = [tree, *package.__path__]
         module = importlib.import_module(instance.module)
-    except Exception as error:  # somebody else's module: whatever it raises is the answer
+    except Exception as error:  # a server module may raise anything
         raise ConfigError(
-            f"{instance.folder / instance.entrypoint} cannot be imported: {type(error).__name__}: {error}",
-            where=instance.name,
+            f"{source} cannot be imported: {type(error).__name__}: {error}", where=instance.name
         ) from error
-    if Path(str(module.__file__)).resolve() != instance.folder / instance.entrypoint:
+    if Path(str(module.__file__)).resolve() != source:
         raise ConfigError(
             f"{instance.module} is already loaded from {module.__file__}",
             where=instance.name,
@@ -79,110 +91,131 @@ def imported(instance: Instance) -> ModuleType:
     return module
 
 
-def _make_visible(instance: Instance) -> None:
-    """Let the package of the instance's kind find folders of the tree it lives in, whichever tree was loaded first."""
-    package = importlib.import_module(instance.kind)
-    tree = str(instance.folder.parent)
-    if tree not in list(package.__path__):
-        package.__path__ = [tree, *package.__path__]
-
-
-def build_server(instance: Instance, config: DictConfig, client: ServerClient) -> SimpleServer:
-    """Import an instance's module and construct its server.
-
-    Raises:
-        ConfigError: the module cannot be imported or its configuration is not valid.
-    """
-    cls = server_class(imported(instance))
-    return cls(config=server_config(cls, config, instance.name), server_client=client)
-
-
 @dataclass(frozen=True)
-class Place:
-    """Where a cell stands among its like: its number, its sockets, and the doors of all of them."""
+class CellSockets:
+    """The number of a cell, its sockets, and the link addresses of all cells of the run."""
 
     number: int
     listeners: Mapping[str, socket.socket]
-    door: socket.socket
-    addresses: Sequence[str]
+    link_listener: socket.socket
+    link_addresses: Sequence[str]
     token: str
 
 
-class Cell:
-    """The servers of one cell, from construction to the last answer."""
+class SessionRouter:
+    """Serves requests of this cell's sessions and forwards those of other cells.
 
-    def __init__(self, config: DictConfig, hosted: Sequence[Instance], place: Place) -> None:
+    Cells share their ports, so the kernel decides which cell accepts a connection, but a session lives in the cell that
+    began it: the session id in the signed cookie starts with the number of that cell.
+    """
+
+    def __init__(self, app: ASGIApp, server: SimpleServer, cell: int, links: Sequence[CellLink]) -> None:
+        self._app = app
+        self._cell = cell
+        key = server.get_session_middleware_key()
+        self._cookie = cookie_name(key)
+        self._codec = SessionCodec(session_secret(), key)
+        name = server.config.name
+        self._forwarders = [
+            FailureMiddleware(RemoteInstance(name, partial(_identity, link)), server_name=name) for link in links
+        ]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        owner = self._owner(scope) if scope["type"] == "http" else self._cell
+        await (self._app if owner == self._cell else self._forwarders[owner])(scope, receive, send)
+
+    def _owner(self, scope: Scope) -> int:
+        """Return the cell that began the request's session; this one if there is no session yet."""
+        owner = self._cell
+        for cookie in cookie_values(scope, self._cookie):
+            session: dict[str, Any] = self._codec.decode(cookie) or {}
+            cell = cell_of(session.get(SESSION_ID_KEY, ""))
+            owner = cell if cell is not None and cell < len(self._forwarders) else owner
+        return owner
+
+
+def _identity(link: CellLink) -> CellLink:
+    return link
+
+
+class Cell:
+    """The servers of one cell, from construction to the last reply."""
+
+    def __init__(self, config: DictConfig, hosted: Sequence[Instance], sockets: CellSockets) -> None:
         self._config = config
         self._hosted = hosted
-        self._place = place
-        self._listening: list[Listening] = []
+        self._sockets = sockets
+        self._http_servers: list[HttpServer] = []
         self._servers: dict[str, SimpleServer] = {}
-        self._apps: dict[str, ASGIApp] = {WAITING: waiting_app}
-        self._door = Door(self._apps, place.token)
-        self._answering: asyncio.Server | None = None
-        self._links = [Link(address, place.token, f"cell {n}") for n, address in enumerate(place.addresses)]
+        self._apps: dict[str, ASGIApp] = {WAITING_CALLS: waiting_calls_app}
+        self._door = CellListener(self._apps, sockets.token)
+        self._link_server: asyncio.Server | None = None
+        self._links = [
+            CellLink(address, sockets.token, f"cell {n}") for n, address in enumerate(sockets.link_addresses)
+        ]
 
     def build(self) -> None:
         """Construct every server and make it reachable from within the process."""
-        sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(self._config))
+        http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(self._config))
         client = ServerClient(
             head_server_config=ServerClient.load_head_server_config(), global_config_dict=self._config
         )
         for instance in self._hosted:
-            server = build_server(instance, self._config, client)
+            cls = server_class(import_server_module(instance))
+            server = cls(config=server_config(cls, self._config, instance.name), server_client=client)
             app = server.prepare_webserver(self._config)
             self._servers[instance.name], self._apps[instance.name] = server, app
-            local.mount(instance.host, instance.port, app)
+            in_process.mount(instance.host, instance.port, app)
 
     async def open(self) -> None:
-        """Answer on every port and at the door."""
+        """Accept requests on every port and on the link listener."""
         options = run.uvicorn_options(self._config)
         for instance in self._hosted:
             app = self._apps[instance.name]
             if len(self._links) > 1:
-                app = Handover(app, self._servers[instance.name], self._place.number, self._links)
-            listening = Listening(app, self._place.listeners[instance.name], options)
-            await listening.open()
-            self._listening.append(listening)
+                app = SessionRouter(app, self._servers[instance.name], self._sockets.number, self._links)
+            http_server = HttpServer(app, self._sockets.listeners[instance.name], options)
+            await http_server.open()
+            self._http_servers.append(http_server)
         loop = asyncio.get_running_loop()
-        self._answering = await loop.create_unix_server(self._door.protocol, sock=self._place.door)
+        self._link_server = await loop.create_unix_server(self._door.protocol, sock=self._sockets.link_listener)
 
     async def close(self) -> None:
-        """Let what is under way finish within the grace, then give everything back."""
-        await close_all(self._listening, GRACE_SECONDS)
-        if self._answering is not None:
-            self._answering.close()
+        """Let calls in flight finish within the grace period, then release everything."""
+        await close_servers(self._http_servers, GRACE_SECONDS)
+        if self._link_server is not None:
+            self._link_server.close()
         await self._door.close()
         for link in self._links:
             link.close()
         for instance in self._hosted:
-            local.unmount(instance.host, instance.port)
-        await sessions.close_current_session()
+            in_process.unmount(instance.host, instance.port)
+        await http_sessions.close_current_session()
 
 
-async def _serve(config: DictConfig, hosted: Sequence[Instance], place: Place, ready: int) -> None:
+async def _serve(config: DictConfig, hosted: Sequence[Instance], sockets: CellSockets, ready: int) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    cell = Cell(config, hosted, place)
+    cell = Cell(config, hosted, sockets)
     cell.build()
     await cell.open()
-    garbage.settle()
-    watch, rounds = LoopWatch(), garbage.Rounds()
+    gc_tuning.freeze()
+    watch, rounds = LoopWatch(), gc_tuning.AdaptiveThreshold()
     watch.start()
     rounds.start()
-    run.tell_ready(ready)
+    run.report_ready(ready)
     await stop.wait()
     rounds.close()
     watch.close()
     await cell.close()
 
 
-def run_cell(config: DictConfig, hosted: Sequence[Instance], place: Place, ready: int) -> None:
-    """Serve every hosted instance in this process until told to stop."""
-    os.environ[CELL_ENV_VAR] = str(place.number)
+def run_cell(config: DictConfig, hosted: Sequence[Instance], sockets: CellSockets, ready: int) -> None:
+    """Serve every hosted instance in this process until a signal ends it."""
+    os.environ[CELL_ENV_VAR] = str(sockets.number)
     run.start_logging(verbose=bool(config.get("verbose")))
     run.raise_open_files_limit()
     sys.argv = ["gym"]
-    uvloop.run(_serve(config, hosted, place, ready))
+    uvloop.run(_serve(config, hosted, sockets, ready))

@@ -1,7 +1,6 @@
-"""Whether the endpoints that model servers forward to answer, asked before a run depends on them."""
+"""Wait for the endpoints that model servers forward to, before a run depends on them."""
 
 import asyncio
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +8,9 @@ from typing import Any
 import aiohttp
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.launch.settings import ENDPOINT_TIMEOUT_KEY, LaunchSettings
 
-DEFAULT_TIMEOUT = 600.0
-TIMEOUT_KEY = "model_endpoint_readiness_timeout_seconds"
-PAUSE, LONGEST_CALL, FIRST_WORD = 1.0, 5.0, 3.0
+PAUSE_SECONDS, CALL_SECONDS, NOTICE_SECONDS = 1.0, 5.0, 3.0
 
 
 @dataclass(frozen=True)
@@ -23,24 +21,24 @@ class Endpoint:
     url: str
 
     @property
-    def probe(self) -> str:
-        """Where to ask: something every OpenAI-compatible server answers."""
+    def probe_url(self) -> str:
+        """A URL that every OpenAI-compatible server answers."""
         return f"{self.url.rstrip('/')}/models" if self.url.rstrip("/").endswith("/v1") else self.url
 
 
 def model_endpoints(config: Mapping[str, Any]) -> list[Endpoint]:
-    """The endpoints of every model server in a resolved configuration (plain data), each URL once."""
-    found: dict[str, Endpoint] = {}
+    """Return the endpoints of every model server in a resolved configuration (plain data), each URL once."""
+    endpoints: dict[str, Endpoint] = {}
     for name, block in config.items():
         models = block.get("responses_api_models") if isinstance(block, Mapping) else None
         for implementation, settings in (models or {}).items():
-            for key, url in _urls(settings):
+            for key, url in _base_urls(settings):
                 path = f"{name}.responses_api_models.{implementation}.{key}"
-                found.setdefault(url, Endpoint(path, url))
-    return list(found.values())
+                endpoints.setdefault(url, Endpoint(path, url))
+    return list(endpoints.values())
 
 
-def _urls(settings: Any) -> Iterator[tuple[str, str]]:
+def _base_urls(settings: Any) -> Iterator[tuple[str, str]]:
     for key, value in settings.items() if isinstance(settings, Mapping) else ():
         if str(key).endswith("base_url"):
             for url in [value] if isinstance(value, str) else value or ():
@@ -48,60 +46,54 @@ def _urls(settings: Any) -> Iterator[tuple[str, str]]:
                     yield str(key), str(url)
 
 
-async def wait_for_endpoints(config: Mapping[str, Any], say: Callable[[str], None]) -> None:
+async def wait_for_endpoints(config: Mapping[str, Any], notify: Callable[[str], None]) -> None:
     """Return when every model endpoint answers; any HTTP answer counts, also a refusal.
 
     Raises:
         ConfigError: one does not answer in time, or its host has no address; with the keys that name them.
     """
-    given = config.get(TIMEOUT_KEY)
-    limit = DEFAULT_TIMEOUT if given is None else float(given)
+    limit = LaunchSettings.from_config(config).endpoint_timeout
     endpoints = model_endpoints(config)
     if limit <= 0 or not endpoints:
         return
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LONGEST_CALL)) as session:
-        problems = await asyncio.gather(*[_awaited(session, endpoint, limit, say) for endpoint in endpoints])
-    asked = zip(endpoints, problems, strict=True)
-    silent = [f"{endpoint.url} ({endpoint.key}): {problem}" for endpoint, problem in asked if problem]
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALL_SECONDS)) as session:
+        problems = await asyncio.gather(*[_wait_for(session, endpoint, limit, notify) for endpoint in endpoints])
+    pairs = zip(endpoints, problems, strict=True)
+    silent = [f"{endpoint.url} ({endpoint.key}): {problem}" for endpoint, problem in pairs if problem]
     if silent:
         raise ConfigError(
             "the model does not answer: " + "; ".join(silent),
-            fix=f"start it, correct the address, or set +{TIMEOUT_KEY}=0 to go on without asking",
+            fix=f"start it, correct the address, or set +{ENDPOINT_TIMEOUT_KEY}=0 to skip this check",
         )
 
 
-async def _awaited(
-    session: aiohttp.ClientSession, endpoint: Endpoint, limit: float, say: Callable[[str], None]
+async def _wait_for(
+    session: aiohttp.ClientSession, endpoint: Endpoint, limit: float, notify: Callable[[str], None]
 ) -> str | None:
-    """None as soon as the endpoint answers, or why it did not."""
+    """Return None as soon as the endpoint answers, or why it did not."""
     loop = asyncio.get_running_loop()
-    began, told = loop.time(), False
+    start, is_notified = loop.time(), False
     while True:
-        problem = await _problem(session, endpoint)
-        waited = loop.time() - began
-        if problem is None or isinstance(problem, _NoSuchHost) or waited + PAUSE > limit:
+        problem, is_final = await _probe(session, endpoint)
+        waited = loop.time() - start
+        if problem is None or is_final or waited + PAUSE_SECONDS > limit:
             return problem
-        if waited >= FIRST_WORD and not told:
-            told = True
-            say(f"waiting up to {limit:g} s for the model at {endpoint.url} ({problem})")
-        await asyncio.sleep(PAUSE)
+        if waited >= NOTICE_SECONDS and not is_notified:
+            is_notified = True
+            notify(f"waiting up to {limit:g} s for the model at {endpoint.url} ({problem})")
+        await asyncio.sleep(PAUSE_SECONDS)
 
 
-class _NoSuchHost(str):
-    """A problem that waiting does not cure."""
-
-    __slots__ = ()
-
-
-async def _problem(session: aiohttp.ClientSession, endpoint: Endpoint) -> str | None:
+async def _probe(session: aiohttp.ClientSession, endpoint: Endpoint) -> tuple[str | None, bool]:
+    """Return the problem with an endpoint, if any, and whether waiting cannot solve it."""
     try:
-        async with session.get(endpoint.probe, allow_redirects=False):
-            return None
+        async with session.get(endpoint.probe_url, allow_redirects=False):
+            return None, True
     except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, aiohttp.ClientResponseError):
-        return None  # somebody is there; what they think of us is for the first real call to say
+        return None, True  # a server answers; whether it accepts us is for the first real call to show
     except aiohttp.ClientConnectorDNSError:
-        return _NoSuchHost("its host has no address")
+        return "its host has no address", True
     except aiohttp.InvalidURL:
-        return _NoSuchHost("not a URL")
-    except (aiohttp.ClientError, TimeoutError, socket.gaierror, OSError) as error:
-        return str(getattr(error, "strerror", None) or error or type(error).__name__)
+        return "not a URL", True
+    except (aiohttp.ClientError, OSError) as error:  # OSError includes timeouts and failed name lookups
+        return str(getattr(error, "strerror", None) or error or type(error).__name__), False

@@ -1,4 +1,4 @@
-"""Which server instances a configuration asks for, where their code is and in which kind of process each runs."""
+"""The server instances of a configuration: where their code is, how each is hosted, whether its block is valid."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from nemo_gym.catalog.roots import renamed
+from nemo_gym.catalog.roots import follow_rename
+from nemo_gym.config.check import check_server_block
+from nemo_gym.config.instances import server_instances
+from nemo_gym.config.omega import as_dict
+from nemo_gym.config.problems import ConfigProblem, raise_all
+from nemo_gym.config.resolve import ResolvedConfig
 from nemo_gym.errors import ConfigError
-from nemo_gym.keys import SERVER_TYPES
-from nemo_gym.launch.requirements import unsatisfied
+from nemo_gym.launch.check_cache import block_digest, has_passed, record_passed
+from nemo_gym.launch.requirements import unmet_requirements
 
 Hosting = Literal["cell", "process", "venv"]
+
+PLACEHOLDER_MODEL = "dummy_model"
+"""The model that `gym env validate` puts where the configuration names none."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +43,9 @@ class Instance:
 
 
 def declared_hosting(source: Path) -> Hosting:
-    """What the server class in `source` declares with `HOSTING = …`, read without running the file.
+    """Read `HOSTING = …` of the server class in `source` without running the file.
 
-    A file that declares nothing, or cannot be parsed, gets a process of its own, as it always had.
+    A file that declares nothing, or cannot be parsed, runs in a separate process.
     """
     try:
         tree = ast.parse(source.read_bytes())
@@ -45,14 +53,17 @@ def declared_hosting(source: Path) -> Hosting:
         return "process"
     for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
         for statement in cls.body:
-            targets = _assigned(statement)
             value = getattr(statement, "value", None)
-            if "HOSTING" in targets and isinstance(value, ast.Constant) and value.value in ("cell", "process", "venv"):
+            if (
+                "HOSTING" in _assigned_names(statement)
+                and isinstance(value, ast.Constant)
+                and value.value in ("cell", "process", "venv")
+            ):
                 return cast("Hosting", value.value)
     return "process"
 
 
-def _assigned(statement: ast.stmt) -> list[str]:
+def _assigned_names(statement: ast.stmt) -> list[str]:
     if isinstance(statement, ast.Assign):
         return [target.id for target in statement.targets if isinstance(target, ast.Name)]
     if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
@@ -61,7 +72,7 @@ def _assigned(statement: ast.stmt) -> list[str]:
 
 
 def server_folder(name: str, kind: str, implementation: str, roots: Sequence[Path]) -> Path:
-    """The folder of an implementation; the first root that has it wins.
+    """Find the folder of an implementation; the first root that has it wins.
 
     Raises:
         ConfigError: no root has it.
@@ -70,9 +81,9 @@ def server_folder(name: str, kind: str, implementation: str, roots: Sequence[Pat
         folder = root / kind / implementation
         if folder.is_dir():
             return folder.resolve()
-    now = renamed(Path(kind, implementation))
-    if now is not None:
-        return server_folder(name, kind, now.name, roots)
+    new_path = follow_rename(Path(kind, implementation))
+    if new_path is not None:
+        return server_folder(name, kind, new_path.name, roots)
     searched = ", ".join(str(root) for root in roots)
     raise ConfigError(
         f"there is no folder {kind}/{implementation} in {searched}",
@@ -81,25 +92,22 @@ def server_folder(name: str, kind: str, implementation: str, roots: Sequence[Pat
     )
 
 
-def instances(config: Mapping[str, Any], roots: Sequence[Path]) -> list[Instance]:
-    """Every server instance of a resolved configuration (plain data), in its order."""
-    found = []
-    for name, block in config.items():
-        kind = next((key for key in SERVER_TYPES if isinstance(block, Mapping) and key in block), None)
-        if kind is None:
-            continue
-        implementation, settings = next(iter(block[kind].items()))
-        found.append(_instance(name, kind, implementation, settings, roots))
-    return found
+def find_instances(config: Mapping[str, Any], roots: Sequence[Path]) -> list[Instance]:
+    """Return every server instance of a resolved configuration (plain data), in its order.
+
+    Raises:
+        ConfigError: an instance has no folder or no entrypoint.
+    """
+    return [_make_instance(*instance.path, instance.fields, roots) for instance in server_instances(config).values()]
 
 
-def _instance(
+def _make_instance(
     name: str, kind: str, implementation: str, settings: Mapping[str, Any], roots: Sequence[Path]
 ) -> Instance:
     folder = server_folder(name, kind, implementation, roots)
     if "entrypoint" not in settings:
         raise ConfigError(
-            "has no entrypoint: only overrides of it were given, and no file that they could override",
+            "has no entrypoint: the configuration only overrides this instance and no file defines it",
             where=f"{name}.{kind}.{implementation}",
             fix="add the file that configures it to config_paths, or correct its name",
         )
@@ -107,7 +115,7 @@ def _instance(
     if not source.is_file():
         raise ConfigError(f"there is no file {source}", where=name, fix="correct 'entrypoint'")
     hosting = settings.get("hosting") or declared_hosting(source)
-    if hosting != "venv" and unsatisfied(folder):
+    if hosting != "venv" and unmet_requirements(folder):
         hosting = "venv"
     workers = settings.get("num_workers") or 1
     if hosting == "cell" and workers > 1:
@@ -123,3 +131,41 @@ def _instance(
         hosting=hosting,
         num_workers=workers,
     )
+
+
+def check_server_blocks(resolved: ResolvedConfig, roots: Sequence[Path]) -> list[str]:
+    """Check the blocks of servers hosted in cells against their config classes; return warnings.
+
+    Servers hosted otherwise are not imported here, because their modules may do anything; they check their blocks when
+    they start.
+
+    Raises:
+        ConfigError: with every problem and its location.
+    """
+    config = as_dict(resolved.config)
+    blocks = {name: block for name, block in config.items() if not _is_placeholder(block)}
+    valid = {instance.name: instance for instance in resolved.instances.valid}
+    problems: list[ConfigProblem] = []
+    for instance in find_instances(blocks, roots):
+        if instance.hosting != "cell" or instance.name not in valid:
+            continue
+        block = blocks[instance.name][instance.kind][instance.implementation]
+        digest = block_digest(instance.folder, instance.entrypoint, block)
+        if has_passed(digest):
+            continue
+        from nemo_gym.launch.cell import import_server_module, server_class  # imports everything a server needs
+
+        annotation = server_class(import_server_module(instance)).model_fields["config"].annotation
+        if not isinstance(annotation, type):
+            continue
+        block_problems = check_server_block(valid[instance.name], block, annotation)
+        problems += block_problems
+        if not block_problems:
+            record_passed(digest)
+    located = resolved.positions.locate(problems)
+    raise_all(located)
+    return [str(problem) for problem in located]
+
+
+def _is_placeholder(block: Any) -> bool:
+    return isinstance(block, dict) and list(block.get("responses_api_models", ())) == [PLACEHOLDER_MODEL]

@@ -1,37 +1,41 @@
-"""Listening sockets, bound by the parent and handed to the server, so that no port is ever taken twice."""
+"""Listening sockets: the parent binds them and hands them to the servers, so that no port is taken twice."""
 
 import errno
 import logging
 import random
 import secrets
 import socket
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
 from nemo_gym.config.defaults import DEFAULT_HEAD_SERVER_PORT, OFFLINE_PORT
-from nemo_gym.config.resolve import Resolved
+from nemo_gym.config.resolve import ResolvedConfig
 from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.launch.instances import Instance
+from nemo_gym.launch.settings import LaunchSettings
 
 logger = logging.getLogger(__name__)
 
 BACKLOG = 4096
-MOST_TRIES = 50
+MAX_TRIES = 50
 HEAD = "head_server"
 
 
 class PortTaken(GymError, OSError):
-    """The address a server was told to listen on is in use."""
+    """The address that a server should listen on is in use."""
 
     exit_status = 3
 
 
 def listen(name: str, host: str, port: int) -> socket.socket:
-    """A socket listening on exactly `host:port` (0: any free port).
+    """Return a socket that listens on exactly `host:port` (0: any free port).
 
     Raises:
-        PortTaken: somebody else is listening there.
-        ConfigError: the address is not one of this machine's.
+        PortTaken: another process listens there.
+        ConfigError: the address does not belong to this machine.
     """
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -53,14 +57,14 @@ def listen(name: str, host: str, port: int) -> socket.socket:
     return listener
 
 
-def listen_in_range(name: str, host: str, low: int, high: int, taken: Iterable[int] = ()) -> socket.socket:
-    """A socket listening on a random free port of [low, high].
+def listen_in_range(name: str, host: str, low: int, high: int, taken: Collection[int] = ()) -> socket.socket:
+    """Return a socket that listens on a random free port of [low, high].
 
     Raises:
         PortTaken: fifty different ports were tried and all were in use.
     """
-    candidates = [port for port in range(low, high + 1) if port not in set(taken)]
-    for port in random.sample(candidates, min(MOST_TRIES, len(candidates))):
+    candidates = [port for port in range(low, high + 1) if port not in taken]
+    for port in random.sample(candidates, min(MAX_TRIES, len(candidates))):
         try:
             return listen(name, host, port)
         except PortTaken:
@@ -70,23 +74,23 @@ def listen_in_range(name: str, host: str, low: int, high: int, taken: Iterable[i
     )
 
 
-def with_open_head_port(resolved: Resolved) -> DictConfig:
-    """The configuration, in which a head port that nobody wrote is still open.
+def with_open_head_port(resolved: ResolvedConfig) -> DictConfig:
+    """Return the configuration with the head port left open unless it was written down.
 
-    Whoever wrote one tells others of it, so it is kept or refused; only the usual port is exchanged for a free one.
+    Others may know a port that was written, so it is kept or refused; only the default port gives way to a free one.
     """
     config = resolved.config
-    written = resolved.positions.where((HEAD,)) or any(source.tree.get(HEAD) for source in resolved.sources)
-    if not written or config[HEAD].get("port") is None:
+    is_written = resolved.positions.where((HEAD,)) or any(source.tree.get(HEAD) for source in resolved.sources)
+    if not is_written or config[HEAD].get("port") is None:
         config[HEAD]["port"] = OFFLINE_PORT
     return config
 
 
 def listen_for_head(host: str, port: int) -> socket.socket:
-    """The head's socket: on the port that was chosen, or when none was, on the usual one or the next that is free."""
+    """Listen on the chosen head port; if it is open, on the default one or the next that is free."""
     if port != OFFLINE_PORT:
         return listen(HEAD, host, port)
-    for candidate in range(DEFAULT_HEAD_SERVER_PORT, DEFAULT_HEAD_SERVER_PORT + MOST_TRIES):
+    for candidate in range(DEFAULT_HEAD_SERVER_PORT, DEFAULT_HEAD_SERVER_PORT + MAX_TRIES):
         try:
             listener = listen(HEAD, host, candidate)
         except PortTaken:
@@ -97,8 +101,8 @@ def listen_for_head(host: str, port: int) -> socket.socket:
     return listen(HEAD, host, 0)
 
 
-def listen_privately() -> socket.socket:
-    """A Unix socket without a file, for processes of one run: its name vanishes with its last owner."""
+def listen_on_unix_socket() -> socket.socket:
+    """Return a Unix listening socket without a file: its name vanishes with its last owner."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(f"\0nemo-gym-{secrets.token_hex(12)}")
     listener.listen(BACKLOG)
@@ -107,6 +111,42 @@ def listen_privately() -> socket.socket:
 
 
 def unix_name(listener: socket.socket) -> str:
-    """The name to connect to."""
+    """Return the name to connect to."""
     name = listener.getsockname()
     return name.decode() if isinstance(name, bytes) else str(name)
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """The sockets of a run, all bound before any port is published."""
+
+    instances: dict[str, socket.socket]
+    cells: list[socket.socket]
+    head: socket.socket
+
+    def close(self) -> None:
+        for listener in [*self.instances.values(), *self.cells, self.head]:
+            listener.close()
+
+
+def bind_listeners(config: DictConfig, instances: Sequence[Instance], cells: int) -> Listeners:
+    """Bind a socket for every instance, the link of every cell and the head; write the real ports into `config`."""
+    low, high = LaunchSettings.from_config(config).port_range
+    head_config = config[HEAD]
+    taken = {one.port for one in instances if one.port > 0} | {head_config["port"], DEFAULT_HEAD_SERVER_PORT}
+    with ExitStack() as opened:  # closes all of them if one cannot be bound
+        bound: dict[str, socket.socket] = {}
+        for instance in instances:
+            if instance.port > 0:
+                listener = listen(instance.name, instance.host, instance.port)
+            else:
+                listener = listen_in_range(instance.name, instance.host, low, high, taken)
+            bound[instance.name] = opened.enter_context(listener)
+            port = listener.getsockname()[1]
+            taken.add(port)
+            config[instance.name][instance.kind][instance.implementation]["port"] = port
+        head = opened.enter_context(listen_for_head(head_config["host"], head_config["port"]))
+        head_config["port"] = head.getsockname()[1]
+        links = [opened.enter_context(listen_on_unix_socket()) for _ in range(cells)]
+        opened.pop_all()
+    return Listeners(bound, links, head)

@@ -1,6 +1,6 @@
-"""Runs register themselves, so that others on the machine find them without being told a port.
+"""Find the runs of this machine: every run registers itself, so that commands need no port.
 
-`choose_run(selector)` is what a command asks that needs one running set of servers (`gym eval run --no-serve`).
+Commands that need a running set of servers (`gym eval run --no-serve`) call `choose_run(selector)`.
 """
 
 import json
@@ -20,14 +20,14 @@ from nemo_gym.keys import SERVER_TYPES
 
 @dataclass(frozen=True)
 class RunEntry:
-    """Where a run's head answers, and enough to tell it from others. Holds nothing secret."""
+    """The address of a run's head server and what distinguishes the run from others. Holds no secret."""
 
     host: str
     port: int
     pid: int | None = None
-    """The process that supervises it; None for a head that somebody named and that is not registered here."""
+    """The process that supervises it; None for a head server that is not registered here."""
     born: int = 0
-    """When that process began, as the kernel counts: the number alone may belong to another one by now."""
+    """Start time of that process in clock ticks since boot: the process id may be in use again."""
     started: float = 0.0
     folder: str = ""
     """The working directory it was started in."""
@@ -39,39 +39,43 @@ class RunEntry:
 
     def __str__(self) -> str:
         names = ", ".join(self.servers[:4]) + (", …" if len(self.servers) > 4 else "")
-        began = time.strftime("%H:%M:%S", time.localtime(self.started)) if self.started else "unknown"
-        return f"{self.address}  pid {self.pid}  since {began}  {names}  in {self.folder}"
+        start = time.strftime("%H:%M:%S", time.localtime(self.started)) if self.started else "unknown"
+        return f"{self.address}  pid {self.pid}  since {start}  {names}  in {self.folder}"
 
 
 class NoRunFound(GymError, LookupError):
-    """Servers should be running, and none are."""
+    """No servers are running."""
 
     exit_status = 3
 
 
 class RunNotChosen(ConfigError, LookupError):
-    """It is not clear which of the runs is meant."""
+    """The selector does not name exactly one run."""
 
     exit_status = 2
 
 
 def registry_folder() -> Path:
-    """A folder of this user's, readable by nobody else."""
+    """Return a folder that only this user can read.
+
+    Raises:
+        PermissionError: the folder belongs to another user.
+    """
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     folder = Path(base) / f"nemo-gym-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
-        raise PermissionError(f"{folder} belongs to somebody else")
+        raise PermissionError(f"{folder} belongs to another user")
     return folder
 
 
 @contextmanager
-def registered(config: Mapping[str, Any]) -> Iterator[RunEntry]:
-    """Keep this process's run registered while the block runs. One process may have several."""
+def registering(config: Mapping[str, Any]) -> Iterator[RunEntry]:
+    """Keep a run of this process registered while the block runs. A process may have several runs."""
     head = config["head_server"]
     pid = os.getpid()
     entry = RunEntry(
-        head["host"], head["port"], pid, _born(pid) or 0, time.time(), str(Path.cwd()), _server_names(config)
+        head["host"], head["port"], pid, _start_ticks(pid) or 0, time.time(), str(Path.cwd()), _server_names(config)
     )
     path = registry_folder() / f"{pid}-{entry.port}.json"
     with whole_file(path) as stream:
@@ -83,28 +87,28 @@ def registered(config: Mapping[str, Any]) -> Iterator[RunEntry]:
 
 
 def live_runs() -> list[RunEntry]:
-    """The runs of this user whose process still exists, newest first; what others left behind is swept."""
-    found = []
+    """Return the runs of this user whose process still exists, newest first; delete stale entries."""
+    entries = []
     for path in registry_folder().glob("*.json"):
         try:
-            read = json.loads(path.read_bytes())
-            entry = RunEntry(**{**read, "servers": tuple(read["servers"])})
-        except FileNotFoundError:  # it ended this moment
+            fields = json.loads(path.read_bytes())
+            entry = RunEntry(**{**fields, "servers": tuple(fields["servers"])})
+        except FileNotFoundError:  # the run has just ended
             continue
         except (ValueError, TypeError, KeyError):
             entry = None
-        if entry is None or entry.pid is None or _born(entry.pid) != entry.born:
+        if entry is None or entry.pid is None or _start_ticks(entry.pid) != entry.born:
             path.unlink(missing_ok=True)
             continue
-        found.append(entry)
-    return sorted(found, key=lambda entry: -entry.started)
+        entries.append(entry)
+    return sorted(entries, key=lambda entry: -entry.started)
 
 
 def choose_run(selector: str | None = None) -> RunEntry:
-    """The run that `selector` means: a process id, a head's port, or `host:port`; without one, the only run there is.
+    """Return the run that `selector` names: a process id, a head port or `host:port`; without one, the only run.
 
-    `host:port` (also as a URL) may name a head that is not registered here, such as one on another machine; whether
-    it answers is for the first call to find out.
+    `host:port` (also as a URL) may name a head server that is not registered here, such as one on another machine;
+    it is not checked.
 
     Raises:
         NoRunFound: nothing is running (exit status 3).
@@ -115,20 +119,22 @@ def choose_run(selector: str | None = None) -> RunEntry:
         if len(runs) == 1:
             return runs[0]
         if runs:
-            raise RunNotChosen(f"{len(runs)} runs are up:\n{_listed(runs)}", fix=f"name one, such as {runs[0].address}")
+            raise RunNotChosen(
+                f"{len(runs)} runs are up:\n{_list_runs(runs)}", fix=f"name one, such as {runs[0].address}"
+            )
         raise NoRunFound("no servers are running", fix="gym env start, or name the head as HOST:PORT")
-    wanted = selector.removeprefix("http://").rstrip("/")
+    address = selector.removeprefix("http://").rstrip("/")
     for entry in runs:
-        if wanted in (entry.address, str(entry.port), str(entry.pid), f":{entry.port}"):
+        if address in (entry.address, str(entry.port), str(entry.pid), f":{entry.port}"):
             return entry
-    host, _, port = wanted.rpartition(":")
+    host, _, port = address.rpartition(":")
     if host and port.isdigit() and 0 < int(port) < 65536:
         return RunEntry(host.strip("[]"), int(port))
-    listed = f"; there are:\n{_listed(runs)}" if runs else "; none are up"
+    listed = f"; there are:\n{_list_runs(runs)}" if runs else "; none are up"
     raise RunNotChosen(f"no run is called '{selector}'{listed}", fix="a process id, a head's port, or HOST:PORT")
 
 
-def _listed(runs: Sequence[RunEntry]) -> str:
+def _list_runs(runs: Sequence[RunEntry]) -> str:
     return "\n".join(f"  {entry}" for entry in runs)
 
 
@@ -137,8 +143,8 @@ def _server_names(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name, block in blocks.items() if any(kind in block for kind in SERVER_TYPES))
 
 
-def _born(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot; None when there is none."""
+def _start_ticks(pid: int) -> int | None:
+    """Return when a process began, in clock ticks since boot; None if it does not exist."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -1,9 +1,8 @@
-"""What a server folder says it needs, and whether this interpreter already has it."""
+"""The requirements of a server folder, and which of them this interpreter does not meet."""
 
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
@@ -16,30 +15,30 @@ from nemo_gym.errors import ConfigError
 
 OURS = "nemo-gym"
 TEST_EXTRA = "dev"
-"""What a folder's own tests need; running its server does not."""
-WHERE_OPTIONS = ("--index-url", "-i ", "--extra-index-url", "--find-links", "-f ", "--pre", "--prefer-binary")
-"""Lines that say where packages come from, and ask for none."""
+"""The extra that a folder's tests need and its server does not."""
+SOURCE_OPTIONS = ("--index-url", "-i ", "--extra-index-url", "--find-links", "-f ", "--pre", "--prefer-binary")
+"""Lines that name package sources and require no package."""
 
 
 def requirement_file(folder: Path) -> Path | None:
-    """The one file in which a folder says what it needs, if it says anything.
+    """Return `requirements.txt` or `pyproject.toml` of a folder, if it has one.
 
     Raises:
-        ConfigError: both files exist, so nobody can say which one counts.
+        ConfigError: both files exist, so it is unclear which one counts.
     """
-    listed, project = folder / "requirements.txt", folder / "pyproject.toml"
-    if listed.exists() and project.exists():
+    lines, project = folder / "requirements.txt", folder / "pyproject.toml"
+    if lines.exists() and project.exists():
         raise ConfigError(
             "has both requirements.txt and pyproject.toml", where=str(folder), fix="keep the one that counts"
         )
-    return next((path for path in (listed, project) if path.exists()), None)
+    return next((path for path in (lines, project) if path.exists()), None)
 
 
 def project_table(path: Path) -> dict[str, Any]:
-    """A folder's `pyproject.toml`.
+    """Read a folder's `pyproject.toml`.
 
     Raises:
-        ConfigError: it is not TOML.
+        ConfigError: the file is not TOML.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -47,8 +46,8 @@ def project_table(path: Path) -> dict[str, Any]:
         raise ConfigError(f"is not valid TOML: {error}", where=str(path)) from error
 
 
-def packages(folder: Path) -> list[str]:
-    """The lines of `requirements.txt`, or the dependencies of `pyproject.toml`."""
+def required_packages(folder: Path) -> list[str]:
+    """Return the lines of `requirements.txt`, or the dependencies of `pyproject.toml`."""
     path = requirement_file(folder)
     if path is None:
         return []
@@ -58,8 +57,8 @@ def packages(folder: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def wanted_python(folder: Path) -> SpecifierSet | None:
-    """The Python versions a folder's project file allows; None when it does not care.
+def required_python(folder: Path) -> SpecifierSet | None:
+    """Return the Python versions that a folder's project file allows; None if it names none.
 
     Raises:
         ConfigError: `requires-python` is not a version specifier.
@@ -67,36 +66,37 @@ def wanted_python(folder: Path) -> SpecifierSet | None:
     path = requirement_file(folder)
     if path is None or path.name != "pyproject.toml":
         return None
-    wish = project_table(path).get("project", {}).get("requires-python")
+    specifier = project_table(path).get("project", {}).get("requires-python")
     try:
-        return SpecifierSet(wish) if wish else None
+        return SpecifierSet(specifier) if specifier else None
     except InvalidSpecifier as error:
-        raise ConfigError(f"requires-python = {wish!r} is not a version specifier", where=str(path)) from error
+        raise ConfigError(f"requires-python = {specifier!r} is not a version specifier", where=str(path)) from error
 
 
-def declared(folder: Path) -> list[str]:
-    """Everything `folder` asks for, as lines; a Python other than this one is a line like `python>=3.13`.
+def requirements_of(folder: Path) -> list[str]:
+    """Return everything `folder` requires, as lines; a Python other than this one is a line like `python>=3.13`.
 
     Raises:
-        ConfigError: it cannot be said what the folder asks for.
+        ConfigError: the folder's files are ambiguous or invalid.
     """
-    wish = wanted_python(folder)
-    here = ".".join(str(part) for part in sys.version_info[:3])
-    return [*packages(folder), *([f"python{wish}"] if wish is not None and not wish.contains(here) else [])]
+    python = required_python(folder)
+    version_here = ".".join(str(part) for part in sys.version_info[:3])
+    is_other = python is not None and not python.contains(version_here)
+    return [*required_packages(folder), *([f"python{python}"] if is_other else [])]
 
 
-def unsatisfied(folder: Path) -> list[str]:
-    """The requirements of `folder` that the running interpreter does not meet; empty when it can be hosted here."""
-    return [line for line in declared(folder) if not _is_met(line)]
+def unmet_requirements(folder: Path) -> list[str]:
+    """Return the requirements of `folder` that the running interpreter does not meet."""
+    return [line for line in requirements_of(folder) if not _is_met(line)]
 
 
 def has_test_tools() -> bool:
-    """Whether this interpreter can run the tests of server folders."""
-    return _extra_is_met(OURS, TEST_EXTRA)
+    """Return True if this interpreter can run the tests of server folders."""
+    return _is_extra_met(OURS, TEST_EXTRA)
 
 
 def is_ours(line: str) -> bool:
-    """Whether a line asks for this very package, as `-e nemo-gym[dev] @ ../../`, the customary first line, does."""
+    """Return True if a line requires this package, such as the customary first line `-e nemo-gym[dev] @ ../../`."""
     if re.fullmatch(r"-e\s+\.\./\.\./?(\[[^]]*\])?", line):
         return True
     name = re.match(r"(?:-e\s+)?([\w.-]+)", line)
@@ -104,43 +104,42 @@ def is_ours(line: str) -> bool:
 
 
 def extras_of_ours(line: str) -> set[str]:
-    """The extras that a line asking for this package names: `{"dev"}` for `-e nemo-gym[dev] @ ../../`."""
-    inside = line.partition("[")[2].partition("]")[0]
-    return {extra.strip() for extra in inside.split(",") if extra.strip()}
+    """Return the extras in a line that requires this package: `{"dev"}` for `-e nemo-gym[dev] @ ../../`."""
+    extras = line.partition("[")[2].partition("]")[0]
+    return {extra.strip() for extra in extras.split(",") if extra.strip()}
 
 
 def _is_met(line: str) -> bool:
-    if line.startswith(WHERE_OPTIONS):
+    if line.startswith(SOURCE_OPTIONS):
         return True
     if is_ours(line):
-        return all(_extra_is_met(OURS, extra) for extra in extras_of_ours(line) - {TEST_EXTRA})
+        return all(_is_extra_met(OURS, extra) for extra in extras_of_ours(line) - {TEST_EXTRA})
     try:
-        wanted = Requirement(line.removeprefix("-e ").strip())
+        requirement = Requirement(line.removeprefix("-e ").strip())
     except InvalidRequirement:
         return False
-    if wanted.marker is not None and not wanted.marker.evaluate():
+    if requirement.marker is not None and not requirement.marker.evaluate():
         return True
-    if wanted.url:
+    if requirement.url:
         return False
-    return _is_installed(wanted) and all(_extra_is_met(wanted.name, extra) for extra in wanted.extras)
+    return _is_installed(requirement) and all(_is_extra_met(requirement.name, extra) for extra in requirement.extras)
 
 
-def _is_installed(wanted: Requirement) -> bool:
+def _is_installed(requirement: Requirement) -> bool:
     try:
-        return wanted.specifier.contains(version(wanted.name), prereleases=True)
+        return requirement.specifier.contains(version(requirement.name), prereleases=True)
     except PackageNotFoundError:
         return False
 
 
-def _extra_is_met(package: str, extra: str) -> bool:
-    """Whether what an extra adds is installed; extras of extras are believed."""
+def _is_extra_met(package: str, extra: str) -> bool:
+    """Return True if the packages that an extra adds are installed; extras of extras are not checked."""
     try:
-        added = [Requirement(line) for line in requires(package) or ()]
+        requirements = [Requirement(line) for line in requires(package) or ()]
     except PackageNotFoundError:
-        return package == OURS  # run from a source tree: nothing says what the extra is
-    surroundings: Mapping[str, str] = {"extra": extra}
+        return package == OURS  # run from a source tree: no metadata lists the extra
     return all(
         _is_installed(one)
-        for one in added
-        if one.marker is not None and one.marker.evaluate(dict(surroundings)) and not one.marker.evaluate({"extra": ""})
+        for one in requirements
+        if one.marker is not None and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""})
     )

@@ -1,4 +1,4 @@
-"""Two ways to bring a process up — forked by the zygote, or executed by another interpreter — behind one face."""
+"""Start server processes: forked by the zygote, or executed by another interpreter."""
 
 import asyncio
 import json
@@ -8,32 +8,34 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from nemo_gym.errors import GymError
-from nemo_gym.forks import Child
-from nemo_gym.launch import ahead
-from nemo_gym.launch.boot import boot_file
-from nemo_gym.launch.groups import signal_group
+from nemo_gym.launch import prefork
+from nemo_gym.launch.zygote import MAX_MESSAGE_BYTES, ZygoteSpec
+from nemo_gym.processes import ForkedChild, json_descriptor, signal_group
 
 logger = logging.getLogger(__name__)
 
-MOST_LOSSES = 3
-"""How often a run survives the loss of the preloaded process."""
+MAX_ZYGOTES = 4
+"""Zygotes that one run may use up."""
 
 ZYGOTE_SECONDS = 60.0
-"""How long the preloaded process may take over anything: imports, a fork, its own end. Each takes a second or less."""
+"""Longest time the zygote may take for imports, a fork or its exit. Each takes a second or less."""
 
-Exited = Callable[[int, int], None]
+POLL_SECONDS = 0.005
+
+ExitCallback = Callable[[int, int], None]
 """Called with a process id and its exit status (negative: the signal that ended it)."""
+
+ZygoteProcess = subprocess.Popen[bytes] | ForkedChild
 
 
 class Spawner(Protocol):
-    """Starts processes and tells when they end. The descriptors stay the caller's to close."""
+    """Starts processes and reports their end. The caller closes the descriptors."""
 
     async def spawn(self, request: Mapping[str, Any], output: int, ready: int) -> int: ...
 
@@ -42,52 +44,34 @@ class Spawner(Protocol):
     async def close(self) -> None: ...
 
 
-async def _in_time(waiting: "asyncio.Future[Any]", problem: str) -> Any:
-    """What the zygote answers, or an error when it stays silent."""
-    try:
-        async with asyncio.timeout(ZYGOTE_SECONDS):
-            return await waiting
-    except TimeoutError:
-        raise GymError(f"the process that starts servers {problem} in {ZYGOTE_SECONDS:g} s", where="launch") from None
-
-
 class ZygoteLost(GymError):
-    """The process that forks servers is gone, and with it all it had forked."""
+    """The process that forks servers is gone, and with it every server it forked."""
 
     exit_status = 3
 
 
-@dataclass(frozen=True)
-class Birth:
-    """What it takes to start the zygote, and to start it again."""
-
-    boot: Mapping[str, Any]
-    inherited: Sequence[int]
-    env: Mapping[str, str]
-
-
-def _forked(birth: Birth) -> tuple[Child, socket.socket] | None:
-    """The zygote that the command forked ahead, told what it is for; None if there is none that listens."""
-    waiting = ahead.take()
+def _claim_preforked(spec: ZygoteSpec) -> tuple[ZygoteProcess, socket.socket] | None:
+    """Boot the zygote that the command forked; None if none waits or it does not read."""
+    waiting = prefork.claim()
     if waiting is None:
         return None
     try:
-        waiting.boot(birth.boot, birth.inherited, birth.env, ZYGOTE_SECONDS)
+        waiting.boot(spec, ZYGOTE_SECONDS)
     except OSError:
-        waiting.end()
+        waiting.kill()
         return None
     return waiting.process, waiting.control
 
 
-def _started(birth: Birth) -> tuple["subprocess.Popen[bytes]", socket.socket]:
-    """A zygote as a program of its own."""
+def _start_program(spec: ZygoteSpec) -> tuple[ZygoteProcess, socket.socket]:
+    """Start a zygote as a program."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    boot_fd = boot_file(birth.boot)
+    boot_fd = json_descriptor(spec.boot)
     try:
         process = subprocess.Popen(
             [sys.executable, "-m", "nemo_gym.launch.zygote", str(theirs.fileno()), str(boot_fd)],
-            pass_fds=[theirs.fileno(), boot_fd, *birth.inherited],
-            env=dict(birth.env),
+            pass_fds=[theirs.fileno(), boot_fd, *spec.descriptors],
+            env=dict(spec.env),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -98,141 +82,151 @@ def _started(birth: Birth) -> tuple["subprocess.Popen[bytes]", socket.socket]:
 
 
 class ZygoteSpawner:
-    """Forks from one preloaded process. When that one is lost, its servers are too: the next spawn starts another."""
+    """Forks servers from one zygote. If the zygote is lost, so are its servers: the next spawn starts another one."""
 
-    def __init__(self, exited: Exited) -> None:
-        self._exited = exited
-        self._waiting: dict[str, asyncio.Future[int]] = {}
+    def __init__(self, on_exit: ExitCallback) -> None:
+        self._on_exit = on_exit
+        self._pending: dict[str, asyncio.Future[int]] = {}
         self._up: asyncio.Future[None] | None = None
-        self._process: subprocess.Popen[bytes] | Child | None = None
+        self._process: ZygoteProcess | None = None
         self._control: socket.socket | None = None
-        self._birth: Birth | None = None
-        self._forked: set[int] = set()
-        self._losses = 0
-        self._reviving = asyncio.Lock()
+        self._spec: ZygoteSpec | None = None
+        self._children: set[int] = set()
+        self._zygotes = 0
+        self._starting = asyncio.Lock()
 
-    async def start(self, boot: Mapping[str, Any], inherited: Sequence[int], env: Mapping[str, str]) -> None:
-        """Start the preloaded process and wait until it has imported everything."""
-        self._birth = Birth(boot, inherited, env)
-        await self._begin(self._birth)
+    async def start(self, spec: ZygoteSpec) -> None:
+        """Start the zygote and wait until it has imported everything."""
+        self._spec = spec
+        await self._connected_zygote()
 
-    async def _begin(self, birth: Birth) -> None:
-        loop = asyncio.get_running_loop()
-        self._process, control = _forked(birth) or _started(birth)
-        control.setblocking(False)
-        self._control, self._up = control, loop.create_future()
-        loop.add_reader(control, self._hear)
-        await _in_time(self._up, "did not come up")
+    async def _connected_zygote(self) -> socket.socket:
+        """Return the socket to the zygote; start one if it is missing.
 
-    def _hear(self) -> None:
-        assert self._control is not None
+        Raises:
+            ZygoteLost: too many were lost.
+        """
+        async with self._starting:
+            if self._control is None:
+                if self._zygotes >= MAX_ZYGOTES or self._spec is None:
+                    raise ZygoteLost(f"the process that starts servers ended {self._zygotes} times", where="launch")
+                await self._wait_for_exit()
+                self._zygotes += 1
+                self._process, control = _claim_preforked(self._spec) or _start_program(self._spec)
+                control.setblocking(False)
+                loop = asyncio.get_running_loop()
+                self._control, self._up = control, loop.create_future()
+                loop.add_reader(control, self._read_event)
+                await self._reply(self._up, "did not come up")
+                return control
+            return self._control
+
+    async def _reply(self, future: "asyncio.Future[Any]", problem: str) -> Any:
         try:
-            message = self._control.recv(64 * 1024)
+            async with asyncio.timeout(ZYGOTE_SECONDS):
+                return await future
+        except TimeoutError:
+            raise GymError(
+                f"the process that starts servers {problem} in {ZYGOTE_SECONDS:g} s", where="launch"
+            ) from None
+
+    def _read_event(self) -> None:
+        assert self._control is not None and self._up is not None
+        try:
+            message = self._control.recv(MAX_MESSAGE_BYTES)
         except BlockingIOError:
             return
         except ConnectionError:
             message = b""
         if not message:
-            self._lost()
+            self._handle_loss()
             return
         event = json.loads(message)
-        if event["event"] == "up" and self._up is not None and not self._up.done():
+        if event["event"] == "up" and not self._up.done():
             self._up.set_result(None)
         elif event["event"] == "spawned":
-            self._forked.add(event["pid"])
-            waiting = self._waiting.pop(event["id"], None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(event["pid"])
+            self._children.add(event["pid"])
+            future = self._pending.pop(event["id"], None)
+            if future is not None and not future.done():
+                future.set_result(event["pid"])
         elif event["event"] == "exited":
-            self._forked.discard(event["pid"])
-            self._exited(event["pid"], event["status"])
+            self._children.discard(event["pid"])
+            self._on_exit(event["pid"], event["status"])
 
-    def _lost(self) -> None:
-        """The zygote is gone and its children with it: nobody waits for its answer any longer."""
-        self._hang_up()
-        self._losses += 1
+    def _handle_loss(self) -> None:
+        """Fail every pending request and report every child as killed: they end with the zygote."""
+        self._disconnect()
         logger.error("the process that starts servers ended; the servers it had started end with it")
         problem = ZygoteLost("the process that starts servers ended", where="launch", fix="look at the output above")
-        for waiting in [self._up, *self._waiting.values()]:
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(problem)
-        self._waiting.clear()
-        forked, self._forked = self._forked, set()
-        for pid in forked:
+        for future in [self._up, *self._pending.values()]:
+            if future is not None and not future.done():
+                future.set_exception(problem)
+        self._pending.clear()
+        children, self._children = self._children, set()
+        for pid in children:
             signal_group(pid, signal.SIGKILL)  # the kernel ends a server with its parent; this ends what it started
-            self._exited(pid, -signal.SIGKILL)
+            self._on_exit(pid, -signal.SIGKILL)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control)
             self._control.close()
             self._control = None
 
-    async def _revived(self) -> socket.socket:
-        """The line to the zygote; another one is started if it is gone."""
-        async with self._reviving:
-            if self._control is None:
-                if self._losses > MOST_LOSSES or self._birth is None:
-                    raise ZygoteLost(f"the process that starts servers ended {self._losses} times", where="launch")
-                await self._bury()
-                await self._begin(self._birth)
-            assert self._control is not None
-            return self._control
-
     async def spawn(self, request: Mapping[str, Any], output: int, ready: int) -> int:
-        control = await self._revived()
-        waiting = asyncio.get_running_loop().create_future()
-        self._waiting[request["id"]] = waiting
+        control = await self._connected_zygote()
+        future = asyncio.get_running_loop().create_future()
+        self._pending[request["id"]] = future
         try:
             socket.send_fds(control, [json.dumps({**request, "op": "spawn"}).encode()], [output, ready])
         except ConnectionError:
-            self._waiting.pop(request["id"], None)
+            self._pending.pop(request["id"], None)
             raise ZygoteLost("the process that starts servers ended", where=request["id"]) from None
-        return int(await _in_time(waiting, f"did not start {request['id']}"))
+        return int(await self._reply(future, f"did not start {request['id']}"))
 
     def signal(self, pid: int, number: int) -> None:
         if self._control is not None:
-            with suppress(ConnectionError):  # it is gone; that it is will be heard in a moment
+            with suppress(ConnectionError):  # the zygote is gone; the next read shows it
                 self._control.send(json.dumps({"op": "signal", "pid": pid, "signal": int(number)}).encode())
 
     async def close(self) -> None:
-        """Let the zygote go; whatever it still has is killed."""
-        self._birth = None
-        self._hang_up()
-        await self._bury()
+        """End the zygote, which kills its remaining children."""
+        self._spec = None
+        self._disconnect()
+        await self._wait_for_exit()
 
-    async def _bury(self) -> None:
-        """Wait until the process has ended; one whose line is closed leaves at once, a stopped one cannot."""
-        if self._process is not None:
-            try:
-                await asyncio.to_thread(self._process.wait, ZYGOTE_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                await asyncio.to_thread(self._process.wait)
-            self._process = None
+    async def _wait_for_exit(self) -> None:
+        """Wait until the process has ended; without its socket it exits at once, unless it is stopped."""
+        if self._process is None:
+            return
+        # Polled, not waited for on a thread: a run may be closed while the interpreter ends and has no thread pools.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ZYGOTE_SECONDS):
+                while self._process.poll() is None:  # noqa: ASYNC110 - see above
+                    await asyncio.sleep(POLL_SECONDS)
+        self._process.kill()
+        self._process.wait()
+        self._process = None
 
 
 class ExecSpawner:
-    """Runs one instance in an interpreter of its own."""
+    """Runs one instance in another interpreter."""
 
-    def __init__(self, python: Path, boot: Mapping[str, Any], inherited: Sequence[int], env: Mapping[str, str],
-                 exited: Exited) -> None:  # fmt: skip
+    def __init__(self, python: Path, spec: ZygoteSpec, on_exit: ExitCallback) -> None:
         self._python = python
-        self._boot = boot
-        self._inherited = inherited
-        self._env = env
-        self._exited = exited
-        self._watching: set[asyncio.Task[None]] = set()
+        self._spec = spec
+        self._on_exit = on_exit
+        self._tasks: set[asyncio.Task[None]] = set()
         self._processes: dict[int, asyncio.subprocess.Process] = {}
 
     async def spawn(self, request: Mapping[str, Any], output: int, ready: int) -> int:
-        boot_fd = boot_file(self._boot)
-        asked = {**request, "parent": os.getpid()}
+        boot_fd = json_descriptor(self._spec.boot)
+        argument = json.dumps({**request, "parent": os.getpid()})
         try:
             process = await asyncio.create_subprocess_exec(
-                str(self._python), "-m", "nemo_gym.launch.hosting", str(boot_fd), str(ready), json.dumps(asked),
-                pass_fds=[boot_fd, ready, *self._inherited],
-                env=dict(self._env),
+                str(self._python), "-m", "nemo_gym.launch.server_process", str(boot_fd), str(ready), argument,
+                pass_fds=[boot_fd, ready, *self._spec.descriptors],
+                env=dict(self._spec.env),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -241,16 +235,16 @@ class ExecSpawner:
         finally:
             os.close(boot_fd)
         self._processes[process.pid] = process
-        task = asyncio.create_task(self._watch(process))
-        self._watching.add(task)
-        task.add_done_callback(self._watching.discard)
+        task = asyncio.create_task(self._report_exit(process))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return process.pid
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+    async def _report_exit(self, process: asyncio.subprocess.Process) -> None:
         status = await process.wait()
         signal_group(process.pid, signal.SIGKILL)
         self._processes.pop(process.pid, None)
-        self._exited(process.pid, status)
+        self._on_exit(process.pid, status)
 
     def signal(self, pid: int, number: int) -> None:
         if pid in self._processes:
@@ -259,4 +253,4 @@ class ExecSpawner:
     async def close(self) -> None:
         for pid in self._processes:
             signal_group(pid, signal.SIGKILL)
-        await asyncio.gather(*self._watching)
+        await asyncio.gather(*self._tasks)

@@ -1,4 +1,4 @@
-"""Making virtual environments with uv: once, several at a time, by one process each, and finished or not at all."""
+"""Build virtual environments with uv: once, several at a time, each by one process, and finished or not at all."""
 
 import asyncio
 import errno
@@ -12,9 +12,9 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO
@@ -23,16 +23,16 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.launch.logs import LineCallback
+from nemo_gym.launch.settings import VenvSettings
 from nemo_gym.launch.supervisor import ServerDidNotStart
-from nemo_gym.launch.venv import STAMP, Environment, VenvSettings, distinct
+from nemo_gym.launch.venv import STAMP, Venv, merge_equal_venvs
+from nemo_gym.processes import signal_group
 
 logger = logging.getLogger(__name__)
 
-Tell = Callable[[str, str], None]
-"""Called with a server's name and a line about its environment."""
-
-AT_ONCE = 4
-LONGEST_BUILD = 3600.0
+CONCURRENT_BUILDS = 4
+BUILD_SECONDS = 3600.0
 LOCK_PAUSE = 0.1
 TAIL_LINES = 15
 
@@ -49,25 +49,25 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class InstallFailed(ServerDidNotStart):
-    """A server's environment could not be made."""
+    """A server's virtual environment could not be built."""
 
     status: int = 1
-    """The installer's own exit status."""
+    """The installer's exit status."""
 
 
 CAUSES: tuple[tuple[str, str, str], ...] = (
     (r"No space left|os error 28|quota exceeded", "the disk is full",
      "free some space, or point uv_venv_dir and uv_cache_dir at another disk"),
     (r"No interpreter found|Failed to inspect Python|No Python at|Python .* not found",
-     "the Python it asks for is not on this machine",
+     "the Python it requires is not on this machine",
      "install that Python, or change 'requires-python' or 'python_version'"),
     (r"No solution found|unsatisfiable|not found in the package registry|no version of|conflicting URLs",
      "its requirements cannot be met", "correct its requirements.txt or pyproject.toml"),
     (r"Failed to fetch|error sending request|dns error|[Cc]onnection (refused|reset)|timed out|tcp connect",
      "the package registry cannot be reached",
-     "check the network and UV_INDEX_URL; `gym env prefetch` makes environments ahead of time"),
-    (r"Permission denied|os error 13|Read-only file system", "it may not be written there",
-     "point uv_venv_dir at a folder of yours"),
+     "check the network and UV_INDEX_URL; `gym env prefetch` builds environments in advance"),
+    (r"Permission denied|os error 13|Read-only file system", "the folder cannot be written",
+     "point uv_venv_dir at a writable folder"),
     (r"Failed to build|build backend", "one of its requirements could not be built",
      "read the lines above; a compiler or header may be missing"),
     (r"Couldn't parse|Failed to parse|Expected one of|Invalid", "its requirements cannot be read",
@@ -75,8 +75,8 @@ CAUSES: tuple[tuple[str, str, str], ...] = (
 )  # fmt: skip
 
 
-def cause_of(output: str) -> tuple[str, str | None]:
-    """Why an installer failed, as far as its last words tell, and what to do about it."""
+def likely_install_cause(output: str) -> tuple[str, str | None]:
+    """Explain why an installer failed, as far as its last lines show, and what to do about it."""
     for pattern, cause, fix in CAUSES:
         if re.search(pattern, output):
             return cause, fix
@@ -84,246 +84,227 @@ def cause_of(output: str) -> tuple[str, str | None]:
 
 
 def uv_executable() -> Path:
-    """The installer: the one that came with this installation, else the one on the path.
+    """Return the installer that came with this installation, else the one on the path.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: uv is not installed.
     """
     try:
         return Path(import_module("uv").find_uv_bin())
     except (ImportError, FileNotFoundError):
-        beside = Path(sys.executable).with_name("uv")
-        found = str(beside) if beside.exists() else shutil.which("uv")
-    if found is None:
+        sibling = Path(sys.executable).with_name("uv")
+        path = str(sibling) if sibling.exists() else shutil.which("uv")
+    if path is None:
         raise ConfigError(
-            "uv, which makes the environments of servers with requirements of their own, is not installed",
-            where="uv",
-            fix="pip install uv",
+            "uv, which builds the virtual environments of servers, is not installed", where="uv", fix="pip install uv"
         )
-    return Path(found)
+    return Path(path)
 
 
-def interpreter(wanted: str, beside: Path | None = None) -> str:
-    """What to ask uv for: a Python that sits beside ours, as version managers place them, else `wanted` as it is.
+def find_interpreter(python: str, siblings: Path | None = None) -> str:
+    """Return a Python installed beside ours that satisfies `python`, else `python` itself for uv to find.
 
-    uv searches the path, where such managers leave shims that answer for one version only.
+    uv searches the path, where version managers place shims that answer for one version only.
     """
-    if Path(wanted).is_absolute():
-        return wanted
+    if Path(python).is_absolute():
+        return python
     try:
-        form = wanted if not wanted[:1].isdigit() else f"=={wanted}" if wanted.count(".") > 1 else f"=={wanted}.*"
+        form = python if not python[:1].isdigit() else f"=={python}" if python.count(".") > 1 else f"=={python}.*"
         allowed = SpecifierSet(form)
     except InvalidSpecifier:
-        return wanted
-    found = []
-    for folder in (beside or Path(sys.base_prefix).parent).iterdir():
+        return python
+    candidates = []
+    for folder in (siblings or Path(sys.base_prefix).parent).iterdir():
         number = re.fullmatch(r"(?:cpython-)?(\d+\.\d+\.\d+)(?:-.*)?", folder.name)
         if number and allowed.contains(number[1]) and (folder / "bin" / "python3").exists():
-            found.append((Version(number[1]), str(folder / "bin" / "python3")))
-    return max(found)[1] if found else wanted
+            candidates.append((Version(number[1]), str(folder / "bin" / "python3")))
+    return max(candidates)[1] if candidates else python
 
 
-async def build_all(
-    environments: Iterable[Environment],
-    settings: VenvSettings,
-    tell: Tell | None = None,
-    turns: asyncio.Semaphore | None = None,
-) -> None:
-    """Make every environment that is not there yet, a few at a time; the first failure ends the rest.
+async def build_venvs(venvs: Iterable[Venv], settings: VenvSettings, on_line: LineCallback | None = None) -> None:
+    """Build every missing virtual environment, a few at a time; the first failure cancels the rest.
 
     Raises:
         InstallFailed: names the servers, the cause and the installer's last lines.
     """
-    missing = [one for one in distinct(environments) if not is_usable(one, settings)]
-    if not missing:
-        return
-    uv, taking_turns = uv_executable(), turns or asyncio.Semaphore(AT_ONCE)
-
-    async def make(environment: Environment) -> None:
-        async with taking_turns:
-            await build(environment, settings, uv, tell)
-
-    tasks = [asyncio.create_task(make(one)) for one in missing]
+    slots = asyncio.Semaphore(CONCURRENT_BUILDS)
     try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.TaskGroup() as group:
+            for venv in merge_equal_venvs(venvs):
+                group.create_task(_build_if_missing(venv, settings, slots, on_line))
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
 
 
-async def build_each(
-    environments: Iterable[Environment], settings: VenvSettings, tell: Tell | None = None
+async def try_build_venvs(
+    venvs: Iterable[Venv], settings: VenvSettings, on_line: LineCallback | None = None
 ) -> dict[Path, InstallFailed | None]:
-    """Make every environment that is not there yet and say of each, by its place, why there is none if so."""
-    wanted, turns = distinct(environments), asyncio.Semaphore(AT_ONCE)
-    outcomes = await asyncio.gather(
-        *[build_all([one], settings, tell, turns) for one in wanted], return_exceptions=True
-    )
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException) and not isinstance(outcome, InstallFailed):
-            raise outcome
-    return {
-        one.target: outcome if isinstance(outcome, InstallFailed) else None
-        for one, outcome in zip(wanted, outcomes, strict=True)
-    }
+    """Build every missing virtual environment; return the failure of each, by its folder."""
+    slots = asyncio.Semaphore(CONCURRENT_BUILDS)
+
+    async def try_build(venv: Venv) -> InstallFailed | None:
+        try:
+            await _build_if_missing(venv, settings, slots, on_line)
+        except InstallFailed as failure:
+            return failure
+        return None
+
+    merged = merge_equal_venvs(venvs)
+    failures = await asyncio.gather(*[try_build(venv) for venv in merged])
+    return {venv.target: failure for venv, failure in zip(merged, failures, strict=True)}
 
 
-def is_usable(environment: Environment, settings: VenvSettings) -> bool:
-    """Whether nothing has to be done for it."""
-    return environment.is_ready or (settings.skip_if_present and environment.is_present)
+async def _build_if_missing(
+    venv: Venv, settings: VenvSettings, slots: asyncio.Semaphore, on_line: LineCallback | None
+) -> None:
+    if not is_usable(venv, settings):
+        uv = uv_executable()
+        async with slots:
+            await build_venv(venv, settings, uv, on_line)
 
 
-async def build(environment: Environment, settings: VenvSettings, uv: Path, tell: Tell | None = None) -> bool:
-    """Make one environment, or finish one that was interrupted; False when another process had made it meanwhile.
+def is_usable(venv: Venv, settings: VenvSettings) -> bool:
+    """Return True if nothing has to be installed."""
+    return venv.is_ready or (settings.skip_if_present and venv.is_present)
+
+
+async def build_venv(venv: Venv, settings: VenvSettings, uv: Path, on_line: LineCallback | None = None) -> bool:
+    """Build one virtual environment, or one that was interrupted; return False if another process has built it.
 
     Raises:
-        InstallFailed: it could not be made; the next attempt begins anew.
+        InstallFailed: it could not be built; the next attempt starts anew.
     """
-    where = ", ".join(environment.servers)
+    where = ", ".join(venv.servers)
     try:
-        environment.target.parent.mkdir(parents=True, exist_ok=True)
-        async with _alone(environment.target.with_name(f"{environment.target.name}.lock"), where) as lock:
-            if is_usable(environment, settings):
+        venv.target.parent.mkdir(parents=True, exist_ok=True)
+        async with _holding_lock(venv.target.with_name(f"{venv.target.name}.lock"), where) as lock:
+            if is_usable(venv, settings):
                 return False
-            if tell is None:  # a wait of a minute deserves a word, even where nobody arranged for logs
-                logger.warning("making an environment for %s in %s (once)", where, environment.target)
-            async with asyncio.timeout(LONGEST_BUILD):
-                await _make(environment, settings, uv, lock, tell)
+            if on_line is None:  # the user waits a minute and sees no output of the installer
+                logger.warning("building a virtual environment for %s in %s (once)", where, venv.target)
+            async with asyncio.timeout(BUILD_SECONDS):
+                await _install(_Installer(venv, settings, uv, lock, on_line))
             return True
     except TimeoutError:
-        raise InstallFailed(f"its environment was not finished after {LONGEST_BUILD:g} s", where=where) from None
+        raise InstallFailed(
+            f"its virtual environment was not finished after {BUILD_SECONDS:g} s", where=where
+        ) from None
     except OSError as error:
         if error.errno == errno.ENOEXEC:
             raise InstallFailed(f"{uv} cannot be executed", where=where, fix="pip install uv") from error
-        cause, fix = cause_of(str(error.strerror))
-        raise InstallFailed(
-            f"its environment cannot be made in {environment.target}: {cause} ({error.strerror})", where=where, fix=fix
-        ) from error
+        cause, fix = likely_install_cause(str(error.strerror))
+        problem = f"its virtual environment cannot be built in {venv.target}: {cause} ({error.strerror})"
+        raise InstallFailed(problem, where=where, fix=fix) from error
 
 
-async def _make(environment: Environment, settings: VenvSettings, uv: Path, lock: BinaryIO, tell: Tell | None) -> None:
-    recipe, target = environment.recipe, environment.target
-    (target / STAMP).unlink(missing_ok=True)
-    steps = _Steps(environment, settings, uv, lock, tell)
-    await steps.run(["venv", "--clear", "--no-project", "--python", interpreter(recipe.python), str(target)])
-    words = ["pip", "install", "--python", str(environment.python), "-r", "-"]
-    if recipe.constraints:
-        constraints = target / "constraints.txt"
-        constraints.write_text("\n".join(recipe.constraints) + "\n", encoding="utf-8")
-        words += ["-c", str(constraints)]
-    if recipe.overrides:
-        words += ["--override", str(environment.folder / "overrides.txt")]
-    if settings.verbose:
-        words.append("-v")
-    if os.environ.get("NEMO_GYM_ALLOW_PRERELEASE", "").lower() == "true":
-        words += ["--prerelease", "allow", "--index-strategy", "unsafe-best-match"]
-    await steps.run(words, "\n".join(recipe.lines) + "\n")
-    unfinished = target / f"{STAMP}.partial"
-    unfinished.write_text(json.dumps({"key": recipe.key, "recipe": asdict(recipe)}, indent=2), encoding="utf-8")
-    unfinished.replace(target / STAMP)
+@dataclass(frozen=True)
+class _Installer:
+    """Runs uv for one virtual environment and explains its failures."""
 
+    venv: Venv
+    settings: VenvSettings
+    uv: Path
+    lock: BinaryIO
+    on_line: LineCallback | None
 
-class _Steps:
-    """Runs uv for one environment and says what it said when it fails."""
-
-    def __init__(
-        self, environment: Environment, settings: VenvSettings, uv: Path, lock: BinaryIO, tell: Tell | None
-    ) -> None:
-        self._environment = environment
-        self._env = installer_environment(settings, os.environ)
-        self._uv = uv
-        self._lock = lock
-        self._tell = tell
-
-    async def run(self, words: Sequence[str], given: str = "") -> None:
-        """Run one uv command, with `given` on its standard input."""
+    async def run(self, arguments: Sequence[str], content: str = "") -> None:
+        """Run one uv command with `content` on its standard input."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-ISc", GUARD, str(os.getpid()), str(self._uv), *words,
-            cwd=self._environment.folder,
-            env=self._env,
+            sys.executable, "-ISc", GUARD, str(os.getpid()), str(self.uv), *arguments,
+            cwd=self.venv.folder,
+            env=installer_process_env(self.settings, os.environ),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            # While anything still writes into the environment, whoever started it, the lock is held.
-            pass_fds=[self._lock.fileno()],
+            # The lock is held for as long as any process still writes into the virtual environment.
+            pass_fds=[self.lock.fileno()],
             start_new_session=True,
         )  # fmt: skip
         try:
-            tail = await self._talk(process, given)
+            tail = await self._exchange(process, content)
             status = await process.wait()
         except BaseException:
-            _kill_group(process.pid)
+            signal_group(process.pid, signal.SIGKILL)
             await process.wait()
             raise
         if status:
-            raise self._failure(status, tail)
+            cause, fix = likely_install_cause(tail)
+            problem = f"its virtual environment cannot be built: {cause} (uv ended with status {status}); "
+            failure = InstallFailed(f"{problem}uv's last lines:\n{tail}", where=", ".join(self.venv.servers), fix=fix)
+            failure.status = status if status > 0 else 1
+            raise failure
 
-    async def _talk(self, process: asyncio.subprocess.Process, given: str) -> str:
+    async def _exchange(self, process: asyncio.subprocess.Process, content: str) -> str:
+        """Write the input, pass on every line of output and return the last ones."""
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(given.encode())
+        process.stdin.write(content.encode())
         process.stdin.close()
         tail: deque[str] = deque(maxlen=TAIL_LINES)
         async for raw in process.stdout:
             line = without_credentials(raw.decode("utf-8", "replace").rstrip())
             tail.append(line)
-            if self._tell:
-                self._tell(self._environment.servers[0], line)
+            if self.on_line:
+                self.on_line(self.venv.servers[0], line)
         return "\n".join(tail)
 
-    def _failure(self, status: int, tail: str) -> InstallFailed:
-        cause, fix = cause_of(tail)
-        failure = InstallFailed(
-            f"its environment cannot be made: {cause} (uv ended with status {status}); uv's last lines:\n{tail}",
-            where=", ".join(self._environment.servers),
-            fix=fix,
-        )
-        failure.status = status if status > 0 else 1
-        return failure
+
+async def _install(installer: _Installer) -> None:
+    venv, settings = installer.venv, installer.settings
+    recipe, target = venv.recipe, venv.target
+    (target / STAMP).unlink(missing_ok=True)
+    await installer.run(["venv", "--clear", "--no-project", "--python", find_interpreter(recipe.python), str(target)])
+    arguments = ["pip", "install", "--python", str(venv.python), "-r", "-"]
+    if recipe.constraints:
+        constraints = target / "constraints.txt"
+        constraints.write_text("\n".join(recipe.constraints) + "\n", encoding="utf-8")
+        arguments += ["-c", str(constraints)]
+    if recipe.overrides:
+        arguments += ["--override", str(venv.folder / "overrides.txt")]
+    if settings.verbose:
+        arguments.append("-v")
+    if os.environ.get("NEMO_GYM_ALLOW_PRERELEASE", "").lower() == "true":
+        arguments += ["--prerelease", "allow", "--index-strategy", "unsafe-best-match"]
+    await installer.run(arguments, "\n".join(recipe.lines) + "\n")
+    unfinished = target / f"{STAMP}.partial"
+    unfinished.write_text(json.dumps({"key": recipe.key, "recipe": asdict(recipe)}, indent=2), encoding="utf-8")
+    unfinished.replace(target / STAMP)
 
 
-def installer_environment(settings: VenvSettings, surroundings: Mapping[str, str]) -> dict[str, str]:
-    """The process environment of uv: ours, without what would lead it to another environment than the one we name."""
+def installer_process_env(settings: VenvSettings, env: Mapping[str, str]) -> dict[str, str]:
+    """Return `env` for uv, without variables that would direct it to another virtual environment."""
     misleading = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME")
-    kept = {key: value for key, value in surroundings.items() if key not in misleading}
-    chosen = {"UV_CACHE_DIR": str(settings.cache)} if settings.cache else {}
-    kept.setdefault("UV_PYTHON_DOWNLOADS", "never")  # a Python that is present; fetching one is the user's decision
-    return {**kept, **chosen, "UV_COMPILE_BYTECODE": "1", "UV_NO_PROGRESS": "1"}
+    kept = {key: value for key, value in env.items() if key not in misleading}
+    cache = {"UV_CACHE_DIR": str(settings.cache)} if settings.cache else {}
+    kept.setdefault("UV_PYTHON_DOWNLOADS", "never")  # downloading a Python is the user's decision
+    return {**kept, **cache, "UV_COMPILE_BYTECODE": "1", "UV_NO_PROGRESS": "1"}
 
 
 def without_credentials(line: str) -> str:
-    """A line with the user part of addresses left out."""
+    """Remove the user part of URLs in a line."""
     return re.sub(r"//[^/@\s]+@", "//***@", line)
 
 
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
 @asynccontextmanager
-async def _alone(path: Path, where: str) -> AsyncIterator[BinaryIO]:
-    """Hold the lock at `path`; the kernel gives it back however the holder ends.
+async def _holding_lock(path: Path, where: str) -> AsyncIterator[BinaryIO]:
+    """Hold the lock at `path`; the kernel releases it even if the holder is killed.
 
     Raises:
-        InstallFailed: somebody else held it for too long.
+        InstallFailed: another process held it for too long.
     """
     with path.open("ab") as lock:
-        deadline = time.monotonic() + LONGEST_BUILD
-        while not _locked(lock):
+        deadline = time.monotonic() + BUILD_SECONDS
+        while not _try_lock(lock):
             if time.monotonic() > deadline:
                 raise InstallFailed(
-                    f"another process has been making its environment for {LONGEST_BUILD:g} s",
+                    f"another process has been building its virtual environment for {BUILD_SECONDS:g} s",
                     where=where,
-                    fix=f"end whatever holds {path}",
+                    fix=f"end the process that holds {path}",
                 )
             await asyncio.sleep(LOCK_PAUSE)
         yield lock
 
 
-def _locked(lock: BinaryIO) -> bool:
+def _try_lock(lock: BinaryIO) -> bool:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,9 +1,9 @@
-"""The preloaded parent: it has imported what every server needs, holds no thread and no loop, and forks on demand.
+"""The zygote: a preloaded parent process without threads or event loop that forks servers on request.
 
-Started as `python -m nemo_gym.launch.zygote CONTROL_FD BOOT_FD`, or forked by a command (`ahead`). The supervisor
-talks to it over a socket that keeps message boundaries; what a child may inherit (listening sockets) is already open
-here. When that socket closes — the supervisor ended, however it ended — every child's process group is killed and the
-zygote leaves.
+It is started as `python -m nemo_gym.launch.zygote CONTROL_FD BOOT_FD`, or forked by a command (`prefork`). The
+supervisor sends requests over a socket that keeps message boundaries; the listening sockets that children inherit are
+already open here. When that socket closes, because the supervisor ended or was killed, the zygote kills the process
+group of every child and exits.
 """
 
 import gc
@@ -14,36 +14,43 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from nemo_gym.forks import leave
-from nemo_gym.launch.groups import signal_group
-from nemo_gym.serve.run import end_with_parent
+from nemo_gym.processes import die_with_parent, exit_fork, signal_group
 
-MOST_BYTES = 64 * 1024
+MAX_MESSAGE_BYTES = 64 * 1024
 
-PRELOADED = (
-    "nemo_gym.launch.hosting",
+PRELOADED_MODULES = (
+    "nemo_gym.launch.server_process",
     "nemo_gym.base_resources_server",
     "nemo_gym.base_responses_api_agent",
     "nemo_gym.base_responses_api_model",
     "nemo_gym.judge",
-    "nemo_gym.serve.announced",
+    "nemo_gym.serve.uvicorn_server",
     "uvicorn.lifespan.on",
     "uvicorn.loops.uvloop",
     "uvicorn.protocols.http.httptools_impl",
     "uvicorn.protocols.websockets.auto",
 )
-"""What nearly every server loads: once here, and shared by all that are forked."""
+"""Modules that nearly every server loads: imported once here and shared by all forks."""
 
-Target = Callable[[dict[str, Any], int], None]
+
+@dataclass(frozen=True)
+class ZygoteSpec:
+    """What is needed to start a zygote, and to start another one when it is lost."""
+
+    boot: Mapping[str, Any]
+    descriptors: Sequence[int]
+    """Open files that its children inherit."""
+    env: Mapping[str, str]
 
 
 class Zygote:
-    """Forks children for the supervisor and tells it when they end."""
+    """Forks children for the supervisor and reports when they end."""
 
-    def __init__(self, control: socket.socket, target: Target) -> None:
+    def __init__(self, control: socket.socket, target: Callable[[dict[str, Any], int], None]) -> None:
         self._control = control
         self._target = target
         self._children: set[int] = set()
@@ -58,36 +65,35 @@ class Zygote:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with selectors.DefaultSelector() as selector:
-            selector.register(self._control, selectors.EVENT_READ, self._serve)
+            selector.register(self._control, selectors.EVENT_READ, self._handle_request)
             selector.register(wake_read, selectors.EVENT_READ, lambda: self._reap(wake_read))
-            self._tell({"event": "up"})
-            alive = True
-            while alive:
-                alive = False not in [key.data() for key, _ in selector.select()]
-        self._kill_all()
+            self._report({"event": "up"})
+            while False not in [key.data() for key, _ in selector.select()]:
+                pass
+        for pid in self._children:
+            signal_group(pid, signal.SIGKILL)
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _report(self, message: dict[str, Any]) -> None:
         try:
             self._control.send(json.dumps(message).encode())
         except OSError:
-            return  # the supervisor is gone; the next read says so
+            return  # the supervisor is gone; the next read shows it
 
-    def _serve(self) -> bool:
+    def _handle_request(self) -> bool:
         try:
-            message, fds, _, _ = socket.recv_fds(self._control, MOST_BYTES, 8)
+            message, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE_BYTES, 8)
         except ConnectionError:
             return False
         if not message:
             return False
         request = json.loads(message)
         if request["op"] == "spawn":
-            self._spawn(request, fds)
+            self._spawn(request, *descriptors)
         elif request["pid"] in self._children:
             signal_group(request["pid"], request["signal"])
         return True
 
-    def _spawn(self, request: dict[str, Any], fds: list[int]) -> None:
-        output, ready = fds
+    def _spawn(self, request: dict[str, Any], output: int, ready: int) -> None:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -95,14 +101,14 @@ class Zygote:
         os.close(output)
         os.close(ready)
         self._children.add(pid)
-        self._tell({"event": "spawned", "id": request["id"], "pid": pid})
+        self._report({"event": "spawned", "id": request["id"], "pid": pid})
 
     def _become_child(self, request: dict[str, Any], output: int, ready: int, parent: int) -> None:
         status = 1
         try:
             os.setpgid(0, 0)
-            end_with_parent(signal.SIGKILL)
-            if os.getppid() != parent:  # it died before we could ask the kernel to tell us
+            die_with_parent()
+            if os.getppid() != parent:  # the parent died before the kernel was asked to tell us
                 os._exit(status)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
@@ -115,10 +121,10 @@ class Zygote:
             status = 0
         except SystemExit as stop:
             status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-        except BaseException:  # the boundary of a process: whatever escaped is its last words
+        except BaseException:  # the boundary of a process: print whatever escaped
             sys.excepthook(*sys.exc_info())
         finally:
-            leave(status)
+            exit_fork(status)
 
     def _reap(self, wake_read: int) -> bool:
         try:
@@ -127,46 +133,39 @@ class Zygote:
         except BlockingIOError:
             pass
         while self._children:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
+            pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 break
             self._children.discard(pid)
-            signal_group(pid, signal.SIGKILL)  # what the server itself had started ends with it
-            self._tell({"event": "exited", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+            signal_group(pid, signal.SIGKILL)  # processes that the server started end with it
+            self._report({"event": "exited", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
         return True
-
-    def _kill_all(self) -> None:
-        for pid in self._children:
-            signal_group(pid, signal.SIGKILL)
 
 
 def preload() -> None:
-    """Import what servers need, without looking for garbage: imports make none, and looking costs a twelfth of them."""
+    """Import what servers need without garbage collection: imports make no garbage and collecting costs 8 % of them."""
     gc.disable()
-    for module in PRELOADED:
+    for module in PRELOADED_MODULES:
         importlib.import_module(module)
 
 
-def live(control: socket.socket, boot: dict[str, Any], moved: Mapping[int, int] | None = None) -> None:
-    """Freeze what is imported, then fork on demand. `moved` says which number a descriptor has here, if another one."""
-    from nemo_gym.launch.hosting import Hosts
+def serve(control: socket.socket, boot: dict[str, Any], numbers: Mapping[int, int] | None = None) -> None:
+    """Freeze what is imported, then fork on request. `numbers` maps the supervisor's descriptors to ours."""
+    from nemo_gym.launch.server_process import ServerBoot
 
-    hosts = Hosts.from_boot(boot, moved)
+    server_boot = ServerBoot.from_json(boot, numbers)
     gc.collect()
     gc.freeze()  # shared pages stay shared: the collector of a child never writes to them
     gc.enable()
-    Zygote(control, hosts.run).run()
+    Zygote(control, server_boot.run).run()
 
 
 def main(control_fd: int, boot_fd: int) -> None:
-    """Import everything, learn what it is for, then fork on demand."""
+    """Import everything, read the boot message, then fork on request."""
     preload()
     with os.fdopen(boot_fd, "rb") as file:
         boot = json.load(file)
-    live(socket.socket(fileno=control_fd), boot)
+    serve(socket.socket(fileno=control_fd), boot)
 
 
 if __name__ == "__main__":

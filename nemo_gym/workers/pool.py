@@ -1,30 +1,83 @@
-"""A pool of worker processes behind a bounded queue, for callers in any thread, event loop or process.
+"""Call a function in worker processes with hard limits on time and memory, from any thread, event loop or process.
 
-A worker has one job at a time and two clocks, both started when it begins: its own CPU time, which the kernel ends and
-which a busy machine does not shorten, and a much longer wall clock for work that sleeps. A worker that is ended takes
-one job with it and is replaced by a fork. Time spent in the queue counts for nothing.
+Each slot of a pool is a thread that owns one worker, sends it one payload at a time and waits for the reply. Two limits
+start when a worker begins a call: CPU time, which the kernel enforces and a busy machine does not shorten, and a longer
+wall-clock time for calls that sleep. Time in the queue counts towards neither. A worker that exceeds a limit loses its
+call and is replaced by a fork of the host process (`nemo_gym.workers.host`).
 """
 
 import asyncio
 import json
 import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
 import threading
+import time
 import weakref
 from concurrent.futures import Future
-from typing import Any, Self
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Literal, Self, TypeAlias
 
 from nemo_gym.errors import EnvFailed
-from nemo_gym.workers.dispatcher import Dispatcher
-from nemo_gym.workers.jobs import Job, JobQueue, Limits, Result
+from nemo_gym.workers.host import HEADER, frame
 
-MOST_WORKERS = 8
+MAX_WORKERS = 8
+START_SECONDS = 120.0
+"""Longest wait for a worker to be ready."""
+END_SECONDS = 5.0
+"""Longest wait for the host to end by itself."""
+CALLS_PER_WORKER = 2000
+"""A worker is replaced after this many calls, which bounds the memory that caches of libraries take."""
+MAX_STARTS = 3
+"""Attempts to start a worker before a call fails."""
+MAX_ATTEMPTS = 2
+"""Attempts at a call whose worker ended for no known reason, such as the machine running out of memory."""
+
+_PYTHON_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
+"""Variables an interpreter may need to start. Workers clear their environment."""
+
+
+@dataclass(frozen=True)
+class WorkerResult:
+    """The function returned `value`."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class WorkerFailure:
+    """The call exceeded a limit, raised an exception or lost its worker."""
+
+    kind: Literal["time", "memory", "crash"]
+    reason: str
+
+
+WorkerReply: TypeAlias = WorkerResult | WorkerFailure
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """The function, the number of workers and what one call may use."""
+
+    work: str
+    size: int
+    cpu_seconds: float
+    wall_seconds: float
+    memory_bytes: int
+    max_queued: int
 
 
 class WorkerPool:
-    """Runs `work` ("module:function", JSON in and out) in processes of its own.
+    """Calls `work` ("module:function", JSON in and out) in worker processes.
 
-    Nothing is started before the first job. The processes end with this one, however it ends, or when nobody holds the
-    pool any more. After a fork the child has a pool of its own.
+    No process is started before the first call. The processes end with this one, even if it is killed, or when the pool
+    is garbage. After a fork the child has its own pool.
     """
 
     def __init__(
@@ -35,54 +88,43 @@ class WorkerPool:
         cpu_seconds: float = 3.0,
         wall_seconds: float = 60.0,
         memory_bytes: int = 1 << 30,
-        most_waiting: int = 20_000,
+        max_queued: int = 20_000,
     ) -> None:
-        size = size or max(1, min(os.cpu_count() or 1, MOST_WORKERS))
-        self.limits = Limits(work, size, cpu_seconds, wall_seconds, memory_bytes, most_waiting)
-        self._begin_anew()
+        size = size or max(1, min(os.cpu_count() or 1, MAX_WORKERS))
+        self.limits = WorkerLimits(work, size, cpu_seconds, wall_seconds, memory_bytes, max_queued)
+        self._use_new_dispatcher()
         _POOLS.add(self)
 
-    def _begin_anew(self) -> None:
-        self._lock = threading.Lock()
-        self._dispatcher: Dispatcher | None = None
-        self._closed = False
+    def _use_new_dispatcher(self) -> None:
+        self._dispatcher = _Dispatcher(self.limits)
+        self._finalizer = weakref.finalize(self, _close_in_background, self._dispatcher)
+        self._finalizer.atexit = False
 
-    def run(self, payload: Any) -> Result:
-        """Do one job and wait for it."""
+    def run(self, payload: Any) -> WorkerReply:
+        """Call the function and wait for the reply."""
         return self.submit(payload).result()
 
-    async def run_async(self, payload: Any) -> Result:
-        """Do one job without holding up the event loop. Cancelling takes it out of the queue."""
+    async def run_async(self, payload: Any) -> WorkerReply:
+        """Call the function without blocking the event loop. Cancelling removes a queued call."""
         return await asyncio.wrap_future(self.submit(payload))
 
-    def submit(self, payload: Any) -> "Future[Result]":
-        """Queue one job.
+    def submit(self, payload: Any) -> "Future[WorkerReply]":
+        """Queue a call.
 
         Raises:
-            EnvFailed: too many jobs are waiting already, or the pool is closed.
+            EnvFailed: the queue is full or the pool is closed.
         """
-        job = Job(json.dumps(payload).encode())
-        with self._lock:
-            if self._closed:
-                raise EnvFailed("the worker pool is closed", where=self.limits.work)
-            if self._dispatcher is None or not self._dispatcher.is_alive:
-                self._dispatcher = Dispatcher(self.limits, JobQueue(self.limits.most_waiting, self.limits.work))
-                weakref.finalize(self, self._dispatcher.ask_to_stop).atexit = False
-            self._dispatcher.add(job)
-        return job.future
+        return self._dispatcher.submit(json.dumps(payload).encode())
 
     def close(self) -> None:
-        """End all processes. Jobs that have not ended fail."""
-        with self._lock:
-            self._closed = True
-            if self._dispatcher is not None:
-                self._dispatcher.close()
+        """End all processes. Calls that have not ended fail."""
+        self._dispatcher.close()
 
-    def abandon(self) -> None:
-        """Forget, without ending them, the processes of the parent this process was forked from."""
-        if self._dispatcher is not None:
-            self._dispatcher.let_go()
-        self._begin_anew()
+    def reset_after_fork(self) -> None:
+        """Release the parent's processes in a forked child and use new ones."""
+        self._finalizer.detach()
+        self._dispatcher.release_inherited_sockets()
+        self._use_new_dispatcher()
 
     def __enter__(self) -> Self:
         return self
@@ -91,12 +133,245 @@ class WorkerPool:
         self.close()
 
 
+@dataclass(eq=False)
+class _QueuedCall:
+    payload: bytes
+    future: "Future[WorkerReply]" = field(default_factory=Future)
+
+
+class _Dispatcher:
+    """The queue, the slot threads and the host of a pool. Does not refer to the pool, which may become garbage."""
+
+    def __init__(self, limits: WorkerLimits) -> None:
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._queue: SimpleQueue[_QueuedCall | None] = SimpleQueue()
+        self._idle_slots = threading.Semaphore(0)
+        self._threads: list[threading.Thread] = []
+        self._channels: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._host: _WorkerHost | None = None
+        self._closed = False
+
+    def submit(self, payload: bytes) -> "Future[WorkerReply]":
+        call = _QueuedCall(payload)
+        with self._lock:
+            if self._closed:
+                raise self._failure("the worker pool is closed")
+            if self._queue.qsize() >= self._limits.max_queued:
+                raise self._failure(f"{self._limits.max_queued:,} calls are queued already")
+            self._queue.put(call)
+            if not self._idle_slots.acquire(blocking=False) and len(self._threads) < self._limits.size:
+                name = f"workers:{self._limits.work}:{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._run_slot, name=name, daemon=True))
+                self._threads[-1].start()
+        return call.future
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            host, self._host = self._host, None
+        while True:
+            try:
+                call = self._queue.get_nowait()
+            except Empty:
+                break
+            if call is not None and call.future.set_running_or_notify_cancel():
+                call.future.set_exception(self._failure("the worker pool was closed"))
+        for _ in self._threads:
+            self._queue.put(None)
+        if host is not None:
+            host.close()
+        for thread in self._threads:
+            thread.join()
+
+    def release_inherited_sockets(self) -> None:
+        """Close sockets in a forked child that would keep the parent's processes alive."""
+        for channel in self._channels:
+            channel.close()
+        if self._host is not None:
+            self._host.control.close()
+
+    def _failure(self, problem: str) -> EnvFailed:
+        return EnvFailed(problem, where=self._limits.work)
+
+    def _run_slot(self) -> None:
+        worker: _Worker | None = None
+        while (call := self._next_call()) is not None:
+            if call.future.set_running_or_notify_cancel():
+                try:
+                    worker, reply = self._perform(worker, call.payload)
+                except EnvFailed as problem:
+                    worker = None
+                    call.future.set_exception(problem)
+                else:
+                    call.future.set_result(reply)
+            del call  # an idle slot keeps no future alive
+        if worker is not None:
+            worker.channel.close()
+
+    def _next_call(self) -> _QueuedCall | None:
+        try:
+            return self._queue.get_nowait()
+        except Empty:
+            self._idle_slots.release()
+            return self._queue.get()
+
+    def _perform(self, worker: "_Worker | None", payload: bytes) -> "tuple[_Worker | None, WorkerReply]":
+        """Return the reply to a call, and the worker if it can take another one."""
+        reason = ""
+        for _ in range(MAX_ATTEMPTS):
+            worker = worker or self._start_worker()
+            reply = worker.call(payload, self._limits.wall_seconds)
+            if "value" in reply:
+                if worker.calls < CALLS_PER_WORKER:
+                    return worker, WorkerResult(reply["value"])
+                worker.channel.close()
+                return None, WorkerResult(reply["value"])
+            worker.channel.close()
+            worker = None
+            if "failure" in reply:
+                return None, WorkerFailure(reply["failure"], reply["reason"])
+            if reply["exit"] == -signal.SIGPROF:
+                return None, WorkerFailure("time", f"more than {self._limits.cpu_seconds:g} s of CPU time")
+            reason = f"the worker ended with status {reply['exit']}"
+        return None, WorkerFailure("crash", reason)
+
+    def _start_worker(self) -> "_Worker":
+        problem = ""
+        for _ in range(MAX_STARTS):
+            with self._lock:
+                if self._closed:
+                    raise self._failure("the worker pool was closed")
+                host = self._host = self._host or _WorkerHost(self._limits)
+                worker = _Worker(host.fork_worker())
+                self._channels.add(worker.channel)
+            if worker.wait_until_ready():
+                return worker
+            worker.channel.close()
+            with self._lock:
+                self._host = None if self._host is host else self._host
+            problem = host.kill()
+        raise self._failure(f"no worker becomes ready: {problem}")
+
+
+class _Worker:
+    """One worker process, seen from its slot."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+        self.calls = 0
+        self._pid = 0
+        self._received = bytearray()
+
+    def wait_until_ready(self) -> bool:
+        """Return False if the worker or its host ended first, or importing the work takes too long."""
+        try:
+            self.channel.settimeout(START_SECONDS)
+            self._pid = self._receive(START_SECONDS).get("pid", 0)
+        except TimeoutError:
+            return False
+        return self._pid != 0
+
+    def call(self, payload: bytes, seconds: float) -> dict[str, Any]:
+        """Send a payload and return the reply, `{"exit": status}` if the worker ended instead."""
+        self.calls += 1
+        try:
+            self.channel.settimeout(seconds)
+            with suppress(BrokenPipeError, ConnectionResetError):  # the next read returns how the worker ended
+                self.channel.sendall(frame(payload))
+            return self._receive(seconds)
+        except TimeoutError:
+            with suppress(ProcessLookupError):  # it ended at this moment
+                os.kill(self._pid, signal.SIGKILL)
+            return {"failure": "time", "reason": f"more than {seconds:g} s"}
+
+    def _receive(self, seconds: float) -> dict[str, Any]:
+        """Read one frame; an end of file is `{"exit": None}`: the host has ended and its workers with it."""
+        deadline = time.monotonic() + seconds
+        size = HEADER.size
+        while True:
+            if len(self._received) >= HEADER.size:
+                size = HEADER.size + HEADER.unpack_from(self._received)[0]
+            if len(self._received) >= size > HEADER.size:
+                message = self._received[HEADER.size : size]
+                del self._received[:size]
+                return dict(json.loads(message))
+            try:
+                chunk = self.channel.recv(1 << 16)
+            except ConnectionError:
+                chunk = b""
+            if not chunk:
+                return {"exit": None}
+            self._received += chunk
+            self.channel.settimeout(max(0.001, deadline - time.monotonic()))
+
+
+class _WorkerHost:
+    """The process that forks workers."""
+
+    def __init__(self, limits: WorkerLimits) -> None:
+        self.control, theirs = socket.socketpair()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the host
+        self._problem = ""
+        self._lock = threading.Lock()
+        arguments = [limits.work, str(limits.cpu_seconds), str(limits.memory_bytes)]
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "nemo_gym.workers.host", *arguments],  # -P: import nothing from the cwd
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                cwd="/",
+                env={
+                    **{name: os.environ[name] for name in _PYTHON_VARIABLES if name in os.environ},
+                    "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path),
+                    "PYTHONHASHSEED": "0",  # the same iteration order, hence the same verdict, every time
+                    "LC_ALL": "C.UTF-8",
+                },
+            )
+
+    def fork_worker(self) -> socket.socket:
+        """Request a worker and return the socket to it; a dead host is an end of file there."""
+        ours, theirs = socket.socketpair()
+        with theirs, suppress(OSError):
+            socket.send_fds(self.control, [b"F"], [theirs.fileno()])
+        return ours
+
+    def close(self) -> None:
+        """Let the host kill its workers and end."""
+        self.kill(after=END_SECONDS)
+
+    def kill(self, after: float = 0.2) -> str:
+        """End the host, and with it its workers; return the last line it wrote, else its exit status.
+
+        A host that cannot import the work is about to end by itself: wait for it.
+        """
+        with self._lock:  # several slots may give up on it at once
+            self.control.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(after)
+            self._process.kill()
+            status = self._process.wait()
+            if not self._errors.closed:
+                with self._errors:
+                    self._errors.seek(0)
+                    lines = self._errors.read(1 << 20).decode(errors="replace").strip().splitlines()
+                self._problem = lines[-1] if lines else f"status {status}"
+            return self._problem
+
+
+def _close_in_background(dispatcher: _Dispatcher) -> None:
+    """Close without waiting: the garbage collector may call this on any thread, even on one of the slots."""
+    with suppress(RuntimeError):  # no thread can be started while the interpreter ends; the host ends with it
+        threading.Thread(target=dispatcher.close, daemon=True).start()
+
+
 _POOLS: "weakref.WeakSet[WorkerPool]" = weakref.WeakSet()
 
 
-def _after_fork() -> None:
+def _reset_pools() -> None:
     for pool in _POOLS:
-        pool.abandon()
+        pool.reset_after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_reset_pools)

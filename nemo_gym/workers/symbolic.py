@@ -1,7 +1,8 @@
-"""Whether two LaTeX expressions are equal, by math-verify. Runs only in worker processes.
+"""Compare two LaTeX expressions with math-verify. Runs only in worker processes.
 
-math-verify decides; a second, independent look at the numbers confirms. What it reads leniently (a percentage equal to
-its number, values equal after rounding) never gets here: structure and numbers are compared before, by `grading`.
+math-verify decides; an independent comparison of numeric values confirms. Forms that math-verify reads leniently (a
+percentage equal to its number, values equal after rounding) do not get here: `grading` compares structure and numbers
+first.
 """
 
 import importlib
@@ -11,16 +12,16 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
 
-from nemo_gym.grading.math import NotUnderstood, Rules, compare_math
-from nemo_gym.grading.numbers import number, stands_for
+from nemo_gym.grading.math import MathRules, UnreadableExpression, compare_math
+from nemo_gym.grading.numbers import is_rounding_of, parse_number
 
-LONGEST = 1000
-_POINTS = 4
+MAX_LENGTH = 1000
+_SAMPLE_POINTS = 4
 _DIGITS = 40
-_CLOSE = 25
-"""Digits two values have in common when they count as the same."""
+_EQUAL_DIGITS = 25
+"""Digits that two values must share to count as equal."""
 
-_WARMING_UP = (
+_WARM_UP_PAIRS = (
     (r"\frac{\sqrt{2}}{3x}+x^{2}-1", r"(x-1)(x+1)"),
     (r"2x+3y=6", r"\frac{x}{3}+\frac{y}{2}=1"),
     (r"\frac{3}{2\sqrt{3}}", r"\frac{1}{2}\sqrt{3}"),
@@ -28,7 +29,7 @@ _WARMING_UP = (
     (r"x \le 3", r"2x<5"),
     ("3+4i", "a_1-b^{-2}"),
 )
-"""Parsers build their tables as they go: what is read here is read fast by every worker."""
+"""Parsers build their tables on first use: parsing these once makes every forked worker fast."""
 
 
 @cache
@@ -37,68 +38,74 @@ def _library(name: str) -> Any:
 
 
 def prepare() -> None:
-    """Import what every worker needs, before there are workers."""
+    """Import what every worker needs before the first fork."""
     logging.disable(logging.CRITICAL)
-    for answer, gold in _WARMING_UP:
-        equal(answer, gold)
+    for answer, gold in _WARM_UP_PAIRS:
+        are_equal(answer, gold)
 
 
-def compare(job: dict[str, Any]) -> dict[str, Any]:
-    """The verdict on one answer; what `nemo_gym.workers.math` sends and expects."""
+def compare(payload: dict[str, Any]) -> dict[str, Any]:
+    """Grade one answer: the payload and the value of a call from `nemo_gym.workers.math`."""
     verdict = compare_math(
-        job["answer"],
-        job["gold"],
-        symbolic=equal,
-        rules=Rules(worked_out=job["worked_out"]),
-        question=job["question"],
+        payload["answer"],
+        payload["gold"],
+        symbolic=are_equal,
+        rules=MathRules(worked_out=payload["worked_out"]),
+        question=payload["question"],
     )
     return {"outcome": verdict.outcome.value, "rule": verdict.rule, "reason": verdict.reason}
 
 
-def equal(answer: str, gold: str) -> bool:
-    """Whether `answer` and `gold` are the same expression, equation or inequality."""
+def are_equal(answer: str, gold: str) -> bool:
+    """Return True if `answer` and `gold` are the same expression, equation or inequality."""
     relational = _library("sympy").core.relational.Relational
-    wanted = understood(gold, "the expected answer")
-    said = understood(answer, "the answer")
-    if isinstance(wanted, relational) or isinstance(said, relational):
-        return _same_relation(said, wanted)
-    decimal = number(answer)
+    expected = parse_latex(gold, "the expected answer")
+    actual = parse_latex(answer, "the answer")
+    if isinstance(expected, relational) or isinstance(actual, relational):
+        return _is_same_relation(actual, expected)
+    decimal = parse_number(answer)
     if decimal is not None and decimal.form in ("decimal", "scientific"):
-        return _rounds_to(wanted, answer)
-    written = number(gold)
-    if written is not None and written.form in ("decimal", "scientific"):
-        return _rounds_to(said, gold)
-    if not _agree(said, wanted):
+        return _rounds_to(expected, answer)
+    decimal = parse_number(gold)
+    if decimal is not None and decimal.form in ("decimal", "scientific"):
+        return _rounds_to(actual, gold)
+    if not _agree_at_sample_points(actual, expected):
         return False
-    if _library("sympy").expand((said - wanted).doit()) == 0:  # exact, and much faster than simplifying
+    if _library("sympy").expand((actual - expected).doit()) == 0:  # exact, and much faster than simplifying
         return True
-    return bool(_library("math_verify").verify(wanted, said, strict=True, numeric_precision=30, timeout_seconds=None))
+    return bool(
+        _library("math_verify").verify(expected, actual, strict=True, numeric_precision=30, timeout_seconds=None)
+    )
 
 
-def understood(latex: str, whose: str) -> Any:
-    """The sympy form of an expression, equation or inequality."""
-    found = _parsed(latex) if len(latex) <= LONGEST else None
+def parse_latex(latex: str, subject: str) -> Any:
+    """Return the sympy form of an expression, equation or inequality.
+
+    Raises:
+        NotUnderstood: the text is none of these; `subject` names it in the message.
+    """
+    parsed = _parse(latex) if len(latex) <= MAX_LENGTH else None
     sympy = _library("sympy")
-    if not isinstance(found, sympy.Expr | sympy.core.relational.Relational) or found in (sympy.nan, sympy.zoo):
-        raise NotUnderstood(f"{whose} is not an expression that can be read")
-    return found
+    if not isinstance(parsed, sympy.Expr | sympy.core.relational.Relational) or parsed in (sympy.nan, sympy.zoo):
+        raise UnreadableExpression(f"{subject} is not an expression that can be read")
+    return parsed
 
 
 @lru_cache(maxsize=512)
-def _parsed(latex: str) -> Any:
+def _parse(latex: str) -> Any:
     library = _library("math_verify")
-    found = library.parse(
+    expressions = library.parse(
         "\\boxed{" + latex.replace("*", "\\cdot ") + "}",
         [library.LatexExtractionConfig(boxed_match_priority=0)],
         fallback_mode="no_fallback",
         extraction_mode="first_match",
         parsing_timeout=None,
     )
-    return _one_alphabet(found[0]) if found else None
+    return _with_real_symbols(expressions[0]) if expressions else None
 
 
-def _one_alphabet(expression: Any) -> Any:
-    """The same letter means the same in both expressions: real, except `i`."""
+def _with_real_symbols(expression: Any) -> Any:
+    """Replace symbols so that a letter means the same in both expressions: real, except `i`."""
     if not hasattr(expression, "free_symbols"):
         return None
     sympy = _library("sympy")
@@ -107,30 +114,30 @@ def _one_alphabet(expression: Any) -> Any:
     )
 
 
-def _agree(said: Any, wanted: Any) -> bool:
-    """Whether both have the same value at a few points, wherever they have one. A check, not a proof."""
-    names = sorted({symbol.name for symbol in said.free_symbols | wanted.free_symbols})
+def _agree_at_sample_points(actual: Any, expected: Any) -> bool:
+    """Compare both at a few points where both have a value. A check, not a proof."""
+    names = sorted({symbol.name for symbol in actual.free_symbols | expected.free_symbols})
     sympy = _library("sympy")
-    close = sympy.Rational(1, 10**_CLOSE)
-    chosen = random.Random(20)  # the same points every time
-    for _ in range(_POINTS if names else 1):
-        point = {name: sympy.Rational(chosen.randint(20, 300), 97) for name in names}
-        one, other = _value(said, point), _value(wanted, point)
-        if one is not None and other is not None and abs(one - other) > close * (abs(one) + abs(other)):
+    tolerance = sympy.Rational(1, 10**_EQUAL_DIGITS)
+    generator = random.Random(20)  # the same points every time
+    for _ in range(_SAMPLE_POINTS if names else 1):
+        point = {name: sympy.Rational(generator.randint(20, 300), 97) for name in names}
+        one, other = _value_at(actual, point), _value_at(expected, point)
+        if one is not None and other is not None and abs(one - other) > tolerance * (abs(one) + abs(other)):
             return False
     return True
 
 
-def _value(expression: Any, point: dict[str, Any]) -> Any:
-    known = {symbol: point[symbol.name] for symbol in expression.free_symbols}
-    value = expression.subs(known).doit().evalf(_DIGITS)
+def _value_at(expression: Any, point: dict[str, Any]) -> Any:
+    values = {symbol: point[symbol.name] for symbol in expression.free_symbols}
+    value = expression.subs(values).doit().evalf(_DIGITS)
     return value if value.is_number and value.is_finite else None
 
 
 def _rounds_to(expression: Any, literal: str) -> bool:
-    """Whether a decimal is this number, exactly or, with enough digits, but for its last one."""
-    written = number(literal)
-    if expression.free_symbols or written is None:
+    """Return True if a decimal is this number, exactly or, with enough digits, up to its last one."""
+    decimal = parse_number(literal)
+    if expression.free_symbols or decimal is None:
         return False
     value = expression.doit()
     if not isinstance(value, _library("sympy").Rational):
@@ -138,16 +145,16 @@ def _rounds_to(expression: Any, literal: str) -> bool:
     if not (value.is_real and value.is_finite):
         return False
     exact = Fraction(str(value))
-    return abs(exact - written.value) <= abs(exact) / 10**30 or stands_for(written, exact)
+    return abs(exact - decimal.value) <= abs(exact) / 10**30 or is_rounding_of(decimal, exact)
 
 
-def _same_relation(said: Any, wanted: Any) -> bool:
-    """Whether two equations or inequalities are the same up to a constant factor."""
+def _is_same_relation(actual: Any, expected: Any) -> bool:
+    """Return True if two equations or inequalities are the same up to a constant factor."""
     sympy = _library("sympy")
-    if not all(isinstance(one, sympy.core.relational.Relational) for one in (said, wanted)):
+    if not all(isinstance(one, sympy.core.relational.Relational) for one in (actual, expected)):
         return False
-    (one, kind), (other, wanted_kind) = _one_sided(said), _one_sided(wanted)
-    if kind is not wanted_kind or {s.name for s in one.free_symbols} != {s.name for s in other.free_symbols}:
+    (one, kind), (other, expected_kind) = _one_sided(actual), _one_sided(expected)
+    if kind is not expected_kind or {s.name for s in one.free_symbols} != {s.name for s in other.free_symbols}:
         return False
     ratio = sympy.simplify(one / other)
     if ratio.free_symbols or not ratio.is_finite or ratio.is_zero is not False:
@@ -156,7 +163,7 @@ def _same_relation(said: Any, wanted: Any) -> bool:
 
 
 def _one_sided(relation: Any) -> tuple[Any, Any]:
-    """`a < b` as `(a - b, <)`, with every inequality turned to point the same way."""
+    """Write `a < b` as `(a - b, <)`, with every inequality turned to point the same way."""
     sympy = _library("sympy")
     flipped = {sympy.StrictGreaterThan: sympy.StrictLessThan, sympy.GreaterThan: sympy.LessThan}
     kind = type(relation)

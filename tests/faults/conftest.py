@@ -1,4 +1,4 @@
-"""A playground: one real run of servers whose models and tools misbehave, each in its own way."""
+"""A playground: one real run of servers whose models and tools misbehave, each in a different way."""
 
 import asyncio
 import json
@@ -71,8 +71,8 @@ TOOLS = ("fine", "flood", "block", "crash")
 FAULTS = ("slow", "wrong_key", "wrong_json", "wrong_shape", "half_body")
 
 
-def answer_of(fault: str, turns: int) -> bytes:
-    """A whole HTTP answer of the endpoint at `/<fault>/v1`, in its `turns`-th turn."""
+def http_reply(fault: str, turns: int) -> bytes:
+    """Return a complete HTTP reply of the endpoint `/<fault>/v1`, in turn number `turns`."""
     if fault == "wrong_key":
         return _http(401, {"error": {"message": "Incorrect API key provided", "type": "invalid_request_error"}})
     if fault == "wrong_json":
@@ -110,38 +110,38 @@ def _http(status: int, body: Any) -> bytes:
 async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
     length = next((int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line), 0)
-    asked = json.loads(await reader.readexactly(length) or b"{}")
+    body = json.loads(await reader.readexactly(length) or b"{}")
     fault = head.split(b" ")[1].decode().split("/")[1]
     try:
         if fault == "slow":
-            await reader.read()  # until the caller has had enough
+            await reader.read()  # until the caller gives up
         else:
-            turns = sum(item.get("type") == "function_call_output" for item in asked.get("input", []))
-            writer.write(answer_of(fault, turns))
+            turns = sum(item.get("type") == "function_call_output" for item in body.get("input", []))
+            writer.write(http_reply(fault, turns))
             await writer.drain()
     finally:
         writer.close()
 
 
-def lowered(headers: Any) -> dict[str, str]:
+def lower_names(headers: Any) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
 @dataclass
 class Playground:
-    """The run, how to call it, and everything its servers have printed."""
+    """A run, methods that call it, and everything its servers have printed."""
 
     run: Run
     lines: list[str] = field(default_factory=list)
     go: Path = Path("go")
-    """The tool that blocks does so until this file is there."""
+    """The blocking tool returns when this file exists."""
 
     def url(self, name: str) -> str:
         instance = next(instance for instance in self.run.instances if instance.name == name)
         return f"http://{instance.host}:{instance.port}"
 
     def call(self, name: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
-        """Status, JSON and headers of one POST."""
+        """Send one POST and return status, JSON and headers."""
         request = urllib.request.Request(
             f"{self.url(name)}{path}",
             data=json.dumps(body or {}).encode(),
@@ -149,43 +149,43 @@ class Playground:
         )
         try:
             with urllib.request.urlopen(request, timeout=60) as reply:
-                return reply.status, json.load(reply), lowered(reply.headers)
+                return reply.status, json.load(reply), lower_names(reply.headers)
         except urllib.error.HTTPError as reply:
             with reply:
-                return reply.code, json.load(reply), lowered(reply.headers)
+                return reply.code, json.load(reply), lower_names(reply.headers)
 
     def rollout(self, agent: str, seconds: float = 30.0) -> tuple[int, Any, dict[str, str]]:
-        """One `/run` of an agent, in at most so many seconds."""
+        """Call `/run` of an agent with a deadline of `seconds`."""
         row = {"responses_create_params": {"input": "Do it."}}
         return self.call(agent, "/run", row, **{DEADLINE_HEADER: str(seconds)})
 
-    def printed(self, words: str, seconds: float = 20.0) -> str:
-        """The first line that has `words`; waits for it."""
+    def wait_for_line(self, words: str, seconds: float = 20.0) -> str:
+        """Wait for the first line that contains `words`."""
         end = time.monotonic() + seconds
         while True:
-            found = next((line for line in self.lines if words in line), None)
-            if found:
-                return found
+            match = next((line for line in self.lines if words in line), None)
+            if match:
+                return match
             assert time.monotonic() < end, self.lines
             time.sleep(0.02)
 
     def is_fine(self) -> bool:
-        """Whether a rollout with a good model and a good tool still scores."""
+        """Return True if a rollout with a good model and a good tool still scores."""
         status, body, _ = self.rollout("agent_tool_fine")
         return status == 200 and body["reward"] == 1.0
 
 
 def config_for(endpoint: str, nowhere: str) -> dict[str, Any]:
-    """One environment; for every fault a model and an agent that uses it."""
-    place = {"entrypoint": "app.py", "host": "127.0.0.1", "port": -1}
-    blocks: dict[str, Any] = {"tools": {"resources_servers": {"misbehaving": {**place, "domain": "other"}}}}
-    elsewhere = nowhere.replace("127.0.0.1", "127.0.0.2")  # what is known of one must not be known of the other
+    """Configure one environment and, for every fault, a model and an agent that uses it."""
+    common = {"entrypoint": "app.py", "host": "127.0.0.1", "port": -1}
+    blocks: dict[str, Any] = {"tools": {"resources_servers": {"misbehaving": {**common, "domain": "other"}}}}
+    elsewhere = nowhere.replace("127.0.0.1", "127.0.0.2")  # a circuit breaker of one must not affect the other
     urls = {"down": f"{nowhere}/v1", "gone": f"{elsewhere}/v1"}
     for fault in (*FAULTS, *urls, *(f"tool_{tool}" for tool in TOOLS)):
         url = urls.get(fault, f"{endpoint}/{fault}/v1")
-        model = {**place, "openai_base_url": url, "openai_api_key": "sk-secret-123", "openai_model": "m"}
+        model = {**common, "openai_base_url": url, "openai_api_key": "sk-secret-123", "openai_model": "m"}
         agent = {
-            **place,
+            **common,
             "resources_server": {"type": "resources_servers", "name": "tools"},
             "model_server": {"type": "responses_api_models", "name": f"model_{fault}"},
         }
@@ -195,7 +195,7 @@ def config_for(endpoint: str, nowhere: str) -> dict[str, Any]:
 
 
 def write_server(root: Path, name: str, source: str, requirements: str = "-e nemo-gym[dev] @ ../../\n") -> Path:
-    """A resources server folder."""
+    """Write a resources server folder."""
     folder = root / "resources_servers" / name
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()
@@ -205,12 +205,12 @@ def write_server(root: Path, name: str, source: str, requirements: str = "-e nem
 
 
 @asynccontextmanager
-async def playing(root: Path) -> AsyncIterator[Playground]:
+async def running_playground(root: Path) -> AsyncIterator[Playground]:
     go = write_server(root, "misbehaving", ENVIRONMENT) / "go"
     endpoint = await asyncio.start_server(_serve, "127.0.0.1", 0)
     nowhere = await asyncio.start_server(_serve, "127.0.0.1", 0)
     urls = [f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in (endpoint, nowhere)]
-    nowhere.close()  # a port that was just free: nobody answers there
+    nowhere.close()  # the port was just free: no server answers there
     lines: list[str] = []
     run = Run(
         OmegaConf.create(config_for(*urls)),
@@ -225,25 +225,25 @@ async def playing(root: Path) -> AsyncIterator[Playground]:
 
 @pytest.fixture(scope="module")
 def playground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playground]:
-    """One run for all tests of a module: that it outlives every one of them is what they show."""
+    """One run for all tests of a module: it must survive every fault."""
     ready: list[Playground] = []
-    told, asked = threading.Event(), threading.Event()
+    is_ready, stop = threading.Event(), threading.Event()
 
     async def main() -> None:
         try:
-            async with playing(tmp_path_factory.mktemp("faults")) as made:
-                ready.append(made)
-                told.set()
-                await asyncio.to_thread(asked.wait)
+            async with running_playground(tmp_path_factory.mktemp("faults")) as playground:
+                ready.append(playground)
+                is_ready.set()
+                await asyncio.to_thread(stop.wait)
         finally:
-            told.set()
+            is_ready.set()
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
-    told.wait(120)
+    is_ready.wait(120)
     assert ready, "the servers did not come up"
     yield ready[0]
-    asked.set()
+    stop.set()
     thread.join(60)
     assert not thread.is_alive()
 

@@ -1,4 +1,4 @@
-"""`gym eval run` on a disk that is really full, or cannot be written: a small file system of our own."""
+"""`gym eval run` on a disk that is full or read-only: a small file system in a mount namespace."""
 
 import json
 import os
@@ -16,13 +16,13 @@ GYM = (sys.executable, "-m", "nemo_gym.cli.main")
 AGENT = "arithmetic_simple_agent"
 ROWS = 120
 SMALL = 200 * 1024
-"""Room for the rows and some of the results."""
+"""Bytes for the rows and some of the results."""
 
 OWN_MOUNTS = ("unshare", "--mount", "--map-root-user")
 
 
 def can_mount() -> bool:
-    """Whether we may have a file system of our own, in a namespace that is gone with its process."""
+    """Return True if this machine allows mounts in a new namespace, which ends with its process."""
     if shutil.which("unshare") is None:
         return False
     mounted = [*OWN_MOUNTS, "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/mnt"]
@@ -32,8 +32,8 @@ def can_mount() -> bool:
 MOUNTS = pytest.mark.skipif(not can_mount(), reason="no file system can be mounted here (no user namespaces)")
 
 
-def evaluation(folder: Path) -> list[str]:
-    """A command that collects a few hundred KB into `disk/` of the folder; its rows and model are beside it."""
+def eval_command(folder: Path) -> list[str]:
+    """Write rows and a model into the folder and return a command that collects a few hundred KB into `disk/`."""
     block = {"entrypoint": "app.py", "script": [{"text": "It is 4."}]}
     (folder / "model.yaml").write_text(
         json.dumps({"policy_model": {"responses_api_models": {"scripted_model": block}}})
@@ -48,8 +48,8 @@ def evaluation(folder: Path) -> list[str]:
     return [*GYM, *words, "-i", "rows.jsonl", "-o", "disk/out.jsonl", "--json", "--concurrency", "4"]
 
 
-def on_our_disk(folder: Path, script: str) -> "subprocess.CompletedProcess[str]":
-    """A shell script in a mount namespace of its own, in which `disk/` is a small file system."""
+def run_on_small_disk(folder: Path, script: str) -> "subprocess.CompletedProcess[str]":
+    """Run a shell script in a mount namespace in which `disk/` is a small file system."""
     mount = f"set -e; mount -t tmpfs -o size={SMALL} tmpfs disk; set +e\n"
     return shell([*OWN_MOUNTS, "sh", "-c", mount + script], folder)
 
@@ -62,28 +62,28 @@ def shell(
     )
 
 
-def quoted(command: list[str], *more: str) -> str:
+def quote_words(command: list[str], *more: str) -> str:
     return " ".join(f"'{word}'" for word in [*command, *more])
 
 
-def stored(path: Path) -> list[dict[str, Any]]:
+def stored_records(path: Path) -> list[dict[str, Any]]:
     text = path.read_bytes()
     assert text.endswith(b"\n"), "the last line is not whole"
     return [json.loads(line) for line in text.splitlines()]
 
 
 def tasks(path: Path) -> list[int]:
-    return [record["_ng_task_index"] for record in stored(path)]
+    return [record["_ng_task_index"] for record in stored_records(path)]
 
 
 @MOUNTS
-def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(tmp_path: Path) -> None:
-    """A clear stop with status 3, whole lines, and after making room every rollout once: nothing is run in vain."""
-    command = evaluation(tmp_path)
-    done = on_our_disk(
+def test_a_run_stopped_by_a_full_disk_can_be_resumed(tmp_path: Path) -> None:
+    """It ends with status 3 and whole lines; after freeing space every remaining rollout runs once."""
+    command = eval_command(tmp_path)
+    done = run_on_small_disk(
         tmp_path,
-        f"{quoted(command)} > first.json 2> first.err; echo $? > first.status; cp -r disk full\n"
-        f"mount -o remount,size=64m disk; {quoted(command, '--resume')} > second.json 2> second.err\n"
+        f"{quote_words(command)} > first.json 2> first.err; echo $? > first.status; cp -r disk full\n"
+        f"mount -o remount,size=64m disk; {quote_words(command, '--resume')} > second.json 2> second.err\n"
         "echo $? > second.status; cp -r disk after",
     )
     assert done.returncode == 0, done.stderr
@@ -101,17 +101,17 @@ def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(tmp_path: Path) -> Non
     second = json.loads((tmp_path / "second.json").read_text())
     assert (second["finished_before"], second["finished_before"] + second["scored"]) == (len(kept), ROWS)
     assert sorted(tasks(tmp_path / "after/out.jsonl")) == list(range(ROWS))
-    assert stored(tmp_path / "after/out.jsonl")[: len(kept)] == stored(tmp_path / "full/out.jsonl")
+    assert stored_records(tmp_path / "after/out.jsonl")[: len(kept)] == stored_records(tmp_path / "full/out.jsonl")
 
 
 @MOUNTS
-def test_a_disk_that_cannot_be_written_is_said_before_servers_start(tmp_path: Path) -> None:
-    """Status 3 at once, and what is there stays as it is."""
-    command = evaluation(tmp_path)
-    done = on_our_disk(
+def test_a_read_only_disk_is_reported_before_servers_start(tmp_path: Path) -> None:
+    """Status 3 at once; existing files stay unchanged."""
+    command = eval_command(tmp_path)
+    done = run_on_small_disk(
         tmp_path,
         "echo '{}' > disk/out.jsonl; mount -o remount,ro disk\n"
-        f"{quoted(command)}; echo $? > status; cp -r disk after",
+        f"{quote_words(command)}; echo $? > status; cp -r disk after",
     )
 
     assert (tmp_path / "status").read_text().strip() == "3", done.stderr
@@ -122,13 +122,13 @@ def test_a_disk_that_cannot_be_written_is_said_before_servers_start(tmp_path: Pa
 
 
 def test_a_file_that_may_not_grow_stops_the_run_like_a_full_disk(tmp_path: Path) -> None:
-    """The same where nothing can be mounted: the system refuses to let files grow (`ulimit -f`)."""
-    command = evaluation(tmp_path)
+    """The same on machines without mounts: the system refuses to let files grow (`ulimit -f`)."""
+    command = eval_command(tmp_path)
 
-    def limited() -> None:
+    def limit_file_size() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (SMALL // 2, SMALL // 2))
 
-    first = shell(command, tmp_path, limited)
+    first = shell(command, tmp_path, limit_file_size)
     kept = tasks(tmp_path / "disk/out.jsonl")
     second = shell([*command, "--resume"], tmp_path)
 

@@ -1,4 +1,4 @@
-"""Faults before servers are up: one clear error that names the server, the right exit status, nothing left behind."""
+"""Faults before servers are up: one clear error that names the server, the right exit status, no process left."""
 
 import json
 import re
@@ -35,7 +35,7 @@ CELL, PROCESS = GOOD.format(declared='HOSTING = "cell"'), GOOD.format(declared="
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's runs would register themselves."""
+    """The folder in which runs of this test register themselves."""
     folder = tmp_path / "runtime"
     folder.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
@@ -44,9 +44,9 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def start(tmp_path: Path, runtime: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
-    """`gym env start` with one instance, `faulty`, of the folder of that name."""
+    """Run `gym env start` with one instance, `faulty`, of the folder of that name."""
 
-    def started(
+    def run_start(
         settings: dict[str, Any] | None = None, *, prefix: tuple[str, ...] = (), **options: Any
     ) -> "subprocess.CompletedProcess[str]":
         block = {"entrypoint": "app.py", "domain": "other", **(settings or {})}
@@ -56,35 +56,36 @@ def start(tmp_path: Path, runtime: Path) -> Callable[..., "subprocess.CompletedP
         assert not list(runtime.rglob("*.json"))
         return done
 
-    return started
+    return run_start
 
 
-def is_clear(done: "subprocess.CompletedProcess[str]", status: int, *words: str) -> None:
-    """One error, with its words, and no traceback of our own."""
+def check_error(done: "subprocess.CompletedProcess[str]", status: int, *words: str) -> None:
+    """Check for one error with these words and no traceback of our code."""
     assert done.returncode == status, done.stderr
     assert re.search("^Error: (cell 0: )?faulty: ", done.stderr, re.MULTILINE)
     for word in words:
         assert word in done.stderr
-    assert "/nemo_gym/" not in done.stderr  # no frame of ours: its writer cannot do anything about them
+    assert "/nemo_gym/" not in done.stderr  # no frame of ours: the author of the server cannot use it
 
 
 def test_a_port_that_is_in_use(start: Any, write_server: Any, tmp_path: Path) -> None:
-    """A port the user chose is refused, not exchanged."""
+    """A port that the user chose is refused, not replaced."""
     write_server(tmp_path, "faulty", CELL)
     with listen("squatter", "127.0.0.1", 0) as squatter:
         port = squatter.getsockname()[1]
 
         done = start({"port": port})
 
-    is_clear(done, 3, f"faulty: port {port} on 127.0.0.1 is in use", "leave 'port' unset")
+    check_error(done, 3, f"faulty: port {port} on 127.0.0.1 is in use", "leave 'port' unset")
 
 
 def test_an_entrypoint_that_is_missing(start: Any, write_server: Any, tmp_path: Path) -> None:
+    """A typo in the configuration must be named with the path that was tried."""
     write_server(tmp_path, "faulty", CELL)
 
     done = start({"entrypoint": "main.py"})
 
-    is_clear(done, 1, "there is no file", "resources_servers/faulty/main.py", "correct 'entrypoint'")
+    check_error(done, 1, "there is no file", "resources_servers/faulty/main.py", "correct 'entrypoint'")
 
 
 @pytest.mark.parametrize(
@@ -101,16 +102,16 @@ def test_an_entrypoint_that_is_missing(start: Any, write_server: Any, tmp_path: 
 def test_an_app_that_cannot_be_imported(
     start: Any, write_server: Any, tmp_path: Path, source: str, status: int, words: str
 ) -> None:
-    """Sharing a process or not, the server is named with the reason in its own words."""
+    """However it is hosted, the server is named with the original reason."""
     write_server(tmp_path, "faulty", source)
 
     done = start()
 
-    is_clear(done, status, "faulty", words)
+    check_error(done, status, "faulty", words)
 
 
-class Registry(BaseHTTPRequestHandler):
-    """A package registry that has nothing."""
+class EmptyRegistry(BaseHTTPRequestHandler):
+    """A package registry without packages."""
 
     def do_GET(self) -> None:
         self.send_error(404)
@@ -121,7 +122,7 @@ class Registry(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def empty_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), EmptyRegistry)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     use_registry(monkeypatch, f"http://127.0.0.1:{server.server_port}/simple")
@@ -147,36 +148,38 @@ def _uv() -> None:
 
 @pytest.mark.usefixtures("_uv", "empty_registry")
 def test_a_requirement_that_cannot_be_resolved(start: Any, write_server: Any, tmp_path: Path) -> None:
+    """The error must name the requirement and the file to correct."""
     write_server(tmp_path, "faulty", CELL, "no-such-package-anywhere==1.0\n")
 
     done = start(uv_cache_dir=str(tmp_path / "cache"), uv_venv_dir=str(tmp_path / "venvs"))
 
-    is_clear(done, 3, "its requirements cannot be met", "no-such-package-anywhere", "correct its requirements.txt")
+    check_error(done, 3, "its requirements cannot be met", "no-such-package-anywhere", "correct its requirements.txt")
 
 
 @pytest.mark.usefixtures("_uv")
 def test_a_registry_that_cannot_be_reached(
     start: Any, write_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Cluster nodes often have no network: the error must name the way around it."""
     use_registry(monkeypatch, "http://127.0.0.1:9/simple")
     write_server(tmp_path, "faulty", CELL, "no-such-package-anywhere==1.0\n")
 
     done = start(uv_cache_dir=str(tmp_path / "cache"), uv_venv_dir=str(tmp_path / "venvs"))
 
-    is_clear(done, 3, "the package registry cannot be reached", "gym env prefetch")
+    check_error(done, 3, "the package registry cannot be reached", "gym env prefetch")
 
 
 @pytest.mark.usefixtures("_uv")
-def test_a_disk_that_is_full_while_an_environment_is_made(start: Any, write_server: Any, tmp_path: Path) -> None:
-    """A real file system of 16 KB in a namespace of this process alone."""
+def test_a_disk_that_is_full_while_a_venv_is_built(start: Any, write_server: Any, tmp_path: Path) -> None:
+    """The installer's message is long; ours must name the cause. The disk is a real file system of 16 KB."""
     small = tmp_path / "small"
     small.mkdir()
     mounted = f'mount -t tmpfs -o size=16k tmpfs {small} && exec "$@"'
     prefix = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mounted, "sh")
     if not shutil.which("unshare") or subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this machine lets nobody mount anything")
+        pytest.skip("this machine does not allow mounts")
     write_server(tmp_path, "faulty", CELL, "no-such-package-anywhere==1.0\n")
 
     done = start(prefix=prefix, uv_cache_dir=str(tmp_path / "cache"), uv_venv_dir=str(small))
 
-    is_clear(done, 3, "the disk is full", "free some space")
+    check_error(done, 3, "the disk is full", "free some space")

@@ -1,4 +1,4 @@
-"""Runs side by side, workers, and what becomes of calls whose server dies. Real processes on loopback."""
+"""Parallel runs, workers, and calls whose server dies. Real processes on loopback."""
 
 import asyncio
 import os
@@ -13,10 +13,10 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config_types import BaseServerConfig
-from nemo_gym.launch.instances import instances
-from nemo_gym.launch.ports import OFFLINE_PORT, PortTaken, listen
-from nemo_gym.launch.run import Run, bind
-from nemo_gym.rollouts.classify import failure_of
+from nemo_gym.launch.instances import find_instances
+from nemo_gym.launch.ports import OFFLINE_PORT, PortTaken, bind_listeners, listen
+from nemo_gym.launch.run import Run
+from nemo_gym.rollouts.attribution import classify_error
 from nemo_gym.server_utils import ServerClient
 
 SOURCE = """
@@ -64,13 +64,13 @@ def config_for(**settings: Any) -> DictConfig:
 
 
 async def test_workers_share_a_port_and_the_work(tmp_path: Path) -> None:
-    """`num_workers` of the contract: so many processes, one address."""
+    """`num_workers` of the contract: several processes behind one address."""
     write(tmp_path)
     seen: set[int] = set()
 
     async with Run(config_for(num_workers=2), [tmp_path]) as run:
         async with asyncio.timeout(20):
-            while len(seen) < 2:  # a connection of its own for every call: the kernel chooses who takes it
+            while len(seen) < 2:  # a new connection for every call: the kernel chooses the worker
                 async with (
                     aiohttp.ClientSession() as session,
                     session.post(f"http://127.0.0.1:{run.instances[0].port}/who") as answer,
@@ -80,15 +80,15 @@ async def test_workers_share_a_port_and_the_work(tmp_path: Path) -> None:
     assert os.getpid() not in seen
 
 
-def test_ten_runs_on_one_host_never_meet(tmp_path: Path) -> None:
-    """Every port is bound before anybody is told of it, the usual head port included."""
+def test_ten_runs_on_one_host_use_different_ports(tmp_path: Path) -> None:
+    """Every port is bound before it is published, the default head port included."""
     write(tmp_path)
     bound, ports = [], []
     try:
         for _ in range(10):
             config = config_for()
-            found = instances({"s": OmegaConf.to_container(config.s)}, [tmp_path])
-            bound.append(bind(config, found, cells=2))
+            instances = find_instances({"s": OmegaConf.to_container(config.s)}, [tmp_path])
+            bound.append(bind_listeners(config, instances, cells=2))
             ports += [config.head_server.port, config.s.resources_servers.server.port]
     finally:
         for listeners in bound:
@@ -97,7 +97,8 @@ def test_ten_runs_on_one_host_never_meet(tmp_path: Path) -> None:
     assert len(set(ports)) == 20
 
 
-async def test_two_runs_answer_side_by_side(tmp_path: Path) -> None:
+async def test_two_runs_serve_side_by_side(tmp_path: Path) -> None:
+    """A second evaluation on one machine must not reach the servers of the first."""
     write(tmp_path, "HOSTING = 'cell'")
 
     async with Run(config_for(), [tmp_path]) as one, Run(config_for(), [tmp_path]) as two:
@@ -114,29 +115,29 @@ async def test_two_runs_answer_side_by_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hosting", ["HOSTING = 'cell'", ""])
-async def test_what_was_in_flight_in_a_crashed_process_may_be_tried_again(tmp_path: Path, hosting: str) -> None:
-    """A crash costs an attempt, not the rollout: nobody has seen an answer yet."""
+async def test_a_call_in_flight_in_a_crashed_process_is_retryable(tmp_path: Path, hosting: str) -> None:
+    """A crash costs an attempt, not the rollout."""
     write(tmp_path, hosting)
-    began = asyncio.Event()
+    is_waiting = asyncio.Event()
     loop = asyncio.get_running_loop()
-    watch = lambda _, line: loop.call_soon_threadsafe(began.set) if "waiting" in line else None  # noqa: E731
+    watch = lambda _, line: loop.call_soon_threadsafe(is_waiting.set) if "waiting" in line else None  # noqa: E731
 
     async with Run(config_for(), [tmp_path], watch=watch) as run:
         head = BaseServerConfig.model_validate(dict(run.config["head_server"]))
         client = ServerClient(head_server_config=head, global_config_dict=run.config)
         call = asyncio.create_task(client.post(server_name="s", url_path="/wait", json={}))
         async with asyncio.timeout(20):
-            await began.wait()
+            await is_waiting.wait()
         os.kill(run.server_instances()[0]["pid"], signal.SIGKILL)
         async with asyncio.timeout(20):
             (problem,) = await asyncio.gather(call, return_exceptions=True)
 
     assert isinstance(problem, ConnectionError)
-    assert failure_of(problem, "agent", lambda _: "resources_servers").retryable
+    assert classify_error(problem, "agent", lambda _: "resources_servers").retryable
 
 
 def test_a_second_interrupt_stops_at_once_and_leaves_nothing(tmp_path: Path) -> None:
-    """A server that will not end must not keep its user at the terminal."""
+    """A server that ignores SIGTERM must not block the user."""
     write(tmp_path, before="signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     (tmp_path / "c.yaml").write_text(
         "s: {resources_servers: {server: {entrypoint: app.py, domain: other, host: 127.0.0.1}}}\n"
@@ -170,10 +171,10 @@ def test_a_second_interrupt_stops_at_once_and_leaves_nothing(tmp_path: Path) -> 
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens there any more; the kernel may need a moment."""
+    """Return True if a port becomes free; the kernel may need a moment."""
     for _ in range(500):
         try:
-            listen("again", "127.0.0.1", port).close()
+            listen("probe", "127.0.0.1", port).close()
         except PortTaken:
             continue
         return True

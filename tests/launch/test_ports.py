@@ -1,4 +1,4 @@
-"""Ports are taken once, by us, before anybody is told about them."""
+"""Ports are bound once, by the parent, before they are published."""
 
 import socket
 
@@ -10,7 +10,7 @@ from nemo_gym.launch.ports import PortTaken, listen, listen_for_head, listen_in_
 
 
 def test_a_taken_port_is_refused_with_its_number() -> None:
-    """Two runs on one host is an everyday event; the message must say which port and what to do."""
+    """Two runs on one host are frequent; the message must name the port and the fix."""
     with listen("one", "127.0.0.1", 0) as first:
         port = first.getsockname()[1]
 
@@ -19,16 +19,16 @@ def test_a_taken_port_is_refused_with_its_number() -> None:
 
 
 def test_a_range_gives_a_free_port_of_it() -> None:
-    """Taken ports are passed over without anybody noticing."""
+    """Taken ports are skipped."""
     with listen("probe", "127.0.0.1", 0) as probe:
         taken = probe.getsockname()[1]
 
-        with listen_in_range("s", "127.0.0.1", taken, taken + 20) as found:
-            assert taken < found.getsockname()[1] <= taken + 20
+        with listen_in_range("s", "127.0.0.1", taken, taken + 20) as listener:
+            assert taken < listener.getsockname()[1] <= taken + 20
 
 
-def test_a_full_range_is_an_error_with_an_end() -> None:
-    """Fifty tries, then a sentence: nothing searches for ever."""
+def test_a_full_range_is_an_error() -> None:
+    """The search ends after fifty tries."""
     with listen("probe", "127.0.0.1", 0) as probe:
         taken = probe.getsockname()[1]
 
@@ -37,7 +37,7 @@ def test_a_full_range_is_an_error_with_an_end() -> None:
 
 
 def test_an_address_of_another_machine_is_a_configuration_error() -> None:
-    """`host` is where this server listens, not where somebody else is."""
+    """`host` is where this server listens, not where another one is."""
     with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1"):
         listen("s", "192.0.2.1", 0)
 
@@ -48,23 +48,23 @@ def test_connections_wait_until_the_server_is_up() -> None:
         assert early.getpeername() == listener.getsockname()
 
 
-def test_the_usual_head_port_gives_way_to_the_next_free_one_and_says_so(
+def test_the_default_head_port_gives_way_to_the_next_free_one_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two runs on one host are normal; which head is whose must be readable."""
+    """Two runs on one host are normal; the user must see which head belongs to which run."""
     with listen("another run", "127.0.0.1", 0) as first:
-        usual = first.getsockname()[1]
-        monkeypatch.setattr(ports, "DEFAULT_HEAD_SERVER_PORT", usual)
+        default = first.getsockname()[1]
+        monkeypatch.setattr(ports, "DEFAULT_HEAD_SERVER_PORT", default)
 
         with listen_for_head("127.0.0.1", ports.OFFLINE_PORT) as head:
-            found = head.getsockname()[1]
+            port = head.getsockname()[1]
 
-    assert usual < found < usual + ports.MOST_TRIES
-    assert caplog.messages == [f"port {usual} is in use; this run's head is at {found}"]
+    assert default < port < default + ports.MAX_TRIES
+    assert caplog.messages == [f"port {default} is in use; this run's head is at {port}"]
 
 
-def test_a_chosen_head_port_is_never_exchanged() -> None:
-    """Others were told of it."""
+def test_a_chosen_head_port_is_never_replaced() -> None:
+    """Others know it."""
     with listen("another run", "127.0.0.1", 0) as first, pytest.raises(PortTaken) as caught:
         listen_for_head("127.0.0.1", first.getsockname()[1])
 

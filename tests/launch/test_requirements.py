@@ -1,4 +1,4 @@
-"""A server folder is hosted here exactly when this interpreter has what it asks for."""
+"""A server folder runs in this interpreter exactly if its requirements are met here."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.launch.requirements import declared, unsatisfied
+from nemo_gym.launch.requirements import requirements_of, unmet_requirements
 
 
 @pytest.mark.parametrize(
@@ -21,32 +21,32 @@ from nemo_gym.launch.requirements import declared, unsatisfied
         "pydantic  # with a remark",
     ],
 )
-def test_what_is_installed_needs_no_environment_of_its_own(tmp_path: Path, line: str) -> None:
-    """Most folders ask for nothing special; making them wait for an environment would be waste."""
+def test_installed_requirements_need_no_venv(tmp_path: Path, line: str) -> None:
+    """Most folders require nothing special; building a venv for them would waste minutes."""
     (tmp_path / "requirements.txt").write_text(f"\n{line}\n")
 
-    assert unsatisfied(tmp_path) == []
+    assert unmet_requirements(tmp_path) == []
 
 
 @pytest.mark.parametrize("line", ["pydantic<1", "no-such-package", "x @ https://example.invalid/x.whl", "-r more.txt"])
-def test_what_is_not_installed_is_named(tmp_path: Path, line: str) -> None:
-    """Whatever we cannot vouch for gets an environment of its own."""
+def test_unmet_requirements_are_named(tmp_path: Path, line: str) -> None:
+    """A requirement that we cannot check needs a venv too."""
     (tmp_path / "requirements.txt").write_text(f"pydantic\n{line}\n")
 
-    assert unsatisfied(tmp_path) == [line]
+    assert unmet_requirements(tmp_path) == [line]
 
 
 def test_a_project_file_counts_with_its_python(tmp_path: Path) -> None:
-    """A folder may ask for another Python, which no installed package can satisfy."""
+    """A folder may require another Python, which no installed package can provide."""
     (tmp_path / "pyproject.toml").write_text('[project]\nrequires-python = "<3"\ndependencies = ["pydantic>=2"]\n')
 
-    assert unsatisfied(tmp_path) == ["python<3"]
+    assert unmet_requirements(tmp_path) == ["python<3"]
 
 
-def test_two_lists_are_refused(tmp_path: Path) -> None:
-    """With both files nobody could say which one was meant."""
+def test_two_requirement_files_are_refused(tmp_path: Path) -> None:
+    """With both files it is unclear which one counts."""
     (tmp_path / "pyproject.toml").write_text("[project]\n")
     (tmp_path / "requirements.txt").write_text("pydantic\n")
 
     with pytest.raises(ConfigError, match="has both"):
-        declared(tmp_path)
+        requirements_of(tmp_path)

@@ -1,4 +1,4 @@
-"""Servers come up, stay apart, come back and leave nothing behind. Real processes on loopback."""
+"""Servers start, are isolated, are restarted and leave no process. Real processes on loopback."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.launch.ports import PortTaken, listen
 from nemo_gym.launch.run import Run
 from nemo_gym.launch.supervisor import ServerDidNotStart
-from tests.processes import is_gone, until
+from tests.processes import is_gone, wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -76,13 +76,13 @@ def url(run: Run, name: str) -> str:
     return f"http://{instance.host}:{instance.port}"
 
 
-async def called(session: aiohttp.ClientSession, run: Run, name: str) -> dict[str, Any]:
+async def call_add(session: aiohttp.ClientSession, run: Run, name: str) -> dict[str, Any]:
     async with session.post(f"{url(run, name)}/add") as answer:
         return dict(await answer.json())
 
 
-async def test_folders_that_share_names_and_globals_never_meet(tmp_path: Path) -> None:
-    """Two authors both wrote utils.py, changed the environment and the working directory; neither may notice."""
+async def test_folders_with_equal_module_names_and_globals_do_not_interfere(tmp_path: Path) -> None:
+    """Two authors both wrote utils.py and changed the environment and the working directory."""
     source = """
         import os
         from nemo_gym.base_resources_server import BaseResourcesServerConfig, SimpleResourcesServer
@@ -124,8 +124,8 @@ async def test_folders_that_share_names_and_globals_never_meet(tmp_path: Path) -
     assert answers == [{"utils": n, "env": n, "cwd": n, "file": n} for n in ("left", "right")]
 
 
-async def test_a_session_is_found_whichever_cell_answers(tmp_path: Path) -> None:
-    """Four cells share a port; a caller's state lives in one of them, and no call may miss it."""
+async def test_a_session_is_found_whichever_cell_accepts_the_call(tmp_path: Path) -> None:
+    """Four cells share a port; a caller's state is in one of them, and every call must reach it."""
     write_folder(tmp_path, "counter", COUNTER.format(hosting='HOSTING = "cell"'))
     sys.path.insert(0, str(tmp_path))
     callers, calls = 24, 12
@@ -156,15 +156,15 @@ async def test_a_session_is_found_whichever_cell_answers(tmp_path: Path) -> None
 
 
 async def test_a_forged_session_is_a_new_session(tmp_path: Path) -> None:
-    """A cookie that names a cell must be signed, or anybody could read another's state."""
+    """A cookie that names a cell must be signed, or any client could read another one's state."""
     write_folder(tmp_path, "counter", COUNTER.format(hosting=""))
 
     async with Run(config_for(c="counter"), [tmp_path]) as run:
         async with aiohttp.ClientSession() as session:
-            first = await called(session, run, "c")
+            first = await call_add(session, run, "c")
         forged = {"Counter___c": "eyJzZXNzaW9uX2lkIjoieCJ9.forged"}
         async with aiohttp.ClientSession(cookies=forged) as session:
-            second = await called(session, run, "c")
+            second = await call_add(session, run, "c")
 
     assert first["session"] != second["session"]
     assert second["count"] == 1
@@ -180,7 +180,7 @@ async def test_a_forged_session_is_a_new_session(tmp_path: Path) -> None:
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n", "it was killed"),
     ],
 )
-async def test_a_server_that_does_not_come_up_is_named_with_its_reason(tmp_path: Path, source: str, words: str) -> None:
+async def test_a_server_that_does_not_start_is_named_with_the_reason(tmp_path: Path, source: str, words: str) -> None:
     """The message must make reading the log unnecessary."""
     write_folder(tmp_path, "broken", source)
 
@@ -192,8 +192,8 @@ async def test_a_server_that_does_not_come_up_is_named_with_its_reason(tmp_path:
     assert words in str(raised.value)
 
 
-async def test_a_crashed_server_comes_back(tmp_path: Path) -> None:
-    """One segfault at night must not cost the night."""
+async def test_a_crashed_server_is_restarted(tmp_path: Path) -> None:
+    """One segfault must not end a run of many hours."""
     write_folder(tmp_path, "counter", COUNTER.format(hosting=""))
 
     async with Run(config_for(c="counter"), [tmp_path]) as run, aiohttp.ClientSession() as session:
@@ -203,15 +203,15 @@ async def test_a_crashed_server_comes_back(tmp_path: Path) -> None:
             while run.server_instances()[0]["pid"] in (before, None):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             # The socket stayed open throughout, so a caller waits instead of being refused.
-            answer = await called(session, run, "c")
+            answer = await call_add(session, run, "c")
 
         assert answer["count"] == 1
 
 
-async def test_a_killed_zygote_is_replaced_and_its_servers_come_back(
+async def test_a_killed_zygote_is_replaced_and_its_servers_are_restarted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The out-of-memory killer picks any process; losing this one must not leave a run that only looks alive."""
+    """The out-of-memory killer chooses any process; a run without zygote must not only look alive."""
     write_folder(tmp_path, "cellular", COUNTER.format(hosting="HOSTING = 'cell'"))
     write_folder(tmp_path, "lonely", COUNTER.format(hosting=""))
     async with Run(config_for(a="cellular", b="lonely"), [tmp_path]) as run, aiohttp.ClientSession() as session:
@@ -220,8 +220,8 @@ async def test_a_killed_zygote_is_replaced_and_its_servers_come_back(
         zygote = run._zygote._process.pid
 
         os.kill(zygote, signal.SIGKILL)
-        await until(lambda: {unit.pid for unit in run._supervisor.units}.isdisjoint({None, *before}))
-        answers = [await eventually(session, run, name) for name in ("a", "b")]
+        await wait_until(lambda: {unit.pid for unit in run._supervisor.units}.isdisjoint({None, *before}))
+        answers = [await call_add_when_up(session, run, name) for name in ("a", "b")]
         after = {server["pid"] for server in run.server_instances()}
 
     assert [answer["count"] for answer in answers] == [1, 1]
@@ -229,31 +229,31 @@ async def test_a_killed_zygote_is_replaced_and_its_servers_come_back(
     assert "the process that starts servers ended; the servers it had started end with it" in caplog.messages
 
 
-async def eventually(session: aiohttp.ClientSession, run: Run, name: str) -> dict[str, Any]:
-    """The first answer of a server that is just being started again."""
+async def call_add_when_up(session: aiohttp.ClientSession, run: Run, name: str) -> dict[str, Any]:
+    """Return the first reply of a server that is being restarted."""
     end = time.monotonic() + 20
     while True:
         try:
-            return await called(session, run, name)
+            return await call_add(session, run, name)
         except aiohttp.ClientError:
             assert time.monotonic() < end
             await asyncio.sleep(0.02)
 
 
 async def test_a_zygote_that_keeps_dying_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No restart without an end: whoever polls the run hears of it."""
-    monkeypatch.setattr("nemo_gym.launch.spawn.MOST_LOSSES", 0)
+    """Restarts end, and callers that poll the run see it."""
+    monkeypatch.setattr("nemo_gym.launch.spawn.MAX_ZYGOTES", 1)
     write_folder(tmp_path, "lonely", COUNTER.format(hosting=""))
     async with Run(config_for(b="lonely"), [tmp_path]) as run:
         assert run._zygote._process is not None
 
         os.kill(run._zygote._process.pid, signal.SIGKILL)
-        await until(lambda: run.lost() == ["b"])
+        await wait_until(lambda: run.lost_processes() == ["b"])
         assert run.is_lost
 
 
-async def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:
-    """A port the user chose is not quietly replaced."""
+async def test_a_taken_port_is_reported_before_anything_starts(tmp_path: Path) -> None:
+    """A port that the user chose is not silently replaced."""
     write_folder(tmp_path, "counter", COUNTER.format(hosting=""))
     config = config_for(c="counter")
     with listen("squatter", "127.0.0.1", 0) as squatter:
@@ -270,7 +270,7 @@ def proc(pid: int, name: str) -> bytes:
 
 
 async def test_no_secret_shows_in_a_process_list(tmp_path: Path) -> None:
-    """Anybody on the machine may read command lines, and the owner's other programs the environment."""
+    """Every user of the machine can read command lines, and the owner's other programs the environment."""
     write_folder(tmp_path, "counter", COUNTER.format(hosting=""))
     config = config_for(c="counter")
     config.c.resources_servers.counter.api_key = "sk-never-shown"
@@ -284,7 +284,7 @@ async def test_no_secret_shows_in_a_process_list(tmp_path: Path) -> None:
     assert not [text for text in shown if b"sk-never-shown" in text]
 
 
-async def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
+async def test_no_process_is_left_when_the_parent_is_killed(tmp_path: Path) -> None:
     """`kill -9` of the command must not leave servers holding ports."""
     write_folder(tmp_path, "counter", COUNTER.format(hosting=""))
     script = f"""
@@ -309,12 +309,12 @@ async def test_nothing_is_left_when_the_parent_is_killed(tmp_path: Path) -> None
     parent.wait()
     parent.stdout.close()
 
-    await until(lambda: _is_gone(pid, port))
+    await wait_until(lambda: is_gone(pid) and is_free(port))
 
 
-def _is_gone(pid: int, port: int) -> bool:
+def is_free(port: int) -> bool:
     try:
-        listen("again", "127.0.0.1", port).close()
+        listen("probe", "127.0.0.1", port).close()
     except PortTaken:
         return False
-    return is_gone(pid)
+    return True

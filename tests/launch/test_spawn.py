@@ -1,4 +1,4 @@
-"""The process that starts servers is never waited for without an end."""
+"""Waiting for the zygote always ends."""
 
 import os
 import signal
@@ -8,15 +8,16 @@ import pytest
 from nemo_gym.errors import GymError
 from nemo_gym.launch import spawn
 from nemo_gym.launch.spawn import ZygoteSpawner
+from nemo_gym.launch.zygote import ZygoteSpec
 from tests.processes import is_gone
 
-BOOT = {"config": {}, "instances": [], "listeners": {}, "cell_listeners": []}
+BOOT = {"config": {}, "instances": [], "listeners": {}, "cell_listeners": [], "limits": {}}
 
 
-async def test_a_zygote_that_stops_answering_is_an_error_and_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frozen process must cost seconds, not the night, and must not survive the command."""
+async def test_a_zygote_that_does_not_respond_is_an_error_and_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frozen process must cost seconds, not hours, and must not survive the command."""
     zygote = ZygoteSpawner(lambda pid, status: None)
-    await zygote.start(BOOT, [], os.environ)
+    await zygote.start(ZygoteSpec(BOOT, [], os.environ))
     assert zygote._process is not None
     pid = zygote._process.pid
     os.kill(pid, signal.SIGSTOP)

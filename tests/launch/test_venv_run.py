@@ -1,4 +1,4 @@
-"""Servers in environments of their own: real processes, real interpreters, and once a real registry."""
+"""Servers in virtual environments: real processes, real interpreters, and where possible a real registry."""
 
 import asyncio
 import os
@@ -17,8 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch.run import Run
 from nemo_gym.launch.supervisor import ServerDidNotStart
-from nemo_gym.launch.venv_build import InstallFailed, interpreter, uv_executable
-from tests.processes import is_gone, until
+from nemo_gym.launch.venv_build import InstallFailed, find_interpreter, uv_executable
+from tests.processes import is_gone, wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,10 +44,10 @@ SERVER = """
     if __name__ == "__main__":
         Mine.run_webserver()
 """
-PLACE = '{"prefix": sys.prefix, "cwd": os.getcwd(), "pid": os.getpid(), "virtual": os.environ["VIRTUAL_ENV"]}'
+PROCESS_INFO = '{"prefix": sys.prefix, "cwd": os.getcwd(), "pid": os.getpid(), "virtual": os.environ["VIRTUAL_ENV"]}'
 
 
-def write_folder(root: Path, name: str, *requirements: str, imports: str = "", tells: str = PLACE) -> Path:
+def write_folder(root: Path, name: str, *requirements: str, imports: str = "", tells: str = PROCESS_INFO) -> Path:
     folder = root / "resources_servers" / name
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()
@@ -63,47 +63,45 @@ def config_for(tmp_path: Path, *names: str, **keys: Any) -> DictConfig:
     return OmegaConf.create({"head_server": head, "cache_dir": str(tmp_path / "cache"), **keys, **blocks})
 
 
-async def told(run: Run, name: str) -> dict[str, Any]:
+async def call_tell(run: Run, name: str) -> dict[str, Any]:
     address = next(f"http://{one.host}:{one.port}" for one in run.instances if one.name == name)
     async with aiohttp.ClientSession() as session, session.get(f"{address}/tell") as answer:
         return dict(await answer.json())
 
 
-async def test_an_isolated_server_runs_in_its_environment_and_folder(
-    tmp_path: Path, make_environment: Callable[[Path], Path]
+async def test_an_isolated_server_runs_in_its_venv_and_folder(
+    tmp_path: Path, make_venv: Callable[[Path], Path]
 ) -> None:
-    """Its interpreter, its working directory, its tools; and back again after a crash."""
+    """Its interpreter and working directory are its own, even after a crash."""
     folder = write_folder(tmp_path, "alone")
-    made = make_environment(folder / ".venv")
+    made = make_venv(folder / ".venv")
 
     async with Run(config_for(tmp_path, "alone", skip_venv_if_present=True), [tmp_path]) as run:
-        before = await told(run, "alone")
+        before = await call_tell(run, "alone")
         os.kill(before["pid"], signal.SIGKILL)
         async with asyncio.timeout(30):
             while run.server_instances()[0]["pid"] in (before["pid"], None):  # noqa: ASYNC110 - a foreign process
                 await asyncio.sleep(0.02)
-        after = await told(run, "alone")
+        after = await call_tell(run, "alone")
 
     assert (before["prefix"], before["cwd"], before["virtual"]) == (str(made), str(folder), str(made))
     assert after["prefix"] == str(made) and after["pid"] != before["pid"]
 
 
-async def test_an_isolated_server_that_does_not_come_up_is_named(
-    tmp_path: Path, make_environment: Callable[[Path], Path]
+async def test_an_isolated_server_that_does_not_start_is_named(
+    tmp_path: Path, make_venv: Callable[[Path], Path]
 ) -> None:
-    """The message is the same whichever interpreter it was."""
-    make_environment(write_folder(tmp_path, "broken", imports="import no_such_module") / ".venv")
+    """The message must not depend on the interpreter."""
+    make_venv(write_folder(tmp_path, "broken", imports="import no_such_module") / ".venv")
 
     with pytest.raises(ServerDidNotStart, match=r"broken: .*No module named 'no_such_module'"):
         async with Run(config_for(tmp_path, "broken", skip_venv_if_present=True), [tmp_path]):
             pass
 
 
-async def test_an_isolated_server_ends_with_its_parent(
-    tmp_path: Path, make_environment: Callable[[Path], Path]
-) -> None:
-    """`kill -9` of the command leaves no server in any environment."""
-    make_environment(write_folder(tmp_path, "alone") / ".venv")
+async def test_an_isolated_server_ends_with_its_parent(tmp_path: Path, make_venv: Callable[[Path], Path]) -> None:
+    """`kill -9` of the command must not leave a server in a venv."""
+    make_venv(write_folder(tmp_path, "alone") / ".venv")
     script = f"""
         import asyncio, sys
         sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -126,7 +124,7 @@ async def test_an_isolated_server_ends_with_its_parent(
     parent.kill()
     await parent.wait()
 
-    await until(lambda: is_gone(pid))
+    await wait_until(lambda: is_gone(pid))
 
 
 @pytest.fixture(scope="module")
@@ -139,14 +137,14 @@ def uv() -> Path:
 
 @pytest.fixture(scope="module")
 def _registry(uv: Path) -> None:
-    """Skips where a small question to the package registry is not answered soon."""
-    question = [str(uv), "pip", "compile", "--no-deps", "--quiet", "-"]
+    """Skip where the package registry does not answer a small request soon."""
+    command = [str(uv), "pip", "compile", "--no-deps", "--quiet", "-"]
     try:
-        asked = subprocess.run(question, input=b"math-verify==0.8.0\n", capture_output=True, timeout=20, check=False)
+        done = subprocess.run(command, input=b"math-verify==0.8.0\n", capture_output=True, timeout=20, check=False)
     except subprocess.TimeoutExpired:
         pytest.skip("the package registry did not answer within 20 s")
-    if asked.returncode:
-        pytest.skip(f"the package registry did not answer: {asked.stderr.decode()[-200:]}")
+    if done.returncode:
+        pytest.skip(f"the package registry did not answer: {done.stderr.decode()[-200:]}")
 
 
 MATH = """{"version": version("math-verify"), "prefix": sys.prefix,
@@ -155,15 +153,15 @@ MATH = """{"version": version("math-verify"), "prefix": sys.prefix,
 
 @pytest.mark.network
 @pytest.mark.usefixtures("_registry")
-async def test_two_versions_of_one_package_answer_side_by_side(tmp_path: Path) -> None:
-    """The reason environments exist: graders that cannot agree on a version of their library."""
+async def test_two_versions_of_one_package_run_side_by_side(tmp_path: Path) -> None:
+    """The reason for venvs: graders that need different versions of a library."""
     imports = "from importlib.metadata import version; from math_verify import parse, verify"
-    for name, wanted in (("old", "0.7.0"), ("new", "0.8.0")):
-        write_folder(tmp_path, name, f"math-verify=={wanted}", imports=imports, tells=MATH)
+    for name, version in (("old", "0.7.0"), ("new", "0.8.0")):
+        write_folder(tmp_path, name, f"math-verify=={version}", imports=imports, tells=MATH)
     config = config_for(tmp_path, "old", "new")
 
     async with Run(config, [tmp_path]) as run:
-        answers = await asyncio.gather(told(run, "old"), told(run, "new"))
+        answers = await asyncio.gather(call_tell(run, "old"), call_tell(run, "new"))
 
     assert [answer["version"] for answer in answers] == ["0.7.0", "0.8.0"]
     assert [(answer["equal"], answer["unequal"]) for answer in answers] == [(True, False)] * 2
@@ -172,10 +170,10 @@ async def test_two_versions_of_one_package_answer_side_by_side(tmp_path: Path) -
 
 @pytest.mark.network
 @pytest.mark.usefixtures("_registry")
-async def test_a_server_runs_on_the_python_it_asks_for(tmp_path: Path) -> None:
-    """A library that has not caught up with our Python, or is ahead of it, is no reason to stay away."""
+async def test_a_server_runs_on_the_python_it_requires(tmp_path: Path) -> None:
+    """Some libraries need an older or newer Python than ours."""
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
-    others = [wanted for wanted in ("3.11", "3.12", "3.13", "3.14") if wanted != ours and interpreter(wanted) != wanted]
+    others = [one for one in ("3.11", "3.12", "3.13", "3.14") if one != ours and find_interpreter(one) != one]
     if not others:
         pytest.skip("this machine has one Python")
     folder = write_folder(tmp_path, "pinned", tells='{"version": "%d.%d" % sys.version_info[:2]}')
@@ -185,7 +183,7 @@ async def test_a_server_runs_on_the_python_it_asks_for(tmp_path: Path) -> None:
     )
 
     async with Run(config_for(tmp_path, "pinned"), [tmp_path]) as run:
-        answer = await told(run, "pinned")
+        answer = await call_tell(run, "pinned")
 
     assert answer == {"version": others[0]}
 
@@ -193,7 +191,7 @@ async def test_a_server_runs_on_the_python_it_asks_for(tmp_path: Path) -> None:
 @pytest.mark.network
 @pytest.mark.usefixtures("_registry")
 async def test_a_requirement_that_does_not_exist_is_explained(tmp_path: Path) -> None:
-    """uv's own words are kept, the server and the way out are ours."""
+    """The message keeps the output of uv and adds the server and the fix."""
     write_folder(tmp_path, "greedy", "math-verify==99.0")
 
     with pytest.raises(InstallFailed, match="requirements cannot be met") as raised:
@@ -206,7 +204,7 @@ async def test_a_requirement_that_does_not_exist_is_explained(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("uv")
 async def test_an_unreachable_registry_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A closed port stands for every way a network can be down."""
+    """Cluster nodes often have no network; a closed port stands for that."""
     for name in ("UV_INDEX_URL", "UV_DEFAULT_INDEX"):
         monkeypatch.setenv(name, "http://127.0.0.1:9/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")

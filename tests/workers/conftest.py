@@ -1,4 +1,4 @@
-"""Work for workers to do: a module of small functions on the path of the test."""
+"""A module of small functions for workers to call, on the path of the test."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ def double(number):
 
 
 def act(what):
-    """Do as told: what a hostile or unlucky job might do."""
+    """Do what a hostile or unlucky call might do."""
     if what == "spin":
         while True:
             pass
@@ -36,7 +36,7 @@ def act(what):
 
 
 def trespass(what):
-    """Try something a worker has no business doing; returns what stopped it."""
+    """Try something that is forbidden to a worker; return the exception that stopped it."""
     try:
         if what == "write":
             open("/tmp/worker-was-here", "w")
@@ -58,7 +58,7 @@ def trespass(what):
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a module with the functions above."""
+    """Return the name of a module with the functions above."""
     (tmp_path / "work_for_workers.py").write_text(WORK)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     return "work_for_workers"

@@ -1,4 +1,4 @@
-"""Mathematical answers verified, with math-verify in worker processes."""
+"""Verify mathematical answers, with math-verify in worker processes."""
 
 import asyncio
 import importlib.util
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import EnvFailed
-from nemo_gym.grading.math import Rules
-from nemo_gym.grading.verdict import Extracted, Outcome, Verdict
+from nemo_gym.grading.math import MathRules
+from nemo_gym.grading.verdict import ExtractedAnswer, Verdict, VerdictKind
 from nemo_gym.workers.math import MathVerifier
 
 pytest.importorskip("math_verify")
@@ -31,26 +31,26 @@ def verifier() -> Iterator[MathVerifier]:
 
 
 def test_there_are_enough_labelled_pairs_of_both_kinds() -> None:
-    """A verifier is only as good as what it was tried on."""
+    """A verifier is only as good as the pairs it was tested with."""
     assert len(ROWS) >= 300
     assert sum(row["equal"] for row in ROWS) >= 150
     assert sum(not row["equal"] for row in ROWS) >= 150
 
 
 def test_the_labelled_pairs_have_no_false_positive_and_only_the_listed_misses(verifier: MathVerifier) -> None:
-    """The promise of this library. The misses are published, so the list has to be exact."""
+    """Rewards depend on it. The misses are documented, so the list has to be exact."""
 
-    async def all_of_them() -> list[Verdict]:
+    async def compare_all() -> list[Verdict]:
         calls = [verifier.compare_async(row["answer"], row["gold"], question=row.get("question")) for row in ROWS]
         return list(await asyncio.gather(*calls))
 
-    verdicts = asyncio.run(all_of_them())
+    verdicts = asyncio.run(compare_all())
     graded = list(zip(ROWS, verdicts, strict=True))
 
     assert [(row["gold"], row["answer"]) for row, verdict in graded if verdict.correct and not row["equal"]] == []
     missed = [(row["gold"], row["answer"]) for row, verdict in graded if row["equal"] and not verdict.correct]
     assert missed == [(row["gold"], row["answer"]) for row in ROWS if row.get("missed")]
-    assert [row for row, verdict in graded if verdict.outcome is Outcome.UNDECIDED] == []
+    assert [row for row, verdict in graded if verdict.outcome is VerdictKind.UNDECIDED] == []
 
 
 PAIRS = [
@@ -61,34 +61,34 @@ PAIRS = [
 ]
 
 
-def _verdicts(answers: list[tuple[str, str, bool]]) -> list[bool]:
-    with MathVerifier(size=1) as own:
-        return [own.compare(answer, gold).correct for answer, gold, _ in answers]
+def _compare_pairs(answers: list[tuple[str, str, bool]]) -> list[bool]:
+    with MathVerifier(size=1) as verifier:
+        return [verifier.compare(answer, gold).correct for answer, gold, _ in answers]
 
 
-def test_the_same_verdict_from_main_thread_thread_loop_process_and_crowd(verifier: MathVerifier) -> None:
-    """Signal-based clocks raised, or always said no, anywhere but in the main thread."""
+def test_the_same_verdict_in_the_main_thread_a_thread_a_loop_a_process_and_under_load(verifier: MathVerifier) -> None:
+    """Signal-based timeouts fail, or always answer no, outside the main thread."""
     expected = [equal for _, _, equal in PAIRS]
     in_thread: list[bool] = []
 
-    def there() -> None:
+    def compare_in_thread() -> None:
         in_thread.extend(verifier.compare(answer, gold).correct for answer, gold, _ in PAIRS)
 
-    thread = threading.Thread(target=there)
+    thread = threading.Thread(target=compare_in_thread)
     thread.start()
     thread.join()
 
-    async def crowd() -> list[bool]:
+    async def compare_many() -> list[bool]:
         calls = [verifier.compare_async(f"{answer}+{n}", f"{gold}+{n}") for n in range(40) for answer, gold, _ in PAIRS]
         return [verdict.correct for verdict in await asyncio.gather(*calls)]
 
     with multiprocessing.get_context("spawn").Pool(1) as processes:
-        in_process = processes.apply(_verdicts, (PAIRS,))
+        in_process = processes.apply(_compare_pairs, (PAIRS,))
 
     assert [verifier.compare(answer, gold).correct for answer, gold, _ in PAIRS] == expected
     assert in_thread == expected
     assert in_process == expected
-    assert asyncio.run(crowd()) == expected * 40
+    assert asyncio.run(compare_many()) == expected * 40
 
 
 PATHOLOGICAL = [
@@ -102,7 +102,7 @@ PATHOLOGICAL = [
 
 
 def test_pathological_answers_end_on_time_and_leave_a_full_pool() -> None:
-    """One stuck worker too many and every later verdict waits for ever."""
+    """Stuck workers would make every later verdict wait forever."""
     with MathVerifier(size=2, cpu_seconds=1.0) as verifier:
 
         async def burst() -> list[Verdict]:
@@ -111,7 +111,7 @@ def test_pathological_answers_end_on_time_and_leave_a_full_pool() -> None:
         verdicts = asyncio.run(burst())
 
         assert not any(verdict.correct for verdict in verdicts)
-        assert verdicts[0].outcome is Outcome.UNDECIDED
+        assert verdicts[0].outcome is VerdictKind.UNDECIDED
         assert "time" in str(verdicts[0].reason)
         assert verifier.compare("(y-2)(y+2)", "y^2-4").correct
 
@@ -134,35 +134,35 @@ HOSTILE = [
 ]
 
 
-def test_text_that_wants_to_be_run_is_only_compared(verifier: MathVerifier) -> None:
-    """And is never the answer."""
+def test_text_that_looks_like_code_is_only_compared(verifier: MathVerifier) -> None:
+    """Model output must never be evaluated, and is never the answer."""
     for text in HOSTILE:
-        assert verifier.compare(text, "x+1").outcome in (Outcome.WRONG, Outcome.UNPARSED), text
+        assert verifier.compare(text, "x+1").outcome in (VerdictKind.WRONG, VerdictKind.UNPARSED), text
 
 
 def test_the_answer_is_found_behind_the_reasoning(verifier: MathVerifier) -> None:
-    """A box in the reasoning is not the answer, and the span is in the whole text."""
+    """A box in the reasoning is not the answer; the viewer highlights the span in the whole text."""
     text = r"<think>\boxed{3}</think>It is $\boxed{4}$."
 
     assert verifier.verify(text, "4").correct
-    assert verifier.verify(text, "3").outcome is Outcome.WRONG
-    assert verifier.verify(r"<think>\boxed{4}", "4").outcome is Outcome.UNPARSED
+    assert verifier.verify(text, "3").outcome is VerdictKind.WRONG
+    assert verifier.verify(r"<think>\boxed{4}", "4").outcome is VerdictKind.UNPARSED
     assert asyncio.run(verifier.verify_async(text, "4")).correct
-    found = verifier.extract(text)
-    assert isinstance(found, Extracted)
-    assert text[slice(*found.span)] == r"\boxed{4}"
+    answer = verifier.extract(text)
+    assert isinstance(answer, ExtractedAnswer)
+    assert text[slice(*answer.span)] == r"\boxed{4}"
 
 
 def test_arithmetic_counts_when_the_rules_allow_it() -> None:
-    """Some environments ask for an expression."""
-    with MathVerifier(size=1, rules=Rules(worked_out=False)) as lenient:
+    """Some environments expect an expression."""
+    with MathVerifier(size=1, rules=MathRules(worked_out=False)) as lenient:
         assert lenient.compare(r"3\cdot 4", "12").correct
         assert lenient.compare("2^{10}", "1024").correct
         assert not lenient.compare(r"3\cdot 5", "12").correct
 
 
-def test_a_repeated_answer_is_not_worked_out_again(verifier: MathVerifier) -> None:
-    """Repeats of one task give the same answers; closing the pool shows nothing is asked again."""
+def test_a_repeated_answer_is_taken_from_the_cache(verifier: MathVerifier) -> None:
+    """Repeats of one task give the same answers; the closed pool shows that no worker is used."""
     with MathVerifier(size=1) as short:
         first = short.compare("(z+1)^2", "z^2+2z+1")
         short.close()
@@ -171,7 +171,7 @@ def test_a_repeated_answer_is_not_worked_out_again(verifier: MathVerifier) -> No
 
 
 def test_numbers_need_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most answers are numbers; an installation without the extra grades them."""
+    """Most answers are numbers; an installation without the extra must grade them."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with MathVerifier() as verifier:
         assert verifier.verify("The answer is 1,234.", "1234").correct

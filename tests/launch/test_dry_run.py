@@ -1,4 +1,4 @@
-"""A dry run constructs every server where it would run, and serves nothing."""
+"""A dry run constructs every server in its virtual environment and serves nothing."""
 
 import textwrap
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from nemo_gym.launch.dry_run import construct_servers
 from nemo_gym.launch.supervisor import ServerDidNotStart
-from nemo_gym.launch.venv_rehearsal import rehearse
 
 pytestmark = pytest.mark.asyncio
 
@@ -52,24 +52,24 @@ def config_for(root: Path, *names: str) -> DictConfig:
 
 
 async def test_every_server_is_constructed_where_it_would_run(
-    tmp_path: Path, make_environment: Callable[[Path], Path]
+    tmp_path: Path, make_venv: Callable[[Path], Path]
 ) -> None:
-    """An image is checked before it is shipped: whatever import or setting is wrong shows now."""
-    made = make_environment(write_server(tmp_path, "alone", hosting='HOSTING = "venv"') / ".venv")
+    """A container image is checked before it is shipped: a wrong import or setting must show now."""
+    made = make_venv(write_server(tmp_path, "alone", hosting='HOSTING = "venv"') / ".venv")
     write_server(tmp_path, "shared", hosting='HOSTING = "cell"')
     lines: list[tuple[str, str]] = []
 
-    found = await rehearse(
+    instances = await construct_servers(
         config_for(tmp_path, "alone", "shared"), [tmp_path], watch=lambda name, line: lines.append((name, line))
     )
 
-    assert [instance.name for instance in found] == ["alone", "shared"]
+    assert [instance.name for instance in instances] == ["alone", "shared"]
     assert ("alone", f"constructed in {made}") in lines
     assert [name for name, line in lines if line.startswith("constructed")] == ["alone", "shared"]
 
 
 async def test_every_server_that_cannot_be_constructed_is_named(tmp_path: Path) -> None:
-    """All of them, so that one round of fixing is enough."""
+    """One round of fixes must be enough."""
     write_server(tmp_path, "first", then="raise RuntimeError('no licence')")
     write_server(tmp_path, "second")
     write_server(tmp_path, "third", then="import no_such_module")
@@ -78,7 +78,7 @@ async def test_every_server_that_cannot_be_constructed_is_named(tmp_path: Path) 
     config.fourth.resources_servers.fourth.domain = "no such domain"
 
     with pytest.raises(ServerDidNotStart, match="3 of 4 servers") as raised:
-        await rehearse(config, [tmp_path])
+        await construct_servers(config, [tmp_path])
 
     assert "first: " in str(raised.value) and "no licence" in str(raised.value)
     assert "third: ModuleNotFoundError: No module named 'no_such_module'" in str(raised.value)

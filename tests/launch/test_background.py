@@ -1,4 +1,4 @@
-"""A trainer's synchronous program starts servers, uses them from loops of its own, and leaves nothing behind."""
+"""A synchronous trainer starts servers, uses them from its event loops, and leaves no process."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from nemo_gym import global_config
 from nemo_gym.cli.env import RunHelper, ServersNotRunning
 from nemo_gym.errors import ConfigError, NoServerInstancesError
 from nemo_gym.global_config import GlobalConfigDictParserConfig
-from nemo_gym.launch import helper as background
+from nemo_gym.launch import background
 from nemo_gym.launch.ports import PortTaken, listen
 from nemo_gym.launch.registry import live_runs
 from nemo_gym.launch.supervisor import ServerDidNotStart
@@ -50,7 +50,7 @@ LONELY = """
 """
 
 
-def asked(**values: Any) -> GlobalConfigDictParserConfig:
+def parser_config(**values: Any) -> GlobalConfigDictParserConfig:
     return GlobalConfigDictParserConfig(
         initial_global_config_dict=OmegaConf.create(values), skip_load_from_cli=True, skip_load_from_dotenv=True
     )
@@ -58,7 +58,7 @@ def asked(**values: Any) -> GlobalConfigDictParserConfig:
 
 @pytest.fixture
 def one_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., GlobalConfigDictParserConfig]:
-    """Writes a server folder and gives what starts it."""
+    """Write a server folder and return the configuration that starts it."""
 
     def write(source: str, **values: Any) -> GlobalConfigDictParserConfig:
         folder = tmp_path / "resources_servers" / "lonely"
@@ -66,7 +66,9 @@ def one_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         (folder / "app.py").write_text(textwrap.dedent(source))
         (folder / "requirements.txt").write_text("-e nemo-gym[dev] @ ../../\n")
         monkeypatch.setenv("NEMO_GYM_EXTRA_ROOTS", str(tmp_path))
-        return asked(only={"resources_servers": {"lonely": {"entrypoint": "app.py", "domain": "other"}}}, **values)
+        return parser_config(
+            only={"resources_servers": {"lonely": {"entrypoint": "app.py", "domain": "other"}}}, **values
+        )
 
     return write
 
@@ -80,7 +82,7 @@ def helper() -> Iterator[RunHelper]:
 
 def is_free(port: int) -> bool:
     try:
-        listen("again", "127.0.0.1", port).close()
+        listen("probe", "127.0.0.1", port).close()
     except PortTaken:
         return False
     return True
@@ -91,20 +93,20 @@ def threads() -> list[str]:
 
 
 def zygotes() -> set[int]:
-    """The processes that fork servers for this one; those of other tests may have helpers of any kind beside."""
-    found = set()
+    """Return the zygotes of this process; other tests may have processes of other kinds."""
+    pids = set()
     for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # who ends while we look is none of them
+        with suppress(OSError):  # it ended meanwhile
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
             if parent == os.getpid() and b"nemo_gym.launch.zygote" in (path / "cmdline").read_bytes():
-                found.add(int(path.name))
-    return found
+                pids.add(int(path.name))
+    return pids
 
 
-def test_a_trainer_starts_servers_collects_rewards_and_leaves_nothing(
+def test_a_trainer_starts_servers_collects_rewards_and_leaves_no_process(
     helper: RunHelper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The whole use of it: synchronous start, rollouts on the caller's own loops, stop."""
+    """The complete use: synchronous start, rollouts on the caller's event loops, stop."""
     caplog.set_level(logging.INFO, logger="nemo_gym.cli.env")
 
     async def collect() -> list[Any]:
@@ -112,8 +114,8 @@ def test_a_trainer_starts_servers_collects_rewards_and_leaves_nothing(
         return [await pair for pair in RolloutCollectionHelper().run_examples(rows)]
 
     before = zygotes()
-    helper.start(global_config_dict_parser_config=asked(config_paths=WEATHER))
-    pairs = asyncio.run(collect()) + asyncio.run(collect())  # a second loop must find no links of the first
+    helper.start(global_config_dict_parser_config=parser_config(config_paths=WEATHER))
+    pairs = asyncio.run(collect()) + asyncio.run(collect())  # a second loop must not use links of the first
 
     assert sorted(row["number"] for row, _ in pairs) == [0, 0, 1, 1]
     assert [result["reward"] for _, result in pairs] == [1.0] * 4
@@ -142,13 +144,13 @@ def test_a_trainer_starts_servers_collects_rewards_and_leaves_nothing(
 def test_servers_stay_up_beside_a_running_loop_until_interrupted(
     helper: RunHelper, one_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Actors of trainers often live on a loop: starting there must not deadlock, nor a second start lose the first."""
-    given = one_server(LONELY)
+    """Trainer actors often run on a loop: starting there must not deadlock, nor a second start lose the first."""
+    config = one_server(LONELY)
 
     async def main() -> list[tuple[str, str]]:
-        helper.start(given)
+        helper.start(config)
         with pytest.raises(RuntimeError, match="started already"):
-            helper.start(given)
+            helper.start(config)
         return list(helper.check_http_server_statuses())
 
     assert asyncio.run(main()) == [("only", "success")]
@@ -159,8 +161,8 @@ def test_servers_stay_up_beside_a_running_loop_until_interrupted(
     assert not threads()
 
 
-def test_a_failed_start_names_the_server_and_leaves_nothing(helper: RunHelper, one_server: Any) -> None:
-    """The trainer sees one error it can act on, and its next attempt finds the machine as it was."""
+def test_a_failed_start_names_the_server_and_leaves_no_process(helper: RunHelper, one_server: Any) -> None:
+    """The trainer gets one clear error, and its next attempt finds the machine unchanged."""
     before = zygotes()
 
     with pytest.raises(ServerDidNotStart, match="no_such_module") as raised:
@@ -175,25 +177,25 @@ def test_a_failed_start_names_the_server_and_leaves_nothing(helper: RunHelper, o
 def test_a_start_without_servers_is_refused(helper: RunHelper) -> None:
     """A forgotten config path must not look like a run with nothing to do."""
     with pytest.raises(NoServerInstancesError):
-        helper.start(asked(policy_model_name="none"))
+        helper.start(parser_config(policy_model_name="none"))
 
 
 def test_a_model_that_does_not_answer_stops_the_start(helper: RunHelper, one_server: Any) -> None:
-    """Found out before an hour of failing rollouts; the error names the key to correct."""
-    with listen("nobody", "127.0.0.1", 0) as silent:
+    """Reported before an hour of failing rollouts; the error names the key to correct."""
+    with listen("model", "127.0.0.1", 0) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
-    given = one_server(LONELY, model_endpoint_readiness_timeout_seconds=0.1)
+    config = one_server(LONELY, model_endpoint_readiness_timeout_seconds=0.1)
     model = {"entrypoint": "app.py", "script": [{"text": "hello"}], "base_url": url}
-    given.initial_global_config_dict.policy_model = {"responses_api_models": {"scripted_model": model}}
+    config.initial_global_config_dict.policy_model = {"responses_api_models": {"scripted_model": model}}
 
     with pytest.raises(ConfigError, match=r"policy_model\.responses_api_models\.scripted_model\.base_url"):
-        helper.start(given)
+        helper.start(config)
 
     assert not threads()
 
 
 def test_a_head_port_that_was_chosen_is_kept_or_refused(helper: RunHelper, one_server: Any) -> None:
-    """Others were told that port; a head that quietly moves would send them to somebody else's."""
+    """Others know that port; a head that silently moves would send them to another run."""
     with listen("squatter", "127.0.0.1", 0) as squatter:
         port = squatter.getsockname()[1]
 
@@ -206,7 +208,7 @@ def test_a_head_port_that_was_chosen_is_kept_or_refused(helper: RunHelper, one_s
 def test_poll_names_a_server_that_stays_down(
     helper: RunHelper, one_server: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A trainer that polls must hear of it instead of waiting for answers that never come."""
+    """A trainer that polls must get an error instead of waiting forever."""
     helper.start(one_server(LONELY))
     (tmp_path / "resources_servers" / "lonely" / "app.py").write_text("raise RuntimeError('broken since')\n")
     assert helper._run is not None
@@ -225,7 +227,7 @@ def test_poll_names_a_server_that_stays_down(
 
 
 def test_a_dry_run_builds_every_server_and_serves_none(helper: RunHelper, one_server: Any) -> None:
-    """Whether an image is complete can be asked without a model."""
+    """A container image can be checked without a model."""
     helper.start(one_server(LONELY, dry_run=True))
 
     helper.wait_for_dry_run_spinup()
@@ -256,8 +258,8 @@ PROGRAM = """
 """
 
 
-def test_a_program_that_ends_without_a_word_takes_its_servers_along(one_server: Any, tmp_path: Path) -> None:
-    """Nobody calls shutdown() in a notebook."""
+def test_servers_end_with_a_program_that_does_not_stop_them(one_server: Any, tmp_path: Path) -> None:
+    """Notebooks end without calling shutdown()."""
     one_server(LONELY)
 
     done = subprocess.run(
@@ -272,8 +274,8 @@ def test_a_program_that_ends_without_a_word_takes_its_servers_along(one_server: 
     assert is_gone(pid)
 
 
-def test_what_servers_print_is_logged_as_loud_as_it_was_meant(caplog: pytest.LogCaptureFixture) -> None:
-    """A trainer at the usual level hears warnings and is spared the rest."""
+def test_output_of_servers_is_logged_at_the_level_it_names(caplog: pytest.LogCaptureFixture) -> None:
+    """A trainer at the default level sees warnings and nothing else."""
     caplog.set_level(logging.INFO, logger=background.__name__)
 
     background.log_line("only", "WARNING: low on space")

@@ -1,4 +1,4 @@
-"""The scripts of `gym eval submit` do on a node what the file says."""
+"""The scripts of `gym eval submit` do on a node what the file describes."""
 
 import os
 import shutil
@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.orchestration.config import SubmitConfig, read_submit_config
-from nemo_gym.orchestration.slurm import scripts
+from nemo_gym.launch.slurm import SubmitConfig, job_scripts, read_submit_config
 from tests.processes import eventually, is_gone
 
 SRUN = """#!/bin/bash
@@ -22,21 +21,21 @@ exit 0
 CURL = """#!/bin/bash
 [[ -e "$READY" ]] && [[ -s "$CALLS.service" ]]
 """
-"""A service answers once it was started, which happens in the background."""
+"""A service answers once it has started, which happens in the background."""
 
 
-def config(folder: Path, **changes: Any) -> SubmitConfig:
-    said = {
+def make_config(folder: Path, **changes: Any) -> SubmitConfig:
+    content = {
         "services": {"model": {"type": "vllm", "container": "image", "model": "m/m", "health_check": {}}},
         "compute": {"here": {"type": "slurm", "account": "a", "node_pools": {"gpu": {"gpus_per_node": 8}}}},
         "driver": {"policy_model": "model", "benchmarks": {"quiz": {"run": {"limit": 3}}, "sums": {}}},
         "job": {"output_path": str(folder)},
     }
-    return SubmitConfig.model_validate({**said, **changes})
+    return SubmitConfig.model_validate({**content, **changes})
 
 
-def played(script: str, tmp_path: Path, *, ready: bool) -> tuple["subprocess.CompletedProcess[str]", list[str]]:
-    """The script run with a cluster's programs that only write down what they are asked."""
+def run_script(script: str, tmp_path: Path, *, ready: bool) -> tuple["subprocess.CompletedProcess[str]", list[str]]:
+    """Run a script with cluster programs that only record their arguments."""
     tools, calls = tmp_path / "bin", tmp_path / "calls"
     tools.mkdir()
     for name, text in (("srun", SRUN), ("curl", CURL), ("sleep", f'#!/bin/bash\nexec {shutil.which("sleep")} "$1"\n')):
@@ -50,11 +49,11 @@ def played(script: str, tmp_path: Path, *, ready: bool) -> tuple["subprocess.Com
 
 
 def test_services_start_before_the_evaluation_and_end_with_it(tmp_path: Path) -> None:
-    """A server that survives its job holds a node that others wait for."""
-    (script, other) = scripts(config(tmp_path), "1")
+    """A service that survives its job blocks a node that others wait for."""
+    (script, other) = job_scripts(make_config(tmp_path), "1")
     script.folder.mkdir(parents=True)
 
-    done, calls = played(script.text, tmp_path, ready=True)
+    done, calls = run_script(script.text, tmp_path, ready=True)
 
     assert done.returncode == 0, done.stderr
     assert other.folder == tmp_path / "gym-job-1" / "sums"
@@ -66,14 +65,14 @@ def test_services_start_before_the_evaluation_and_end_with_it(tmp_path: Path) ->
 
 
 def test_a_service_that_is_never_ready_ends_the_job(tmp_path: Path) -> None:
-    """Eight idle GPUs until the walltime is over are an expensive way to find a typo."""
+    """A typo must not keep eight GPUs idle until the walltime is over."""
     services = {
         "model": {"type": "vllm", "container": "i", "model": "m", "health_check": {"timeout_seconds": 1}},
     }
-    (script, _) = scripts(config(tmp_path, services=services), "1")
+    (script, _) = job_scripts(make_config(tmp_path, services=services), "1")
     script.folder.mkdir(parents=True)
 
-    done, calls = played(script.text, tmp_path, ready=False)
+    done, calls = run_script(script.text, tmp_path, ready=False)
 
     assert done.returncode == 3
     assert "model is not ready after 1 s" in done.stdout
@@ -81,7 +80,7 @@ def test_a_service_that_is_never_ready_ends_the_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "problem"),
     [
         ("driver.policy_model=nobody", "there is no service 'nobody'"),
         ("services.model.placement=cpu", "there is no node pool 'cpu'"),
@@ -89,19 +88,21 @@ def test_a_service_that_is_never_ready_ends_the_job(tmp_path: Path) -> None:
         ("+driver.contaner=x", "driver.contaner"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused_by_key(tmp_path: Path, override: str, said: str) -> None:
+def test_an_invalid_file_is_refused_with_the_key(tmp_path: Path, override: str, problem: str) -> None:
+    """A submitted job waits for hours: mistakes must show before."""
     path = tmp_path / "submit.yaml"
-    path.write_text(yaml.safe_dump(config(tmp_path).model_dump(mode="json", exclude_unset=True)))
+    path.write_text(yaml.safe_dump(make_config(tmp_path).model_dump(mode="json", exclude_unset=True)))
 
     with pytest.raises(ConfigError, match=r"submit\.yaml") as raised:
         read_submit_config(path, [override])
 
-    assert said in str(raised.value)
+    assert problem in str(raised.value)
 
 
-def test_words_after_the_file_win(tmp_path: Path) -> None:
+def test_overrides_win_over_the_file(tmp_path: Path) -> None:
+    """One file serves several clusters."""
     path = tmp_path / "submit.yaml"
-    path.write_text(yaml.safe_dump(config(tmp_path).model_dump(mode="json", exclude_unset=True)))
+    path.write_text(yaml.safe_dump(make_config(tmp_path).model_dump(mode="json", exclude_unset=True)))
 
     assert (
         read_submit_config(path, ["driver.container=mine", "+compute.here.walltime=01:00:00"]).driver.container

@@ -1,4 +1,4 @@
-"""A zygote forked by the command: the same servers as from one that was started, and nothing of the command in them."""
+"""A preforked zygote gives the same servers as a started one, and nothing of the command reaches them."""
 
 import json
 import os
@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.forks import Child
-from nemo_gym.launch.ahead import MOST_DESCRIPTORS, Ahead, _told, forked_ahead, take
+from nemo_gym.launch.prefork import MAX_DESCRIPTORS, PreforkedZygote, _receive_boot, claim, preforked_zygote
+from nemo_gym.launch.zygote import ZygoteSpec
+from nemo_gym.processes import ForkedChild
 from tests.processes import eventually, is_gone
 
 MIRROR = """
@@ -62,12 +63,12 @@ MIRROR = """
 
 COMMAND = """
 import asyncio, gc, json, logging, os, sys
-usual = gc.get_threshold()
+thresholds = gc.get_threshold()
 import aiohttp
 from contextlib import nullcontext
 from pathlib import Path
 from omegaconf import OmegaConf
-from nemo_gym.launch import ahead
+from nemo_gym.launch import prefork
 from nemo_gym.launch.run import Run
 
 root, how = Path(sys.argv[1]), sys.argv[2]
@@ -78,8 +79,8 @@ def parent(pid):
 async def main():
     os.environ["GIVEN_LATE"] = "yes"
     if how == "killed":
-        os.kill(ahead._waiting[0].process.pid, 9)
-        ahead._waiting[0].process.wait()
+        os.kill(prefork._waiting[0].process.pid, 9)
+        prefork._waiting[0].process.wait()
     mirror = {"entrypoint": "app.py", "domain": "other", "host": "127.0.0.1", "port": -1}
     blocks = {f"m{n}": {"resources_servers": {"mirror": mirror}} for n in range(3)}
     config = OmegaConf.create({"head_server": {"host": "127.0.0.1", "port": 0}, **blocks})
@@ -104,14 +105,14 @@ os.environ |= {"STARTED_IN": os.getcwd(), "COMMAND_SESSION": str(os.getsid(0))}
 logging.basicConfig(level=logging.DEBUG)
 logging.getLogger("nemo_gym").setLevel(logging.DEBUG)
 gc.set_threshold(12_345, 1, 1)
-sys.stdout.write("said before: ")
-with nullcontext() if how == "started" else ahead.forked_ahead(usual):
+sys.stdout.write("before: ")
+with nullcontext() if how == "started" else prefork.preforked_zygote(thresholds):
     asyncio.run(main())
 """
 
 
-def played(folder: Path, how: str) -> dict[str, Any]:
-    """What the command saw, with the zygote made this way; by then it has ended, and all it started too."""
+def run_command(folder: Path, how: str) -> dict[str, Any]:
+    """Return what the command saw, after it and every process it started have ended; `how` is how it got a zygote."""
     done = subprocess.run(
         [sys.executable, "-c", COMMAND, str(folder), how],
         cwd=folder,
@@ -122,24 +123,24 @@ def played(folder: Path, how: str) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("said before: ") == 1
-    told: dict[str, Any] = json.loads(done.stdout.removeprefix("said before: "))
-    assert eventually(lambda: all(map(is_gone, told["pids"])))
-    return told
+    assert done.stdout.count("before: ") == 1
+    report: dict[str, Any] = json.loads(done.stdout.removeprefix("before: "))
+    assert eventually(lambda: all(map(is_gone, report["pids"])))
+    return report
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "resources_servers" / "mirror"
-    made.mkdir(parents=True)
-    (made / "app.py").write_text(textwrap.dedent(MIRROR))
-    (made / "requirements.txt").write_text("-e nemo-gym[dev] @ ../../\n")
+    server = tmp_path / "resources_servers" / "mirror"
+    server.mkdir(parents=True)
+    (server / "app.py").write_text(textwrap.dedent(MIRROR))
+    (server / "requirements.txt").write_text("-e nemo-gym[dev] @ ../../\n")
     return tmp_path
 
 
-def test_servers_of_a_forked_zygote_cannot_tell(folder: Path) -> None:
+def test_servers_of_a_preforked_zygote_see_no_difference(folder: Path) -> None:
     """A server folder must run the same in a command and in a trainer, whatever the command had set for itself."""
-    forked, started = played(folder, "forked"), played(folder, "started")
+    forked, started = run_command(folder, "forked"), run_command(folder, "started")
 
     assert (forked["forked"], started["forked"]) == (True, False)
     assert forked["seen"] == started["seen"]
@@ -149,18 +150,18 @@ def test_servers_of_a_forked_zygote_cannot_tell(folder: Path) -> None:
 
 @pytest.mark.parametrize("when", ["killed", "killed later"])
 def test_a_zygote_that_is_lost_is_replaced(folder: Path, when: str) -> None:
-    """Before it was needed, for environments may be built for minutes, or after: servers come, or come back."""
-    told = played(folder, when)
+    """It may die before it is needed, because building a venv takes minutes, or later: the servers must run."""
+    report = run_command(folder, when)
 
-    assert not told["forked"]
-    assert told["seen"]["variable"] == "yes"
+    assert not report["forked"]
+    assert report["seen"]["variable"] == "yes"
 
 
 UNUSED = """
 import gc, os, sys
-from nemo_gym.launch import ahead
-with ahead.forked_ahead(gc.get_threshold()):
-    pid = ahead._waiting[0].process.pid
+from nemo_gym.launch import prefork
+with prefork.preforked_zygote(gc.get_threshold()):
+    pid = prefork._waiting[0].process.pid
     if len(sys.argv) > 1:
         print(pid, flush=True)
         sys.stdin.read()
@@ -171,14 +172,15 @@ except ProcessLookupError:
 """
 
 
-def test_a_zygote_that_nobody_took_ends_with_the_command() -> None:
-    """A configuration with a mistake in it must not cost a process."""
+def test_an_unclaimed_zygote_ends_with_the_command() -> None:
+    """A mistake in the configuration must not leave a process."""
     done = subprocess.run([sys.executable, "-c", UNUSED], capture_output=True, text=True, timeout=60, check=False)
 
     assert (done.stdout, done.stderr) == ("gone\n", "")
 
 
 def test_a_waiting_zygote_ends_when_the_command_is_killed() -> None:
+    """`kill -9` while a venv is being built must not leave a process."""
     with subprocess.Popen(
         [sys.executable, "-c", UNUSED, "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as command:
@@ -189,11 +191,12 @@ def test_a_waiting_zygote_ends_when_the_command_is_killed() -> None:
     assert eventually(lambda: is_gone(pid))
 
 
-def test_what_servers_must_not_load_is_not_loaded_when_a_command_forks() -> None:
-    """It would be in every server, and its threads and locks in every fork."""
-    modules = "nemo_gym.cli.main, nemo_gym.cli.evaluate, nemo_gym.cli.starting, nemo_gym.launch.ahead"
+def test_a_command_that_forks_has_not_loaded_heavy_modules() -> None:
+    """They would be in every server, and their threads and locks in every fork."""
+    modules = "nemo_gym.cli.main, nemo_gym.cli.shared.session, nemo_gym.cli.shared.servers, nemo_gym.launch.prefork"
     heavy = {"ray", "pandas", "wandb", "mlflow", "datasets", "openai"}
-    code = f"import sys, {modules}; from nemo_gym.forks import is_alone; print({heavy} & {{*sys.modules}}, is_alone())"
+    code = f"import sys, {modules}; from nemo_gym.processes import has_single_thread as alone"
+    code += f"; print({heavy} & {{*sys.modules}}, alone())"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
 
@@ -201,34 +204,34 @@ def test_what_servers_must_not_load_is_not_loaded_when_a_command_forks() -> None
 
 
 def test_a_process_with_threads_is_not_forked() -> None:
-    """A fork of it would keep locks that nobody opens."""
+    """A fork would copy locks that no thread releases."""
     go = threading.Event()
     other = threading.Thread(target=go.wait)
     other.start()
     try:
-        with forked_ahead((700, 10, 10)):
-            assert take() is None
+        with preforked_zygote((700, 10, 10)):
+            assert claim() is None
     finally:
         go.set()
         other.join()
 
 
-def test_more_descriptors_than_a_message_takes_arrive_under_their_numbers() -> None:
+def test_more_descriptors_than_fit_into_one_message_arrive_under_their_numbers() -> None:
     """A run of hundreds of servers has a listening socket for each."""
-    made = [os.pipe() for _ in range(MOST_DESCRIPTORS + 5)]
-    given = [reading for reading, _ in made]
+    pipes = [os.pipe() for _ in range(MAX_DESCRIPTORS + 5)]
+    readers = [reader for reader, _ in pipes]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ahead = Ahead(Child(0), ours)
+    preforked_zygote = PreforkedZygote(ForkedChild(0), ours)
 
-    ahead.boot({"about": "x" * 100_000}, given, os.environ, seconds=10)
-    found = _told(theirs)
+    preforked_zygote.boot(ZygoteSpec({"about": "x" * 100_000}, readers, os.environ), seconds=10)
+    message = _receive_boot(theirs)
 
-    assert found is not None
-    boot, moved = found
+    assert message is not None
+    boot, numbers = message
     assert boot == {"about": "x" * 100_000}
-    assert [os.fstat(moved[number]).st_ino for number in given] == [os.fstat(number).st_ino for number in given]
+    assert [os.fstat(numbers[fd]).st_ino for fd in readers] == [os.fstat(fd).st_ino for fd in readers]
     ours.close()
-    assert _told(theirs) is None
+    assert _receive_boot(theirs) is None
     theirs.close()
-    for descriptor in {*(end for pair in made for end in pair), *(moved[number] for number in given)}:
+    for descriptor in {*(end for pipe in pipes for end in pipe), *(numbers[fd] for fd in readers)}:
         os.close(descriptor)

@@ -1,0 +1,199 @@
+"""Run the tests of server folders, each in the virtual environment that its server would have."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from nemo_gym.catalog.roots import follow_rename
+from nemo_gym.errors import ConfigError
+from nemo_gym.keys import SERVER_TYPES
+from nemo_gym.launch.instances import declared_hosting
+from nemo_gym.launch.requirements import has_test_tools, unmet_requirements
+from nemo_gym.launch.settings import VenvSettings
+from nemo_gym.launch.venv import Venv, folder_venv, venv_process_env
+
+TestStatus = Literal["passed", "failed", "missing", "unrecognised", "not installed"]
+
+EXAMPLES = 5
+STDERR = 2
+JUNIT_ENV_VAR = "GYM_CI_JUNIT_DIR"
+HTTPX_WARNING = "ignore:Using `httpx` with `starlette.testclient` is deprecated"
+"""Existing folders need httpx; where warnings are errors this one would fail all of their tests."""
+LOOP_SCOPE_WARNING = 'ignore:The configuration option "asyncio_default_fixture_loop_scope" is unset'
+"""A test plugin warns about a setting that a server folder has no file for."""
+
+
+class NoSuchFolder(ConfigError, LookupError):
+    """No root has a server folder of that name."""
+
+    exit_status = 2
+
+
+@dataclass(frozen=True)
+class FolderTests:
+    """The tests of one server folder."""
+
+    kind: str
+    name: str
+    folder: Path
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+    @property
+    def tree(self) -> Path:
+        """The root that the folder belongs to, from which tests import."""
+        return self.folder.parent.parent
+
+
+@dataclass(frozen=True)
+class FolderTestResult:
+    """How the tests of one folder ended."""
+
+    suite: FolderTests
+    result: TestStatus
+    status: int
+    seconds: float
+    data_problems: tuple[str, ...] | None = None
+    """None if the data was not checked."""
+
+    @property
+    def is_good(self) -> bool:
+        return self.result == "passed" and not self.data_problems
+
+
+def find_folder_tests(roots: Sequence[Path], *, documented: bool = True) -> list[FolderTests]:
+    """Return every server folder of every kind, sorted; with `documented` only those with a README.
+
+    If two roots have the same folder, the first one wins.
+    """
+    suites: dict[str, FolderTests] = {}
+    for root in roots:
+        for kind in SERVER_TYPES:
+            for folder in sorted((root / kind).glob("*/")):
+                suite = FolderTests(kind, folder.name, folder.resolve())
+                if not folder.name.startswith((".", "_")) and any(folder.glob("*.py")):
+                    suites.setdefault(suite.label, suite)
+    return [suite for _, suite in sorted(suites.items()) if not documented or (suite.folder / "README.md").exists()]
+
+
+def folder_tests_of(label: str, roots: Sequence[Path]) -> FolderTests:
+    """Return the tests of the folder `<type>/<name>`.
+
+    Raises:
+        NoSuchFolder: no root has it; the most similar name is suggested.
+    """
+    suites = {suite.label: suite for suite in find_folder_tests(roots, documented=False)}
+    current = label if label in suites else str(follow_rename(label) or label)
+    if current in suites:
+        return suites[current]
+    similar = get_close_matches(label, suites, n=1)
+    raise NoSuchFolder(
+        f"there is no server folder {label} in {', '.join(str(root) for root in roots)}",
+        where="entrypoint",
+        fix=similar[0] if similar else "write it as <type>/<name>, e.g. resources_servers/arithmetic",
+    )
+
+
+def server_venv(suite: FolderTests, settings: VenvSettings, *, tests: bool) -> Venv | None:
+    """Return the virtual environment of a folder's server or of its tests; None if this interpreter can run them."""
+    app = suite.folder / "app.py"
+    is_isolated = unmet_requirements(suite.folder) or (app.exists() and declared_hosting(app) == "venv")
+    if not is_isolated and (has_test_tools() or not tests):
+        return None
+    return folder_venv(suite.label, suite.kind, suite.name, suite.folder, settings, tests=tests)
+
+
+def run_folder_tests(
+    suite: FolderTests, venv: Venv | None, *, validate_data: bool, to_stderr: bool = False
+) -> FolderTestResult:
+    """Run pytest in the folder and, with `validate_data`, check its example data."""
+    start = time.monotonic()
+    done = subprocess.run(
+        pytest_command(suite, venv, os.environ),
+        cwd=suite.folder,
+        env=tests_process_env(suite, venv, os.environ),
+        stdin=subprocess.DEVNULL,
+        stdout=STDERR if to_stderr else None,
+        check=False,
+    )
+    return FolderTestResult(
+        suite,
+        status_of_exit(done.returncode),
+        done.returncode,
+        time.monotonic() - start,
+        tuple(data_problems(suite.folder)) if validate_data and needs_examples(suite) else None,
+    )
+
+
+def pytest_command(suite: FolderTests, venv: Venv | None, env: Mapping[str, str]) -> list[str]:
+    """Return the command that runs the tests of a folder."""
+    python = str(venv.python) if venv else sys.executable
+    command = [python, "-m", "pytest", "-W", HTTPX_WARNING]
+    if env.get(JUNIT_ENV_VAR):
+        reports = Path(env[JUNIT_ENV_VAR]).absolute()
+        command.append(f"--junit-xml={reports / f'{suite.kind}__{suite.name}.xml'}")
+    return command
+
+
+def tests_process_env(suite: FolderTests, venv: Venv | None, env: Mapping[str, str]) -> dict[str, str]:
+    """Return `env` for the tests of a folder: they import from its tree and from the folder itself."""
+    modules = [str(suite.tree), str(suite.folder), env.get("PYTHONPATH", "")]
+    warnings = [part for part in (env.get("PYTHONWARNINGS"), LOOP_SCOPE_WARNING) if part]
+    return {
+        **(venv_process_env(venv, suite.tree, env) if venv else env),
+        "PYTHONPATH": os.pathsep.join(part for part in modules if part),
+        "PYTHONWARNINGS": ",".join(warnings),
+    }
+
+
+def status_of_exit(status: int) -> TestStatus:
+    """Return the meaning of an exit status of pytest."""
+    meanings: dict[int, TestStatus] = {0: "passed", 1: "failed", 2: "failed", 5: "missing"}
+    return meanings.get(status, "unrecognised")
+
+
+def needs_examples(suite: FolderTests) -> bool:
+    """Return True if a folder must have example data: resources servers, not folders they only derive from."""
+    is_server = (suite.folder / "app.py").exists() or (suite.folder / "configs").exists()
+    return suite.kind == "resources_servers" and is_server
+
+
+def data_problems(folder: Path) -> list[str]:
+    """Check a resources server's example data: five rows, their metrics, and rollouts of them."""
+    data = folder / "data"
+    conflicts = sorted(data.glob("*conflict*"))
+    problems = [
+        _rows_problem(data / "example.jsonl"),
+        _metrics_problem(data / "example_metrics.json"),
+        *(f"{path.name} is left: metrics differ from what was there" for path in conflicts),
+        _rows_problem(data / "example_rollouts.jsonl"),
+    ]
+    return [problem for problem in problems if problem]
+
+
+def _rows_problem(path: Path) -> str | None:
+    if not path.exists():
+        return f"{path.name} is missing"
+    with path.open("rb") as lines:
+        rows = sum(1 for line in lines if line.strip())
+    return f"{path.name} has {rows} rows, not {EXAMPLES}" if rows != EXAMPLES else None
+
+
+def _metrics_problem(path: Path) -> str | None:
+    if not path.exists():
+        return f"{path.name} is missing"
+    try:
+        metrics = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return f"{path.name} is not JSON"
+    count = metrics.get("Number of examples") if isinstance(metrics, dict) else None
+    return f"{path.name} counts {count} examples, not {EXAMPLES}" if count != EXAMPLES else None

@@ -1,0 +1,85 @@
+"""Serve ASGI apps on sockets that already listen, any number of apps on one event loop."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
+
+from nemo_gym.errors import ConfigError
+from nemo_gym.transport.event_loop import CoalescingTransport
+
+logger = logging.getLogger(__name__)
+
+PROCESS_OPTIONS = ("loop", "timeout_worker_healthcheck")
+"""uvicorn options that concern a whole process."""
+
+
+def coalescing_protocol(protocol: Any) -> Any:
+    """Derive from a uvicorn protocol, which writes head and body separately, one that sends them together."""
+
+    class CoalescingProtocol(protocol):  # type: ignore[misc]
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(CoalescingTransport(transport))
+
+    return CoalescingProtocol
+
+
+class HttpServer:
+    """One app served on one listening socket."""
+
+    def __init__(
+        self, app: ASGIApp, listener: socket.socket, options: Mapping[str, Any], *, lifespan: bool = True
+    ) -> None:
+        own = {key: value for key, value in options.items() if key not in PROCESS_OPTIONS}
+        self._config = uvicorn.Config(app, log_config=None, lifespan="auto" if lifespan else "off", **own)
+        self._config.load()
+        self._lifespan = self._config.lifespan_class(self._config)
+        self._state = ServerState()
+        self._listener = listener
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Run the app's start-up code, then accept connections."""
+        await self._lifespan.startup()
+        if self._lifespan.should_exit:
+            raise ConfigError("the server's start-up code failed", where=str(self._listener.getsockname()))
+        protocol = coalescing_protocol(self._config.http_protocol_class)
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: protocol(config=self._config, server_state=self._state, app_state=self._lifespan.state),
+            sock=self._listener,
+        )
+
+    def stop_accepting(self) -> None:
+        """Refuse new connections; close idle ones now and busy ones after their reply."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._state.connections
+
+    async def close(self) -> None:
+        """Run the app's shut-down code."""
+        await self._lifespan.shutdown()
+
+
+async def close_servers(servers: list[HttpServer], grace: float) -> None:
+    """Stop accepting everywhere, wait up to `grace` seconds for calls in flight, then close."""
+    for server in servers:
+        server.stop_accepting()
+    try:
+        async with asyncio.timeout(grace):
+            while not all(server.is_idle for server in servers):  # noqa: ASYNC110 - connections announce no end
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        busy = sum(not server.is_idle for server in servers)
+        logger.warning("%d servers still had open connections; they were cut", busy)
+    for server in servers:
+        await server.close()

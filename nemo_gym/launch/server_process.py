@@ -1,0 +1,152 @@
+"""Run a server process: a cell of many instances, or one server folder as a script.
+
+Forks of the zygote call `ServerBoot.run`; another interpreter runs
+`python -m nemo_gym.launch.server_process BOOT_FD READY_FD REQUEST`.
+"""
+
+import json
+import os
+import runpy
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym import global_config, server_utils  # noqa: F401 - server_utils: every server needs it, loaded before the fork
+from nemo_gym.errors import GymError
+from nemo_gym.keys import CONFIG_PATH_ENV_VAR
+from nemo_gym.launch.cell import CellSockets, run_cell
+from nemo_gym.launch.instances import Instance
+from nemo_gym.launch.ports import unix_name
+from nemo_gym.launch.shared_limits import LimitDescriptors, adopt_limits
+from nemo_gym.processes import die_with_parent
+from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR
+from nemo_gym.serve.run import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, report_ready
+
+
+@dataclass(frozen=True)
+class ServerBoot:
+    """What a server process inherits: the configuration, the instances of the run and their open descriptors."""
+
+    config: DictConfig
+    instances: dict[str, Instance]
+    listeners: dict[str, int]
+    cell_listeners: list[int] = field(default_factory=list)
+    limits: LimitDescriptors = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        blocks = [asdict(instance) | {"folder": str(instance.folder)} for instance in self.instances.values()]
+        return {
+            "config": OmegaConf.to_container(self.config, resolve=True),
+            "instances": blocks,
+            "listeners": self.listeners,
+            "cell_listeners": self.cell_listeners,
+            "limits": self.limits,
+        }
+
+    @classmethod
+    def from_json(cls, boot: Mapping[str, Any], numbers: Mapping[int, int] | None = None) -> "ServerBoot":
+        """Read what `to_json` wrote; `numbers` translates descriptors that came over a socket."""
+
+        def local(number: int) -> int:
+            return number if numbers is None else numbers[number]
+
+        instances = [Instance(**{**block, "folder": Path(block["folder"])}) for block in boot["instances"]]
+        return cls(
+            config=OmegaConf.create(boot["config"]),
+            instances={instance.name: instance for instance in instances},
+            listeners={name: local(number) for name, number in boot["listeners"].items()},
+            cell_listeners=[local(number) for number in boot["cell_listeners"]],
+            limits={
+                name: [(local(counter), local(ledger)) for counter, ledger in group]
+                for name, group in boot["limits"].items()
+            },
+        )
+
+    def descriptors(self) -> list[int]:
+        """Return every open file that a server process needs."""
+        limits = [number for group in self.limits.values() for pair in group for number in pair]
+        return [*self.listeners.values(), *self.cell_listeners, *limits]
+
+    def run(self, request: Mapping[str, Any], ready: int) -> None:
+        """Run the cell or the instance that the request names until a signal ends it; report a failed start."""
+        global_config._GLOBAL_CONFIG_DICT = self.config
+        try:
+            if request["kind"] == "cell":
+                self._run_cell(request["cell"], ready)
+            else:
+                self._run_alone(self.instances[request["instance"]], request.get("worker", 0), ready)
+        except GymError as problem:
+            report_ready(ready, failed=str(problem))
+            raise SystemExit(problem.exit_status) from None
+
+    def _close_other_listeners(self, own: set[int]) -> None:
+        for fd in {*self.listeners.values(), *self.cell_listeners} - own:
+            os.close(fd)
+
+    def _run_cell(self, number: int, ready: int) -> None:
+        hosted = [instance for instance in self.instances.values() if instance.hosting == "cell"]
+        adopt_limits(self.limits, {instance.name for instance in hosted}, holder=number)
+        addresses = [_unix_address(fd) for fd in self.cell_listeners]
+        self._close_other_listeners({*(self.listeners[one.name] for one in hosted), self.cell_listeners[number]})
+        sockets = CellSockets(
+            number=number,
+            listeners={instance.name: socket.socket(fileno=self.listeners[instance.name]) for instance in hosted},
+            link_listener=socket.socket(fileno=self.cell_listeners[number]),
+            link_addresses=addresses,
+            token=os.environ[RUN_TOKEN_ENV_VAR],
+        )
+        run_cell(self.config, hosted, sockets, ready)
+
+    def _run_alone(self, instance: Instance, worker: int, ready: int) -> None:
+        """Run the folder's entrypoint as a script, in its folder and with its folder on the module path."""
+        adopt_limits(self.limits, {instance.name}, holder=worker)
+        listener = self.listeners[instance.name]
+        self._close_other_listeners({listener})
+        os.environ[CONFIG_PATH_ENV_VAR] = instance.name
+        os.environ[LISTEN_FD_ENV_VAR] = str(listener)
+        os.environ[READY_FD_ENV_VAR] = str(ready)
+        os.chdir(instance.folder)
+        sys.path.insert(0, str(instance.folder))
+        sys.argv = [instance.entrypoint]
+        try:
+            runpy.run_path(str(instance.folder / instance.entrypoint), run_name="__main__")
+        except GymError:
+            raise
+        except Exception as error:  # the author of the script needs its frames, not ours
+            trace = _frames_in(instance.folder, error.__traceback__)
+            sys.excepthook(type(error), error.with_traceback(trace), trace)
+            raise SystemExit(1) from None
+
+
+def _frames_in(folder: Path, trace: TracebackType | None) -> TracebackType | None:
+    """Return the part of a traceback that begins in `folder`; None if no frame is there, as for a syntax error."""
+    while trace is not None and not Path(trace.tb_frame.f_code.co_filename).is_relative_to(folder):
+        trace = trace.tb_next
+    return trace
+
+
+def _unix_address(fd: int) -> str:
+    """Return the name of a Unix listening socket without taking over the descriptor."""
+    with socket.socket(fileno=os.dup(fd)) as duplicate:
+        return unix_name(duplicate)
+
+
+def main(boot_fd: int, ready_fd: int, argument: str) -> None:
+    """Run one instance in this interpreter for as long as the parent process lives."""
+    request = json.loads(argument)
+    die_with_parent()
+    if os.getppid() != request["parent"]:  # the parent died before the kernel was asked to tell us
+        return
+    with os.fdopen(boot_fd, "rb") as file:
+        boot = ServerBoot.from_json(json.load(file))
+    boot.run(request, ready_fd)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,0 +1,106 @@
+"""Configuration keys of this package, read once and checked."""
+
+import platform
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.catalog.roots import CACHE_DIR, WORKING_DIR
+from nemo_gym.config.defaults import PORT_RANGE
+from nemo_gym.errors import ConfigError
+
+ENDPOINT_TIMEOUT_KEY = "model_endpoint_readiness_timeout_seconds"
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """How servers are started."""
+
+    cells: int | None
+    """Number of cells; None leaves it to the command."""
+    port_range: tuple[int, int]
+    log_dir: Path | None
+    endpoint_timeout: float
+    """Seconds to wait for model endpoints; 0 or less does not check them."""
+    dry_run: bool
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "LaunchSettings":
+        """Read the settings of a resolved configuration.
+
+        Raises:
+            ConfigError: a value is not a number.
+        """
+        low = _read_int(config, "port_range_low") or PORT_RANGE[0]
+        high = _read_int(config, "port_range_high") or PORT_RANGE[1]
+        log_dir = config.get("nemo_gym_log_dir")
+        timeout = config.get(ENDPOINT_TIMEOUT_KEY)
+        try:
+            endpoint_timeout = 600.0 if timeout is None else float(timeout)
+        except (TypeError, ValueError):
+            raise ConfigError(f"{timeout!r} is not a number of seconds", where=ENDPOINT_TIMEOUT_KEY) from None
+        return cls(
+            cells=_read_int(config, "num_cells") or None,
+            port_range=(low, high),
+            log_dir=Path(log_dir) if log_dir else None,
+            endpoint_timeout=endpoint_timeout,
+            dry_run=bool(config.get("dry_run")),
+        )
+
+
+def _read_int(config: Mapping[str, Any], key: str) -> int | None:
+    value = config.get(key)
+    if value is None:
+        return None
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = -1
+    if number < 0 or isinstance(value, bool):
+        raise ConfigError(f"{value!r} is not a whole number", where=key, fix=f"+{key}=4, for example")
+    return number
+
+
+@dataclass(frozen=True)
+class VenvSettings:
+    """How virtual environments are built."""
+
+    shared: Path
+    """Folder of the virtual environments that servers share."""
+    per_server: Path | None = None
+    """`uv_venv_dir` if it was chosen: each server then has `<type>/<name>/.venv` below it."""
+    cache: Path | None = None
+    """`uv_cache_dir` if it was chosen."""
+    python: str = sys.executable
+    """The interpreter of servers that require no particular version."""
+    python_version: str = platform.python_version()
+    skip_if_present: bool = False
+    verbose: bool = False
+    required: tuple[str, ...] = ()
+    """Installed everywhere."""
+    constraints: tuple[str, ...] = ()
+    """Versions to use where a package is installed at all."""
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "VenvSettings":
+        """Read the settings of a resolved configuration; keys that hold their computed default count as unset."""
+        cache_dir = Path(config.get("cache_dir") or CACHE_DIR)
+        venv_dir, uv_cache = config.get("uv_venv_dir"), config.get("uv_cache_dir")
+        version = str(config.get("python_version") or platform.python_version())
+        pins = [str(pin) for pin in config.get("head_server_deps") or ()]
+        # Every server joins Ray once a cluster is named; otherwise its version only matters to servers that use it.
+        required = [pin for pin in pins if config.get("ray_head_node_address") and pin.startswith("ray")]
+        return cls(
+            shared=cache_dir / "venvs",
+            per_server=Path(venv_dir) if venv_dir and Path(venv_dir) != WORKING_DIR else None,
+            cache=Path(uv_cache) if uv_cache and Path(uv_cache) != cache_dir / "uv" else None,
+            python=sys.executable if version == platform.python_version() else version,
+            python_version=version,
+            skip_if_present=bool(config.get("skip_venv_if_present")),
+            verbose=bool(config.get("pip_install_verbose")),
+            required=tuple(required),
+            constraints=tuple(re.sub(r"\[.*\]", "", pin) for pin in pins if pin not in required),
+        )

@@ -1,1 +1,0 @@
-"""Evaluations as jobs of a cluster: what to submit, and the script that does it. Experimental."""

@@ -1,0 +1,88 @@
+"""Forking, process groups and process death: what the standard library leaves to its callers."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+POLL_SECONDS = 0.002
+
+_PR_SET_PDEATHSIG = 1
+
+
+def has_single_thread() -> bool:
+    """Return True if this process has one thread: a fork would copy the locks of other threads, not the threads."""
+    try:
+        return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
+    except OSError:  # not Linux: the number of threads, native ones included, is unknown
+        return False
+
+
+def exit_fork(status: int) -> NoReturn:
+    """End this fork at once: it must never return into the code that its parent was running."""
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+    finally:
+        os._exit(status)
+
+
+def signal_group(pid: int, number: int) -> None:
+    """Signal the process group that `pid` leads, if it still exists."""
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> bool:
+    """Let the kernel send this process a signal when its parent dies (Linux); return False where it cannot."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return hasattr(libc, "prctl") and bool(libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) == 0)
+
+
+def json_descriptor(content: Mapping[str, Any]) -> int:
+    """Return a descriptor from which a child process reads JSON; a process list shows nothing of it."""
+    with tempfile.TemporaryFile() as unnamed:
+        unnamed.write(json.dumps(content).encode())
+        unnamed.seek(0)
+        return os.dup(unnamed.fileno())
+
+
+class ForkedChild:
+    """A process that this one forked, with the interface of `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit status, a signal as its negative number; None while the process runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until the process has ended and return its exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: the process still runs after `timeout` seconds.
+        """
+        start = time.monotonic()
+        while (status := self.poll()) is None:
+            if timeout is not None and time.monotonic() - start > timeout:
+                raise subprocess.TimeoutExpired(f"the fork {self.pid}", timeout)
+            time.sleep(POLL_SECONDS)
+        return status
