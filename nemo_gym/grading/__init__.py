@@ -1,1 +1,9 @@
-"""Answers found in what a model said and compared with what was expected: pure, exact, evaluating nothing."""
+"""Find answers in model replies and compare them with the expected ones. No clock, socket, process or eval.
+
+- `extraction`: the final text of a response, `\\boxed{…}`, fenced blocks
+- `choices`, `math`, `numbers`, `text`, `data_formats`: extract and compare one kind of answer
+- `schema`: check data against a JSON Schema
+- `language`: detect the language of a text
+- `verdict`: the types they return: `ExtractedAnswer`, `NoAnswer`, `Verdict`
+- `latex`, `math_shapes`, `units`: parts of `math` and `numbers`
+"""

@@ -1,6 +1,6 @@
-r"""The option a reply chooses: `\boxed{B}`, "Answer: B", "the answer is (B)", "option B is correct", a line with `B`.
+r"""Extract the option a reply chooses: `\boxed{B}`, "Answer: B", "option B is correct" or a line with `B`.
 
-One option must be named. Two letters side by side, or all of them one after the other, choose nothing.
+Exactly one option must be named. Two letters side by side, or all of them one after the other, choose nothing.
 """
 
 import re
@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from nemo_gym.grading.boxed import boxes
-from nemo_gym.grading.normalise import Folded, fold, plain_text
-from nemo_gym.grading.verdict import Extracted, Extraction, Outcome, Unparsed, Verdict, unparsed
+from nemo_gym.grading.extraction import find_boxes
+from nemo_gym.grading.text import FoldedText, fold, normalise_text
+from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind, no_answer_verdict
 
-_MOST_STATEMENTS = 64
-"""How many statements, from the end, are looked at."""
-_LONGEST = 300
-"""Characters of a statement that are read."""
+_MAX_STATEMENTS = 64
+"""Only the last statements are examined."""
+_MAX_LENGTH = 300
+"""Only the start of a statement is examined."""
 
 _TEXT_COMMAND = re.compile(
     r"\\(?:boxed|fbox|text|textbf|textit|mathrm|mathbf|mathit|mathsf|operatorname|mbox|bf|rm)(?![a-zA-Z])"
@@ -43,11 +43,11 @@ _REASON = re.compile(
 _NO_OPTION = re.compile(
     r"(?:not|none|neither|unknown|[\[(]?[A-Z0-9][\])]?)(?:[.,!*_`$\"')\]]|\s*$|\s+of\b|\s+[\[(]?\w[\])]?(?!\w))"
 )
-"""Says something, but none of the options: a letter beyond them, "not B", "none of these"."""
+"""A statement that names none of the options: a letter beyond them, "not B", "none of these"."""
 _STOPS = ("", ".", ",", ":", ";", ")", "]", "!", "-", "(", "\\")
 _SEVERAL = "several options are named"
 NO_OPTION = "no option is named"
-"""Reason of an `Unparsed` that is not about hedging: the text simply says something else."""
+"""The reason of a `NoAnswer` for a text that chooses none of the options."""
 _REFUSED = re.compile(r"\s*(?:is|are|was|seems?|looks?)?\s*(?:not|n't|wrong|incorrect|false)\b", re.IGNORECASE)
 
 
@@ -72,11 +72,11 @@ def _patterns(options: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str
     return head, more, is_right
 
 
-def choice(text: str, options: Sequence[str], texts: Mapping[str, str] | None = None) -> Extraction[str]:
-    r"""The option that `text` chooses, one of `options` as written there.
+def extract_choice(text: str, options: Sequence[str], texts: Mapping[str, str] | None = None) -> Extraction[str]:
+    r"""Extract the option that `text` chooses, spelled as in `options`.
 
     `options` are one-character keys, usually letters. With `texts`, an option may also be named by its text, alone in a
-    box or behind its letter. The last statement counts: a box before everything, then "the answer is", then a line that
+    box or after its letter. The last statement counts: a box before everything, then "the answer is", then a line that
     holds nothing but a letter. Reasoning should be stripped before (`without_reasoning`).
     """
     keys = tuple(options)
@@ -84,100 +84,100 @@ def choice(text: str, options: Sequence[str], texts: Mapping[str, str] | None = 
         raise ValueError(f"options must be different single characters, not {keys}")
     folded = fold(text)
     for rule in (_by_box, _by_statement, _by_line):
-        found = rule(folded, keys, texts or {})
-        if found is not None:
-            return found
-    return Unparsed(NO_OPTION)
+        extraction = rule(folded, keys, texts or {})
+        if extraction is not None:
+            return extraction
+    return NoAnswer(NO_OPTION)
 
 
-def boxed_choice(text: str, options: Sequence[str], texts: Mapping[str, str] | None = None) -> Extraction[str]:
-    r"""The option in the last `\boxed{…}`, and only there."""
-    found = _by_box(fold(text), tuple(options), texts or {})
-    return Unparsed("there is no box") if found is None else found
+def extract_boxed_choice(text: str, options: Sequence[str], texts: Mapping[str, str] | None = None) -> Extraction[str]:
+    r"""Extract the option from the last `\boxed{…}`, and only from there."""
+    extraction = _by_box(fold(text), tuple(options), texts or {})
+    return NoAnswer("there is no box") if extraction is None else extraction
 
 
 def compare_choice(text: str, gold: str, options: Sequence[str], texts: Mapping[str, str] | None = None) -> Verdict:
-    """Whether `text` chooses the option `gold`."""
-    found = choice(text, options, texts)
-    if isinstance(found, Unparsed):
-        return unparsed(found)
-    if found.value.upper() == gold.strip().upper():
-        return Verdict(Outcome.CORRECT, found.value, found.rule)
-    return Verdict(Outcome.WRONG, found.value, found.rule, "another option")
+    """Grade the option that `text` chooses against `gold`."""
+    extraction = extract_choice(text, options, texts)
+    if isinstance(extraction, NoAnswer):
+        return no_answer_verdict(extraction)
+    if extraction.value.upper() == gold.strip().upper():
+        return Verdict(VerdictKind.CORRECT, extraction.value, extraction.rule)
+    return Verdict(VerdictKind.WRONG, extraction.value, extraction.rule, "another option")
 
 
-def option_in(content: str, options: Sequence[str], texts: Mapping[str, str] | None = None) -> str | Unparsed:
-    """The option a short text such as the content of a box stands for."""
+def parse_option(content: str, options: Sequence[str], texts: Mapping[str, str] | None = None) -> str | NoAnswer:
+    """Return the option that a short text, such as the content of a box, stands for."""
     return _option(fold(content).text, tuple(options), texts or {})
 
 
-def _option(content: str, keys: tuple[str, ...], texts: Mapping[str, str]) -> str | Unparsed:
-    plain = _TEXT_COMMAND.sub("", content[: _LONGEST * 4]).strip(_DECORATION)
-    if label := _LABEL.match(plain):
-        plain = plain[label.end() :].strip(_DECORATION)
-    by_text = _by_text(plain, texts)
+def _option(content: str, keys: tuple[str, ...], texts: Mapping[str, str]) -> str | NoAnswer:
+    content = _TEXT_COMMAND.sub("", content[: _MAX_LENGTH * 4]).strip(_DECORATION)
+    if label := _LABEL.match(content):
+        content = content[label.end() :].strip(_DECORATION)
+    by_text = _by_text(content, texts)
     if by_text is not None:
         return by_text
-    found = _patterns(keys)[0].match(plain)
-    if found is None:
-        return Unparsed(NO_OPTION)
-    rest = plain[found.end() :]
-    if _others(rest, found["key"], keys):
-        return Unparsed(_SEVERAL)
+    match = _patterns(keys)[0].match(content)
+    if match is None:
+        return NoAnswer(NO_OPTION)
+    rest = content[match.end() :]
+    if _names_another(rest, match["key"], keys):
+        return NoAnswer(_SEVERAL)
     if rest.strip(_DECORATION + ".,!)]"):
-        bare = found.group().strip() == found["key"]
+        bare = match.group().strip() == match["key"]
         if (bare and not re.match(r"\s*[.:)\-,–]", rest)) or _REFUSED.match(rest):
-            return Unparsed(NO_OPTION)
-        said = rest.strip(_DECORATION + ".,:)]-–")
-        expected = texts.get(_key(found["key"], keys))
-        if expected is not None and _by_text(said, texts) not in (None, _key(found["key"], keys)):
-            return Unparsed("letter and text name different options")
-    return _key(found["key"], keys)
+            return NoAnswer(NO_OPTION)
+        option_text = rest.strip(_DECORATION + ".,:)]-–")
+        expected = texts.get(_key(match["key"], keys))
+        if expected is not None and _by_text(option_text, texts) not in (None, _key(match["key"], keys)):
+            return NoAnswer("letter and text name different options")
+    return _key(match["key"], keys)
 
 
 def _key(letter: str, keys: tuple[str, ...]) -> str:
     return next(key for key in keys if key.upper() == letter.upper())
 
 
-def _others(rest: str, letter: str, keys: tuple[str, ...]) -> bool:
-    """Whether what follows a letter names another one beside it."""
+def _names_another(rest: str, letter: str, keys: tuple[str, ...]) -> bool:
+    """Return whether the text after a letter names another letter beside it."""
     more = _patterns(keys)[1]
     position = 0
-    while found := more.match(rest, position):
-        if (found["key1"] or found["key2"]).upper() != letter.upper():
+    while match := more.match(rest, position):
+        if (match["key1"] or match["key2"]).upper() != letter.upper():
             return True
-        position = found.end()
+        position = match.end()
     return False
 
 
-def _by_text(said: str, texts: Mapping[str, str]) -> str | None:
+def _by_text(option_text: str, texts: Mapping[str, str]) -> str | None:
     if not texts:
         return None
-    plain = plain_text(said[:_LONGEST], ignore_punctuation=True)
-    named = [key for key, text in texts.items() if plain and plain_text(text, ignore_punctuation=True) == plain]
-    return named[0] if len(named) == 1 else None
+    words = normalise_text(option_text[:_MAX_LENGTH], ignore_punctuation=True)
+    keys = [key for key, text in texts.items() if words and normalise_text(text, ignore_punctuation=True) == words]
+    return keys[0] if len(keys) == 1 else None
 
 
-def _by_box(folded: Folded, keys: tuple[str, ...], texts: Mapping[str, str]) -> Extraction[str] | None:
+def _by_box(folded: FoldedText, keys: tuple[str, ...], texts: Mapping[str, str]) -> Extraction[str] | None:
     if "box" not in folded.text:
         return None
-    found, dangling = boxes(folded.text)
-    if dangling:
-        return Unparsed("the last box is not closed")
-    if not found:
+    boxes, has_open_box = find_boxes(folded.text)
+    if has_open_box:
+        return NoAnswer("the last box is not closed")
+    if not boxes:
         return None
-    last = found[-1]
-    named = _option(last.value, keys, texts)
-    if isinstance(named, Unparsed):
-        return named
-    earlier = [_option(box.value, keys, texts) for box in found[-_MOST_STATEMENTS:-1]]
-    if _covers({*(e for e in earlier if isinstance(e, str)), named}, keys):
-        return Unparsed("all options are named")
-    if len(found) > 1 and earlier[-1] != named and isinstance(earlier[-1], str):
-        between = folded.text[found[-2].span[1] : last.span[0]]
+    last = boxes[-1]
+    option = _option(last.value, keys, texts)
+    if isinstance(option, NoAnswer):
+        return option
+    earlier = [_option(box.value, keys, texts) for box in boxes[-_MAX_STATEMENTS:-1]]
+    if _covers({*(e for e in earlier if isinstance(e, str)), option}, keys):
+        return NoAnswer("all options are option")
+    if len(boxes) > 1 and earlier[-1] != option and isinstance(earlier[-1], str):
+        between = folded.text[boxes[-2].span[1] : last.span[0]]
         if len(between) < 40 and not re.search(r"[a-zA-Z]{4,}", between.replace("boxed", "")):
-            return Unparsed(_SEVERAL)
-    return Extracted(named, folded.span(*last.span), "boxed")
+            return NoAnswer(_SEVERAL)
+    return ExtractedAnswer(option, folded.span(*last.span), "boxed")
 
 
 def _covers(named: set[str], keys: tuple[str, ...]) -> bool:
@@ -186,38 +186,38 @@ def _covers(named: set[str], keys: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True)
 class _Statement:
-    """What one "the answer is …" says."""
+    """The option, or the problem, in one "the answer is …"."""
 
     key: str | None
     span: tuple[int, int]
     problem: str = ""
 
 
-def _by_statement(folded: Folded, keys: tuple[str, ...], texts: Mapping[str, str]) -> Extraction[str] | None:
+def _by_statement(folded: FoldedText, keys: tuple[str, ...], texts: Mapping[str, str]) -> Extraction[str] | None:
     text = folded.text
-    starts = [found.end() for pattern in (_STATEMENT, _CHOSEN) for found in pattern.finditer(text)]
-    said = [_stated(text, start, keys, texts) for start in sorted(starts)[-_MOST_STATEMENTS:]]
-    for found in list(_patterns(keys)[2].finditer(text))[-_MOST_STATEMENTS:]:
-        several = _others(text[found.end("key") : found.end("key") + 40], found["key"], keys)
-        said.append(_Statement(_key(found["key"], keys), found.span("key"), _SEVERAL if several else ""))
-    made = sorted((one for one in said if one is not None), key=lambda one: one.span)
-    if not made:
+    starts = [match.end() for pattern in (_STATEMENT, _CHOSEN) for match in pattern.finditer(text)]
+    statements = [_parse_statement(text, start, keys, texts) for start in sorted(starts)[-_MAX_STATEMENTS:]]
+    for match in list(_patterns(keys)[2].finditer(text))[-_MAX_STATEMENTS:]:
+        several = _names_another(text[match.end("key") : match.end("key") + 40], match["key"], keys)
+        statements.append(_Statement(_key(match["key"], keys), match.span("key"), _SEVERAL if several else ""))
+    ordered = sorted((one for one in statements if one is not None), key=lambda one: one.span)
+    if not ordered:
         return None
-    last = made[-1]
+    last = ordered[-1]
     if last.problem:
-        return Unparsed(last.problem)
-    if _covers({one.key for one in made if one.key and not one.problem}, keys):
-        return Unparsed("all options are named")
-    if len(made) > 1 and made[-2].key not in (None, last.key):
-        between = text[made[-2].span[1] : last.span[0]]
+        return NoAnswer(last.problem)
+    if _covers({one.key for one in ordered if one.key and not one.problem}, keys):
+        return NoAnswer("all options are named")
+    if len(ordered) > 1 and ordered[-2].key not in (None, last.key):
+        between = text[ordered[-2].span[1] : last.span[0]]
         if len(between) < 60 and between.count("\n") <= 1:
-            return Unparsed(_SEVERAL)
-    return Extracted(str(last.key), folded.span(*last.span), "answer_phrase")
+            return NoAnswer(_SEVERAL)
+    return ExtractedAnswer(str(last.key), folded.span(*last.span), "answer_phrase")
 
 
-def _stated(text: str, start: int, keys: tuple[str, ...], texts: Mapping[str, str]) -> _Statement | None:
-    """What stands right behind a phrase; None when it is prose."""
-    rest = _TEXT_COMMAND.sub(lambda command: " " * len(command.group()), text[start : start + _LONGEST])
+def _parse_statement(text: str, start: int, keys: tuple[str, ...], texts: Mapping[str, str]) -> _Statement | None:
+    """Parse the option right after a phrase; None if prose follows."""
+    rest = _TEXT_COMMAND.sub(lambda command: " " * len(command.group()), text[start : start + _MAX_LENGTH])
     line = rest.lstrip(_DECORATION + ":=-")
     whole = line.split("\n", 1)[0].strip(_DECORATION + ".")
     if " " in whole and (by_text := _by_text(whole, texts)) is not None:  # before its article is taken for a lead
@@ -228,69 +228,69 @@ def _stated(text: str, start: int, keys: tuple[str, ...], texts: Mapping[str, st
     line = line.lstrip(_DECORATION + "\\")
     begin = start + len(rest) - len(line)
     line = line.split("\n", 1)[0]
-    found = _patterns(keys)[0].match(line)
-    if found is None:
+    match = _patterns(keys)[0].match(line)
+    if match is None:
         by_text = _by_text(line.strip(_DECORATION + "."), texts)
         if by_text is not None:
             return _Statement(by_text, (begin, begin + len(line)))
         elsewhere = _NO_OPTION.match(line)
         return _Statement(None, (begin, begin + 1), "an option that is not offered") if elsewhere else None
-    span = (begin + found.start("key"), begin + found.end("key"))
-    after = line[found.end() :]
-    if _others(after, found["key"], keys):
+    span = (begin + match.start("key"), begin + match.end("key"))
+    after = line[match.end() :]
+    if _names_another(after, match["key"], keys):
         return _Statement(None, span, _SEVERAL)
     behind = after.lstrip("*_`$\"'}")
     if _REFUSED.match(behind):
         return _Statement(None, span, "an option is refused, none is chosen")
-    bare = found.group().strip() == found["key"]
+    bare = match.group().strip() == match["key"]
     if not bare or behind[:1] in _STOPS or _REASON.match(behind):
-        return _Statement(_key(found["key"], keys), span)
-    is_word = found["key"] in "AIai" or found["key"].islower()
-    return None if is_word else _Statement(_key(found["key"], keys), span)
+        return _Statement(_key(match["key"], keys), span)
+    is_word = match["key"] in "AIai" or match["key"].islower()
+    return None if is_word else _Statement(_key(match["key"], keys), span)
 
 
-def _by_line(folded: Folded, keys: tuple[str, ...], _texts: Mapping[str, str]) -> Extraction[str] | None:
-    """The last line, when it is an option and no other line is one as well."""
+def _by_line(folded: FoldedText, keys: tuple[str, ...], _texts: Mapping[str, str]) -> Extraction[str] | None:
+    """Extract the last line if it is an option and no other line is another one."""
     text = folded.text.rstrip()
     start = text.rfind("\n") + 1
     line = text[start:]
-    if len(line) > _LONGEST:
+    if len(line) > _MAX_LENGTH:
         return None
-    named = _line_option(line, keys)
-    if named is None and (arrow := re.search(r"(?:->|=>|→|⇒|:)\s*([^\s{}]{1,8})$", line)) is not None:
-        named = _line_option(arrow[1], keys)
-    if named is None:
+    option = _line_option(line, keys)
+    if option is None and (arrow := re.search(r"(?:->|=>|→|⇒|:)\s*([^\s{}]{1,8})$", line)) is not None:
+        option = _line_option(arrow[1], keys)
+    if option is None:
         return None
-    key, with_text = named
+    key, with_text = option
     others = set()
-    for earlier in text[:start].split("\n")[-_MOST_STATEMENTS:]:
-        other = _line_option(earlier, keys) if len(earlier) <= _LONGEST else None
+    for earlier in text[:start].split("\n")[-_MAX_STATEMENTS:]:
+        other = _line_option(earlier, keys) if len(earlier) <= _MAX_LENGTH else None
         if other is not None and (with_text or not other[1]):
             others.add(other[0])
     if others - {key}:
-        return Unparsed(_SEVERAL)
-    return Extracted(key, folded.span(start, len(text)), "last_line")
+        return NoAnswer(_SEVERAL)
+    return ExtractedAnswer(key, folded.span(start, len(text)), "last_line")
 
 
-def _marked(text: str, keys: tuple[str, ...]) -> set[str]:
-    """Options that stand in a text the way lists of options are written: `(B)`, `B.`, `B)`."""
+def _listed_options(text: str, keys: tuple[str, ...]) -> set[str]:
+    """Return the options that appear in a text as in a list of options: `(B)`, `B.`, `B)`."""
     return {key for key in keys if re.search(rf"(?<![^\W_])[\[(]?{re.escape(key)}[\]).:]|[.)]{re.escape(key)}$", text)}
 
 
 def _line_option(line: str, keys: tuple[str, ...]) -> tuple[str, bool] | None:
-    """The option a line is, and whether its text stands there too."""
-    plain = _TEXT_COMMAND.sub("", line).strip(_DECORATION + "-")
-    plain = re.sub(r"^(?:option|choice|answer)\s+", "", plain, flags=re.IGNORECASE)
-    found = _patterns(keys)[0].match(plain)
-    if found is None:
+    """Parse a line as an option; return it and whether its text follows."""
+    content = _TEXT_COMMAND.sub("", line).strip(_DECORATION + "-")
+    content = re.sub(r"^(?:option|choice|answer)\s+", "", content, flags=re.IGNORECASE)
+    match = _patterns(keys)[0].match(content)
+    if match is None:
         return None
-    rest = plain[found.end() :].strip(_DECORATION)
-    bare = found.group().strip() == found["key"]
+    rest = content[match.end() :].strip(_DECORATION)
+    bare = match.group().strip() == match["key"]
     if not rest.strip(".,!"):
-        return (_key(found["key"], keys), False) if bare is False or found["key"] in keys or rest else None
+        return (_key(match["key"], keys), False) if bare is False or match["key"] in keys or rest else None
     separated = not bare or rest[0] in ".):"
-    if not separated or _others(plain[found.end() :], found["key"], keys):
+    if not separated or _names_another(content[match.end() :], match["key"], keys):
         return None
-    if _REFUSED.search(rest) or _marked(rest, keys) - {_key(found["key"], keys)}:
+    if _REFUSED.search(rest) or _listed_options(rest, keys) - {_key(match["key"], keys)}:
         return None
-    return _key(found["key"], keys), True
+    return _key(match["key"], keys), True

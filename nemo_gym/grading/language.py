@@ -1,4 +1,4 @@
-"""The language of a text, by langdetect with a fixed seed: the same text is always the same language."""
+"""Detect the language of a text with langdetect and a fixed seed, so that results are repeatable."""
 
 from functools import lru_cache
 from importlib import import_module
@@ -8,15 +8,15 @@ from typing import Any
 
 from nemo_gym.errors import ConfigError
 
-LONGEST = 5_000
-"""Characters that are looked at."""
+MAX_CHARACTERS = 5_000
+"""Only the start of a text is examined."""
 
 
 def check_langdetect(where: str) -> None:
-    """Say at the start, not in the middle of a run, that langdetect is missing.
+    """Fail at start-up instead of in the middle of a run if langdetect is missing.
 
     Raises:
-        ConfigError: it is.
+        ConfigError: langdetect is not installed.
     """
     if find_spec("langdetect") is None:
         raise ConfigError("langdetect is not installed", where=where, fix="pip install 'nemo-gym[environments]'")
@@ -24,7 +24,7 @@ def check_langdetect(where: str) -> None:
 
 @lru_cache(maxsize=1)
 def _factory() -> Any:
-    langdetect = import_module("langdetect.detector_factory")  # half a second: only when a language is asked for
+    langdetect = import_module("langdetect.detector_factory")  # half a second: only on first use
     factory = langdetect.DetectorFactory()
     factory.set_seed(0)
     profiles = sorted(Path(langdetect.PROFILES_DIRECTORY).iterdir())  # in one order on every machine
@@ -32,26 +32,26 @@ def _factory() -> Any:
     return factory
 
 
-def language_of(text: str) -> str | None:
-    """The code of the language `text` is written in (`en`, `de`, `zh-cn`), or None when it shows none."""
+def detect_language(text: str) -> str | None:
+    """Return the language code of `text` (`en`, `de`, `zh-cn`), or None if it cannot be detected."""
     unreadable = import_module("langdetect.lang_detect_exception").LangDetectException
     script = _east_asian(text)
     if script in ("ja", "ko"):
         return script
     detector = _factory().create()
-    detector.append(text[:LONGEST].lower())  # words in capitals are not looked at
+    detector.append(text[:MAX_CHARACTERS].lower())  # langdetect ignores words in capitals
     try:
-        found = str(detector.detect())
+        code = str(detector.detect())
     except unreadable:
-        found = "unknown"
+        code = "unknown"
     if script == "zh":
-        return found if found.startswith("zh") else "zh-cn"
-    return None if found == "unknown" else found
+        return code if code.startswith("zh") else "zh-cn"
+    return None if code == "unknown" else code
 
 
 def _east_asian(text: str) -> str | None:
-    """The language that the script of most of `text` tells; langdetect often takes short Chinese for Korean."""
-    letters = [character for character in text[:LONGEST] if character.isalpha()]
+    """Return the language that the script of most letters implies; langdetect often takes short Chinese for Korean."""
+    letters = [character for character in text[:MAX_CHARACTERS] if character.isalpha()]
     kana = sum("\u3040" <= character <= "\u30ff" for character in letters)
     hangul = sum("\uac00" <= character <= "\ud7a3" for character in letters)
     han = sum("\u4e00" <= character <= "\u9fff" for character in letters)
@@ -61,6 +61,6 @@ def _east_asian(text: str) -> str | None:
 
 
 def is_written_in(text: str, language: str) -> bool:
-    """Whether `text` is in `language`: a code, where `zh` stands for every kind of it."""
-    found, wanted = language_of(text), language.strip().lower()
-    return found is not None and (found == wanted or found.split("-")[0] == wanted)
+    """Return whether `text` is in `language`, a code without or with variant: `zh` accepts every Chinese."""
+    detected, expected = detect_language(text), language.strip().lower()
+    return detected is not None and expected in (detected, detected.split("-")[0])

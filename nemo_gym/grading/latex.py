@@ -1,25 +1,24 @@
-r"""LaTeX of an answer brought to one spelling, and cut at the places where its structure is.
+r"""Rewrite the LaTeX of an answer in one spelling, and split it at its brackets and separators.
 
 Text in, text out: nothing is evaluated. `\dfrac` and `\tfrac` become `\frac`, spacing commands a space, `\left(` a
-bracket, `≤` becomes `\le`. Text commands become their content between guillemets, so that words stay known as words.
+bracket, `≤` becomes `\le`. Text commands become their content between guillemets, which marks words as words.
 """
 
 import re
 from collections.abc import Iterator
 
-from nemo_gym.grading.normalise import fold
+from nemo_gym.grading.text import fold
 
-LONGEST = 4000
-"""More than this is not an answer."""
+MAX_LENGTH = 4000
+"""A longer text is not an answer."""
 
 _REPLACED = {
-    "dfrac": "\\frac",
-    "tfrac": "\\frac",
-    "cfrac": "\\frac",
-    "leq": "\\le",
-    "leqslant": "\\le",
-    "geq": "\\ge",
-    "geqslant": "\\ge",
+    **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "\\frac"),
+    **dict.fromkeys(("leq", "leqslant"), "\\le"),
+    **dict.fromkeys(("geq", "geqslant"), "\\ge"),
+    **dict.fromkeys(("dots", "cdots"), "\\ldots"),
+    **dict.fromkeys(("to", "rightarrow"), "\\to"),
+    **dict.fromkeys(("empty", "varnothing"), "\\emptyset"),
     "neq": "\\ne",
     "lt": "<",
     "gt": ">",
@@ -29,15 +28,9 @@ _REPLACED = {
     "rbrack": "]",
     "degree": "°",
     "percent": "%",
-    "dots": "\\ldots",
-    "cdots": "\\ldots",
     "land": " and ",
     "lor": " or ",
     "colon": ":",
-    "to": "\\to",
-    "rightarrow": "\\to",
-    "empty": "\\emptyset",
-    "varnothing": "\\emptyset",
 }
 _DROPPED = {
     *("left", "right", "displaystyle", "textstyle", "big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr"),
@@ -46,20 +39,7 @@ _DROPPED = {
 _SPACES = {"quad", "qquad", "thinspace", "medspace", "thickspace", "space", "hspace", "enspace", "phantom"}
 _TEXTS = {"text", "textbf", "textit", "textrm", "textsf", "textnormal", "mathrm", "mbox", "mathcal", "operatorname"}
 _FUNCTION_NAMES = {
-    "sin",
-    "cos",
-    "tan",
-    "log",
-    "ln",
-    "exp",
-    "det",
-    "gcd",
-    "lcm",
-    "arcsin",
-    "arccos",
-    "arctan",
-    "min",
-    "max",
+    *("sin", "cos", "tan", "log", "ln", "exp", "det", "gcd", "lcm", "arcsin", "arccos", "arctan", "min", "max"),
 }
 _SYMBOLS = {
     "∞": "\\infty ",
@@ -97,31 +77,31 @@ _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]
 
 
 def clean(text: str) -> str:
-    """One spelling for everything that means the same in print. Length at most that of a small multiple of `text`."""
-    text = unwrapped(text if text.isascii() else fold(text).text.replace("}^{", "").replace("}_{", ""))
+    """Rewrite `text` so that everything that prints the same is spelled the same; at most a small multiple as long."""
+    text = strip_wrappers(text if text.isascii() else fold(text).text.replace("}^{", "").replace("}_{", ""))
     for symbol, command in _SYMBOLS.items():
         if symbol in text:
             text = text.replace(symbol, command)
-    text = _DEGREES.sub("°", _commands(text).replace("{,}", ","))
+    text = _DEGREES.sub("°", _clean_commands(text).replace("{,}", ","))
     text = _SHORT_FRACTION.sub(_braced_fraction, _ROOT.sub(r"\\sqrt{\1}", text))
-    text = _plain(text)
-    return " ".join(unwrapped(text.replace("\\circ", "°")).split())
+    text = _clean_ascii_math(text)
+    return " ".join(strip_wrappers(text.replace("\\circ", "°")).split())
 
 
-def _plain(text: str) -> str:
-    """What people type without LaTeX: `sqrt(3)`, `pi`, `x**2`, `x^10`, `5 != 6`."""
+def _clean_ascii_math(text: str) -> str:
+    """Rewrite notation without LaTeX: `sqrt(3)`, `pi`, `x**2`, `x^10`."""
     text = _PLAIN_ROOT.sub(r"\\sqrt{\1}", text.replace("**", "^"))
-    text = _PLAIN_NAME.sub(lambda found: "\\infty " if found[1][0] in "io" else f"\\{found[1]} ", text)
-    return _RAISED.sub(lambda found: f"^{{{found[1] or found[2]}}}", text)
+    text = _PLAIN_NAME.sub(lambda match: "\\infty " if match[1][0] in "io" else f"\\{match[1]} ", text)
+    return _RAISED.sub(lambda match: f"^{{{match[1] or match[2]}}}", text)
 
 
-def _braced_fraction(found: re.Match[str]) -> str:
-    above, below = found[1] or found[2] or "", found[3] or found[4] or ""
+def _braced_fraction(match: re.Match[str]) -> str:
+    above, below = match[1] or match[2] or "", match[3] or match[4] or ""
     return f"\\frac{{{above.strip()}}}{{{below.strip()}}}"
 
 
-def unwrapped(text: str) -> str:
-    """`text` without dollar signs, math delimiters, emphasis and the full stop around it."""
+def strip_wrappers(text: str) -> str:
+    """Remove dollar signs, math delimiters, emphasis and the full stop around `text`."""
     before = None
     while before != text:
         before = text
@@ -137,23 +117,23 @@ def unwrapped(text: str) -> str:
     return text
 
 
-def _commands(text: str) -> str:
+def _clean_commands(text: str) -> str:
     pieces: list[str] = []
     position = 0
-    while (found := _COMMAND.search(text, position)) is not None:
-        pieces.append(text[position : found.start()])
-        position = found.end()
-        name = found[1]
+    while (match := _COMMAND.search(text, position)) is not None:
+        pieces.append(text[position : match.start()])
+        position = match.end()
+        name = match[1]
         if name in _TEXTS and (content := _TEXT_CONTENT.match(text, position)):
             position = content.end()
-            pieces.append(_words(content[1]))
+            pieces.append(_clean_text_command(content[1]))
         else:
-            pieces.append(_spelled(name))
+            pieces.append(_clean_command(name))
     pieces.append(text[position:])
     return "".join(pieces)
 
 
-def _words(content: str) -> str:
+def _clean_text_command(content: str) -> str:
     content = content.replace("\\", "").replace("$", "")
     if content.strip().lower() in ("and", "or"):
         return f" {content.strip().lower()} "
@@ -164,9 +144,9 @@ def _words(content: str) -> str:
     return f"«{content}»"
 
 
-def _spelled(name: str) -> str:
-    if name in _REPLACED:
-        return _REPLACED[name] + (" " if _REPLACED[name].startswith("\\") and _REPLACED[name][-1].isalpha() else "")
+def _clean_command(name: str) -> str:
+    if replacement := _REPLACED.get(name):
+        return replacement + (" " if replacement.startswith("\\") and replacement[-1].isalpha() else "")
     if name in _DROPPED:
         return ""
     if name in _SPACES or name in ",;:! \t\n":
@@ -178,73 +158,69 @@ def _spelled(name: str) -> str:
     return f"\\{name}" + (" " if name[0].isalpha() else "")
 
 
-_OPENERS, _CLOSERS = "([{", ")]}"
+_OPENING = {"\\begin", "\\{", "«", "(", "[", "{"}
+_CLOSING = {"\\end", "\\}", "»", ")", "]", "}"}
 _DEPTH = re.compile(r"\\begin|\\end|\\[{}]|\\[a-zA-Z]+|[()\[\]{}«»]")
 
 
-def levels(text: str) -> Iterator[tuple[int, int, str]]:
-    """Every bracket with its position and the depth outside it: `(position, depth, token)`."""
+def bracket_levels(text: str) -> Iterator[tuple[int, int, str]]:
+    """Yield every bracket as `(position, depth outside it, token)`."""
     depth = 0
-    for found in _DEPTH.finditer(text):
-        token = found.group()
-        if token in ("\\begin", "\\{", "«") or token in _OPENERS:
-            yield found.start(), depth, token
+    for match in _DEPTH.finditer(text):
+        token = match.group()
+        if token in _OPENING:
+            yield match.start(), depth, token
             depth += 1
-        elif token in ("\\end", "\\}", "»") or token in _CLOSERS:
+        elif token in _CLOSING:
             depth = max(depth - 1, 0)
-            yield found.start(), depth, token
+            yield match.start(), depth, token
 
 
-def outside(text: str) -> list[bool]:
-    """For every character whether it stands outside all brackets."""
+def outside_brackets(text: str) -> list[bool]:
+    """Return for every character whether it is outside all brackets."""
     flags = [True] * len(text)
-    opened = None
-    for position, depth, token in levels(text):
-        opens = token in ("\\begin", "\\{", "«") or token in _OPENERS
+    start = None
+    for position, depth, token in bracket_levels(text):
+        opens = token in _OPENING
         if opens and depth == 0:
-            opened = position
-        elif not opens and depth == 0 and opened is not None:
+            start = position
+        elif not opens and depth == 0 and start is not None:
             end = position + len(token)
-            flags[opened:end] = [False] * (end - opened)
-            opened = None
-    if opened is not None:
-        flags[opened:] = [False] * (len(text) - opened)
+            flags[start:end] = [False] * (end - start)
+            start = None
+    if start is not None:
+        flags[start:] = [False] * (len(text) - start)
     return flags
 
 
 def split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
-    """`text` cut where `separator` matches outside all brackets, and the separators found there."""
-    flags = outside(text)
+    """Split `text` where `separator` matches outside all brackets; return the parts and the separators."""
+    flags = outside_brackets(text)
     parts, separators, start = [], [], 0
-    for found in separator.finditer(text):
-        if found.start() < len(flags) and flags[found.start()]:
-            parts.append(text[start : found.start()].strip())
-            separators.append(found.group().strip())
-            start = found.end()
+    for match in separator.finditer(text):
+        if match.start() < len(flags) and flags[match.start()]:
+            parts.append(text[start : match.start()].strip())
+            separators.append(match.group().strip())
+            start = match.end()
     return [*parts, text[start:].strip()], separators
 
 
-def bracketed(text: str) -> tuple[str, str, str] | None:
-    """`(opening, inside, closing)` when one pair of brackets holds all of `text`; `\\{` stays `\\{`."""
-    flat = text.replace("\\{", "\x01").replace("\\}", "\x02")
-    if len(flat) < 2 or flat[0] not in "([{\x01" or flat[-1] not in ")]}\x02":
+def split_brackets(text: str) -> tuple[str, str, str] | None:
+    """Return `(opening, inside, closing)` if one pair of brackets encloses all of `text`; `\\{` stays `\\{`."""
+    opening = next((bracket for bracket in ("(", "[", "{", "\\{") if text.startswith(bracket)), None)
+    if opening is None:
         return None
-    depth = 0
-    for position, character in enumerate(flat):
-        if character in "([{\x01":
-            depth += 1
-        elif character in ")]}\x02":
-            depth -= 1
-            if depth == 0 and position < len(flat) - 1:
-                return None
-    if depth:
+    outermost = (
+        (position, token) for position, depth, token in bracket_levels(text) if not depth and token in _CLOSING
+    )
+    position, closing = next(outermost, (0, ""))
+    if position + len(closing) != len(text) or closing not in (")", "]", "}", "\\}"):
         return None
-    inside = flat[1:-1].replace("\x01", "\\{").replace("\x02", "\\}").strip()
-    return flat[0].replace("\x01", "\\{"), inside, flat[-1].replace("\x02", "\\}")
+    return opening, text[len(opening) : position].strip(), closing
 
 
 def is_balanced(text: str) -> bool:
-    """Whether every brace is closed; `\\{` and `\\}` are text."""
+    """Return whether every brace is closed; `\\{` and `\\}` are text."""
     depth = 0
     for brace in re.finditer(r"\\.|[{}]", text, re.DOTALL):
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)

@@ -1,35 +1,36 @@
-"""Mathematical answers: found in a text, and compared with the expected one.
+"""Extract mathematical answers from replies and compare them with the expected ones.
 
-Structure is compared here, numbers exactly. Where two expressions have to be understood, `symbolic` is asked; grading
-has none of its own, because that work needs a hard clock and belongs into a process of its own
-(`nemo_gym.workers.math`). The type of the expected answer decides what may equal it, and what is unclear is not equal.
+Structure is compared here, numbers exactly. Expressions are left to the `symbolic` function that the caller passes,
+because symbolic work needs a hard time limit and runs in a separate process (`nemo_gym.workers.math`). The type of
+the expected answer decides what may equal it, and an unclear answer is not equal.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from nemo_gym.grading import latex
-from nemo_gym.grading.boxed import boxes
-from nemo_gym.grading.numbers import Number, numbers_differ
-from nemo_gym.grading.shapes import (
-    MOST_ITEMS,
+from nemo_gym.grading.extraction import find_boxes
+from nemo_gym.grading.math_shapes import (
+    MAX_ITEMS,
     Assignment,
     Expression,
-    Group,
+    ItemGroup,
+    MathShape,
     Matrix,
     Relation,
-    Shape,
-    Union,
+    SetUnion,
     Unreadable,
-    Words,
+    WordAnswer,
     is_empty,
-    read,
+    parse_math,
 )
-from nemo_gym.grading.verdict import Extracted, Extraction, Outcome, Unparsed, Verdict
+from nemo_gym.grading.numbers import Number, number_difference
+from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind
 
 Symbolic = Callable[[str, str], bool]
-"""Whether two LaTeX expressions (answer, gold) are equal. Raises `NotUnderstood` when one cannot be read."""
+"""Decide whether two LaTeX expressions (answer, gold) are equal. Raises `NotUnderstood` when one cannot be read."""
 
 _BETWEEN_BOXES = re.compile(
     r"[\s$,;.]*(?:\\?\(|\\?\)|\\[,;! ]|(?:,|\\text\{)?\s*(?:and|or)\s*\}?)?[\s$,;]*", re.IGNORECASE
@@ -37,12 +38,12 @@ _BETWEEN_BOXES = re.compile(
 _PHRASE = re.compile(r"\banswer\b[*_`]{0,3}\s{0,4}(?:\bis\b|:|=)[*_`: ]{0,6}", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\.\s|\.$|;\s|,? (?:because|since|so|which|as|where|when|given|by) |\s\(|!\s|!$")
 _DOLLARS = re.compile(r"\$[^$\n]{1,500}\$")
-_LONGEST_LINE = 600
-LONGEST_QUESTION = 20_000
-"""Characters of a question that are searched for a copied answer."""
+_MAX_LINE = 600
+MAX_QUESTION = 20_000
+"""Only the start of a question is searched for a copied answer."""
 
 
-class NotUnderstood(Exception):
+class UnreadableExpression(Exception):
     """The symbolic comparison could not read one of the two sides."""
 
 
@@ -51,272 +52,261 @@ class NeedsSymbols(Exception):
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What counts as the same answer."""
+class MathRules:
+    """Which answers count as equal."""
 
     worked_out: bool = True
     """When a plain number is expected, arithmetic still to be done (`3 \\cdot 4`, `2^{10}`) is not an answer."""
 
 
-def math_answer(text: str) -> Extraction[str]:
-    r"""The final answer of a solution: the last `\boxed{…}`, else what stands behind the last "answer is" or "answer:".
+def extract_math_answer(text: str) -> Extraction[str]:
+    r"""Extract the final answer: the last `\boxed{…}`, else the text after the last "answer is" or "answer:".
 
     Boxes joined by nothing but "or", "and" or commas are one answer, so that naming candidates is not naming the
     answer. When the last box is empty or not closed there is no answer.
     """
-    found, dangling = boxes(text)
-    if dangling:
-        return Unparsed("the last box is not closed")
-    if found:
-        return _joined(text, found)
+    boxes, has_open_box = find_boxes(text)
+    if has_open_box:
+        return NoAnswer("the last box is not closed")
+    if boxes:
+        return _join_adjacent_boxes(text, boxes)
     return _after_phrase(text)
 
 
-def _joined(text: str, found: list[Extracted[str]]) -> Extraction[str]:
-    last = found[-1]
+def _join_adjacent_boxes(text: str, boxes: list[ExtractedAnswer[str]]) -> Extraction[str]:
+    last = boxes[-1]
     if not last.value.strip(" \t\r\n$~"):
-        return Unparsed("the last box is empty")
-    together = [last]
-    for earlier in reversed(found[:-1]):
-        between = text[earlier.span[1] : together[0].span[0]]
-        if len(together) > MOST_ITEMS or len(between) > 40 or not _BETWEEN_BOXES.fullmatch(between):
+        return NoAnswer("the last box is empty")
+    adjacent = [last]
+    for earlier in reversed(boxes[:-1]):
+        between = text[earlier.span[1] : adjacent[0].span[0]]
+        if len(adjacent) > MAX_ITEMS or len(between) > 40 or not _BETWEEN_BOXES.fullmatch(between):
             break
-        together.insert(0, earlier)
-    if len({latex.clean(box.value[: latex.LONGEST]) for box in together}) == 1:
-        return Extracted(last.value.strip(), last.span, last.rule)
-    value = ", ".join(box.value.strip() for box in together)
-    return Extracted(value, (together[0].span[0], last.span[1]), "boxes")
+        adjacent.insert(0, earlier)
+    if len({latex.clean(box.value[: latex.MAX_LENGTH]) for box in adjacent}) == 1:
+        return ExtractedAnswer(last.value.strip(), last.span, last.rule)
+    value = ", ".join(box.value.strip() for box in adjacent)
+    return ExtractedAnswer(value, (adjacent[0].span[0], last.span[1]), "boxes")
 
 
 def _after_phrase(text: str) -> Extraction[str]:
-    phrases = [found.end() for found in _PHRASE.finditer(text)]
+    phrases = [match.end() for match in _PHRASE.finditer(text)]
     if not phrases:
-        return Unparsed("there is no box and no 'answer is'")
+        return NoAnswer("there is no box and no 'answer is'")
     start = phrases[-1]
     while start < len(text) and text[start] in " \t\r\n":
         start += 1
     end = text.find("\n", start)
-    line = text[start : len(text) if end < 0 else end][:_LONGEST_LINE]
+    line = text[start : len(text) if end < 0 else end][:_MAX_LINE]
     value = _first_statement(line)
     if not value:
-        return Unparsed("nothing stands behind 'answer'")
-    return Extracted(value, (start, start + len(line)), "answer_phrase")
+        return NoAnswer("nothing follows 'answer'")
+    return ExtractedAnswer(value, (start, start + len(line)), "answer_phrase")
 
 
 def _first_statement(line: str) -> str:
     math_parts = list(_DOLLARS.finditer(line))
     if math_parts and not line[: math_parts[0].start()].strip(" *_`("):
-        together = [math_parts[0]]
+        adjacent = [math_parts[0]]
         for part in math_parts[1:]:
-            if not _BETWEEN_BOXES.fullmatch(line[together[-1].end() : part.start()].replace("*", "")):
+            if not _BETWEEN_BOXES.fullmatch(line[adjacent[-1].end() : part.start()].replace("*", "")):
                 break
-            together.append(part)
-        unit = re.match(r"\s*([a-zA-Z%°][a-zA-Z ]{0,20}|\\?%)[.*]*$", line[together[-1].end() :])
-        return ", ".join(part.group()[1:-1].strip() for part in together) + (f" {unit[1]}" if unit else "")
+            adjacent.append(part)
+        unit = re.match(r"\s*([a-zA-Z%°][a-zA-Z ]{0,20}|\\?%)[.*]*$", line[adjacent[-1].end() :])
+        return ", ".join(part.group()[1:-1].strip() for part in adjacent) + (f" {unit[1]}" if unit else "")
     cut = _SENTENCE_END.search(line)
     return (line[: cut.start()] if cut else line).strip(" *_`")
 
 
 def compare_math(
-    answer: str, gold: str, *, symbolic: Symbolic, rules: Rules | None = None, question: str | None = None
+    answer: str, gold: str, *, symbolic: Symbolic, rules: MathRules | None = None, question: str | None = None
 ) -> Verdict:
-    """Whether `answer` says the same as `gold`.
+    """Compare `answer` with `gold`.
 
-    With `question`, an expression copied from it is no answer to it.
+    With `question`, an expression copied from the question is no answer.
     """
-    rules = rules or Rules()
-    wanted, said = read(gold), read(answer)
-    if isinstance(wanted, Unreadable):
-        return Verdict(Outcome.UNDECIDED, answer, reason=f"the expected answer cannot be read: {wanted.reason}")
-    if isinstance(said, Unreadable):
-        return Verdict(Outcome.UNPARSED, answer, reason=said.reason)
+    rules = rules or MathRules()
+    expected, parsed = parse_math(gold), parse_math(answer)
+    if isinstance(expected, Unreadable):
+        return Verdict(VerdictKind.UNDECIDED, answer, reason=f"the expected answer cannot be read: {expected.reason}")
+    if isinstance(parsed, Unreadable):
+        return Verdict(VerdictKind.UNPARSED, answer, reason=parsed.reason)
     same_text = latex.clean(answer) == latex.clean(gold)
-    if not same_text and question is not None and _copied(said, answer, question):
-        return Verdict(Outcome.WRONG, answer, "copied", "copied from the question")
+    if not same_text and question is not None and _is_copied(parsed, answer, question):
+        return Verdict(VerdictKind.WRONG, answer, "copied", "copied from the question")
     try:
-        reason = None if same_text else _Comparison(symbolic, rules).differ(said, wanted)
-    except NotUnderstood as problem:
-        return Verdict(Outcome.UNPARSED, answer, "symbolic", str(problem))
+        reason = None if same_text else _MathComparison(symbolic, rules).difference(parsed, expected)
+    except UnreadableExpression as problem:
+        return Verdict(VerdictKind.UNPARSED, answer, "symbolic", str(problem))
     if reason is None:
-        return Verdict(Outcome.CORRECT, answer, "math")
-    return Verdict(Outcome.WRONG, answer, "math", reason)
+        return Verdict(VerdictKind.CORRECT, answer, "math")
+    return Verdict(VerdictKind.WRONG, answer, "math", reason)
 
 
-def needs_symbols(_answer: str, _gold: str) -> bool:
-    """A `symbolic` that only says it was asked."""
+def raise_needs_symbols(_answer: str, _gold: str) -> bool:
+    """Refuse a symbolic comparison; pass this as `symbolic` where none is possible."""
     raise NeedsSymbols
 
 
-def _copied(said: Shape, answer: str, question: str) -> bool:
-    if isinstance(said, Words) or (isinstance(said, Number) and said.form != "fraction"):
+def _is_copied(parsed: MathShape, answer: str, question: str) -> bool:
+    if isinstance(parsed, WordAnswer) or (isinstance(parsed, Number) and parsed.form != "fraction"):
         return False
     copy = latex.clean(answer).replace(" ", "")
-    return len(copy) > 1 and copy in latex.clean(question[:LONGEST_QUESTION]).replace(" ", "")
+    return len(copy) > 1 and copy in latex.clean(question[:MAX_QUESTION]).replace(" ", "")
 
 
 _GEOMETRY = re.compile(r"\\(?:angle|triangle|widehat|overline|vec|overrightarrow|parallel|perp|cong|sim)(?![a-zA-Z])")
-"""Letters behind these are points: to multiply them would make equal what is not."""
-_UNWORKED = re.compile(
+"""Letters after these are points; multiplying them would make different answers equal."""
+_UNEVALUATED = re.compile(
     r"\\(int|iint|sum|prod|lim|sin|cos|tan|cot|sec|csc|log|ln|exp|binom|gcd|lcm|det|lfloor|lceil|arcsin|arccos|arctan"
     r"|max|min|mod|pmod|bmod|frac ?\{d\}|partial|nabla|dbinom)(?![a-zA-Z])|(!)"
 )
 
 
-class _Comparison:
-    """One answer against one gold. Every method returns why they differ, or None."""
+class _MathComparison:
+    """The comparison of one answer with one gold; every method returns why they differ, or None."""
 
-    def __init__(self, symbolic: Symbolic, rules: Rules) -> None:
+    def __init__(self, symbolic: Symbolic, rules: MathRules) -> None:
         self.symbolic = symbolic
         self.rules = rules
 
-    def differ(self, said: Shape, wanted: Shape) -> str | None:
-        if is_empty(wanted) or is_empty(said):
-            return None if is_empty(wanted) and is_empty(said) else "another kind of answer"
-        if isinstance(wanted, Assignment) or isinstance(said, Assignment):
-            return self.assignments(said, wanted)
-        said, wanted = _as_union(said), _as_union(wanted)
-        if isinstance(wanted, Group) or isinstance(said, Group):
-            return self.groups(said, wanted)
-        if isinstance(wanted, Union | Matrix | Relation):
-            return self.compounds(said, wanted)
-        if isinstance(said, Union | Matrix | Relation):
+    def difference(self, answer: MathShape, gold: MathShape) -> str | None:
+        if is_empty(gold) or is_empty(answer):
+            return None if is_empty(gold) and is_empty(answer) else "another kind of answer"
+        if isinstance(gold, Assignment) or isinstance(answer, Assignment):
+            return self._assignment_difference(answer, gold)
+        answer, gold = _as_union(answer), _as_union(gold)
+        if isinstance(gold, ItemGroup) or isinstance(answer, ItemGroup):
+            return self._group_difference(answer, gold)
+        if isinstance(gold, SetUnion | Matrix | Relation):
+            return self._compound_difference(answer, gold)
+        if isinstance(answer, SetUnion | Matrix | Relation):
             return "another kind of answer"
-        return self.leaves(said, wanted)
-
-    def leaves(self, said: Shape, wanted: Shape) -> str | None:
-        if isinstance(wanted, Words) or isinstance(said, Words):
-            return None if said == wanted else "other words"
-        if isinstance(said, Number) and isinstance(wanted, Number):
-            return numbers_differ(said, wanted, worked_out=self.rules.worked_out)
-        if isinstance(wanted, Number) and self.rules.worked_out:
+        if isinstance(gold, WordAnswer) or isinstance(answer, WordAnswer):
+            return None if answer == gold else "other words"
+        if isinstance(answer, Number) and isinstance(gold, Number):
+            return number_difference(answer, gold, worked_out=self.rules.worked_out)
+        if isinstance(gold, Number) and self.rules.worked_out:
             return "not a number, or one that is still to be worked out"
-        return self.expressions(said, wanted)
+        return self._expression_difference(answer, gold)
 
-    def expressions(self, said: Shape, wanted: Shape) -> str | None:
-        if said == wanted:
-            return None
-        answer, gold = written(said), written(wanted)
+    def _expression_difference(self, answer: MathShape, gold: MathShape) -> str | None:
         if answer == gold:
             return None
-        if said.unit and wanted.unit and said.unit != wanted.unit:  # type: ignore[union-attr]
+        answer_latex, gold_latex = to_latex(answer), to_latex(gold)
+        if answer_latex == gold_latex:
+            return None
+        if answer.unit and gold.unit and answer.unit != gold.unit:  # type: ignore[union-attr]
             return "another unit"
-        if _GEOMETRY.search(answer) or _GEOMETRY.search(gold):
+        if _GEOMETRY.search(answer_latex) or _GEOMETRY.search(gold_latex):
             return "other points"
-        if self.rules.worked_out and (unworked := _functions(answer) - _functions(gold)):
-            return f"still to be worked out: {', '.join(sorted(unworked))}"
-        return None if self.symbolic(answer, gold) else "another value"
+        if self.rules.worked_out and (unevaluated := _functions(answer_latex) - _functions(gold_latex)):
+            return f"still to be worked out: {', '.join(sorted(unevaluated))}"
+        return None if self.symbolic(answer_latex, gold_latex) else "another value"
 
-    def assignments(self, said: Shape, wanted: Shape) -> str | None:
-        if isinstance(said, Assignment) and isinstance(wanted, Assignment):
-            if said.name != wanted.name:
-                return "another variable"
-            return self.differ(said.value, wanted.value)
-        if isinstance(said, Relation) or isinstance(wanted, Relation):
-            return self.compounds(_as_relation(said), _as_relation(wanted))
-        return self.differ(
-            said.value if isinstance(said, Assignment) else said,
-            wanted.value if isinstance(wanted, Assignment) else wanted,
-        )
+    def _assignment_difference(self, answer: MathShape, gold: MathShape) -> str | None:
+        if isinstance(answer, Relation) or isinstance(gold, Relation):
+            return self._compound_difference(_as_relation(answer), _as_relation(gold))
+        if isinstance(answer, Assignment) and isinstance(gold, Assignment) and answer.name != gold.name:
+            return "another variable"
+        return self.difference(_assigned_value(answer), _assigned_value(gold))
 
-    def compounds(self, said: Shape, wanted: Shape) -> str | None:
-        if isinstance(said, Union) and isinstance(wanted, Union):
-            return self.matched(said.parts, wanted.parts)
-        if isinstance(said, Matrix) and isinstance(wanted, Matrix):
-            if (len(said.rows), len(said.rows[0])) != (len(wanted.rows), len(wanted.rows[0])):
+    def _compound_difference(self, answer: MathShape, gold: MathShape) -> str | None:
+        if isinstance(answer, SetUnion) and isinstance(gold, SetUnion):
+            return self._unordered_difference(answer.parts, gold.parts)
+        if isinstance(answer, Matrix) and isinstance(gold, Matrix):
+            if (len(answer.rows), len(answer.rows[0])) != (len(gold.rows), len(gold.rows[0])):
                 return "a matrix of another size"
-            return self.in_order([c for row in said.rows for c in row], [c for row in wanted.rows for c in row])
-        if isinstance(said, Relation) and isinstance(wanted, Relation):
-            same = self.symbolic(_relation_text(said), _relation_text(wanted))
-            return None if same else "another equation"
+            return self._ordered_difference([*chain(*answer.rows)], [*chain(*gold.rows)])
+        if isinstance(answer, Relation) and isinstance(gold, Relation):
+            is_same = self.symbolic(_relation_text(answer), _relation_text(gold))
+            return None if is_same else "another equation"
         return "another kind of answer"
 
-    def groups(self, said: Shape, wanted: Shape) -> str | None:
-        if (
-            isinstance(wanted, Matrix)
-            and len(wanted.rows[0]) == 1
-            and isinstance(said, Group)
-            and said.brackets == "()"
-        ):
-            return self.in_order(said.items, [row[0] for row in wanted.rows])
-        if (
-            isinstance(said, Matrix)
-            and len(said.rows[0]) == 1
-            and isinstance(wanted, Group)
-            and wanted.brackets == "()"
-        ):
-            return self.in_order([row[0] for row in said.rows], wanted.items)
-        if isinstance(said, Group) and isinstance(wanted, Group):
-            return self.two_groups(said, wanted)
-        group, other = (said, wanted) if isinstance(said, Group) else (wanted, said)
-        if isinstance(group, Group) and group.brackets == "{}" and len(group.items) == 1:
-            return self.differ(group.items[0], other) if group is said else self.differ(other, group.items[0])
-        return "one thing where several are expected" if group is wanted else "several things where one is expected"
+    def _group_difference(self, answer: MathShape, gold: MathShape) -> str | None:
+        answer, gold = _vector_as_tuple(answer, gold), _vector_as_tuple(gold, answer)
+        if isinstance(answer, ItemGroup) and isinstance(gold, ItemGroup):
+            return self._two_group_difference(answer, gold)
+        if isinstance(answer, ItemGroup):
+            single = _only_member(answer)
+            return "several things where one is expected" if single is None else self.difference(single, gold)
+        single = _only_member(gold)
+        return "one thing where several are expected" if single is None else self.difference(answer, single)
 
-    def two_groups(self, said: Group, wanted: Group) -> str | None:
-        if said.variable and wanted.variable and said.variable != wanted.variable:
+    def _two_group_difference(self, answer: ItemGroup, gold: ItemGroup) -> str | None:
+        if answer.variable and gold.variable and answer.variable != gold.variable:
             return "another variable"
-        if "{}" in (said.brackets, wanted.brackets) and (said.is_ordered or wanted.is_ordered):
+        if "{}" in (answer.brackets, gold.brackets) and (answer.is_ordered or gold.is_ordered):
             return "another kind of brackets"
-        if not said.is_ordered and not wanted.is_ordered:
-            if wanted.brackets == "{}" or said.brackets == "{}":
-                return self.matched(_distinct(said.items), _distinct(wanted.items))
-            if _names(wanted.items) != _names(said.items) and len(_names(wanted.items) | _names(said.items)) > 2:
-                return self.in_order(said.items, wanted.items)
-            return self.matched(said.items, wanted.items)
-        if said.brackets != wanted.brackets and not _list_for_tuple(said, wanted):
+        if not answer.is_ordered and not gold.is_ordered:
+            if "{}" in (answer.brackets, gold.brackets):
+                return self._unordered_difference([*dict.fromkeys(answer.items)], [*dict.fromkeys(gold.items)])
+            names, gold_names = _names(answer.items), _names(gold.items)
+            if names != gold_names and len(names | gold_names) > 2:
+                return self._ordered_difference(answer.items, gold.items)
+            return self._unordered_difference(answer.items, gold.items)
+        if answer.brackets != gold.brackets and not _is_bare_tuple(answer, gold):
             return "another kind of brackets"
-        return self.in_order(said.items, wanted.items)
+        return self._ordered_difference(answer.items, gold.items)
 
-    def in_order(self, said: Sequence[Shape], wanted: Sequence[Shape]) -> str | None:
-        if len(said) != len(wanted):
-            return f"{len(said)} things where {len(wanted)} are expected"
-        for one, other in zip(said, wanted, strict=True):
-            if (reason := self.differ(one, other)) is not None:
-                return reason
-        return None
+    def _ordered_difference(self, answers: Sequence[MathShape], golds: Sequence[MathShape]) -> str | None:
+        if len(answers) != len(golds):
+            return f"{len(answers)} things where {len(golds)} are expected"
+        reasons = (self.difference(answer, gold) for answer, gold in zip(answers, golds, strict=True))
+        return next((reason for reason in reasons if reason is not None), None)
 
-    def matched(self, said: Sequence[Shape], wanted: Sequence[Shape]) -> str | None:
-        """Each thing said is one thing wanted and the other way round, in any order."""
-        if len(said) != len(wanted):
-            return f"{len(said)} things where {len(wanted)} are expected"
-        left = list(wanted)
-        for one in said:
-            partner = next((other for other in left if self.differ(one, other) is None), None)
+    def _unordered_difference(self, answers: Sequence[MathShape], golds: Sequence[MathShape]) -> str | None:
+        """Pair every answer with one gold, in any order."""
+        if len(answers) != len(golds):
+            return f"{len(answers)} things where {len(golds)} are expected"
+        unmatched = list(golds)
+        for answer in answers:
+            partner = next((gold for gold in unmatched if self.difference(answer, gold) is None), None)
             if partner is None:
                 return "something that is not expected"
-            left.remove(partner)
+            unmatched.remove(partner)
         return None
 
 
-def _list_for_tuple(said: Group, wanted: Group) -> bool:
-    """A tuple may be written without its brackets; a two-sided interval may not."""
-    bare, other = (said, wanted) if said.brackets == "" else (wanted, said)
+def _vector_as_tuple(shape: MathShape, other: MathShape) -> MathShape:
+    """Return a column matrix as a tuple if it is compared with one."""
+    is_column = isinstance(shape, Matrix) and len(shape.rows[0]) == 1
+    if is_column and isinstance(other, ItemGroup) and other.brackets == "()":
+        return ItemGroup("()", tuple(row[0] for row in shape.rows))  # type: ignore[union-attr]
+    return shape
+
+
+def _only_member(group: MathShape) -> MathShape | None:
+    """Return the member of a set with one member, else None."""
+    is_single = isinstance(group, ItemGroup) and group.brackets == "{}" and len(group.items) == 1
+    return group.items[0] if is_single else None  # type: ignore[union-attr]
+
+
+def _assigned_value(shape: MathShape) -> MathShape:
+    return shape.value if isinstance(shape, Assignment) else shape
+
+
+def _is_bare_tuple(answer: ItemGroup, expected: ItemGroup) -> bool:
+    """Return whether one side is a tuple without its brackets; a two-sided interval needs them."""
+    bare, other = (answer, expected) if answer.brackets == "" else (expected, answer)
     if bare.brackets != "" or bare.variable or other.variable:
         return False
     return other.brackets == "()" or (other.brackets == "[]" and len(other.items) != 2)
 
 
-def _distinct(items: Sequence[Shape]) -> list[Shape]:
-    return list(dict.fromkeys(items))
-
-
-def _as_union(shape: Shape) -> Shape:
-    """`x < 1 or x > 2` as the union of its intervals."""
-    if not (isinstance(shape, Group) and shape.brackets == "" and shape.items):
+def _as_union(shape: MathShape) -> MathShape:
+    """Return `x < 1 or x > 2` as the union of its intervals."""
+    if not (isinstance(shape, ItemGroup) and shape.brackets == "" and shape.items):
         return shape
-    variables = {_variable(item) for item in shape.items}
-    return Union(shape.items) if len(variables) == 1 and None not in variables else shape
+    variables = {item.variable if isinstance(item, ItemGroup) else None for item in shape.items}
+    return SetUnion(shape.items) if len(variables) == 1 and None not in variables else shape
 
 
-def _variable(shape: Shape) -> str | None:
-    return shape.variable if isinstance(shape, Group) else None
-
-
-def _names(items: Sequence[Shape]) -> set[str | None]:
+def _names(items: Sequence[MathShape]) -> set[str | None]:
     return {item.name if isinstance(item, Assignment) else None for item in items}
 
 
-def _as_relation(shape: Shape) -> Shape:
+def _as_relation(shape: MathShape) -> MathShape:
     if isinstance(shape, Assignment):
         left, right = shape.text.split("=", 1)
         return Relation(left.strip(), "=", right.strip())
@@ -328,11 +318,11 @@ def _relation_text(shape: Relation) -> str:
 
 
 def _functions(text: str) -> set[str]:
-    return {found.group().strip() for found in _UNWORKED.finditer(text)}
+    return {match.group().strip() for match in _UNEVALUATED.finditer(text)}
 
 
-def written(shape: Shape) -> str:
-    """A number or expression as LaTeX."""
+def to_latex(shape: MathShape) -> str:
+    """Write a number or expression as LaTeX."""
     if isinstance(shape, Expression):
         return shape.text
     if isinstance(shape, Number):
@@ -343,4 +333,4 @@ def written(shape: Shape) -> str:
             return f"{float(value):.{max(shape.places, 1)}f}"
         sign = "-" if value < 0 else ""
         return f"{sign}\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
-    raise NotUnderstood("neither a number nor an expression")
+    raise UnreadableExpression("neither a number nor an expression")

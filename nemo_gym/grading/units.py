@@ -1,4 +1,4 @@
-"""Units of measurement and words behind a number."""
+"""Units of measurement and words that follow a number."""
 
 import re
 from dataclasses import dataclass
@@ -6,19 +6,19 @@ from fractions import Fraction
 
 
 @dataclass(frozen=True)
-class Unit:
-    """What a number counts: how many of which dimension. Units of one dimension can be converted exactly."""
+class MeasurementUnit:
+    """A unit as a factor of a dimension; units of one dimension convert exactly."""
 
     dimension: str
     factor: Fraction = Fraction(1)
 
     @property
     def is_multiplier(self) -> bool:
-        """Whether the word is part of the number, as in `3 million`."""
+        """Return whether the word is part of the number, as in `3 million`."""
         return self.dimension == "multiplier"
 
 
-def _table() -> dict[str, Unit]:
+def _unit_table() -> dict[str, MeasurementUnit]:
     rows: dict[str, dict[str, str]] = {
         "length": {
             "mm millimeter millimetre": "1/1000",
@@ -56,14 +56,14 @@ def _table() -> dict[str, Unit]:
         },
     }
     return {
-        word: Unit(dimension, Fraction(factor))
+        word: MeasurementUnit(dimension, Fraction(factor))
         for dimension, words in rows.items()
-        for spelled, factor in words.items()
-        for word in spelled.split()
+        for spellings, factor in words.items()
+        for word in spellings.split()
     }
 
 
-_KNOWN = _table()
+_UNITS = _unit_table()
 _CURRENCY = re.compile(r"(?P<sign>-? ?)(?P<mark>[$€£¥₹]|USD ?|EUR ?|GBP ?)(?P<rest>.*)", re.DOTALL)
 _NOT_UNITS = frozenset(
     """squared cubed factorial times plus minus over by half halves third thirds quarter quarters fifth root pi
@@ -71,26 +71,24 @@ _NOT_UNITS = frozenset(
     one two three four five six seven eight nine ten eleven twelve twenty true false""".split()  # noqa: SIM905
 )
 _WORD = re.compile(r"[a-zA-Z°¢$€£¥₹]+")
-_MOST_WORDS = 4
+_MAX_WORDS = 4
 
 
-def split_unit(text: str) -> tuple[str, Unit | None]:
-    """A number or expression and the unit behind (or the currency sign before) it; `text` itself when there is none."""
+def split_unit(text: str) -> tuple[str, MeasurementUnit | None]:
+    """Split the unit after a number or expression, or the currency before it, from the rest."""
     if money := _CURRENCY.fullmatch(text):
         word = money["mark"].strip().lower()
         core, behind = split_unit(money["rest"].strip())
         if behind is not None and behind.is_multiplier:
             return text, None
-        return f"{money['sign'].strip()}{core}", _KNOWN[word]
-    for found in _trailing(text):
-        unit = _unit(found[1], spaced=found[2])
-        if unit is not None:
-            return found[0], unit
-    return text, None
+        return f"{money['sign'].strip()}{core}", _UNITS[word]
+    core, word = _split_trailing_word(text)
+    unit = _parse_unit(word, spaced=text[len(core)] == " " or "«" in word) if word else None
+    return (text, None) if unit is None else (core, unit)
 
 
-def _trailing(text: str) -> list[tuple[str, str, bool]]:
-    """Where a unit may begin: after the last digit or bracket that only unit-like characters follow."""
+def _split_trailing_word(text: str) -> tuple[str, str]:
+    """Split after the last digit or bracket that only unit-like characters follow."""
     end = len(text)
     start = end
     while start and (text[start - 1].isalpha() or text[start - 1] in "°¢$€£¥₹«»/ .*"):
@@ -102,47 +100,49 @@ def _trailing(text: str) -> list[tuple[str, str, bool]]:
             start -= 1
     core, unit = text[:start].rstrip(), text[start:].strip()
     if not unit or not core or core[-1] not in "0123456789})!.]":
-        return []
-    return [(core, unit, text[start] == " " or "«" in unit)]
+        return text, ""
+    return core, unit
 
 
-def _unit(text: str, *, spaced: bool) -> Unit | None:
+def _parse_unit(text: str, *, spaced: bool) -> MeasurementUnit | None:
     power = ""
-    if found := re.search(r"\^ ?\{? ?(-?[23]) ?\}?$", text):
-        power, text = found[1], text[: found.start()].strip()
+    if match := re.search(r"\^ ?\{? ?(-?[23]) ?\}?$", text):
+        power, text = match[1], text[: match.start()].strip()
     words = [word if len(word) <= 2 else word.lower() for word in _WORD.findall(text)]
-    if not words or len(words) > _MOST_WORDS or any(word.lower() in _NOT_UNITS for word in words):
+    if not words or len(words) > _MAX_WORDS or any(word.lower() in _NOT_UNITS for word in words):
         return None
     if words[0] in ("square", "sq", "cubic") and len(words) > 1:
         power, words = "3" if words[0] == "cubic" else "2", words[1:]
     singular = [_singular(word) for word in words]
-    if len(singular) == 1 and singular[0] in _KNOWN:
-        return _powered(_KNOWN[singular[0]], singular[0], power) if spaced or _glued(singular[0]) else None
+    if len(singular) == 1 and singular[0] in _UNITS:
+        return (
+            _raise_unit(_UNITS[singular[0]], singular[0], power) if spaced or _may_touch_digits(singular[0]) else None
+        )
     compound = "/" in text
-    if text[0] in "/*" or any(len(word) < 2 and not (compound and word in _KNOWN) for word in words):
+    if text[0] in "/*" or any(len(word) < 2 and not (compound and word in _UNITS) for word in words):
         return None  # a letter is a variable
     if not spaced and not compound:
         return None
-    return Unit(f"{('/' if compound else ' ').join(singular)}{'^' if power else ''}{power}")
+    return MeasurementUnit(f"{('/' if compound else ' ').join(singular)}{'^' if power else ''}{power}")
 
 
-def _glued(word: str) -> bool:
-    """Units people write right behind the digits: `5cm`, `30°`. A single letter there is a variable."""
+def _may_touch_digits(word: str) -> bool:
+    """Return whether a unit may follow digits without a space: `5cm`, `30°`. A single letter is a variable."""
     return len(word) > 1 or not word.isalpha()
 
 
 def _singular(word: str) -> str:
-    if word in _KNOWN:
+    if word in _UNITS:
         return word
     lower = word.lower()
-    if lower in _KNOWN:
+    if lower in _UNITS:
         return lower
     return lower.removesuffix("s") if len(lower) > 3 else lower
 
 
-def _powered(unit: Unit, word: str, power: str) -> Unit | None:
+def _raise_unit(unit: MeasurementUnit, word: str, power: str) -> MeasurementUnit | None:
     if not power:
         return unit
     if unit.is_multiplier or not word[0].isalpha():
         return None
-    return Unit(f"{unit.dimension}^{power}", unit.factor ** int(power))
+    return MeasurementUnit(f"{unit.dimension}^{power}", unit.factor ** int(power))

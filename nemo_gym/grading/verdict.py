@@ -1,4 +1,4 @@
-"""What grading returns: an answer with its place and rule, or why there is none; and a verdict that tells which."""
+"""The results of grading: an extracted answer with its position, the reason why there is no answer, and a verdict."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,51 +8,51 @@ ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True)
-class Extracted(Generic[ValueT]):
-    """An answer found in a text, where it stands and which rule found it."""
+class ExtractedAnswer(Generic[ValueT]):
+    """An answer found in a text, its position and the rule that found it."""
 
     value: ValueT
     span: tuple[int, int]
-    """Start and end in the text the extractor was given."""
+    """Start and end in the text that was searched."""
     rule: str
 
 
 @dataclass(frozen=True)
-class Unparsed:
-    """There is no answer in the text, and this is why. Not the same as a wrong answer."""
+class NoAnswer:
+    """The reason why a text contains no answer. Not the same as a wrong answer."""
 
     reason: str
 
 
-Extraction: TypeAlias = Extracted[ValueT] | Unparsed
+Extraction: TypeAlias = ExtractedAnswer[ValueT] | NoAnswer
 
 
-class Outcome(StrEnum):
-    """How grading one answer ended."""
+class VerdictKind(StrEnum):
+    """The result of comparing one answer with the expected one."""
 
     CORRECT = "correct"
     WRONG = "wrong"
     UNPARSED = "unparsed"
-    """No answer could be read."""
+    """The reply contains no answer that can be read."""
     UNDECIDED = "undecided"
-    """An answer was read, but comparing it hit a limit (time, memory) or is not possible."""
+    """The answer was read, but comparing it hit a limit (time, memory) or is not possible."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What grading says about one answer."""
+    """The result of grading one answer, with the reason."""
 
-    outcome: Outcome
+    outcome: VerdictKind
     answer: str | None = None
     """The answer as it was read, for people."""
     rule: str | None = None
     """The rule that found or compared it."""
     reason: str | None = None
-    """Why the answer is not correct, in plain words."""
+    """Why the answer is not correct."""
 
     @property
     def correct(self) -> bool:
-        return self.outcome is Outcome.CORRECT
+        return self.outcome is VerdictKind.CORRECT
 
     @property
     def reward(self) -> float:
@@ -60,6 +60,6 @@ class Verdict:
         return float(self.correct)
 
 
-def unparsed(why: Unparsed) -> Verdict:
-    """The verdict on a text without an answer."""
-    return Verdict(Outcome.UNPARSED, reason=why.reason)
+def no_answer_verdict(missing: NoAnswer) -> Verdict:
+    """Return the verdict on a text without an answer."""
+    return Verdict(VerdictKind.UNPARSED, reason=missing.reason)

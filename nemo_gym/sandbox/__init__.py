@@ -1,4 +1,9 @@
-"""Isolated places to run code that nobody vouches for."""
+"""Sandboxes: isolation for model-written code.
+
+- `api`: `AsyncSandbox` and `Sandbox`; `spec`: their specs, results and errors; `config`: sandbox blocks of a config
+- `providers`: `local`, `docker`, `apptainer`
+- `python`: run untrusted Python; `server`: base class of servers that do
+"""
 
 from nemo_gym.sandbox.api import AsyncSandbox, Sandbox
 from nemo_gym.sandbox.config import attribution_metadata, resolve_provider_config, resolve_provider_metadata

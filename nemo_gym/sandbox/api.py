@@ -1,19 +1,19 @@
-"""Sandboxes: start one, run commands in it, move files, stop it.
+"""Start a sandbox, run commands in it, move files, stop it.
 
     async with AsyncSandbox({"docker": {}}, SandboxSpec(image="python:3.12-slim")) as sandbox:
         result = await sandbox.exec("python -c 'print(6 * 7)'", timeout_s=10)
 
-`Sandbox` is the same for code without an event loop.
+`Sandbox` is the same API for code without an event loop.
 """
 
 import asyncio
 import dataclasses
 import os
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from nemo_gym.sandbox.config import attribution_metadata
 from nemo_gym.sandbox.providers.base import SandboxProvider
@@ -28,13 +28,14 @@ from nemo_gym.sandbox.spec import (
     SandboxStatus,
 )
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 Provider = Mapping[str, Any] | SandboxProvider
 
 
 class AsyncSandbox:
-    """One sandbox. `async with` starts and stops it; a provider given as a mapping is owned and closed with it."""
+    """One sandbox. `async with` starts and stops it; a provider passed as a mapping is closed with it."""
 
     def __init__(self, provider: Provider, spec: SandboxSpec | None = None) -> None:
         self._owns_provider = not isinstance(provider, SandboxProvider)
@@ -45,17 +46,15 @@ class AsyncSandbox:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     @property
     def handle(self) -> SandboxHandle:
-        """The provider's grip on the running sandbox.
+        """Return the handle of the running sandbox.
 
         Raises:
-            SandboxError: it was not started, or is stopped.
+            SandboxError: it is not started, or stopped.
         """
         if self._handle is None:
             raise SandboxError("the sandbox is not started", fix="await sandbox.start()")
@@ -67,20 +66,20 @@ class AsyncSandbox:
 
     @property
     def pty(self) -> "SandboxTerminals":
-        """Interactive terminals, where the provider has them."""
+        """Return the interactive terminals, if the provider supports them."""
         return SandboxTerminals(self)
 
     async def start(self, spec: SandboxSpec | None = None) -> Self:
-        """Make the sandbox; it is ready when this returns. Who it is for is taken from the environment.
+        """Make the sandbox and wait until it is ready; attribution metadata comes from environment variables.
 
         Raises:
-            SandboxCreateError: there is none.
-            SandboxError: this one is already started.
+            SandboxCreateError: it could not be made.
+            SandboxError: it is already started.
         """
         if self._handle is not None:
             raise SandboxError("the sandbox is already started", where=self._handle.sandbox_id)
-        wanted = spec or self.spec or SandboxSpec()
-        self.spec = dataclasses.replace(wanted, metadata={**attribution_metadata(os.environ), **wanted.metadata})
+        spec = spec or self.spec or SandboxSpec()
+        self.spec = dataclasses.replace(spec, metadata={**attribution_metadata(os.environ), **spec.metadata})
         try:
             self._handle = await self.provider.create(self.spec)
         except BaseException:
@@ -97,9 +96,9 @@ class AsyncSandbox:
         timeout_s: float | None = DEFAULT_EXEC_TIMEOUT_S,
         user: str | int | None = None,
     ) -> SandboxExecResult:
-        """Run a command and return what it left, whatever its status.
+        """Run a command and return its result, whatever its status.
 
-        A command that outlives `timeout_s` is killed with all it started and has `error_type="timeout"`.
+        A command that exceeds `timeout_s` is killed with all its processes and has `error_type="timeout"`.
         """
         return await self.provider.exec(self.handle, command, cwd=cwd, env=env, timeout_s=timeout_s, user=user)
 
@@ -107,7 +106,7 @@ class AsyncSandbox:
         """Copy a local file, or a directory's contents, to `target` inside.
 
         Raises:
-            SandboxError: it cannot be read here or written there.
+            SandboxError: the source cannot be read, or the target cannot be written.
         """
         try:
             await self.provider.upload(self.handle, Path(source), target)
@@ -115,10 +114,10 @@ class AsyncSandbox:
             raise SandboxError(f"cannot be read: {error.strerror or error}", where=str(source)) from error
 
     async def download(self, source: str, target: str | Path) -> None:
-        """Copy a file, or a directory's contents, to `target` here; nothing is written outside of it.
+        """Copy a file, or a directory's contents, to the local `target`; write nothing outside of it.
 
         Raises:
-            SandboxError: it is not there, holds something that leads out of `target`, or cannot be written here.
+            SandboxError: the source is missing or leads out of `target`, or the target cannot be written.
         """
         try:
             await self.provider.download(self.handle, source, Path(target))
@@ -126,15 +125,15 @@ class AsyncSandbox:
             raise SandboxError(f"cannot be written: {error.strerror or error}", where=str(target)) from error
 
     async def status(self) -> SandboxStatus:
-        """Where the sandbox is in its life; `stopped` before the start and after the end."""
+        """Return the state of the sandbox; `stopped` before the start and after the end."""
         return SandboxStatus.STOPPED if self._handle is None else await self.provider.status(self._handle)
 
     async def endpoint(self, port: int) -> SandboxEndpoint:
-        """Where `port` of the sandbox can be reached from here."""
+        """Return the URL of a port of the sandbox."""
         return await self.provider.endpoint(self.handle, port)
 
     async def stop(self) -> None:
-        """End the sandbox and all in it; a second call does nothing."""
+        """End the sandbox and its processes; a second call does nothing."""
         handle, self._handle = self._handle, None
         try:
             if handle is not None:
@@ -144,12 +143,12 @@ class AsyncSandbox:
                 await self.provider.aclose()
 
     def serialize(self) -> dict[str, str]:
-        """What `connect` needs to find this sandbox from another process; no arguments of the provider are in it."""
+        """Return what `connect` needs to find this sandbox from another process, without the provider's arguments."""
         return {"provider_name": self.handle.provider_name, "sandbox_id": self.handle.sandbox_id}
 
     @classmethod
     async def connect(cls, provider: Provider, state: Mapping[str, str]) -> Self:
-        """The sandbox that `serialize` described.
+        """Connect to the sandbox that `serialize` described.
 
         Raises:
             SandboxError: it belongs to another provider or is not running.
@@ -165,7 +164,7 @@ class AsyncSandbox:
 
 
 class SandboxTerminals:
-    """Terminals of one sandbox."""
+    """The interactive terminals of one sandbox."""
 
     def __init__(self, sandbox: AsyncSandbox) -> None:
         self._sandbox = sandbox
@@ -174,13 +173,25 @@ class SandboxTerminals:
         """Open a terminal that runs `command`.
 
         Raises:
-            SandboxUnsupportedError: the provider has none.
+            SandboxUnsupportedError: the provider has no terminals.
         """
         return await self._sandbox.provider.open_pty(self._sandbox.handle, command, **options)
 
 
+def _blocking(
+    method: Callable[Concatenate[AsyncSandbox, _P], Coroutine[Any, Any, _T]],
+) -> "Callable[Concatenate[Sandbox, _P], _T]":
+    """Return the method of `Sandbox` that runs a method of `AsyncSandbox` to its end."""
+
+    @wraps(method)
+    def run(sandbox: "Sandbox", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return sandbox._loop.run(method(sandbox._sandbox, *args, **kwargs))
+
+    return run
+
+
 class Sandbox:
-    """`AsyncSandbox` for code without an event loop: the same calls, on a loop in a thread that `stop` ends."""
+    """`AsyncSandbox` for code without an event loop: the same calls, on a loop in a thread until `stop`."""
 
     def __init__(self, provider: Provider, spec: SandboxSpec | None = None) -> None:
         self._sandbox = AsyncSandbox(provider, spec)
@@ -189,9 +200,7 @@ class Sandbox:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -214,31 +223,15 @@ class Sandbox:
             raise
         return self
 
-    def exec(
-        self,
-        command: str | Sequence[str],
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float | None = DEFAULT_EXEC_TIMEOUT_S,
-        user: str | int | None = None,
-    ) -> SandboxExecResult:
-        return self._loop.run(self._sandbox.exec(command, cwd=cwd, env=env, timeout_s=timeout_s, user=user))
-
-    def upload(self, source: str | Path, target: str) -> None:
-        self._loop.run(self._sandbox.upload(source, target))
-
-    def download(self, source: str, target: str | Path) -> None:
-        self._loop.run(self._sandbox.download(source, target))
-
-    def status(self) -> SandboxStatus:
-        return self._loop.run(self._sandbox.status())
-
-    def endpoint(self, port: int) -> SandboxEndpoint:
-        return self._loop.run(self._sandbox.endpoint(port))
+    exec = _blocking(AsyncSandbox.exec)
+    upload = _blocking(AsyncSandbox.upload)
+    download = _blocking(AsyncSandbox.download)
+    status = _blocking(AsyncSandbox.status)
+    endpoint = _blocking(AsyncSandbox.endpoint)
 
     def stop(self) -> None:
         """End the sandbox and the thread; a second call does nothing."""
-        if self._loop.closed:
+        if self._loop.is_closed:
             return
         try:
             self._loop.run(self._sandbox.stop())
@@ -260,19 +253,19 @@ class Sandbox:
 
 
 class _LoopThread:
-    """An event loop in a thread of its own, started with the first call and ended by `close`."""
+    """An event loop in a separate thread, from the first call to `close`."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         return self._loop is None
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run one coroutine to its end; if this thread is interrupted the coroutine is cancelled."""
-        future = asyncio.run_coroutine_threadsafe(work, self._started())
+        """Run one coroutine to its end; cancel it if this thread is interrupted."""
+        future = asyncio.run_coroutine_threadsafe(work, self._running_loop())
         try:
             return future.result()
         except BaseException:
@@ -289,7 +282,7 @@ class _LoopThread:
         thread.join()
         loop.close()
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name="nemo-gym-sandbox", daemon=True)

@@ -1,4 +1,4 @@
-"""From a `sandbox:` reference in a server's config to the provider and its arguments."""
+"""Resolve a `sandbox:` reference in a server's config to a provider and its arguments."""
 
 import difflib
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 from nemo_gym.errors import ConfigError
 
 DEFAULT_METADATA_KEY = "default_metadata"
-"""Reserved beside the provider's name in a sandbox block: metadata every sandbox of that block carries."""
+"""Reserved key in a sandbox block: metadata for every sandbox of that block."""
 
 _ATTRIBUTION_VARIABLES = {
     "team": ("NEMO_GYM_TEAM", "SLURM_JOB_ACCOUNT"),
@@ -22,19 +22,19 @@ ProviderRef = str | Mapping[str, Any]
 def resolve_provider_config(
     ref: ProviderRef, named_configs: Mapping[str, Any] | None = None
 ) -> dict[str, dict[str, Any]]:
-    """The `{provider: arguments}` that `ref` stands for.
+    """Return the `{provider: arguments}` of a sandbox reference.
 
-    `ref` is the name of a top-level block (`sandbox`) or such a block written in place.
+    `ref` is the name of a top-level block (`sandbox`) or an inline block.
 
     Raises:
-        ConfigError: the name is not there, or the block does not name exactly one provider.
+        ConfigError: the block does not exist, or does not name exactly one provider.
     """
     block, where = _block(ref, named_configs)
     providers = {name: arguments for name, arguments in block.items() if name != DEFAULT_METADATA_KEY}
     if len(providers) != 1:
-        named = ", ".join(sorted(providers)) or "none"
+        names = ", ".join(sorted(providers)) or "none"
         raise ConfigError(
-            f"a sandbox block names exactly one provider, this one names {len(providers)} ({named})",
+            f"a sandbox block names exactly one provider, this one names {len(providers)} ({names})",
             where=where,
             fix="{docker: {}} or the name of a top-level block",
         )
@@ -48,10 +48,10 @@ def resolve_provider_config(
 
 
 def resolve_provider_metadata(ref: ProviderRef, named_configs: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """The `default_metadata` of the block that `ref` stands for, or nothing.
+    """Return the `default_metadata` of a sandbox reference; empty without it.
 
     Raises:
-        ConfigError: the name is not there, or the metadata is not a mapping.
+        ConfigError: the block does not exist, or the metadata is not a mapping.
     """
     block, where = _block(ref, named_configs)
     metadata = block.get(DEFAULT_METADATA_KEY) or {}
@@ -61,35 +61,35 @@ def resolve_provider_metadata(ref: ProviderRef, named_configs: Mapping[str, Any]
 
 
 def attribution_metadata(environ: Mapping[str, str]) -> dict[str, str]:
-    """Who and what a sandbox is for (team, user, workload, run), as far as the environment says."""
-    found: dict[str, str] = {}
+    """Return team, user, workload and run of a sandbox, as far as environment variables name them."""
+    metadata: dict[str, str] = {}
     for name, variables in _ATTRIBUTION_VARIABLES.items():
         value = next((environ[variable] for variable in variables if environ.get(variable)), None)
         if value is not None:
-            found[name] = value
-    return found
+            metadata[name] = value
+    return metadata
 
 
 def _block(ref: ProviderRef, named_configs: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
     if not isinstance(ref, str):
-        return _plain(ref), "sandbox provider"
-    named = named_configs if named_configs is not None else {}
-    if ref not in named:
-        close = difflib.get_close_matches(ref, [str(name) for name in named], n=1)
+        return _as_dict(ref), "sandbox provider"
+    blocks = named_configs if named_configs is not None else {}
+    if ref not in blocks:
+        close = difflib.get_close_matches(ref, [str(name) for name in blocks], n=1)
         raise ConfigError(
             f"there is no sandbox block named {ref!r}",
             fix=f"{close[0]}?"
             if close
             else "add nemo_gym/sandbox/providers/docker/configs/docker.yaml to config_paths",
         )
-    block = named[ref]
+    block = blocks[ref]
     if not isinstance(block, Mapping) and not hasattr(block, "items"):
         raise ConfigError(f"the sandbox block {ref!r} must be a mapping, not {type(block).__name__}", where=ref)
-    return _plain(block), ref
+    return _as_dict(block), ref
 
 
-def _plain(block: Any) -> dict[str, Any]:
-    """A block as ordinary dicts and lists; OmegaConf's containers are told apart without importing it."""
+def _as_dict(block: Any) -> dict[str, Any]:
+    """Return a block as ordinary dicts and lists; recognise OmegaConf containers without importing OmegaConf."""
     if type(block).__module__.startswith("omegaconf."):
         from omegaconf import OmegaConf
 

@@ -1,4 +1,4 @@
-"""The base of servers that run code a model wrote: isolated or not started, and nothing left running at the end."""
+"""The base class of servers that run model-written code: they start only with isolation and leave no process behind."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,30 +12,31 @@ from nemo_gym.sandbox.config import resolve_provider_config
 from nemo_gym.sandbox.python import PythonRunner, require_isolation
 
 
-class BoxedConfig(BaseResourcesServerConfig):
+class SandboxServerConfig(BaseResourcesServerConfig):
     sandbox: str | dict[str, Any] | None = None
-    """A sandbox block, by name or written in place (default: the provider `local`)."""
+    """A sandbox block, by name or inline (default: the provider `local`)."""
     allow_unsandboxed: bool = False
-    """Run model-written code without isolation where there is none; every result then says `isolated: false`."""
+    """Run model-written code without isolation on machines that have none; results then have `isolated: false`."""
     memory_limit_mib: int = Field(default=1024, ge=32)
-    """Of one program."""
+    """Memory limit of one program."""
 
 
-class BoxedServer(SimpleResourcesServer):
-    """Has a `PythonRunner` for as long as it is served; the first boxes are made when it starts."""
+class SandboxServer(SimpleResourcesServer):
+    """Owns a `PythonRunner` from start-up to shutdown; the first boxes are made at start-up."""
 
     HOSTING = "cell"
     MAX_OUTPUT_BYTES: ClassVar[int] = 1 << 20
 
-    config: BoxedConfig
+    config: SandboxServerConfig
     _runner: PythonRunner = PrivateAttr()
     _is_isolated: bool = PrivateAttr(default=False)
-    """Whether programs are shut in here."""
+    """False if programs run without isolation."""
 
     def model_post_init(self, context: Any, /) -> None:
-        """
+        """Check the isolation and make the runner.
+
         Raises:
-            SandboxUnsupportedError: there is no isolation here and `allow_unsandboxed` is not set.
+            SandboxUnsupportedError: programs cannot be isolated here and `allow_unsandboxed` is not set.
         """
         super().model_post_init(context)
         self._is_isolated = require_isolation(self.config)
@@ -46,6 +47,7 @@ class BoxedServer(SimpleResourcesServer):
         )
 
     def provider(self) -> dict[str, dict[str, Any]] | None:
+        """Return the provider and its arguments from the config; None for the default."""
         if self.config.sandbox is None:
             return None
         return resolve_provider_config(self.config.sandbox, self.server_client.global_config_dict)
@@ -55,7 +57,7 @@ class BoxedServer(SimpleResourcesServer):
         inner = app.router.lifespan_context
 
         @asynccontextmanager
-        async def until_closed(running: Any) -> AsyncIterator[Any]:
+        async def lifespan_with_runner(running: Any) -> AsyncIterator[Any]:
             try:
                 await self._runner.start()
                 async with inner(running) as state:
@@ -63,7 +65,7 @@ class BoxedServer(SimpleResourcesServer):
             finally:
                 await self.aclose()
 
-        app.router.lifespan_context = until_closed
+        app.router.lifespan_context = lifespan_with_runner
         return app
 
     async def aclose(self) -> None:

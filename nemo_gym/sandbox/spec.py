@@ -1,4 +1,4 @@
-"""What a sandbox is asked for and what it answers: plain data, shared by the API and every provider."""
+"""Specs, results and errors of sandboxes: plain data shared by the API and every provider."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,26 +11,26 @@ from nemo_gym.errors import GymError
 DEFAULT_EXEC_TIMEOUT_S = 180.0
 DEFAULT_READY_TIMEOUT_S = 600.0
 DEFAULT_TTL_S = 24 * 3600.0
-"""A sandbox nobody stopped ends by itself after this long, where the engine can do that."""
+"""An abandoned sandbox ends by itself after this time, if the engine supports that."""
 
 TIMEOUT_RETURN_CODE = 124
-"""The status of a command that was killed by its clock, as `timeout(1)` reports it."""
+"""Exit status of a command that exceeded its timeout, as in `timeout(1)`."""
 
 
 class SandboxError(GymError, RuntimeError):
-    """A sandbox operation failed for a reason that is not the command's own."""
+    """A sandbox operation failed, for a reason other than the command itself."""
 
 
 class SandboxCreateError(SandboxError):
-    """No sandbox could be made: the engine, its binary or the image is missing, or it took too long."""
+    """A sandbox could not be made: the engine, its binary or the image is missing, or it took too long."""
 
 
 class SandboxUnsupportedError(SandboxError, NotImplementedError):
-    """This provider cannot do that."""
+    """The provider does not support the operation."""
 
 
 class SandboxStatus(StrEnum):
-    """Where a sandbox is in its life."""
+    """The state of a sandbox."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -41,7 +41,7 @@ class SandboxStatus(StrEnum):
 
 @dataclass
 class SandboxResources:
-    """Upper bounds; None leaves the engine's default."""
+    """Upper bounds; None keeps the engine's default."""
 
     cpu: float | None = None
     memory_mib: int | None = None
@@ -52,11 +52,11 @@ class SandboxResources:
 
 @dataclass
 class SandboxSpec:
-    """What to start.
+    """The description of a sandbox to start.
 
-    `files` maps a path inside the sandbox to what it shall hold: text or bytes are the content itself, a `Path`
-    is a local file to copy. `entrypoint` replaces the idle process that keeps the sandbox alive. `ports` are
-    reachable through `endpoint(port)`. `provider_options` are passed to the provider untouched.
+    `files` maps a path inside the sandbox to its content: text, bytes, or the `Path` of a local file to copy.
+    `entrypoint` replaces the idle process that keeps the sandbox alive. `ports` are reachable through
+    `endpoint(port)`. `provider_options` are passed to the provider unchanged.
     """
 
     image: str | None = None
@@ -80,32 +80,32 @@ class SandboxSpec:
 
 
 class SandboxErrorKind(StrEnum):
-    """What ended or spoiled a command; a command that ran to its own end has none, whatever its status."""
+    """The reason for the end of a command that did not end by itself."""
 
     TIMEOUT = "timeout"
-    """The wall clock ran out."""
+    """It exceeded its wall-clock time."""
     CPU_TIME = "cpu_time"
-    """The processor time ran out."""
+    """It exceeded its processor time."""
     MEMORY = "memory"
     OUTPUT = "output"
-    """It wrote more than the bound and was killed for it."""
+    """It wrote more than the limit and was killed."""
     OUTPUT_LIMIT = "output_limit"
-    """It wrote more than the bound; it ran on, and the output is cut (docker, apptainer)."""
+    """It wrote more than the limit; it kept running, and the output is cut (docker, apptainer)."""
     PROCESSES = "processes"
-    """It wanted more processes or threads than the bound."""
+    """It tried to start more processes or threads than the limit."""
     DISK = "disk"
-    """It wanted to write more than there is room for."""
+    """It tried to write more than the disk limit."""
     FORBIDDEN = "forbidden"
-    """It failed on a system call, a path or a network that is closed to it."""
+    """It failed on a forbidden system call, path or network."""
     CRASHED = "crashed"
-    """A signal ended it that nothing above explains."""
+    """A signal ended it for none of the reasons above."""
     SANDBOX = "sandbox"
-    """The engine failed, the command may never have started: not the command's doing."""
+    """The engine failed, and the command may not have started: not the command's fault."""
 
 
 @dataclass(frozen=True)
 class SandboxExecDetail:
-    """What is known beyond the result: figures are None where the engine does not count them."""
+    """Details of a result; None where the engine does not measure them."""
 
     isolated: bool = True
     signal: int | None = None
@@ -116,9 +116,9 @@ class SandboxExecDetail:
 
 @dataclass(frozen=True)
 class SandboxExecResult:
-    """What a command left behind.
+    """The result of a command.
 
-    `error_type` is None when the command ran to its own end, otherwise one of `SandboxErrorKind`.
+    `error_type` is None if the command ended by itself with any status, otherwise one of `SandboxErrorKind`.
     """
 
     stdout: str = ""
@@ -130,7 +130,7 @@ class SandboxExecResult:
 
 @dataclass
 class SandboxHandle:
-    """A provider's grip on one sandbox. `raw` is the provider's own; `sandbox_id` is what it needs to find it again."""
+    """A provider's reference to one sandbox. `raw` is private to the provider; `sandbox_id` identifies the sandbox."""
 
     sandbox_id: str
     provider_name: str
@@ -139,12 +139,12 @@ class SandboxHandle:
 
 @dataclass(frozen=True)
 class SandboxEndpoint:
-    """Where a port of the sandbox can be reached from here, and the headers a request there needs."""
+    """The URL of a port of the sandbox, and the headers that requests to it need."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict)
 
 
-def argv_of(command: str | Sequence[str]) -> list[str]:
-    """A command as the arguments to run: text goes through `sh -c`, a list is run as it is."""
+def command_argv(command: str | Sequence[str]) -> list[str]:
+    """Return the arguments of a command: text goes through `sh -c`, a list is used unchanged."""
     return ["sh", "-c", command] if isinstance(command, str) else list(command)

@@ -1,12 +1,12 @@
-"""Image names."""
+"""Names of container images."""
 
 from collections.abc import Iterable, Mapping
 
 
 def rewrite_image(image: str, rewrites: Iterable[Mapping[str, str]] | None) -> str:
-    """`image` with the first matching prefix exchanged; each rewrite is `{from: prefix, to: prefix}`.
+    """Replace the first matching prefix of `image`; each rewrite is `{from: prefix, to: prefix}`.
 
-    Sites use it to draw images from a mirror without touching the configs that name them.
+    Sites use it to pull images from a mirror without changing the configs that name them.
     """
     for rewrite in rewrites or ():
         if image.startswith(rewrite["from"]):

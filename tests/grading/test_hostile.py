@@ -1,40 +1,39 @@
-"""Texts written to hang, crash or fool a reader."""
+"""Replies that try to hang, crash or fool an extractor."""
 
 import time
 from collections.abc import Callable
 
 import pytest
 
-from nemo_gym.grading.boxed import last_boxed
-from nemo_gym.grading.choices import choice
-from nemo_gym.grading.last_text import without_reasoning
-from nemo_gym.grading.math import compare_math, math_answer, needs_symbols
-from nemo_gym.grading.normalise import compare_text
-from nemo_gym.grading.numbers import last_number, number
-from nemo_gym.grading.structured import csv_rows, json_value, toml_value, xml_element, yaml_value
-from nemo_gym.grading.verdict import Unparsed
+from nemo_gym.grading.choices import extract_choice
+from nemo_gym.grading.data_formats import csv_rows, json_value, toml_value, xml_element, yaml_value
+from nemo_gym.grading.extraction import last_boxed, strip_reasoning
+from nemo_gym.grading.math import compare_math, extract_math_answer, raise_needs_symbols
+from nemo_gym.grading.numbers import last_number, parse_number
+from nemo_gym.grading.text import compare_text
+from nemo_gym.grading.verdict import NoAnswer
 
 MEGABYTE = 1_000_000
-MOST_CPU_SECONDS = 20.0
-"""Ten times what the slowest needs on a slow machine; a reader that is not linear needs minutes."""
+MAX_CPU_SECONDS = 20.0
+"""Ten times the slowest reader on a slow machine; a reader that is not linear needs minutes."""
 
 READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
     "choice": (
-        lambda text: choice(text, "ABCD", {"A": "x", "B": "y"}),
+        lambda text: extract_choice(text, "ABCD", {"A": "x", "B": "y"}),
         ["Answer: A\n", "\\boxed{A} ", "В", "answer" + " " * 50],
     ),
-    "math_answer": (math_answer, ["\\boxed{1},", "answer is ", "\\"]),
+    "math_answer": (extract_math_answer, ["\\boxed{1},", "answer is ", "\\"]),
     "last_boxed": (last_boxed, ["\\boxed{", "{"]),
     "last_number": (last_number, ["1", ",111", "1."]),
-    "number": (number, ["\\frac{1}{2}"]),
+    "number": (parse_number, ["\\frac{1}{2}"]),
     "json_value": (json_value, ["[", '{"', '\\"', "`", "{}"]),
     "yaml_value": (yaml_value, ["[", "- ", "a: 1\n"]),
     "xml_element": (xml_element, ["<a>", "<!--"]),
     "toml_value": (toml_value, ["1.", "[", '"']),
     "csv_rows": (csv_rows, ["a,", '"']),
-    "without_reasoning": (without_reasoning, ["<think>", "<|channel|>"]),
+    "without_reasoning": (strip_reasoning, ["<think>", "<|channel|>"]),
     "compare_text": (lambda text: compare_text(text, "x", ignore_punctuation=True), ["Ａ", "\u200b"]),
-    "compare_math": (lambda text: compare_math(text, "5", symbolic=needs_symbols), ["(", "1,"]),
+    "compare_math": (lambda text: compare_math(text, "5", symbolic=raise_needs_symbols), ["(", "1,"]),
 }
 
 
@@ -48,7 +47,7 @@ def test_a_megabyte_of_anything_is_read_in_linear_time(reader: str, piece: str) 
 
     READERS[reader][0](text)
 
-    assert time.process_time() - start < MOST_CPU_SECONDS
+    assert time.process_time() - start < MAX_CPU_SECONDS
 
 
 CHEATS = {
@@ -77,20 +76,21 @@ CHEATS = {
 
 @pytest.mark.parametrize("cheat", CHEATS)
 def test_a_cheat_scores_on_no_choice(cheat: str) -> None:
-    """Whatever the right option is."""
-    said = without_reasoning(CHEATS[cheat])
-    assert isinstance(said, Unparsed) or isinstance(choice(said.value, "ABCD"), Unparsed)
+    """A cheat must fail for every right option."""
+    reply = strip_reasoning(CHEATS[cheat])
+
+    assert isinstance(reply, NoAnswer) or isinstance(extract_choice(reply.value, "ABCD"), NoAnswer)
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
 @pytest.mark.parametrize("gold", ["7", "1/2", "999", "50%", "(1,2)", "[0,1)"])
 def test_a_cheat_scores_on_no_number(cheat: str, gold: str) -> None:
-    """Whatever the right number is. Expressions are never needed to see it."""
-    said = without_reasoning(CHEATS[cheat])
-    found = said if isinstance(said, Unparsed) else math_answer(said.value)
+    """A cheat must fail for every right number, without symbolic comparison."""
+    reply = strip_reasoning(CHEATS[cheat])
+    answer = reply if isinstance(reply, NoAnswer) else extract_math_answer(reply.value)
 
-    assert isinstance(found, Unparsed) or not _correct(found.value, gold)
+    assert isinstance(answer, NoAnswer) or not _is_correct(answer.value, gold)
 
 
-def _correct(answer: str, gold: str) -> bool:
+def _is_correct(answer: str, gold: str) -> bool:
     return compare_math(answer, gold, symbolic=lambda _answer, _gold: True).correct

@@ -1,4 +1,4 @@
-"""The labelled choices and expected answers: what is read is what the label says, what is missed is written down."""
+"""The labelled choices and expected answers agree with their labels; misses are listed."""
 
 import itertools
 import json
@@ -6,22 +6,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.grading.choices import choice, compare_choice
-from nemo_gym.grading.math import NeedsSymbols, compare_math, needs_symbols
-from nemo_gym.grading.verdict import Extracted, Outcome
+from nemo_gym.grading.choices import compare_choice, extract_choice
+from nemo_gym.grading.math import NeedsSymbols, compare_math, raise_needs_symbols
+from nemo_gym.grading.verdict import ExtractedAnswer, VerdictKind
 
 ROWS: list[dict[str, Any]] = [
     json.loads(line) for line in (Path(__file__).parent / "data" / "choices.jsonl").read_text("utf-8").splitlines()
 ]
 
 
-def read(row: dict[str, Any]) -> str | None:
-    found = choice(row["text"], row["options"], row.get("texts"))
-    return found.value if isinstance(found, Extracted) else None
+def extract_option(row: dict[str, Any]) -> str | None:
+    extraction = extract_choice(row["text"], row["options"], row.get("texts"))
+    return extraction.value if isinstance(extraction, ExtractedAnswer) else None
 
 
 def test_there_are_enough_labelled_choices_of_both_kinds() -> None:
-    """A verifier is only as good as what it was tried on."""
+    """A verifier is only as good as its labelled data."""
     assert len(ROWS) >= 200
     assert sum(row["reads"] is not None for row in ROWS) >= 80
     assert sum(row["reads"] is None for row in ROWS) >= 80
@@ -29,14 +29,14 @@ def test_there_are_enough_labelled_choices_of_both_kinds() -> None:
 
 def test_no_reply_is_read_as_an_option_it_does_not_choose() -> None:
     """A letter picked out of prose is a reward for nothing."""
-    wrong = [(row["text"], read(row)) for row in ROWS if read(row) not in (None, row["reads"])]
+    wrong = [(row["text"], extract_option(row)) for row in ROWS if extract_option(row) not in (None, row["reads"])]
 
     assert wrong == []
 
 
-def test_replies_that_choose_are_read_but_for_the_listed_ones() -> None:
-    """The list of odd forms we miss is published, so it has to be exact."""
-    missed = [row["text"] for row in ROWS if row["reads"] is not None and read(row) is None]
+def test_all_but_the_listed_choices_are_extracted() -> None:
+    """The list of missed forms is published, so it has to be exact."""
+    missed = [row["text"] for row in ROWS if row["reads"] is not None and extract_option(row) is None]
 
     assert missed == [row["text"] for row in ROWS if row.get("missed")]
 
@@ -47,14 +47,14 @@ def test_no_reply_scores_on_an_option_it_does_not_choose() -> None:
         scores = [
             key
             for key in row["options"]
-            if compare_choice(row["text"], key, row["options"], row.get("texts")).outcome is Outcome.CORRECT
+            if compare_choice(row["text"], key, row["options"], row.get("texts")).outcome is VerdictKind.CORRECT
         ]
 
         assert scores in ([], [row["reads"]]), row["text"]
 
 
 def test_the_docs_list_every_answer_that_is_missed() -> None:
-    """People who rely on a verifier are told what it gets wrong."""
+    """Users of a verifier must know its mistakes."""
     page = (Path(__file__).parents[2] / "docs" / "grading.md").read_text("utf-8")
     lines = (Path(__file__).parent / "data" / "math.jsonl").read_text("utf-8").splitlines()
     missed = [row["answer"] for row in map(json.loads, lines) if row.get("missed")]
@@ -78,14 +78,14 @@ SAME = [
 
 
 def test_no_expected_answer_passes_for_another_one() -> None:
-    """Every gold against every other: 8,000 pairs nobody chose. Expressions are left out, they go to the workers."""
+    """8,000 unselected pairs must be different; expressions are left to the workers."""
     lines = (Path(__file__).parent / "data" / "math.jsonl").read_text("utf-8").splitlines()
     golds = list(dict.fromkeys(json.loads(line)["gold"] for line in lines))
-    found = []
+    equal_pairs = []
     for answer, gold in itertools.permutations(golds, 2):
         with suppress(NeedsSymbols):
-            if compare_math(answer, gold, symbolic=needs_symbols).correct:
-                found.append((answer, gold))
+            if compare_math(answer, gold, symbolic=raise_needs_symbols).correct:
+                equal_pairs.append((answer, gold))
 
-    assert [pair for pair in found if not any(set(pair) <= same for same in SAME)] == []
-    assert len(found) >= 20
+    assert [pair for pair in equal_pairs if not any(set(pair) <= same for same in SAME)] == []
+    assert len(equal_pairs) >= 20

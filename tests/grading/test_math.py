@@ -1,4 +1,4 @@
-"""Finding and comparing mathematical answers, without understanding an expression."""
+"""Extraction and comparison of mathematical answers, without symbolic comparison."""
 
 from fractions import Fraction
 
@@ -7,12 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.grading.latex import clean
-from nemo_gym.grading.math import NeedsSymbols, NotUnderstood, Rules, compare_math, math_answer, needs_symbols
-from nemo_gym.grading.verdict import Extracted, Outcome, Unparsed, Verdict
+from nemo_gym.grading.math import (
+    MathRules,
+    NeedsSymbols,
+    UnreadableExpression,
+    compare_math,
+    extract_math_answer,
+    raise_needs_symbols,
+)
+from nemo_gym.grading.verdict import ExtractedAnswer, NoAnswer, Verdict, VerdictKind
 
 
 def compare(answer: str, gold: str, question: str | None = None) -> Verdict:
-    return compare_math(answer, gold, symbolic=needs_symbols, question=question)
+    return compare_math(answer, gold, symbolic=raise_needs_symbols, question=question)
 
 
 @pytest.mark.parametrize(
@@ -36,12 +43,12 @@ def compare(answer: str, gold: str, question: str | None = None) -> Verdict:
     ],
 )
 def test_the_final_answer_is_found(text: str, value: str, rule: str) -> None:
-    """A box before a phrase, the last before the first; boxes side by side are one answer."""
-    found = math_answer(text)
+    """A box counts before a phrase, the last before the first, and adjacent boxes are one answer."""
+    extraction = extract_math_answer(text)
 
-    assert isinstance(found, Extracted)
-    assert (found.value, found.rule) == (value, rule)
-    assert 0 <= found.span[0] < found.span[1] <= len(text)
+    assert isinstance(extraction, ExtractedAnswer)
+    assert (extraction.value, extraction.rule) == (value, rule)
+    assert 0 <= extraction.span[0] < extraction.span[1] <= len(text)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,7 @@ def test_the_final_answer_is_found(text: str, value: str, rule: str) -> None:
 )
 def test_no_box_and_no_phrase_is_no_answer(text: str) -> None:
     """A number somewhere in the text is not an answer."""
-    assert isinstance(math_answer(text), Unparsed)
+    assert isinstance(extract_math_answer(text), NoAnswer)
 
 
 @pytest.mark.parametrize(
@@ -69,11 +76,11 @@ def test_no_box_and_no_phrase_is_no_answer(text: str) -> None:
         ("odd", "even", "other words"),
     ],
 )
-def test_a_wrong_answer_says_why(answer: str, gold: str, reason: str) -> None:
-    """An author who wonders about a verdict reads the reason."""
+def test_a_wrong_answer_has_a_reason(answer: str, gold: str, reason: str) -> None:
+    """Authors read it when they doubt a verdict."""
     verdict = compare(answer, gold)
 
-    assert (verdict.outcome, verdict.reason) == (Outcome.WRONG, reason)
+    assert (verdict.outcome, verdict.reason) == (VerdictKind.WRONG, reason)
 
 
 @pytest.mark.parametrize(
@@ -81,33 +88,33 @@ def test_a_wrong_answer_says_why(answer: str, gold: str, reason: str) -> None:
 )
 def test_an_answer_that_contradicts_itself_is_unparsed(answer: str) -> None:
     """It cannot be right for any gold."""
-    assert compare(answer, "3").outcome is Outcome.UNPARSED
+    assert compare(answer, "3").outcome is VerdictKind.UNPARSED
 
 
 def test_a_gold_that_cannot_be_read_is_undecided() -> None:
     """The data is at fault, not the answer."""
-    assert compare("5", "3 = 4").outcome is Outcome.UNDECIDED
+    assert compare("5", "3 = 4").outcome is VerdictKind.UNDECIDED
 
 
-def test_what_the_symbolic_side_cannot_read_is_unparsed() -> None:
-    """Not wrong: nobody looked."""
+def test_an_unreadable_expression_is_unparsed() -> None:
+    """It was not compared, so it is not wrong."""
 
-    def blind(_answer: str, _gold: str) -> bool:
-        raise NotUnderstood("cannot be read")
+    def refuse_symbolic(_answer: str, _gold: str) -> bool:
+        raise UnreadableExpression("cannot be read")
 
-    assert compare_math("x+?", "x+1", symbolic=blind).outcome is Outcome.UNPARSED
+    assert compare_math("x+?", "x+1", symbolic=refuse_symbolic).outcome is VerdictKind.UNPARSED
 
 
 def test_expressions_are_left_to_the_symbolic_side() -> None:
-    """This process never evaluates one."""
+    """This process never evaluates an expression."""
     with pytest.raises(NeedsSymbols):
         compare("(x-1)(x+1)", "x^2-1")
     with pytest.raises(NeedsSymbols):
-        compare_math("3+4", "7", symbolic=needs_symbols, rules=Rules(worked_out=False))
+        compare_math("3+4", "7", symbolic=raise_needs_symbols, rules=MathRules(worked_out=False))
 
 
 def test_an_expression_copied_from_the_question_is_no_answer() -> None:
-    """Unless it is the expected answer itself."""
+    """Repeating the question must not score, unless it is the expected answer."""
     question = r"Simplify $\frac{2}{4}$ and $x+1$."
 
     assert compare(r"\frac{2}{4}", r"\frac{1}{2}").correct
@@ -134,14 +141,14 @@ FORMAT = st.sampled_from(sorted(FORMATS))
 @settings(max_examples=100, deadline=None)
 @given(st.integers(-(10**7), 10**7), FORMAT, FORMAT)
 def test_a_number_equals_itself_in_every_format(value: int, one: str, other: str) -> None:
-    """However it is written on either side."""
+    """Notation must not cost a reward."""
     assert compare(FORMATS[one](value), FORMATS[other](value)).correct
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(-(10**4), 10**4), st.integers(-(10**4), 10**4), FORMAT, FORMAT)
-def test_two_numbers_are_never_the_same(one: int, other: int, first: str, second: str) -> None:
-    """Zero false positives, whatever the formats."""
+def test_different_numbers_never_compare_equal(one: int, other: int, first: str, second: str) -> None:
+    """A false positive in any format is a reward for nothing."""
     if one != other:
         assert not compare(FORMATS[first](one), FORMATS[second](other)).correct
 
@@ -153,13 +160,13 @@ def test_sets_have_no_order_and_tuples_have(values: list[int], chance: object) -
     shuffled = sorted(values)
     if shuffled == values:
         shuffled.reverse()
-    said, wanted = ", ".join(map(str, shuffled)), ", ".join(map(str, values))
+    answer, gold = ", ".join(map(str, shuffled)), ", ".join(map(str, values))
 
-    assert compare(f"\\{{{said}\\}}", f"\\{{{wanted}\\}}").correct
-    assert compare(said, wanted).correct
-    assert not compare(f"({said})", f"({wanted})").correct
-    assert not compare(f"({said})", f"\\{{{wanted}\\}}").correct
-    assert not compare(f"\\{{{said}, 100\\}}", f"\\{{{wanted}\\}}").correct
+    assert compare(f"\\{{{answer}\\}}", f"\\{{{gold}\\}}").correct
+    assert compare(answer, gold).correct
+    assert not compare(f"({answer})", f"({gold})").correct
+    assert not compare(f"({answer})", f"\\{{{gold}\\}}").correct
+    assert not compare(f"\\{{{answer}, 100\\}}", f"\\{{{gold}\\}}").correct
 
 
 @settings(max_examples=100, deadline=None)
@@ -170,7 +177,7 @@ def test_any_text_has_a_verdict_and_equals_itself_or_is_unreadable(text: str) ->
         verdict = compare(text, text)
     except NeedsSymbols:
         return
-    assert verdict.outcome in (Outcome.CORRECT, Outcome.UNDECIDED)
+    assert verdict.outcome in (VerdictKind.CORRECT, VerdictKind.UNDECIDED)
 
 
 @settings(max_examples=60, deadline=None)
@@ -195,6 +202,6 @@ def test_a_decimal_of_few_digits_is_not_the_fraction_it_is_near(value: Fraction,
         ("30^{\\circ}", "30°"),
     ],
 )
-def test_what_means_the_same_in_print_is_spelled_the_same(text: str, cleaned: str) -> None:
-    """The first step of every comparison."""
+def test_notation_that_prints_the_same_is_cleaned_the_same(text: str, cleaned: str) -> None:
+    """Every comparison starts from the cleaned text."""
     assert clean(text) == cleaned

@@ -1,4 +1,4 @@
-"""Numbers as people write them."""
+"""Numbers as people write them: parsed exactly and compared."""
 
 from fractions import Fraction
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.grading.numbers import Number, last_number, last_value, number, numbers_differ
-from nemo_gym.grading.verdict import Extracted, Unparsed
+from nemo_gym.grading.numbers import Number, last_number, last_value, number_difference, parse_number
+from nemo_gym.grading.verdict import ExtractedAnswer, NoAnswer
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,10 @@ from nemo_gym.grading.verdict import Extracted, Unparsed
 )
 def test_numbers_are_read_exactly(text: str, value: str) -> None:
     """A float would make 0.1 + 0.2 out of 0.3."""
-    found = number(text)
+    parsed = parse_number(text)
 
-    assert found is not None
-    assert found.value == Fraction(value)
+    assert parsed is not None
+    assert parsed.value == Fraction(value)
 
 
 NOT_NUMBERS = ["", "x", "2+3", "5²", "5x", "1/0", r"\frac{1}{0}", "5 squared", "3,14", "1,23", "1e99999", "9" * 500]
@@ -58,16 +58,16 @@ NOT_NUMBERS += [
 
 
 @pytest.mark.parametrize("text", NOT_NUMBERS)
-def test_what_is_not_a_number_is_none(text: str) -> None:
-    """Arithmetic is not done, guesses are not made."""
-    assert number(text) is None
+def test_other_text_is_not_a_number(text: str) -> None:
+    """Arithmetic is not evaluated and no number is guessed."""
+    assert parse_number(text) is None
 
 
-def differ(answer: str, gold: str) -> str | None:
-    said, wanted = number(answer), number(gold)
-    assert said is not None
-    assert wanted is not None
-    return numbers_differ(said, wanted)
+def difference(answer: str, gold: str) -> str | None:
+    parsed, expected = parse_number(answer), parse_number(gold)
+    assert parsed is not None
+    assert expected is not None
+    return number_difference(parsed, expected)
 
 
 @pytest.mark.parametrize(
@@ -75,52 +75,52 @@ def differ(answer: str, gold: str) -> str | None:
 )
 def test_units_agree_or_are_left_out(answer: str, gold: str) -> None:
     """The question usually names the unit."""
-    assert differ(answer, gold) is None
+    assert difference(answer, gold) is None
 
 
 @pytest.mark.parametrize(("answer", "gold"), [("5 cm", "5 m"), ("5 apples", "5 pears"), ("5%", "5 m"), ("$5", "5€")])
 def test_two_units_must_be_the_same(answer: str, gold: str) -> None:
     """Five metres are not five centimetres."""
-    assert differ(answer, gold) is not None
+    assert difference(answer, gold) is not None
 
 
 def test_a_division_still_to_be_done_is_no_answer_to_a_whole_number() -> None:
     """Copying `6/3` from the question is not working it out."""
-    said, wanted = number("6/3"), number("2")
-    assert said is not None
-    assert wanted is not None
+    division, whole = parse_number("6/3"), parse_number("2")
+    assert division is not None
+    assert whole is not None
 
-    assert numbers_differ(said, wanted) is not None
-    assert numbers_differ(said, wanted, worked_out=False) is None
+    assert number_difference(division, whole) is not None
+    assert number_difference(division, whole, worked_out=False) is None
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(-(10**12), 10**12))
 def test_every_integer_is_read_back_with_and_without_separators(value: int) -> None:
-    """In any of the usual notations."""
+    """Separators differ between languages and must not change the value."""
     for text in (str(value), f"{value:,}", f"{value:,}".replace(",", " "), f"{value:,}".replace(",", "{,}")):
-        found = number(text)
-        assert found is not None
-        assert (found.value, found.form) == (value, "integer")
+        parsed = parse_number(text)
+        assert parsed is not None
+        assert (parsed.value, parsed.form) == (value, "integer")
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.fractions(max_denominator=10**6))
 def test_every_fraction_equals_itself_in_latex_and_plain(value: Fraction) -> None:
-    """And nothing else does."""
+    """Notation must not cost a reward, and no other fraction may pass."""
     plain = f"{value.numerator}/{value.denominator}"
     latex = f"{'-' if value < 0 else ''}\\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
     for text in (plain, latex):
-        found = number(text)
-        assert isinstance(found, Number)
-        assert found.value == value
-    other = number(f"{value.numerator + 1}/{value.denominator}")
+        parsed = parse_number(text)
+        assert isinstance(parsed, Number)
+        assert parsed.value == value
+    other = parse_number(f"{value.numerator + 1}/{value.denominator}")
     assert other is not None
-    assert numbers_differ(other, Number(value, "fraction")) is not None
+    assert number_difference(other, Number(value, "fraction")) is not None
 
 
 @pytest.mark.parametrize(
-    ("text", "value", "said"),
+    ("text", "value", "span"),
     [
         ("first 3, then 4,500.25.", "18001/4", "4,500.25"),
         ("from 3-5", "5", "5"),
@@ -131,18 +131,18 @@ def test_every_fraction_equals_itself_in_latex_and_plain(value: Fraction) -> Non
         ("rate 2.5e3 per s", "2500", "2.5e3"),
     ],
 )
-def test_the_last_number_of_a_text(text: str, value: str, said: str) -> None:
-    """With its place in the text."""
-    found = last_number(text)
+def test_the_last_number_of_a_text(text: str, value: str, span: str) -> None:
+    """The span shows where the number is."""
+    parsed = last_number(text)
 
-    assert isinstance(found, Extracted)
-    assert found.value.value == Fraction(value)
-    assert text[slice(*found.span)] == said
+    assert isinstance(parsed, ExtractedAnswer)
+    assert parsed.value.value == Fraction(value)
+    assert text[slice(*parsed.span)] == span
 
 
 def test_a_text_without_a_number_is_unparsed() -> None:
     """`x2` is a name."""
-    assert isinstance(last_number("x2 and y_3"), Unparsed)
+    assert isinstance(last_number("x2 and y_3"), NoAnswer)
 
 
 @pytest.mark.parametrize(
@@ -161,5 +161,5 @@ def test_a_text_without_a_number_is_unparsed() -> None:
     ],
 )
 def test_the_last_value_is_a_plain_number_or_nothing(text: str, value: float | None) -> None:
-    """Servers that compare numbers want no fraction to be worked out and no digit to be guessed."""
+    """Servers that compare numbers must not evaluate fractions or guess digits."""
     assert last_value(text) == value

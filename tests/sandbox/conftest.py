@@ -1,4 +1,4 @@
-"""Engines for the sandbox tests: no container daemon is needed."""
+"""Fake engines for the sandbox tests, which need no container daemon."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Stand-ins for `docker` and `apptainer`: small programs that note how they were called and do the same on a folder."""
+"""Fakes of `docker` and `apptainer`: small programs that record their calls and act on a folder."""
 
 import json
 import stat
@@ -47,8 +47,8 @@ elif verb == "exec":
         if option == "--workdir":
             cwd = value
         elif option == "--env":
-            name, _, given = value.partition("=")
-            env[name] = given or os.environ[name]
+            name, _, literal = value.partition("=")
+            env[name] = literal or os.environ[name]
     name, *command = rest
     run(root_of(name), command, cwd, env)
 elif verb == "cp" and rest[0] == "-":
@@ -106,7 +106,7 @@ elif argv[0] == "exec":
 
 
 class Engine:
-    """A stand-in program and what it was asked."""
+    """A fake engine and the calls it received."""
 
     def __init__(self, folder: Path, name: str, body: str, *, own_session: bool) -> None:
         self.state = folder / f"{name}-state"
@@ -118,11 +118,11 @@ class Engine:
 
     @property
     def calls(self) -> list[list[str]]:
-        return [call["argv"] for call in self._notes()]
+        return [call["argv"] for call in self._recorded_calls()]
 
     @property
     def environments(self) -> list[dict[str, str]]:
-        return [call["env"] for call in self._notes()]
+        return [call["env"] for call in self._recorded_calls()]
 
     @property
     def boxes(self) -> list[str]:
@@ -132,7 +132,7 @@ class Engine:
     def pids(self) -> list[int]:
         return [int(line) for line in (self.state / "pids").read_text().split()]
 
-    def _notes(self) -> list[dict]:
+    def _recorded_calls(self) -> list[dict]:
         return [json.loads(line) for line in (self.state / "calls.jsonl").read_text().splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""The sandbox API on a provider that lives in memory."""
+"""The sandbox API on a provider in memory."""
 
 import threading
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from nemo_gym.sandbox.providers import registry
 
 
 class Memory(SandboxProvider):
-    """Keeps what it was told; its sandboxes are numbers."""
+    """A provider in memory; its sandboxes are numbers."""
 
     name = "memory"
 
@@ -82,19 +82,20 @@ async def test_a_sandbox_lives_as_long_as_its_with_block():
 
 
 @pytest.mark.asyncio
-async def test_a_provider_given_as_a_mapping_is_made_and_closed_here():
+async def test_a_provider_passed_as_a_mapping_is_closed_with_the_sandbox():
+    """Its owner cannot close it."""
     register_provider("memory", Memory)
 
     async with AsyncSandbox({"memory": {"greeting": "yo"}}, SandboxSpec()) as sandbox:
-        said = await sandbox.exec("x")
+        result = await sandbox.exec("x")
 
-    assert said.stdout.startswith("yo x")
+    assert result.stdout.startswith("yo x")
     assert sandbox.provider.closed
 
 
 @pytest.mark.asyncio
-async def test_a_sandbox_says_who_it_is_for(monkeypatch):
-    """On a shared machine somebody will ask whose containers these are."""
+async def test_a_sandbox_has_attribution_metadata(monkeypatch):
+    """On a shared machine, administrators need to know whose containers these are."""
     monkeypatch.setenv("NEMO_GYM_TEAM", "red")
     monkeypatch.setenv("NEMO_GYM_RUN_ID", "r9")
     provider = Memory()
@@ -111,6 +112,7 @@ async def test_a_sandbox_says_who_it_is_for(monkeypatch):
 
 @pytest.mark.asyncio
 async def test_a_second_start_is_refused_and_a_second_stop_is_not():
+    """Cleanup code may stop a sandbox twice."""
     sandbox = await AsyncSandbox(Memory(), SandboxSpec()).start()
 
     with pytest.raises(SandboxError, match="already started"):
@@ -120,7 +122,8 @@ async def test_a_second_start_is_refused_and_a_second_stop_is_not():
 
 
 @pytest.mark.asyncio
-async def test_what_a_provider_cannot_do_has_a_name():
+async def test_unsupported_operations_have_an_error_type():
+    """Callers can fall back on it."""
     async with AsyncSandbox(Memory(), SandboxSpec()) as sandbox:
         with pytest.raises(SandboxUnsupportedError, match="memory sandboxes have no terminals"):
             await sandbox.pty.create()
@@ -129,13 +132,14 @@ async def test_what_a_provider_cannot_do_has_a_name():
 
 
 @pytest.mark.asyncio
-async def test_another_providers_sandbox_is_not_connected_to():
+async def test_connect_refuses_a_sandbox_of_another_provider():
+    """Its id means nothing to this engine."""
     with pytest.raises(SandboxError, match="belongs to docker, not memory"):
         await AsyncSandbox.connect(Memory(), {"provider_name": "docker", "sandbox_id": "0"})
 
 
 def threads_left(before: set[threading.Thread]) -> list[threading.Thread]:
-    """Threads that are new and stay. Python's own watcher of a child ends a moment after the child is known to have."""
+    """Return new threads that do not end; Python's watcher of a child ends shortly after the child."""
     new = set(threading.enumerate()) - before
     for thread in new:
         if thread.name.startswith("asyncio-waitpid"):
@@ -143,8 +147,8 @@ def threads_left(before: set[threading.Thread]) -> list[threading.Thread]:
     return [thread for thread in new if thread.is_alive()]
 
 
-def test_the_plain_sandbox_ends_its_thread():
-    """Every thread left behind holds a loop, its pipes and its memory."""
+def test_the_blocking_sandbox_ends_its_thread():
+    """Every leaked thread holds a loop, its pipes and its memory."""
     before = set(threading.enumerate())
     provider = Memory()
 
@@ -162,7 +166,8 @@ def test_the_plain_sandbox_ends_its_thread():
     assert provider.open == {}
 
 
-def test_a_plain_sandbox_that_cannot_start_leaves_no_thread(docker):
+def test_a_blocking_sandbox_that_cannot_start_leaves_no_thread(docker):
+    """Scripts retry, and every attempt would leak a thread."""
     before = set(threading.enumerate())
     (docker.state / "down").touch()
 
@@ -172,13 +177,14 @@ def test_a_plain_sandbox_that_cannot_start_leaves_no_thread(docker):
     assert threads_left(before) == []
 
 
-def test_the_plain_sandbox_runs_real_commands(docker):
-    """The child watcher must work on a loop that is not in the main thread."""
+def test_the_blocking_sandbox_runs_real_commands(docker):
+    """The child watcher must work on a loop outside the main thread."""
     with Sandbox({"docker": {"binary": str(docker.binary)}}, SandboxSpec(image="a")) as sandbox:
         assert sandbox.exec("echo 42").stdout == "42\n"
 
 
-def test_providers_are_known_by_name():
+def test_providers_are_found_by_name():
+    """Configs name them."""
     register_provider("memory", Memory)
 
     assert {"apptainer", "docker", "memory"} <= set(list_providers())
@@ -199,6 +205,7 @@ def test_a_name_is_not_taken_over_by_accident():
 
 
 def test_an_unknown_provider_or_argument_is_a_configuration_error():
+    """The user can fix it, so it needs no traceback."""
     with pytest.raises(ConfigError, match="no sandbox provider 'dokcer'") as caught:
         create_provider({"dokcer": {}})
     assert caught.value.fix == "docker"
@@ -208,14 +215,15 @@ def test_an_unknown_provider_or_argument_is_a_configuration_error():
         create_provider({"docker": {}, "apptainer": {}})
 
 
-def test_a_spec_takes_resources_as_a_mapping_and_refuses_times_that_cannot_be():
+def test_a_spec_accepts_resource_mappings_and_refuses_times_below_zero():
+    """Specs come from YAML."""
     assert SandboxSpec(resources={"cpu": 2}).resources == SandboxResources(cpu=2)
     with pytest.raises(ValueError, match="ttl_s must be more than 0"):
         SandboxSpec(ttl_s=0)
 
 
 def test_installed_packages_can_offer_providers(tmp_path, monkeypatch):
-    """How a site adds its own engine without touching ours."""
+    """Sites add an engine without changing this package."""
     (tmp_path / "site_engine.py").write_text(
         "from nemo_gym.sandbox.providers.docker import DockerProvider\nclass Site(DockerProvider):\n    name = 'site'\n"
     )

@@ -1,4 +1,4 @@
-"""From a sandbox reference in a config to a provider and its arguments."""
+"""Resolution of a sandbox reference in a config."""
 
 from pathlib import Path
 
@@ -15,14 +15,15 @@ BLOCKS = {"sandbox": {"docker": {"image": "a"}, "default_metadata": {"team": "re
 
 
 def test_a_reference_is_a_blocks_name_or_the_block_itself():
+    """Both forms occur in configs."""
     assert resolve_provider_config("sandbox", BLOCKS) == {"docker": {"image": "a"}}
     assert resolve_provider_config({"apptainer": None}) == {"apptainer": {}}
     assert resolve_provider_metadata("sandbox", BLOCKS) == {"team": "red", "cost": "1"}
     assert resolve_provider_metadata({"docker": {}}) == {}
 
 
-def test_the_global_configuration_is_understood():
-    """Servers pass `server_client.global_config_dict`, which is OmegaConf's own type with interpolations."""
+def test_an_omegaconf_configuration_is_accepted():
+    """Servers pass `server_client.global_config_dict`, an OmegaConf container with interpolations."""
     config = OmegaConf.create({"img": "b", "sandbox": {"docker": {"image": "${img}"}, "default_metadata": {"x": "y"}}})
 
     resolved = resolve_provider_config("sandbox", config)
@@ -42,18 +43,21 @@ def test_the_global_configuration_is_understood():
         ({"docker": 3}, "arguments of sandbox provider 'docker' must be a mapping"),
     ],
 )
-def test_a_reference_that_leads_nowhere_says_why(ref, message):
+def test_a_broken_reference_reports_why(ref, message):
+    """The user has to find the mistake in a config."""
     with pytest.raises(ConfigError, match=message):
         resolve_provider_config(ref, BLOCKS)
 
 
-def test_our_own_variables_come_before_the_schedulers():
+def test_our_variables_take_precedence_over_the_schedulers():
+    """A user's explicit setting wins."""
     environ = {"NEMO_GYM_TEAM": "red", "SLURM_JOB_ACCOUNT": "blue", "SLURM_JOB_ID": "77", "NEMO_GYM_USER": ""}
 
     assert attribution_metadata(environ) == {"team": "red", "run": "77"}
 
 
-def test_the_first_rewrite_that_fits_is_used():
+def test_the_first_matching_rewrite_is_used():
+    """The order in the config decides."""
     rewrites = [{"from": "python:", "to": "mirror.test/py:"}, {"from": "", "to": "other.test/"}]
 
     assert rewrite_image("python:3", rewrites) == "mirror.test/py:3"

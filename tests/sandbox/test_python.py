@@ -1,4 +1,4 @@
-"""Programs, calls and sessions: what a server that runs code builds on."""
+"""Programs, calls and sessions, with and without isolation."""
 
 import asyncio
 import os
@@ -15,9 +15,9 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox import SandboxError, SandboxUnsupportedError, python
 from nemo_gym.sandbox.providers.docker import DockerProvider
 from nemo_gym.sandbox.providers.local import Isolation, LocalProvider, probe
-from nemo_gym.sandbox.providers.unsandboxed import Unsandboxed
+from nemo_gym.sandbox.providers.local.provider import UnsandboxedProvider
 from nemo_gym.sandbox.python import PythonCall, PythonRunner, require_isolation
-from tests.processes import until
+from tests.processes import is_gone, wait_until
 
 NO_ISOLATION = Isolation("bubblewrap is not installed", "apt-get install bubblewrap")
 
@@ -26,34 +26,35 @@ isolated_only = pytest.mark.skipif(not probe().available, reason=f"no isolation 
 
 @pytest.fixture(params=["isolated", "unsandboxed"])
 async def runner(request, monkeypatch):
-    """The same promises with and without walls, but for the walls."""
+    """A runner with isolation, and one without; both keep the same promises."""
     if request.param == "isolated" and not probe().available:
         pytest.skip(f"no isolation here: {probe().problem}")
     if request.param == "unsandboxed":
         monkeypatch.setattr(python, "probe", lambda: NO_ISOLATION)
-    async with PythonRunner(allow_unsandboxed=True, max_output_bytes=1 << 16) as made:
-        assert made.isolated is (request.param == "isolated")
-        yield made
+    async with PythonRunner(allow_unsandboxed=True, max_output_bytes=1 << 16) as python_runner:
+        assert python_runner.is_isolated is (request.param == "isolated")
+        yield python_runner
 
 
-async def test_a_program_reads_its_input_and_files_and_says_whether_it_was_isolated(runner):
+async def test_a_program_reads_input_and_files_and_reports_isolation(runner):
+    """Servers store `isolated` with every result."""
     result = await runner.run(
         "print(int(input()) ** 2, open('data/x').read())", stdin="12\n", files={"data/x": "text"}, timeout_s=30
     )
 
     assert (result.stdout, result.stderr, result.kind, result.exit_code) == ("144 text\n", "", None, 0)
     assert result.ok
-    assert result.isolated is runner.isolated
+    assert result.isolated is runner.is_isolated
     assert 0 < result.seconds < 30
 
 
-async def test_a_program_fails_as_it_would_anywhere(runner):
-    """Tracebacks name its own lines and none of ours."""
+async def test_a_traceback_holds_only_lines_of_the_program(runner):
+    """Models read it to fix their code."""
     result = await runner.run("def f():\n    raise ValueError('why')\n\nf()", timeout_s=30)
 
     assert (result.kind, result.exit_code, result.ok) == (None, 1, False)
-    said = [line for line in result.stderr.splitlines(keepends=True) if set(line) - set(" ~^\n")]
-    assert "".join(said) == (
+    lines = [line for line in result.stderr.splitlines(keepends=True) if set(line) - set(" ~^\n")]
+    assert "".join(lines) == (
         "Traceback (most recent call last):\n"
         '  File "main.py", line 4, in <module>\n    f()\n'
         "  File \"main.py\", line 2, in f\n    raise ValueError('why')\n"
@@ -62,7 +63,7 @@ async def test_a_program_fails_as_it_would_anywhere(runner):
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "said"),
+    ("code", "status", "message"),
     [
         ("x = (", 1, "SyntaxError"),
         ("import sys; sys.exit(7)", 7, ""),
@@ -71,15 +72,16 @@ async def test_a_program_fails_as_it_would_anywhere(runner):
         ("import os; os._exit(5)", 5, ""),
     ],
 )
-async def test_ends_are_reported_as_the_interpreter_does(runner, code, status, said):
+async def test_ends_are_reported_as_the_interpreter_does(runner, code, status, message):
+    """Tasks compare exit codes with real Python."""
     result = await runner.run(code, timeout_s=30)
 
     assert (result.exit_code, result.kind) == (status, None)
-    assert said in result.stderr
+    assert message in result.stderr
 
 
-async def test_what_runs_at_the_end_of_a_program_runs(runner):
-    """Threads are waited for, exit functions and destructors run, files are flushed: all of them print."""
+async def test_exit_functions_threads_and_destructors_run(runner):
+    """Their output is part of the answer."""
     code = """
 import atexit, sys, threading, time
 class Last:
@@ -98,7 +100,8 @@ sys.stdout.flush()
     assert sorted(result.stdout.split("\n")) == ["", "destructor", "exit function", "main", "other file", "thread"]
 
 
-async def test_clocks_and_bounds_are_kept(runner):
+async def test_limits_are_enforced_and_classified(runner):
+    """A verifier treats a timeout differently from a wrong answer."""
     late = await runner.run("while True: pass", timeout_s=0.3)
     loud = await runner.run("while True: print('y' * 100)", timeout_s=30)
     large = await runner.run("x = bytearray(1 << 40)", timeout_s=30)
@@ -107,32 +110,35 @@ async def test_clocks_and_bounds_are_kept(runner):
     assert len(loud.stdout) == 1 << 16
 
 
-async def test_calls_bring_values_out_and_leave_the_judging_here(runner):
+async def test_calls_return_values_to_the_caller(runner):
+    """The expected values stay outside the box."""
     code = "print('noise')\ndef add(a, b):\n    if a == 'boom': raise KeyError(a)\n    return (a + b, {1: {2}})\n"
 
-    found = await runner.call(code, "add", [[1, 2], ["boom", 0], [0.5, 0.25]], timeout_s=30)
+    outcome = await runner.call(code, "add", [[1, 2], ["boom", 0], [0.5, 0.25]], timeout_s=30)
 
-    assert found.calls == [
+    assert outcome.calls == [
         PythonCall(value=[3, {"1": [2]}]),
         PythonCall(error="KeyError: 'boom'"),
         PythonCall(value=[0.75, {"1": [2]}]),
     ]
-    assert found.result.stdout == "noise\n"
+    assert outcome.result.stdout == "noise\n"
 
 
-async def test_functions_are_found_where_people_put_them(runner):
+async def test_functions_are_found_in_modules_and_solution_classes(runner):
+    """Coding tasks use both forms."""
     solution = "class Solution:\n    def add(self, a, b): return a + b\n"
 
     for name in ("add", "Solution.add"):
-        found = await runner.call(solution, name, [[1, 2]], timeout_s=30)
-        assert [call.value for call in found.calls] == [3], name
+        outcome = await runner.call(solution, name, [[1, 2]], timeout_s=30)
+        assert [call.value for call in outcome.calls] == [3], name
     missing = await runner.call(solution, "subtract", [[1, 2]], timeout_s=30)
 
     assert missing.calls == [PythonCall(done=False)]
     assert "defines no function 'subtract'" in missing.result.stderr
 
 
-async def test_a_session_remembers(runner):
+async def test_a_session_keeps_its_names(runner):
+    """Agents work step by step, as in a notebook."""
     async with runner.session() as session:
         steps = [
             await session.execute(code, timeout_s=30) for code in ("x = 41", "x + 1", "print('p'); x / 0", "x", "None")
@@ -142,10 +148,11 @@ async def test_a_session_remembers(runner):
     assert [step.exit_code for step in steps] == [0, 0, 1, 0, 0]
     assert "ZeroDivisionError" in steps[2].stderr
     assert "x / 0" in steps[2].stderr
-    assert {step.isolated for step in steps} == {runner.isolated}
+    assert {step.isolated for step in steps} == {runner.is_isolated}
 
 
-async def test_a_slow_cell_is_interrupted_and_the_names_stay(runner):
+async def test_a_slow_snippet_is_interrupted_and_the_names_stay(runner):
+    """One slow step must not cost the work before it."""
     async with runner.session() as session:
         await session.execute("x = 1", timeout_s=30)
         slow = await session.execute("import time\ntime.sleep(3600)", timeout_s=0.3)
@@ -154,15 +161,16 @@ async def test_a_slow_cell_is_interrupted_and_the_names_stay(runner):
     assert (slow.kind, after.stdout, session.generation) == ("timeout", "1\n", 0)
 
 
-async def test_a_cell_that_has_to_be_killed_takes_the_names_along_and_the_session_goes_on(runner):
+async def test_a_killed_snippet_loses_the_names_but_not_the_session(runner):
+    """The model must know through `generation` that its names are gone."""
     async with runner.session() as session:
         await session.execute("x = 1", timeout_s=30)
-        deaf = await session.execute(
+        stubborn = await session.execute(
             "import time\nwhile True:\n    try: time.sleep(3600)\n    except BaseException: pass", timeout_s=0.3
         )
         after = await session.execute("'x' in globals()", timeout_s=30)
 
-        assert (deaf.kind, after.stdout, session.generation) == ("timeout", "False\n", 1)
+        assert (stubborn.kind, after.stdout, session.generation) == ("timeout", "False\n", 1)
         assert (await session.execute("import os; os._exit(3)", timeout_s=30)).exit_code == 3
         assert session.generation == 2
     with pytest.raises(SandboxError, match="closed"):
@@ -170,8 +178,8 @@ async def test_a_cell_that_has_to_be_killed_takes_the_names_along_and_the_sessio
 
 
 @isolated_only
-async def test_between_cells_a_session_stands_still():
-    """A thread left running would take the processor from everybody else's programs."""
+async def test_a_session_is_stopped_between_snippets():
+    """A thread left running would take processor time from other programs."""
     async with PythonRunner({"local": {}}) as runner, runner.session(memory_mib=64) as session:
         await session.execute(
             "import threading\nn = 0\ndef count():\n    global n\n    while True: n += 1\n"
@@ -179,22 +187,22 @@ async def test_between_cells_a_session_stands_still():
             timeout_s=30,
         )
         box = session._process._provider.sandbox(session._process._handle).box
-        await until(lambda: states_below(box.pid) == {"T"})
+        await wait_until(lambda: states_below(box.pid) == {"T"})
         moved = await session.execute("before = n\nwhile n == before: pass\nprint('on')", timeout_s=30)
 
     assert moved.stdout == "on\n"
 
 
 def states_below(pid: int) -> set[str]:
-    """In which states the children of a process are, thread by thread; T is stopped."""
+    """Return the states of all threads of a process's children; T is stopped."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     tasks = [task for child in children for task in Path(f"/proc/{child}/task").glob("*/stat")]
     return {task.read_text().rpartition(")")[2].split()[0] for task in tasks}
 
 
 @isolated_only
-async def test_a_session_cancelled_before_it_begins_begins_anew():
-    """The first cell often waits for a crowd; giving it up must not cost the ones after it."""
+async def test_a_session_whose_start_was_cancelled_starts_again():
+    """The first snippet often waits long; cancelling it must not break the next."""
     provider = LocalProvider(warm=1)
     pool = await provider.open()
     await pool.full()
@@ -202,7 +210,7 @@ async def test_a_session_cancelled_before_it_begins_begins_anew():
     os.kill(box.pid, signal.SIGSTOP)
     async with PythonRunner(provider) as runner, runner.session() as session:
         first = asyncio.ensure_future(session.execute("1", timeout_s=30))
-        await until(lambda: session._process is not None and session._process._control is not None)
+        await wait_until(lambda: session._process is not None and session._process._control is not None)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
@@ -214,8 +222,8 @@ async def test_a_session_cancelled_before_it_begins_begins_anew():
 
 
 @isolated_only
-async def test_a_crowd_is_queued_and_no_clock_runs_while_waiting():
-    """The last one waits far longer for its turn than its clock allows. `perf/sandbox.py` does it with 256."""
+async def test_waiting_programs_are_queued_without_a_running_clock():
+    """The last program waits far longer than its timeout. `perf/sandbox.py` does this with 256."""
     async with PythonRunner({"local": {"warm": 2}}) as runner:
         results = await asyncio.gather(*(runner.run(f"print({n})", timeout_s=20, memory_mib=64) for n in range(24)))
 
@@ -224,7 +232,8 @@ async def test_a_crowd_is_queued_and_no_clock_runs_while_waiting():
 
 
 @isolated_only
-async def test_a_given_provider_stays_open_for_others():
+async def test_a_shared_provider_stays_open():
+    """Several runners may use it."""
     provider = LocalProvider()
     async with PythonRunner(provider) as runner:
         await runner.run("pass", timeout_s=30)
@@ -234,20 +243,22 @@ async def test_a_given_provider_stays_open_for_others():
 
 
 async def test_only_the_local_provider_runs_python():
+    """Other engines cannot run orders in a warm box."""
     with pytest.raises(ConfigError, match="needs the sandbox provider `local`"):
         await PythonRunner(DockerProvider()).run("pass")
 
 
 async def test_files_cannot_be_placed_outside_of_the_working_directory(runner):
+    """A path must not leave its folder."""
     with pytest.raises(SandboxError, match="not a path"):
         await runner.run("pass", files={"../x": "y"})
 
 
-# --- whether there is isolation ---------------------------------------------------------------------------------------
+# --- isolation ---------------------------------------------------------------------------------------
 
 
-def test_a_server_does_not_start_without_isolation_unless_it_was_told_to(monkeypatch):
-    """Silence here would mean model-written code with the rights of whoever started the server."""
+def test_a_server_starts_without_isolation_only_if_allowed(monkeypatch):
+    """Otherwise model-written code would silently run with the rights of the server."""
     monkeypatch.setattr(python, "probe", lambda: NO_ISOLATION)
 
     with pytest.raises(SandboxUnsupportedError, match="bubblewrap is not installed") as refusal:
@@ -261,14 +272,16 @@ def test_a_server_does_not_start_without_isolation_unless_it_was_told_to(monkeyp
     assert require_isolation(SimpleNamespace(allow_unsandboxed=True)) is False
 
 
-def test_where_there_is_isolation_nothing_needs_to_be_written(monkeypatch):
+def test_isolation_needs_no_setting(monkeypatch):
+    """The safe way must be the default."""
     monkeypatch.setattr(python, "probe", lambda: Isolation())
 
     assert require_isolation({}) is True
     assert require_isolation(SimpleNamespace(allow_unsandboxed=True)) is True
 
 
-async def test_a_runner_without_isolation_refuses_too(monkeypatch):
+async def test_a_runner_refuses_to_run_without_isolation(monkeypatch):
+    """Code that forgets `require_isolation` must be safe as well."""
     monkeypatch.setattr(python, "probe", lambda: NO_ISOLATION)
     monkeypatch.setattr("nemo_gym.sandbox.providers.local.provider.probe", lambda: NO_ISOLATION)
 
@@ -276,20 +289,49 @@ async def test_a_runner_without_isolation_refuses_too(monkeypatch):
         await PythonRunner().run("print(1)")
 
 
-async def test_isolation_is_used_where_it_is_even_if_it_need_not_be():
+async def test_isolation_is_used_even_if_it_is_optional():
     """`allow_unsandboxed` is a permission, not a wish."""
     if probe().available:
-        assert PythonRunner(allow_unsandboxed=True).isolated
+        assert PythonRunner(allow_unsandboxed=True).is_isolated
 
 
-async def test_a_plain_process_leaves_no_folder_behind(monkeypatch, tmp_path):
+async def test_a_program_without_isolation_leaves_no_folder(monkeypatch, tmp_path):
+    """Temporary files would accumulate."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     runner = PythonRunner(allow_unsandboxed=True)
-    runner._engine = Unsandboxed()
+    runner._engine = UnsandboxedProvider()
 
     result = await runner.run("open('x', 'w').write('y'); print(1)", timeout_s=30)
 
     assert (result.stdout, list(tmp_path.iterdir())) == ("1\n", [])
+
+
+LEAVES_A_CHILD = """
+import pathlib, subprocess, sys, time
+child = subprocess.Popen(["sleep", "3600"])
+pathlib.Path(sys.stdin.readline().strip()).write_text(f"{child.pid}\\n")
+time.sleep(float(sys.stdin.readline()))
+"""
+
+
+@pytest.mark.parametrize("end", ["exit", "timeout", "cancelled"])
+async def test_children_of_a_program_without_isolation_end_with_it(end, tmp_path):
+    """No namespace ends them, so the process group has to be killed."""
+    runner = PythonRunner(allow_unsandboxed=True)
+    runner._engine = UnsandboxedProvider()
+    note = tmp_path / "pid"
+    stdin = f"{note}\n{0 if end == 'exit' else 3600}\n"
+    running = asyncio.ensure_future(runner.run(LEAVES_A_CHILD, stdin=stdin, timeout_s=2 if end == "timeout" else 60))
+    await wait_until(lambda: note.exists() and note.read_text().endswith("\n"))
+    if end == "cancelled":
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    else:
+        assert (await running).kind == (None if end == "exit" else "timeout")
+
+    await wait_until(lambda: is_gone(int(note.read_text())))
+    await runner.aclose()
 
 
 # --- our own death ----------------------------------------------------------------------------------------------------
@@ -320,37 +362,37 @@ asyncio.run(main())
 @isolated_only
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["kill -9", "terminated"])
 def test_nothing_is_left_when_the_owner_is_killed(number):
-    """No handler of ours runs then: the kernel ends the boxes, the janitor removes the groups."""
+    """No handler runs then: the kernel ends the boxes, the janitor removes the groups."""
     owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
-    said = []
+    report = []
     for line in owner.stdout:
         if line == "ready\n":
             break
-        said.append(line.split())
+        report.append(line.split())
     # Held open, so that no other box of this machine gets the same number meanwhile.
-    held = [os.open(f"/proc/{value}/ns/pid", os.O_RDONLY) for kind, value in said if kind == "process"]
+    held = [os.open(f"/proc/{value}/ns/pid", os.O_RDONLY) for kind, value in report if kind == "process"]
     owner.send_signal(number)
     owner.wait()
     owner.stdout.close()
     namespaces = {os.fstat(namespace).st_ino for namespace in held}
-    groups = {Path(value) for kind, value in said if kind == "group"}
+    groups = {Path(value) for kind, value in report if kind == "group"}
     assert namespaces
 
-    def left() -> list[str]:
-        found = [str(group) for group in groups if group.exists()]
+    def remaining() -> list[str]:
+        names = [str(group) for group in groups if group.exists()]
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 if os.stat(process / "ns" / "pid").st_ino in namespaces:
-                    found.append(str(process))
+                    names.append(str(process))
             except OSError:
                 continue
-        return found
+        return names
 
-    until = time.monotonic() + 30
-    while left() and time.monotonic() < until:
+    deadline = time.monotonic() + 30
+    while remaining() and time.monotonic() < deadline:
         time.sleep(0.02)
-    remains = left()
+    left = remaining()
     for namespace in held:
         os.close(namespace)
-    assert remains == []
+    assert left == []

@@ -1,4 +1,9 @@
-"""Engines that host sandboxes, by name."""
+"""Providers that run sandboxes, by name.
+
+- `base`: the interface; `registry`: names to classes
+- `archive`, `engine`: parts shared by the shipped providers
+- `docker`, `apptainer`, `local`: the shipped providers
+"""
 
 from nemo_gym.sandbox.providers.base import SandboxProvider
 from nemo_gym.sandbox.providers.registry import (

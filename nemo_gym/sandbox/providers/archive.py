@@ -1,43 +1,125 @@
-"""Files in and out of a sandbox as tar streams, without trusting what comes out."""
+"""Move files into and out of sandboxes as tar archives, without trusting what comes out."""
 
+import asyncio
 import contextlib
+import io
 import os
 import shutil
 import stat
 import tarfile
-from collections.abc import Iterator
+import tempfile
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from nemo_gym.sandbox.spec import SandboxError
+from nemo_gym.sandbox.providers.base import SandboxProvider
+from nemo_gym.sandbox.spec import SandboxCreateError, SandboxError, SandboxHandle, SandboxSpec
 
 MAX_ENTRIES = 100_000
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_MODE = 0o755
-"""The most an entry may ask for: nothing that comes out is setuid or writable for others."""
+_MAX_MODE = 0o755
+"""No unpacked entry becomes setuid or writable for others."""
 
 
-def pack(source: Path, target: str, into: IO[bytes]) -> None:
-    """Write `source` to `into` as a tar whose entries are absolute-less paths below `/`, ending at `target`.
+class ArchiveProvider(SandboxProvider):
+    """A provider that sends and receives files as tar archives."""
 
-    A file becomes `target`; a directory's contents go below it. Links are stored as links.
+    max_transfer_bytes: int
+
+    @abstractmethod
+    async def _send_archive(self, handle: SandboxHandle, packed: IO[bytes], operation: str) -> None:
+        """Unpack a tar archive at the root of the sandbox; `operation` names it in errors."""
+
+    @abstractmethod
+    async def _receive_archive(self, handle: SandboxHandle, origin: str, packed: IO[bytes]) -> bool:
+        """Write a tar archive of `origin` to `packed`; False if it exceeds `max_transfer_bytes`."""
+
+    @abstractmethod
+    def _workdir(self, handle: SandboxHandle) -> str | None:
+        """Return the directory that relative paths start at."""
+
+    async def upload(self, handle: SandboxHandle, source: Path, target: str) -> None:
+        target = path_inside(target, self._workdir(handle))
+        await self._upload_files(handle, {target: Path(source)}, f"upload to {target}")
+
+    async def download(self, handle: SandboxHandle, source: str, target: Path) -> None:
+        origin = path_inside(source, self._workdir(handle))
+        with tempfile.TemporaryFile() as packed:
+            if not await self._receive_archive(handle, origin, packed):
+                raise SandboxError(f"more than {self.max_transfer_bytes} bytes", where=origin)
+            packed.seek(0)
+            await asyncio.to_thread(unpack, packed, origin, Path(target), max_bytes=self.max_transfer_bytes)
+
+    async def _place_files(self, handle: SandboxHandle, spec: SandboxSpec) -> None:
+        """Write the spec's files into a new sandbox; end the sandbox if that fails."""
+        try:
+            if spec.files:
+                await self._upload_files(handle, spec.files, "writing the spec's files")
+        except BaseException as error:
+            await asyncio.shield(self.close(handle))
+            if isinstance(error, SandboxError | OSError):
+                raise SandboxCreateError(f"a file could not be placed: {error}", where=handle.sandbox_id) from error
+            raise
+
+    async def _upload_files(
+        self, handle: SandboxHandle, files: Mapping[str, str | bytes | Path], operation: str
+    ) -> None:
+        workdir = self._workdir(handle)
+        absolute = {path_inside(target, workdir): content for target, content in files.items()}
+        with tempfile.TemporaryFile() as packed:
+            await asyncio.to_thread(pack, absolute, packed)
+            packed.seek(0)
+            await self._send_archive(handle, packed, operation)
+
+
+def path_inside(path: str, workdir: str | None) -> str:
+    """Return `path` as an absolute path in the sandbox; relative ones start at the working directory.
+
+    Raises:
+        SandboxError: it climbs with `..`, holds a zero byte, or is empty.
     """
-    inside = PurePosixPath(target).as_posix().lstrip("/")
+    pure = PurePosixPath(workdir or "/") / path
+    if not path or "\0" in path or ".." in pure.parts:
+        raise SandboxError(f"not a path in the sandbox: {path!r}", fix="a path without '..'")
+    return pure.as_posix()
+
+
+def pack(files: Mapping[str, str | bytes | Path], into: IO[bytes]) -> None:
+    """Write a tar archive of `files` (absolute path inside: content, local file or local directory) to `into`.
+
+    The archive's names have no leading slash; a directory's contents go below its path. Links are stored as links.
+    """
     with tarfile.open(fileobj=into, mode="w|") as archive:
-        archive.add(source, arcname=inside, filter=_anonymous)
+        for target, content in files.items():
+            name = PurePosixPath(target).as_posix().lstrip("/")
+            if isinstance(content, Path):
+                archive.add(content, arcname=name, filter=_without_owner)
+            else:
+                data = content.encode(errors="replace") if isinstance(content, str) else content
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+
+
+def _without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Remove the names and numbers of this machine's users."""
+    entry.uid = entry.gid = 0
+    entry.uname = entry.gname = ""
+    return entry
 
 
 def unpack(stream: IO[bytes], source: str, target: Path, *, max_bytes: int) -> None:
-    """Write the tar that the engine made of `source` to `target`: one file, or a directory's contents.
+    """Write the tar archive that the engine made of `source` to `target`: one file, or a directory's contents.
 
-    What ran in the sandbox chose the names, links and sizes, so nothing is written outside `target`: every step is
-    taken from an open folder and follows no link, so that neither names nor links made on the way lead out. Absolute
-    names, `..`, links that lead out and device files are refused, and the total size is bounded.
+    Programs in the sandbox chose the names, links and sizes, so nothing is written outside `target`: every step starts
+    at an open folder and follows no link, so that neither names nor links created on the way lead out. Absolute names,
+    `..`, links that lead out and device files are refused, and the total size is bounded.
 
     Raises:
-        SandboxError: an entry is not acceptable, or there is nothing in it.
+        SandboxError: an entry is not acceptable, or the archive is empty.
     """
     try:
         with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -60,70 +142,70 @@ def _unpack_entries(archive: tarfile.TarFile, source: str, target: Path, max_byt
                 return
             target.mkdir(parents=True, exist_ok=True)
             continue
-        _place(archive, entry, root, source, target)
+        _write_entry(archive, entry, root, source, target)
     if root is None:
         raise SandboxError("there is nothing to download", where=source)
 
 
-def _place(archive: tarfile.TarFile, entry: tarfile.TarInfo, root: str, source: str, target: Path) -> None:
+def _write_entry(archive: tarfile.TarFile, entry: tarfile.TarInfo, root: str, source: str, target: Path) -> None:
     """Write one entry below `target`."""
-    *parents, name = _below(entry.name, root, source) or (".",)
+    *parents, name = _parts_below(entry.name, root, source) or (".",)
     if entry.isdir():
-        with _folder(target, (*parents, name), source):
+        with _open_folder(target, (*parents, name), source):
             return
-    with _folder(target, parents, source) as folder:
+    with _open_folder(target, parents, source) as folder:
         if entry.isreg():
             content = archive.extractfile(entry)
             assert content is not None
-            _make_way(folder, name)
-            with os.fdopen(os.open(name, _NEW_FILE, entry.mode & _MODE | 0o600, dir_fd=folder), "wb") as file:
+            _remove_existing(folder, name)
+            with os.fdopen(os.open(name, _NEW_FILE, entry.mode & _MAX_MODE | 0o600, dir_fd=folder), "wb") as file:
                 shutil.copyfileobj(content, file)
         elif entry.issym() and _stays_inside(entry.linkname, len(parents)):
-            _make_way(folder, name)
+            _remove_existing(folder, name)
             os.symlink(entry.linkname, name, dir_fd=folder)
         elif entry.islnk():
-            *elsewhere, original = _below(entry.linkname, root, source) or (".",)
-            with _folder(target, elsewhere, source) as other:
+            *other_parents, original = _parts_below(entry.linkname, root, source) or (".",)
+            with _open_folder(target, other_parents, source) as other:
                 if not stat.S_ISREG(os.stat(original, dir_fd=other, follow_symlinks=False).st_mode):
-                    raise _refused(entry.name, source)
-                _make_way(folder, name)
+                    raise _refusal(entry.name, source)
+                _remove_existing(folder, name)
                 os.link(original, name, src_dir_fd=other, dst_dir_fd=folder, follow_symlinks=False)
         else:
-            raise _refused(entry.name, source)
+            raise _refusal(entry.name, source)
 
 
-def _below(name: str, root: str, source: str) -> tuple[str, ...]:
-    """The parts of a name from below `root`: the engine's names start with the directory's own, ours do not."""
+def _parts_below(name: str, root: str, source: str) -> tuple[str, ...]:
+    """Return the parts of a name below `root`: the engine's names start with the directory's own."""
     try:
         parts = PurePosixPath(name).relative_to(root or ".").parts
     except ValueError:
-        raise _refused(name, source) from None
+        raise _refusal(name, source) from None
     if ".." in parts:
-        raise _refused(name, source)
+        raise _refusal(name, source)
     return parts
 
 
 @contextlib.contextmanager
-def _folder(target: Path, parts: "tuple[str, ...] | list[str]", source: str) -> Iterator[int]:
-    """An open folder below `target`, made if need be, reached without following a link."""
-    opened = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _open_folder(target: Path, parts: Sequence[str], source: str) -> Iterator[int]:
+    """Open a folder below `target`, created if missing, without following a link."""
+    descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(part, _MODE, dir_fd=opened)
+                os.mkdir(part, _MAX_MODE, dir_fd=descriptor)
             try:
-                inner = os.open(part, _FOLDER, dir_fd=opened)
+                inner = os.open(part, _FOLDER, dir_fd=descriptor)
             except NotADirectoryError:
-                raise _refused("/".join(parts), source) from None
-            os.close(opened)
-            opened = inner
-        yield opened
+                raise _refusal("/".join(parts), source) from None
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def _stays_inside(link: str, depth: int) -> bool:
-    """Whether a link in a folder `depth` levels below the target stays below it.
+    """Return whether a link in a folder `depth` levels below the target stays below the target.
 
     Only its first steps may go up: one that goes up after going down could have gone down through another link.
     """
@@ -132,13 +214,12 @@ def _stays_inside(link: str, depth: int) -> bool:
     return bool(parts) and not link.startswith("/") and upward <= depth and ".." not in parts[upward:]
 
 
-def _make_way(folder: int, name: str) -> None:
-    """Remove what has that name, so that the new file is a new one."""
+def _remove_existing(folder: int, name: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
 
 
-def _refused(name: str, source: str) -> SandboxError:
+def _refusal(name: str, source: str) -> SandboxError:
     return SandboxError(f"refused an entry that leads out of the target: {name!r}", where=source)
 
 
@@ -149,10 +230,3 @@ def _write_single(archive: tarfile.TarFile, entry: tarfile.TarInfo, source: str,
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("wb") as file:
         shutil.copyfileobj(content, file)
-
-
-def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """The entry without the names and numbers of this machine's users."""
-    entry.uid = entry.gid = 0
-    entry.uname = entry.gname = ""
-    return entry

@@ -1,14 +1,17 @@
-"""What the engines driven by a command line have in common: run it, bound it, explain its failures."""
+"""Drive container engines through their command line: run it, bound it, explain its failures."""
 
 import asyncio
+import contextlib
+import io
 import os
-import tempfile
+import secrets
+import signal
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
-from typing import IO
+from dataclasses import dataclass
+from typing import IO, Any
 
-from nemo_gym.sandbox.providers import process
-from nemo_gym.sandbox.providers.base import SandboxProvider
+from nemo_gym.sandbox.providers.archive import ArchiveProvider
 from nemo_gym.sandbox.spec import (
     DEFAULT_READY_TIMEOUT_S,
     TIMEOUT_RETURN_CODE,
@@ -18,142 +21,240 @@ from nemo_gym.sandbox.spec import (
     SandboxHandle,
     SandboxSpec,
 )
+from nemo_gym.sandbox.utils import rewrite_image
 
 DEFAULT_OPERATION_TIMEOUT_S = 120.0
 DEFAULT_MAX_OUTPUT_BYTES = 8 << 20
 DEFAULT_MAX_TRANSFER_BYTES = 4 << 30
 
-_ENGINE_TEXT_BYTES = 1 << 20
+KILL_GRACE_S = 5.0
+"""Longest wait for the pipes of a killed process group to close."""
+
+_CHUNK = 1 << 16
+_ENGINE_OUTPUT_BYTES = 1 << 20
 
 
-class CommandLineProvider(SandboxProvider):
+class BoundedOutput:
+    """The first `limit` bytes of a stream, in memory or in `file`; the rest is read and dropped."""
+
+    def __init__(self, limit: int, file: IO[bytes] | None = None) -> None:
+        self.limit = limit
+        self.file = io.BytesIO() if file is None else file
+        self.size = 0
+        self.is_cut = False
+
+    async def drain(self, stream: asyncio.StreamReader) -> None:
+        """Read a stream to its end, so that the writer is never blocked."""
+        while chunk := await stream.read(_CHUNK):
+            room = self.limit - self.size
+            self.is_cut = self.is_cut or len(chunk) > room
+            self.size += self.file.write(chunk[:room])
+
+    def text(self) -> str:
+        """Return the bytes kept in memory as text; invalid UTF-8 becomes replacement characters."""
+        return self.file.getvalue().decode("utf-8", errors="replace") if isinstance(self.file, io.BytesIO) else ""
+
+
+@dataclass(frozen=True)
+class ProcessEnd:
+    """The end of a process. `return_code` is None after a timeout."""
+
+    return_code: int | None
+    stdout: str
+    stderr: str
+    is_cut: bool
+
+    @property
+    def timed_out(self) -> bool:
+        return self.return_code is None
+
+    def last_lines(self) -> str:
+        """Return the last lines the process wrote, for an error message."""
+        lines = [line for line in (self.stderr or self.stdout).splitlines() if line.strip()]
+        return " | ".join(lines[-3:])[-600:] or f"exit status {self.return_code}"
+
+
+async def run_process(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    stdout: BoundedOutput,
+    stderr: BoundedOutput,
+    stdin: IO[bytes] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ProcessEnd:
+    """Run `argv` in a new process group; kill the whole group on timeout or cancellation.
+
+    Raises:
+        OSError: the program cannot be started.
+        ValueError: an argument or a variable holds a zero byte.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=stdin if stdin is not None else asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=None if environ is None else dict(environ),
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    readers = asyncio.gather(stdout.drain(process.stdout), stderr.drain(process.stderr))
+    has_ended = False
+    try:
+        async with asyncio.timeout(timeout_s):
+            await readers
+            await process.wait()
+            has_ended = True
+    except TimeoutError:
+        pass  # reported as `return_code` None
+    finally:
+        if not has_ended:
+            await _kill_group(process, readers)
+    return_code = process.returncode if has_ended else None
+    return ProcessEnd(return_code, stdout.text(), stderr.text(), stdout.is_cut or stderr.is_cut)
+
+
+async def _kill_group(process: asyncio.subprocess.Process, readers: "asyncio.Future[tuple[None, None]]") -> None:
+    """Kill the group, reap its leader and close the pipes, in bounded time."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    readers.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await readers
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), KILL_GRACE_S)
+    # A grandchild that left the group may hold the pipes open; closing our ends frees the loop of them.
+    transport = getattr(process, "_transport", None)
+    if transport is not None:
+        transport.close()
+
+
+class CommandLineProvider(ArchiveProvider):
     """A provider whose engine is a program on this machine."""
 
     def __init__(
         self,
         binary: str,
         *,
+        image: str | None = None,
+        image_rewrites: Sequence[Mapping[str, str]] = (),
+        run_id: str | None = None,
         operation_timeout_s: float = DEFAULT_OPERATION_TIMEOUT_S,
         max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
         max_transfer_bytes: int = DEFAULT_MAX_TRANSFER_BYTES,
     ) -> None:
         self.binary = binary
+        self.image = image
+        self.image_rewrites = list(image_rewrites)
+        self.run_id = run_id or secrets.token_hex(8)
         self.operation_timeout_s = operation_timeout_s
         self.max_output_bytes = max_output_bytes
         self.max_transfer_bytes = max_transfer_bytes
 
-    async def _create(self, argv: Sequence[str], spec: SandboxSpec, environ: Mapping[str, str]) -> str:
-        """Run the command that makes a sandbox and return its standard output.
+    @abstractmethod
+    def _sandbox_name(self) -> str:
+        """Return a new unique name for a sandbox."""
 
-        Raises:
-            SandboxCreateError: the engine cannot be run, refuses, or is not done in time.
-        """
-        allowed = spec.ready_timeout_s or DEFAULT_READY_TIMEOUT_S
+    @abstractmethod
+    def _create_command(self, name: str, image: str, spec: SandboxSpec) -> tuple[list[str], dict[str, str]]:
+        """Return arguments and additional environment of the command that makes a sandbox."""
+
+    @abstractmethod
+    def _remove_command(self, name: str) -> list[str]:
+        """Return the arguments of the command that ends a sandbox and everything in it."""
+
+    async def create(self, spec: SandboxSpec) -> SandboxHandle:
+        image = spec.image or self.image
+        if not image:
+            raise SandboxCreateError("no image is named", where=self.name, fix="SandboxSpec(image=…)")
+        raw = {"workdir": spec.workdir, "env": dict(spec.env)}
+        handle = SandboxHandle(self._sandbox_name(), self.name, raw=raw)
+        argv, environ = self._create_command(handle.sandbox_id, rewrite_image(image, self.image_rewrites), spec)
+        try:
+            await self._run_create(argv, spec, environ)
+        except BaseException:
+            # The client can be killed after the engine accepted the command: the sandbox must not stay.
+            await asyncio.shield(self.close(handle))
+            raise
+        await self._place_files(handle, spec)
+        return handle
+
+    async def _run_create(self, argv: Sequence[str], spec: SandboxSpec, environ: Mapping[str, str]) -> None:
+        timeout_s = spec.ready_timeout_s or DEFAULT_READY_TIMEOUT_S
         where = f"{self.name} {spec.image}"
         try:
-            ended = await self._run(argv, timeout_s=allowed, environ=environ)
+            end = await self._run(argv, timeout_s=timeout_s, environ=environ)
         except SandboxError as error:
             raise SandboxCreateError(error.problem, where=where, fix=error.fix) from error
-        if ended.timed_out:
-            raise SandboxCreateError(
-                f"not ready within {allowed:g} s", where=where, fix="a longer ready_timeout_s, or pull the image first"
-            )
-        if ended.return_code:
-            raise SandboxCreateError(_last_words(ended), where=where)
-        return ended.stdout
+        if end.timed_out:
+            fix = "a longer ready_timeout_s, or pull the image first"
+            raise SandboxCreateError(f"not ready within {timeout_s:g} s", where=where, fix=fix)
+        if end.return_code:
+            raise SandboxCreateError(end.last_lines(), where=where)
 
-    async def _operate(self, argv: Sequence[str], handle: SandboxHandle, doing: str) -> str:
-        """Run a command of the engine that must succeed and return its standard output.
-
-        Raises:
-            SandboxError: it failed or took too long.
-        """
-        ended = await self._run(argv, timeout_s=self.operation_timeout_s)
-        return self._succeeded(ended, handle, doing)
+    async def close(self, handle: SandboxHandle) -> None:
+        try:
+            end = await self._run(self._remove_command(handle.sandbox_id))
+        except SandboxError:
+            return  # no engine, so no sandbox
+        if end.timed_out:
+            raise SandboxError("could not be removed in time", where=f"{self.name} {handle.sandbox_id}")
 
     async def _run(
         self,
         argv: Sequence[str],
         *,
-        timeout_s: float,
+        timeout_s: float | None = None,
         stdin: IO[bytes] | None = None,
-        stdout: process.Sink | None = None,
-        stderr: process.Kept | None = None,
+        stdout: BoundedOutput | None = None,
+        stderr: BoundedOutput | None = None,
         environ: Mapping[str, str] | None = None,
-        max_output_bytes: int = _ENGINE_TEXT_BYTES,
-    ) -> process.Ended:
+    ) -> ProcessEnd:
+        """Run one command of the engine, by default within the bounds of an operation."""
         try:
-            return await process.run(
+            return await run_process(
                 [self.binary, *argv],
-                timeout_s=timeout_s,
-                max_output_bytes=max_output_bytes,
+                timeout_s=self.operation_timeout_s if timeout_s is None else timeout_s,
                 stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
+                stdout=stdout or BoundedOutput(_ENGINE_OUTPUT_BYTES),
+                stderr=stderr or BoundedOutput(_ENGINE_OUTPUT_BYTES),
                 environ=None if environ is None else {**os.environ, **environ},
             )
         except FileNotFoundError:
-            raise SandboxError(
-                f"the program {self.binary!r} is not installed", fix=f"install {self.name}, or use another sandbox"
-            ) from None
+            fix = f"install {self.name}, or use another sandbox"
+            raise SandboxError(f"the program {self.binary!r} is not installed", fix=fix) from None
         except OSError as error:
             raise SandboxError(f"the program {self.binary!r} cannot be run: {error.strerror}") from error
         except ValueError as error:
             raise SandboxError(f"the command cannot be passed on: {error}") from error
 
-    def _succeeded(self, ended: process.Ended, handle: SandboxHandle, doing: str) -> str:
+    def _check_end(self, end: ProcessEnd, handle: SandboxHandle, operation: str) -> str:
+        """Return the output of an operation that must succeed.
+
+        Raises:
+            SandboxError: it failed or took too long.
+        """
         where = f"{self.name} {handle.sandbox_id}"
-        if ended.timed_out:
-            raise SandboxError(f"{doing} took longer than {self.operation_timeout_s:g} s", where=where)
-        if ended.return_code:
-            raise SandboxError(f"{doing} failed: {_last_words(ended)}", where=where)
-        return ended.stdout
+        if end.timed_out:
+            raise SandboxError(f"{operation} took longer than {self.operation_timeout_s:g} s", where=where)
+        if end.return_code:
+            raise SandboxError(f"{operation} failed: {end.last_lines()}", where=where)
+        return end.stdout
 
-    async def _place_files(self, handle: SandboxHandle, spec: SandboxSpec) -> None:
-        """Put the spec's files into a new sandbox; if that fails the sandbox is ended."""
-        try:
-            for target, content in spec.files.items():
-                if isinstance(content, Path):
-                    await self.upload(handle, content, target)
-                else:
-                    data = content.encode() if isinstance(content, str) else content
-                    await self._upload_bytes(handle, data, target)
-        except BaseException as error:
-            await asyncio.shield(self.close(handle))
-            if isinstance(error, SandboxError | OSError):
-                raise SandboxCreateError(f"a file could not be placed: {error}", where=handle.sandbox_id) from error
-            raise
-
-    async def _upload_bytes(self, handle: SandboxHandle, content: bytes, target: str) -> None:
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(content)
-            file.flush()
-            await self.upload(handle, Path(file.name), target)
+    def _workdir(self, handle: SandboxHandle) -> str | None:
+        return handle_state(handle).get("workdir")
 
 
-def exec_result(ended: process.Ended, timeout_s: float, *, stderr: str | None = None) -> SandboxExecResult:
-    """How a command in the sandbox ended, in the API's words."""
-    said = ended.stderr if stderr is None else stderr
-    if ended.timed_out:
+def handle_state(handle: SandboxHandle) -> Mapping[str, Any]:
+    """Return the spec's `workdir` and `env`; empty for a handle from `connect`."""
+    return handle.raw if isinstance(handle.raw, Mapping) else {}
+
+
+def exec_result(end: ProcessEnd, timeout_s: float, *, stderr: str | None = None) -> SandboxExecResult:
+    """Convert the end of a command in the sandbox to the result of the API."""
+    stderr = end.stderr if stderr is None else stderr
+    if end.return_code is None:
         note = f"killed after {timeout_s:g} s"
-        return SandboxExecResult(ended.stdout, f"{said}\n{note}".lstrip("\n"), TIMEOUT_RETURN_CODE, "timeout")
-    assert ended.return_code is not None
-    return SandboxExecResult(ended.stdout, said, ended.return_code, "output_limit" if ended.cut else None)
-
-
-def inside(path: str, workdir: str | None) -> str:
-    """`path` as an absolute path in the sandbox; relative ones start at the working directory.
-
-    Raises:
-        SandboxError: it climbs with `..`, holds a zero byte, or is empty.
-    """
-    pure = PurePosixPath(workdir or "/") / path
-    if not path or "\0" in path or ".." in pure.parts:
-        raise SandboxError(f"not a path in the sandbox: {path!r}", fix="a path without '..'")
-    return pure.as_posix()
-
-
-def _last_words(ended: process.Ended) -> str:
-    """The last lines an engine wrote before it failed."""
-    lines = [line for line in (ended.stderr or ended.stdout).splitlines() if line.strip()]
-    return " | ".join(lines[-3:])[-600:] or f"exit status {ended.return_code}"
+        return SandboxExecResult(end.stdout, f"{stderr}\n{note}".lstrip("\n"), TIMEOUT_RETURN_CODE, "timeout")
+    return SandboxExecResult(end.stdout, stderr, end.return_code, "output_limit" if end.is_cut else None)

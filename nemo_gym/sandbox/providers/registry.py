@@ -1,4 +1,4 @@
-"""Providers by name: our own, those registered at run time, and those that installed packages offer."""
+"""Find sandbox providers by name: shipped, registered at run time, or offered by installed packages."""
 
 import difflib
 import importlib
@@ -21,10 +21,10 @@ _registered: dict[str, type[SandboxProvider]] = {}
 
 
 def register_provider(name: str, provider_cls: type[SandboxProvider], override: bool = False) -> None:
-    """Make `name` stand for `provider_cls` in this process.
+    """Register `provider_cls` as `name` in this process.
 
     Raises:
-        ValueError: the name stands for another class and `override` is not given.
+        ValueError: another class has the name and `override` is not set.
     """
     if not override and name in list_providers() and _registered.get(name) is not provider_cls:
         raise ValueError(f"sandbox provider {name!r} is already registered; pass override=True to replace it")
@@ -32,7 +32,7 @@ def register_provider(name: str, provider_cls: type[SandboxProvider], override: 
 
 
 def get_provider_class(name: str) -> type[SandboxProvider]:
-    """The class `name` stands for; registered ones come before ours, ours before those of installed packages.
+    """Return the provider class called `name`: registered ones first, then shipped ones, then installed packages.
 
     Raises:
         ConfigError: no provider has that name.
@@ -41,10 +41,10 @@ def get_provider_class(name: str) -> type[SandboxProvider]:
         return _registered[name]
     if name in _SHIPPED:
         module, _, attribute = _SHIPPED[name].partition(":")
-        found: type[SandboxProvider] = getattr(importlib.import_module(module), attribute)
-        return found
-    for offered in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        loaded: type[SandboxProvider] = offered.load()
+        provider_cls: type[SandboxProvider] = getattr(importlib.import_module(module), attribute)
+        return provider_cls
+    for entry_point in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        loaded: type[SandboxProvider] = entry_point.load()
         return loaded
     names = list_providers()
     close = difflib.get_close_matches(name, names, n=1)
@@ -52,12 +52,14 @@ def get_provider_class(name: str) -> type[SandboxProvider]:
 
 
 def list_providers() -> list[str]:
-    """Every name `get_provider_class` knows, sorted."""
-    return sorted({*_registered, *_SHIPPED, *(offered.name for offered in entry_points(group=ENTRY_POINT_GROUP))})
+    """Return all names that `get_provider_class` accepts, sorted."""
+    return sorted(
+        {*_registered, *_SHIPPED, *(entry_point.name for entry_point in entry_points(group=ENTRY_POINT_GROUP))}
+    )
 
 
 def create_provider(config: Mapping[str, Any]) -> SandboxProvider:
-    """The provider of a `{name: arguments}` mapping.
+    """Make the provider of a `{name: arguments}` mapping.
 
     Raises:
         ConfigError: it does not name exactly one known provider, or the arguments do not fit.

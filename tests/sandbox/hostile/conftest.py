@@ -1,4 +1,4 @@
-"""A runner for programs that mean harm, and a look round after each: is anything of it still there?"""
+"""A runner for hostile programs that checks after each one that no process or group is left."""
 
 import asyncio
 import os
@@ -14,12 +14,12 @@ from nemo_gym.sandbox.providers.local import LocalProvider, probe
 from nemo_gym.sandbox.spec import SandboxExecResult
 
 GONE_S = 20.0
-"""A loaded machine may take a moment to take a box apart; it is given more than that."""
+"""Longest time a loaded machine may take to remove a box."""
 
 
 @dataclass
 class Traces:
-    """Where something of a box could be left."""
+    """The places where parts of a box could be left."""
 
     namespace: int
     """An open file: as long as it is, no other namespace gets the same number."""
@@ -30,29 +30,29 @@ class Traces:
         namespace = os.open(f"/proc/{box.pid}/ns/pid", os.O_RDONLY)
         return cls(namespace, [] if box.group is None else list(box.group.folders.values()))
 
-    def found(self) -> list[str]:
-        """Processes of the box's namespace and groups that are still there."""
+    def remaining(self) -> list[str]:
+        """Return the processes and groups of the box that still exist."""
         left = [str(group) for group in self.groups if group.exists()]
-        wanted = os.fstat(self.namespace).st_ino
+        inode = os.fstat(self.namespace).st_ino
         for process in Path("/proc").glob("[0-9]*"):
             try:
-                if os.stat(process / "ns" / "pid").st_ino == wanted:
+                if os.stat(process / "ns" / "pid").st_ino == inode:
                     left.append(str(process))
             except OSError:
                 continue
         return left
 
     def assert_gone(self) -> None:
-        until = time.monotonic() + GONE_S
-        while self.found() and time.monotonic() < until:
+        deadline = time.monotonic() + GONE_S
+        while self.remaining() and time.monotonic() < deadline:
             time.sleep(0.01)
-        left = self.found()
+        left = self.remaining()
         os.close(self.namespace)
         assert left == []
 
 
 class Hostile:
-    """Runs programs on a loop of its own, all with the same small bounds."""
+    """Runs programs on a separate event loop, all with the same small limits."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -64,20 +64,20 @@ class Hostile:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(120)
 
     def run(self, code: str, *, timeout_s=20.0, cpu_s=None, stdin=b"", argv=None, files=None) -> SandboxExecResult:
-        """What became of the program; by then nothing of it may be left."""
-        words = {"task": "program", "code": code} if argv is None else {"task": "command", "argv": argv}
+        """Run a program, check that nothing of it is left, and return its result."""
+        order = {"task": "program", "code": code} if argv is None else {"task": "command", "argv": argv}
         result, traces = self.wait(
-            self._run({**words, "files": files or {}}, timeout_s=timeout_s, cpu_s=cpu_s, stdin=stdin)
+            self._run({**order, "files": files or {}}, timeout_s=timeout_s, cpu_s=cpu_s, stdin=stdin)
         )
         traces.assert_gone()
         return result
 
-    async def _run(self, words, **options):
+    async def _run(self, order, **options):
         spec = SandboxSpec(resources=SandboxResources(memory_mib=64))
         handle = await self.provider.create(spec)
         traces = Traces.of(handle.raw.box)
         try:
-            outcome = await self.provider.run(handle, words, **options)
+            outcome = await self.provider.run(handle, order, **options)
         finally:
             await self.provider.close(handle)
         await (await self.provider.open()).full()  # other tests of this process count threads and files
@@ -99,9 +99,9 @@ def _isolation():
 
 @pytest.fixture(scope="session")
 def hostile(_isolation):
-    made = Hostile()
-    yield made
-    made.close()
+    runner = Hostile()
+    yield runner
+    runner.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Programs that take all there is: memory, processes, disk, output, time."""
+"""Programs that exhaust memory, processes, disk, output or time."""
 
 import pytest
 
@@ -50,7 +50,7 @@ os.wait()
 raise SystemExit(1)
 """
 
-MEMORY_IN_FILES_NOBODY_SEES = """
+MEMORY_IN_UNNAMED_FILES = """
 import os
 held = []
 while True:
@@ -170,7 +170,7 @@ CASES = {
     "memory at once": (MEMORY_AT_ONCE, "memory", {}),
     "memory mapped": (MEMORY_MAPPED, "memory", {}),
     "memory of many children": (MEMORY_OF_CHILDREN, "memory", {}),
-    "memory in files without a name": (MEMORY_IN_FILES_NOBODY_SEES, ("memory", "disk", "forbidden"), {}),
+    "memory in files without a name": (MEMORY_IN_UNNAMED_FILES, ("memory", "disk", "forbidden"), {}),
     "memory in pipes": (MEMORY_IN_PIPES, ("memory", "forbidden", None), {}),
     "unpacking bomb": (UNPACKING_BOMB, "memory", {}),
     "a number too large": (NUMBER_BOMB, ("timeout", "memory"), {"timeout_s": 0.5}),
@@ -205,8 +205,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_takes_all_there_is_is_ended_and_called_by_its_name(hostile, name):
-    """A grader that calls a memory bomb a wrong answer, or a slow machine a wrong answer, teaches the wrong thing."""
+def test_a_resource_bomb_is_killed_and_classified(hostile, name):
+    """A memory bomb or a slow machine graded as a wrong answer teaches the wrong thing."""
     code, kind, bounds = CASES[name]
 
     result = hostile.run(code, **bounds)

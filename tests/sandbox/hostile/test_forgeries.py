@@ -1,4 +1,4 @@
-"""Programs that do not solve the task but the grading: what they say about themselves counts for nothing."""
+"""Programs that attack the grading instead of solving the task: their claims must not count."""
 
 import pytest
 
@@ -48,23 +48,24 @@ FORGERIES = {
 
 
 async def passes(runner, code: str) -> bool:
-    """How a grader does it: the expected value is here, the program is there."""
+    """Grade a program as a server does: the expected values stay outside the box."""
     ran = await runner.call(code, "double", [[2], [21]], timeout_s=5, memory_mib=64)
     return [call.value for call in ran.calls if call.done and call.error is None] == [4, 42]
 
 
 async def test_the_right_program_passes(runner):
+    """The forgeries below must fail for being wrong, not because every program fails."""
     assert await passes(runner, RIGHT)
 
 
 @pytest.mark.parametrize("name", FORGERIES)
 async def test_a_program_that_does_not_compute_does_not_pass(runner, name):
-    """Exit statuses, prints and patched builtins are the program's own words about itself."""
+    """Exit statuses, prints and patched builtins are claims of the program itself."""
     assert not await passes(runner, FORGERIES[name])
 
 
 async def test_files_that_python_loads_by_itself_change_nothing(runner):
-    """sitecustomize, usercustomize, conftest and modules named like the library's were how other graders were won."""
+    """Other graders were defeated by sitecustomize, conftest and modules named like the library's."""
     planted = "import os\nprint('PLANTED')\nos._exit(0)\n"
     names = ("sitecustomize.py", "usercustomize.py", "conftest.py", "os.py", "encodings/__init__.py", "x.pth")
 
@@ -73,8 +74,8 @@ async def test_files_that_python_loads_by_itself_change_nothing(runner):
     assert (result.stdout, result.exit_code) == ("4\n", 0)
 
 
-async def test_what_one_program_changes_the_next_one_does_not_see(runner):
-    """Graded in a fresh box: overwritten tests, patched interpreters and planted results are gone."""
+async def test_programs_see_no_changes_of_earlier_programs(runner):
+    """Overwritten tests, patched interpreters and planted results must not affect grading."""
     await runner.run("import builtins; builtins.print = None; open('result.json', 'w').write('1'); open('/tmp/x', 'w')")
 
     result = await runner.run("import os; print(os.listdir('.'), os.listdir('/tmp'))")
@@ -82,8 +83,8 @@ async def test_what_one_program_changes_the_next_one_does_not_see(runner):
     assert result.stdout == "[] []\n"
 
 
-async def test_a_cell_cannot_answer_for_another(runner):
-    """Answers carry a name that only that cell was given; one sent ahead is ignored."""
+async def test_a_snippet_cannot_reply_for_another(runner):
+    """A forged reply would report success for code that never ran."""
     async with runner.session(memory_mib=64) as session:
         await session.execute("import os\nfor _ in range(20): os.write(3, b'done')")
 
@@ -93,7 +94,7 @@ async def test_a_cell_cannot_answer_for_another(runner):
 
 
 async def test_a_program_cannot_find_the_host_in_its_own_memory(runner):
-    """The child is a copy of process 1: its socket is closed, and nothing of the host is in what was copied."""
+    """The child is a copy of process 1: its socket must be closed and hold nothing of the host."""
     code = """
 import gc, sys
 import _socket

@@ -1,4 +1,4 @@
-"""Programs that go for the kernel: the calls by which other sandboxes were left, made for real."""
+"""Programs that attack the kernel with the system calls by which other sandboxes were escaped."""
 
 import platform
 
@@ -74,7 +74,7 @@ HAS_TABLE = pytest.mark.skipif(MACHINE not in ("x86_64", "aarch64"), reason="no 
 @HAS_TABLE
 @pytest.mark.parametrize("name", CALLS)
 def test_a_forbidden_call_fails_and_the_program_goes_on(hostile, name):
-    """Refused means EPERM: the program can say so, and nothing is killed that only asked."""
+    """EPERM is an error that programs can handle; killing them would break probing libraries."""
     numbers, arguments = CALLS[name]
 
     result = hostile.run(f"{PRELUDE}\nattempt({numbers[COLUMN]}, {arguments})")
@@ -83,7 +83,7 @@ def test_a_forbidden_call_fails_and_the_program_goes_on(hostile, name):
     assert result.error_type is None
 
 
-def test_clone3_is_said_not_to_exist(hostile):
+def test_clone3_fails_with_enosys(hostile):
     """Its flags are behind a pointer that a filter cannot read; the C library then uses clone."""
     result = hostile.run(f"{PRELUDE}\nattempt(435, ctypes.create_string_buffer(88), 88)")
 
@@ -91,8 +91,8 @@ def test_clone3_is_said_not_to_exist(hostile):
 
 
 @pytest.mark.skipif(MACHINE != "x86_64", reason="x86_64 only")
-def test_calls_under_their_x32_names_end_the_program(hostile):
-    """The classic way round a filter that compares numbers."""
+def test_x32_calls_end_the_program(hostile):
+    """They are the classic way around a filter that compares numbers."""
     result = hostile.run(f"{PRELUDE}\nattempt(0x40000000 + 101, 0, 0, 0, 0)")
 
     assert (result.error_type, result.stdout) == ("forbidden", "")
@@ -137,6 +137,7 @@ attempt(slave)
 
 
 def test_there_is_no_terminal_to_open(hostile):
+    """A terminal of the host would accept commands."""
     result = hostile.run("open('/dev/tty')")
 
     assert result.return_code == 1
@@ -144,7 +145,7 @@ def test_there_is_no_terminal_to_open(hostile):
 
 
 def test_a_setuid_program_is_an_ordinary_one(hostile):
-    """`su`, `mount` and their kind are mounted without their bit, and nobody gains privileges here."""
+    """`su` and `mount` must not give a program privileges."""
     code = """
 import glob, os, subprocess
 print(open("/proc/self/status").read().split("NoNewPrivs:")[1].split()[0])
@@ -160,6 +161,7 @@ print(os.statvfs("/usr").f_flag & os.ST_NOSUID != 0, os.getresuid())
 
 
 def test_a_program_has_no_capability_at_all(hostile):
+    """A single capability can be enough to leave a namespace."""
     result = hostile.run("print([l.split()[1] for l in open('/proc/self/status') if l[:6] in ('CapPrm', 'CapEff')])")
 
     assert result.stdout == f"{['0' * 16, '0' * 16]}\n"
@@ -189,20 +191,22 @@ def test_no_switch_of_the_machine_can_be_written(hostile, path):
 @pytest.mark.parametrize(
     "path", ["/dev/mem", "/dev/kmem", "/dev/port", "/dev/sda", "/dev/kvm", "/dev/fuse", "/sys/kernel"]
 )
-def test_no_device_and_no_part_of_sysfs_is_there(hostile, path):
+def test_no_device_and_no_part_of_sysfs_is_mounted(hostile, path):
+    """Devices and kernel settings lead out of the box."""
     result = hostile.run(f"import os; print(os.path.lexists({path!r}))")
 
     assert result.stdout == "False\n"
 
 
 def test_devices_cannot_be_made(hostile):
+    """A disk device would expose the host's files."""
     result = hostile.run("import os, stat; os.mknod('sda', stat.S_IFBLK | 0o600, os.makedev(8, 0)); print('ESCAPED')")
 
     assert (result.error_type, result.stdout) == ("forbidden", "")
 
 
 def test_a_program_cannot_end_or_stop_process_1(hostile):
-    """Whoever ends process 1 ends its own box, and would have the last word on how it ended."""
+    """A program that ended process 1 could forge how its own box ended."""
     code = """
 import os
 for number in range(1, 65):
@@ -219,6 +223,7 @@ print("still here")
 
 
 def test_no_core_is_dumped(hostile):
+    """A core dump would fill the disk and may be handled by a program of the host."""
     result = hostile.run("import os, resource; print(resource.getrlimit(resource.RLIMIT_CORE)); os.abort()")
 
     assert (result.stdout, result.error_type) == ("", "crashed")

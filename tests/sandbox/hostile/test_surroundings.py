@@ -1,4 +1,4 @@
-"""Programs that look round: at the host's files, other processes, other boxes, the network."""
+"""Programs that explore their surroundings: files of the host, other processes, other boxes, the network."""
 
 import os
 import socket
@@ -32,7 +32,8 @@ for path in {paths!r}:
     assert result.stdout == "False\n" * len(paths)
 
 
-def test_the_root_holds_what_python_needs_and_nothing_else(hostile):
+def test_the_root_holds_only_the_parts_python_needs(hostile):
+    """Every other folder of the host could hold secrets."""
     result = hostile.run("import os; print(*sorted(os.listdir('/')))")
 
     assert set(result.stdout.split()) <= {
@@ -41,7 +42,8 @@ def test_the_root_holds_what_python_needs_and_nothing_else(hostile):
     }
 
 
-def test_our_environment_is_not_handed_over(hostile, monkeypatch):
+def test_our_environment_is_not_passed_on(hostile, monkeypatch):
+    """Environment variables hold API keys."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
     code = """
 import os, glob
@@ -59,14 +61,15 @@ for path in glob.glob("/proc/[0-9]*/environ"):
     assert set(eval(result.stdout.splitlines()[0])) == {"PATH", "HOME", "LANG", "TMPDIR"}
 
 
-def test_only_its_own_processes_are_there(hostile):
+def test_only_the_boxes_own_processes_are_visible(hostile):
+    """Other processes could be inspected or signalled."""
     result = hostile.run("import os; print(sorted(int(n) for n in os.listdir('/proc') if n.isdecimal()))")
 
     assert len(eval(result.stdout)) == 2  # process 1 and the program
 
 
 def test_process_1_shows_nothing_of_itself(hostile):
-    """Its descriptors lead to the host: one that could be opened would be a way to forge how a program ended."""
+    """Its descriptors lead to the host and could be used to forge how a program ended."""
     code = """
 import os
 for what in ("environ", "maps", "mem", "root", "cwd", "exe", "fd", "fd/3", "ns/net", "map_files"):
@@ -102,6 +105,7 @@ print(held)
 
 
 def test_two_boxes_see_nothing_of_each_other(hostile):
+    """Programs of different rollouts must not exchange answers."""
     write = (
         "open('/tmp/mark', 'w').write('x'); open('/work/mark', 'w').write('x'); open('/dev/shm/mark', 'w').write('x')"
     )
@@ -117,6 +121,7 @@ def test_two_boxes_see_nothing_of_each_other(hostile):
     "path", ["/usr/bin/evil", "/etc/passwd", "/evil", "/dev/null/evil", "/dev/evil", "/run/evil", "/proc/evil"]
 )
 def test_nothing_outside_of_its_folders_can_be_written(hostile, path):
+    """A changed system file would affect later programs."""
     result = hostile.run(f"open({path!r}, 'w').write('x'); print('ESCAPED')")
 
     assert result.stdout == ""
@@ -124,6 +129,7 @@ def test_nothing_outside_of_its_folders_can_be_written(hostile, path):
 
 
 def test_links_lead_nowhere_new(hostile):
+    """Links are the classic way around path checks."""
     code = """
 import os
 def attempt(action, *arguments):
@@ -155,7 +161,7 @@ attempt(os.truncate, "/usr/bin/env", 0)
 
 @pytest.fixture
 def our_server():
-    """Something of ours that listens on loopback, as every server does."""
+    """A listener on loopback, as every server has."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         reached = threading.Event()
 
@@ -199,19 +205,21 @@ def test_our_own_servers_cannot_be_reached(hostile, our_server):
     }.items(),
 )
 def test_there_is_no_network(hostile, name, code):
+    """A program must not fetch answers or send secrets."""
     result = hostile.run(f"import socket\n{code}\nprint('ESCAPED')")
 
     assert (result.error_type, result.stdout) == ("forbidden", ""), result
 
 
 def test_names_are_not_resolved(hostile):
+    """A name lookup alone can carry data out."""
     result = hostile.run("import socket\nsocket.getaddrinfo('example.com', 80); print('ESCAPED')", timeout_s=10)
 
     assert result.stdout == ""
 
 
 def test_sockets_of_the_host_cannot_be_reached(hostile, tmp_path):
-    """Abstract names need no path: a container engine was left that way (CVE-2020-15257)."""
+    """Abstract names need no path: a container engine was escaped that way (CVE-2020-15257)."""
     name = f"\0nemo-gym-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as abstract, socket.socket(socket.AF_UNIX) as bound:
         abstract.bind(name)
@@ -234,7 +242,7 @@ for address in ({name!r}, {str(tmp_path / "s")!r}, "/var/run/docker.sock", "/run
 
 
 def test_sockets_within_the_box_work(hostile):
-    """A wall that breaks honest programs gets taken down: multiprocessing needs these."""
+    """Honest programs need them, for example multiprocessing."""
     result = hostile.run("import socket\na, b = socket.socketpair()\na.send(b'fine')\nprint(b.recv(9))")
 
     assert result.stdout == "b'fine'\n"
@@ -287,8 +295,8 @@ LEAVERS = {
 
 
 @pytest.mark.parametrize("name", LEAVERS)
-def test_what_a_program_leaves_running_ends_with_it(hostile, name):
-    """`hostile.run` looks for processes, groups and mounts of the box; here there was something to find."""
+def test_background_processes_end_with_their_program(hostile, name):
+    """A process that outlives its program would use the machine unnoticed."""
     result = hostile.run(LEAVERS[name])
 
     assert (result.error_type, result.return_code) == (None, 0), result

@@ -1,4 +1,4 @@
-"""The Apptainer provider, against a program that behaves like `apptainer` and notes what it was asked."""
+"""The Apptainer provider, against a fake `apptainer` that records its calls."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from nemo_gym.sandbox import (
 )
 from nemo_gym.sandbox.providers import apptainer as package
 from nemo_gym.sandbox.providers.apptainer import ApptainerProvider
-from tests.processes import is_gone, until
+from tests.processes import is_gone, wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -23,7 +23,7 @@ def provider_of(apptainer, **arguments):
 
 
 async def test_an_instance_is_made_contained_named_after_its_run_and_stopped(apptainer):
-    """Without containment an instance sees the home directory and environment of whoever runs it."""
+    """Without containment an instance sees the caller's home directory and environment."""
     spec = SandboxSpec(image="python:3.12", resources=SandboxResources(cpu=2, memory_mib=256))
 
     async with AsyncSandbox(provider_of(apptainer, run_id="run/7", binds=["/data:/data:ro"]), spec) as sandbox:
@@ -42,7 +42,7 @@ async def test_an_instance_is_made_contained_named_after_its_run_and_stopped(app
 
 
 async def test_a_command_has_the_specs_environment_and_directory(apptainer):
-    """Values travel in the client's environment: not in the process list, commas and quotes unharmed."""
+    """Values travel in the client's environment: invisible in the process list, with commas and quotes intact."""
     spec = SandboxSpec(image="/images/a.sif", env={"A": "1", "B": "x,y=z 'q'"})
 
     async with AsyncSandbox(provider_of(apptainer), spec) as sandbox:
@@ -54,15 +54,17 @@ async def test_a_command_has_the_specs_environment_and_directory(apptainer):
     assert "/images/a.sif" in apptainer.calls[0]
 
 
-async def test_a_command_that_outlives_its_clock_is_killed_with_its_children(apptainer):
+async def test_a_command_that_exceeds_its_timeout_is_killed_with_its_children(apptainer):
+    """A container's process does not end with the client that started it."""
     async with AsyncSandbox(provider_of(apptainer), SandboxSpec(image="a")) as sandbox:
         result = await sandbox.exec("sleep 300 & sleep 300", timeout_s=1)
 
     assert (result.error_type, result.return_code) == ("timeout", 124)
-    await until(lambda: all(map(is_gone, apptainer.pids)))
+    await wait_until(lambda: all(map(is_gone, apptainer.pids)))
 
 
-async def test_a_command_in_an_instance_that_is_gone_is_the_sandboxs_failure(apptainer):
+async def test_a_command_in_a_stopped_instance_is_a_sandbox_error(apptainer):
+    """A verifier must not read an outage as a wrong answer."""
     sandbox = await AsyncSandbox(provider_of(apptainer), SandboxSpec(image="a")).start()
     await sandbox.provider.close(sandbox.handle)
 
@@ -72,7 +74,8 @@ async def test_a_command_in_an_instance_that_is_gone_is_the_sandboxs_failure(app
     assert await sandbox.status() is SandboxStatus.STOPPED
 
 
-async def test_files_and_folders_go_in_and_come_out(apptainer, tmp_path):
+async def test_files_and_folders_are_uploaded_and_downloaded(apptainer, tmp_path):
+    """Tasks are folders: binary files, nesting and names with spaces survive."""
     spec = SandboxSpec(image="a", files={"/etc/note": "hello\n"})
 
     (tmp_path / "task" / "deep").mkdir(parents=True)
@@ -92,6 +95,7 @@ async def test_files_and_folders_go_in_and_come_out(apptainer, tmp_path):
 
 
 async def test_a_download_is_bounded(apptainer, tmp_path):
+    """A sparse terabyte in the sandbox must not fill this disk."""
     provider = provider_of(apptainer, max_transfer_bytes=100)
 
     async with AsyncSandbox(provider, SandboxSpec(image="a", files={"/big": b"x" * 1000})) as sandbox:
@@ -100,6 +104,7 @@ async def test_a_download_is_bounded(apptainer, tmp_path):
 
 
 async def test_ports_are_the_hosts_unless_the_network_is_separate(apptainer):
+    """Instances share the host's network by default."""
     shared = provider_of(apptainer)
     apart = provider_of(apptainer, start_arguments=["--net", "--network", "none"])
 
@@ -111,13 +116,14 @@ async def test_ports_are_the_hosts_unless_the_network_is_separate(apptainer):
 
 
 async def test_another_user_is_refused_rather_than_ignored(apptainer):
-    """Running as ourselves what should run as nobody would be a quiet hole."""
+    """Running a program with our rights instead of an unprivileged user's would be a silent hole."""
     async with AsyncSandbox(provider_of(apptainer), SandboxSpec(image="a")) as sandbox:
         with pytest.raises(SandboxUnsupportedError, match="as 'nobody'"):
             await sandbox.exec("id", user="nobody")
 
 
-async def test_a_missing_program_or_image_is_said_in_one_line(apptainer, tmp_path):
+async def test_a_missing_program_or_image_is_one_clear_error(apptainer, tmp_path):
+    """They are the most common set-up mistakes."""
     with pytest.raises(SandboxCreateError, match="is not installed"):
         await AsyncSandbox(ApptainerProvider(binary=str(tmp_path / "nowhere")), SandboxSpec(image="a")).start()
     with pytest.raises(SandboxCreateError, match="Unable to pull"):

@@ -30,7 +30,7 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int = 
 BOX = entry("box", tarfile.DIRTYPE)
 
 
-def unpacked(tmp_path, *entries, max_bytes=10**6):
+def unpack_to(tmp_path, *entries, max_bytes=10**6):
     target = tmp_path / "out" / "here"
     archive.unpack(tar_of(*entries), "/box", target, max_bytes=max_bytes)
     return target
@@ -62,23 +62,24 @@ def unpacked(tmp_path, *entries, max_bytes=10**6):
     ],
 )
 def test_nothing_is_written_outside_the_target(tmp_path, bad):
+    """A program in the sandbox chooses the names in an archive."""
     with pytest.raises(SandboxError, match=r"leads out|broken archive|refused"):
-        unpacked(tmp_path, BOX, bad)
+        unpack_to(tmp_path, BOX, bad)
 
     assert {path.name for path in tmp_path.rglob("*")} <= {"out", "here"}
 
 
-def test_a_link_is_not_a_way_round_the_check(tmp_path):
-    """First a link to the outside, then a file through it: the classic."""
+def test_a_link_does_not_bypass_the_check(tmp_path):
+    """First a link to the outside, then a file through it: the classic attack."""
     with pytest.raises(SandboxError):
-        unpacked(tmp_path, BOX, entry("box/up", tarfile.SYMTYPE, ".."), entry("box/up/escaped", size=1))
+        unpack_to(tmp_path, BOX, entry("box/up", tarfile.SYMTYPE, ".."), entry("box/up/escaped", size=1))
 
     assert not list(tmp_path.rglob("escaped"))
 
 
 def test_links_within_the_folder_are_kept(tmp_path):
     """Package managers make them; only those that lead out are refused."""
-    target = unpacked(
+    target = unpack_to(
         tmp_path,
         BOX,
         entry("box/file", size=3),
@@ -89,24 +90,25 @@ def test_links_within_the_folder_are_kept(tmp_path):
     assert (target / "hard").read_bytes() == (target / "soft").read_bytes() == b"xxx"
 
 
-def test_a_folder_called_dot_is_unpacked_too(tmp_path):
-    """How `tar -C folder .` names its entries."""
-    target = unpacked(tmp_path, entry(".", tarfile.DIRTYPE), entry("./a", size=1))
+def test_a_folder_called_dot_is_unpacked(tmp_path):
+    """`tar -C folder .` names its entries that way."""
+    target = unpack_to(tmp_path, entry(".", tarfile.DIRTYPE), entry("./a", size=1))
 
     assert (target / "a").read_bytes() == b"x"
 
 
 def test_a_single_file_is_written_to_the_target_itself(tmp_path):
-    assert unpacked(tmp_path, entry("anything", size=2)).read_bytes() == b"xx"
+    """A download of a file names the file."""
+    assert unpack_to(tmp_path, entry("anything", size=2)).read_bytes() == b"xx"
 
 
 def test_size_and_number_are_bounded(tmp_path, monkeypatch):
     """A sparse terabyte or a million names in the sandbox must not fill this disk."""
     with pytest.raises(SandboxError, match="more than 10 bytes"):
-        unpacked(tmp_path, BOX, entry("box/a", size=6), entry("box/b", size=6), max_bytes=10)
+        unpack_to(tmp_path, BOX, entry("box/a", size=6), entry("box/b", size=6), max_bytes=10)
     monkeypatch.setattr(archive, "MAX_ENTRIES", 3)
     with pytest.raises(SandboxError, match="3 entries"):
-        unpacked(tmp_path, BOX, *(entry(f"box/{n}") for n in range(5)))
+        unpack_to(tmp_path, BOX, *(entry(f"box/{n}") for n in range(5)))
 
 
 @pytest.mark.parametrize(
@@ -120,16 +122,18 @@ def test_size_and_number_are_bounded(tmp_path, monkeypatch):
     ],
     ids=["empty", "garbage", "no entries", "a link", "cut"],
 )
-def test_what_is_no_file_and_no_folder_is_said(tmp_path, content, message):
+def test_a_broken_or_empty_archive_is_reported(tmp_path, content, message):
+    """An engine may fail halfway."""
     with pytest.raises(SandboxError, match=message):
         archive.unpack(io.BytesIO(content), "/box", tmp_path / "out", max_bytes=10**6)
 
 
-def test_what_is_packed_names_nobody_of_this_machine(tmp_path):
+def test_a_packed_archive_holds_no_user_of_this_machine(tmp_path):
+    """User names and ids are none of the sandbox's business."""
     (tmp_path / "f").write_text("x")
     packed = io.BytesIO()
 
-    archive.pack(tmp_path / "f", "/etc/f", packed)
+    archive.pack({"/etc/f": tmp_path / "f"}, packed)
     packed.seek(0)
 
     with tarfile.open(fileobj=packed) as made:

@@ -1,4 +1,4 @@
-"""The Docker provider, against a program that behaves like `docker` and notes what it was asked."""
+"""The Docker provider, against a fake `docker` that records its calls."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from nemo_gym.sandbox import (
     SandboxStatus,
 )
 from nemo_gym.sandbox.providers.docker import DockerCreateConfig, DockerProvider
-from tests.processes import is_gone, until
+from tests.processes import is_gone, wait_until
 
 pytestmark = pytest.mark.asyncio
 
@@ -24,7 +24,7 @@ def provider_of(docker, **arguments):
 
 
 async def test_a_container_is_made_bounded_labelled_and_removed(docker):
-    """What is not limited runs away; what is not labelled is never cleaned up."""
+    """An unlimited container can exhaust the machine; an unlabelled one is never cleaned up."""
     spec = SandboxSpec(
         image="python:3.12",
         ttl_s=60,
@@ -53,7 +53,7 @@ async def test_a_container_is_made_bounded_labelled_and_removed(docker):
     assert docker.boxes == []
 
 
-async def test_a_command_gives_back_output_and_status(docker):
+async def test_a_command_returns_output_and_status(docker):
     """The caller judges the command; the sandbox only reports."""
     async with AsyncSandbox(provider_of(docker), SandboxSpec(image="a")) as sandbox:
         result = await sandbox.exec("echo out; echo err >&2; exit 3")
@@ -64,7 +64,7 @@ async def test_a_command_gives_back_output_and_status(docker):
 
 
 async def test_environment_values_are_not_in_the_process_list(docker):
-    """Everyone on a machine can read argument lists; keys must not be there."""
+    """All users of a machine can read argument lists; keys must not be there."""
     async with AsyncSandbox(provider_of(docker), SandboxSpec(image="a")) as sandbox:
         result = await sandbox.exec("echo $API_KEY", env={"API_KEY": "hush-hush"})
 
@@ -72,8 +72,8 @@ async def test_environment_values_are_not_in_the_process_list(docker):
     assert not [call for call in docker.calls if "hush-hush" in " ".join(call)]
 
 
-async def test_variables_the_client_obeys_do_not_reach_the_client(docker):
-    """A sandbox whose PATH differs must not make us run another program."""
+async def test_variables_of_the_client_do_not_reach_the_client(docker):
+    """A sandbox with another PATH must not make us run another program."""
     async with AsyncSandbox(provider_of(docker), SandboxSpec(image="a")) as sandbox:
         result = await sandbox.exec("echo $DOCKER_HOST", env={"DOCKER_HOST": "tcp://elsewhere"})
 
@@ -81,8 +81,8 @@ async def test_variables_the_client_obeys_do_not_reach_the_client(docker):
     assert not [env for env in docker.environments if env.get("DOCKER_HOST") == "tcp://elsewhere"]
 
 
-async def test_a_command_that_outlives_its_clock_is_killed_with_its_children(docker):
-    """A container's process does not die with the client that asked for it."""
+async def test_a_command_that_exceeds_its_timeout_is_killed_with_its_children(docker):
+    """A container's process does not end with the client that started it."""
     async with AsyncSandbox(provider_of(docker), SandboxSpec(image="a")) as sandbox:
         result = await sandbox.exec("echo begun; sleep 300 & sleep 300", timeout_s=2)
 
@@ -90,11 +90,11 @@ async def test_a_command_that_outlives_its_clock_is_killed_with_its_children(doc
         assert result.return_code == 124
         assert result.stdout == "begun\n"
         assert "killed after 2 s" in result.stderr
-        await until(lambda: all(map(is_gone, docker.pids)))
+        await wait_until(lambda: all(map(is_gone, docker.pids)))
 
 
-async def test_a_command_whose_caller_leaves_is_ended_too(docker):
-    """A rollout that is cancelled must not leave its program running until the container goes."""
+async def test_a_cancelled_command_is_killed(docker):
+    """A cancelled rollout must not leave its program running until the container ends."""
     async with AsyncSandbox(provider_of(docker), SandboxSpec(image="a")) as sandbox:
         begun = docker.state / "boxes" / sandbox.sandbox_id / "begun"
         os.mkfifo(begun)
@@ -104,10 +104,11 @@ async def test_a_command_whose_caller_leaves_is_ended_too(docker):
         with pytest.raises(asyncio.CancelledError):
             await running
 
-        await until(lambda: all(map(is_gone, docker.pids)))
+        await wait_until(lambda: all(map(is_gone, docker.pids)))
 
 
-async def test_what_cannot_be_passed_to_a_program_is_an_error_not_a_traceback(docker, tmp_path):
+async def test_unusable_arguments_are_sandbox_errors(docker, tmp_path):
+    """Callers catch SandboxError, not ValueError or OSError."""
     async with AsyncSandbox(provider_of(docker), SandboxSpec(image="a")) as sandbox:
         with pytest.raises(SandboxError, match="null byte"):
             await sandbox.exec("echo a\0b")
@@ -119,7 +120,8 @@ async def test_what_cannot_be_passed_to_a_program_is_an_error_not_a_traceback(do
             await sandbox.download("/nothing", tmp_path / "x")
 
 
-async def test_a_sandbox_whose_files_cannot_be_placed_is_not_left_behind(docker, tmp_path):
+async def test_a_sandbox_without_its_files_is_removed(docker, tmp_path):
+    """A failed start must not leak a container."""
     spec = SandboxSpec(image="a", files={"/x": tmp_path / "nowhere"})
 
     with pytest.raises(SandboxCreateError, match="a file could not be placed"):
@@ -128,7 +130,7 @@ async def test_a_sandbox_whose_files_cannot_be_placed_is_not_left_behind(docker,
     assert docker.boxes == []
 
 
-async def test_a_flood_of_output_is_cut_and_said_to_be(docker):
+async def test_a_flood_of_output_is_cut_and_reported(docker):
     """A program can print faster than we have memory."""
     provider = provider_of(docker, max_output_bytes=1000)
 
@@ -140,7 +142,7 @@ async def test_a_flood_of_output_is_cut_and_said_to_be(docker):
     assert result.return_code == 0
 
 
-async def test_a_command_in_a_dead_container_is_the_sandboxs_failure(docker):
+async def test_a_command_in_a_dead_container_is_a_sandbox_error(docker):
     """A verifier must not read an outage as a wrong answer."""
     sandbox = await AsyncSandbox(provider_of(docker), SandboxSpec(image="a")).start()
     await sandbox.provider.close(sandbox.handle)
@@ -153,7 +155,7 @@ async def test_a_command_in_a_dead_container_is_the_sandboxs_failure(docker):
     assert await sandbox.status() is SandboxStatus.STOPPED
 
 
-async def test_files_and_folders_go_in_and_come_out(docker, tmp_path):
+async def test_files_and_folders_are_uploaded_and_downloaded(docker, tmp_path):
     """Tasks are folders: binary files, nesting and names with spaces survive."""
     source = tmp_path / "task"
     (source / "deep er").mkdir(parents=True)
@@ -185,21 +187,23 @@ async def test_a_download_is_bounded(docker, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["../up", "", "/a/../../b"])
-async def test_a_path_inside_does_not_climb(docker, tmp_path, path):
+async def test_a_path_with_dots_is_refused(docker, tmp_path, path):
+    """A path must not leave its folder."""
     async with AsyncSandbox(provider_of(docker), SandboxSpec(image="a")) as sandbox:
         with pytest.raises(SandboxError, match="not a path in the sandbox"):
             await sandbox.download(path, tmp_path / "x")
 
 
-async def test_a_port_is_reachable_where_the_engine_put_it(docker):
+async def test_an_endpoint_is_the_published_port(docker):
+    """Engines choose the port of the host."""
     async with AsyncSandbox(provider_of(docker), SandboxSpec(image="a", ports=[8000])) as sandbox:
         assert (await sandbox.endpoint(8000)).url == "http://127.0.0.1:49153"
         with pytest.raises(SandboxError, match="port 9 is not published"):
             await sandbox.endpoint(9)
 
 
-async def test_a_missing_program_is_said_in_one_line(tmp_path):
-    """The commonest set-up mistake: no docker at all."""
+async def test_a_missing_engine_is_one_clear_error(tmp_path):
+    """A machine without docker is the most common set-up mistake."""
     provider = DockerProvider(binary=str(tmp_path / "nowhere"))
 
     with pytest.raises(SandboxCreateError, match="is not installed") as caught:
@@ -209,7 +213,8 @@ async def test_a_missing_program_is_said_in_one_line(tmp_path):
     assert "install docker" in str(caught.value)
 
 
-async def test_a_daemon_that_is_down_is_said_in_its_own_words(docker):
+async def test_the_error_of_a_stopped_daemon_is_reported(docker):
+    """The engine's message names the fix."""
     (docker.state / "down").touch()
 
     with pytest.raises(SandboxCreateError, match="Is the docker daemon running"):
@@ -217,12 +222,13 @@ async def test_a_daemon_that_is_down_is_said_in_its_own_words(docker):
 
 
 async def test_a_missing_image_is_named(docker):
+    """The user has to know which image to pull."""
     with pytest.raises(SandboxCreateError, match=r"docker missing:latest: .*no such image"):
         await AsyncSandbox(provider_of(docker), SandboxSpec(image="missing:latest")).start()
 
 
-async def test_a_container_that_is_not_ready_in_time_is_not_left_behind(docker):
-    """The engine may finish the order after we stopped waiting."""
+async def test_a_container_that_is_not_ready_in_time_is_removed(docker):
+    """The engine may finish after we stopped waiting."""
     with pytest.raises(SandboxCreateError, match="not ready within 2 s"):
         await AsyncSandbox(provider_of(docker), SandboxSpec(image="slow:latest", ready_timeout_s=2)).start()
 
@@ -231,6 +237,7 @@ async def test_a_container_that_is_not_ready_in_time_is_not_left_behind(docker):
 
 
 async def test_images_can_come_from_a_mirror(docker):
+    """Clusters without internet access pull from a mirror."""
     provider = provider_of(docker, image_rewrites=[{"from": "python:", "to": "mirror.test/python:"}])
 
     async with AsyncSandbox(provider, SandboxSpec(image="python:3.12")):
@@ -239,13 +246,14 @@ async def test_images_can_come_from_a_mirror(docker):
     assert "mirror.test/python:3.12" in docker.calls[0]
 
 
-async def test_no_image_is_an_error_before_anything_runs(docker):
+async def test_a_missing_image_name_is_refused_first(docker):
+    """The engine's message would be about arguments."""
     with pytest.raises(SandboxCreateError, match="no image is named"):
         await AsyncSandbox(provider_of(docker)).start()
 
 
-async def test_a_sandbox_can_be_found_again(docker):
-    """An agent may start a sandbox that its verifier looks into."""
+async def test_connect_finds_a_running_sandbox(docker):
+    """An agent may start a sandbox that its verifier inspects."""
     sandbox = await AsyncSandbox(provider_of(docker), SandboxSpec(image="a")).start()
 
     again = await AsyncSandbox.connect(provider_of(docker), sandbox.serialize())
@@ -257,7 +265,8 @@ async def test_a_sandbox_can_be_found_again(docker):
         await AsyncSandbox.connect(provider_of(docker), sandbox.serialize())
 
 
-async def test_create_options_are_given_in_the_engines_words():
+async def test_create_options_become_engine_arguments():
+    """A misspelled argument would silently weaken a container."""
     config = DockerCreateConfig(user="1000", read_only=True, tmpfs=["/tmp"], shm_size_mib=64, no_new_privileges=False)
 
     arguments = " ".join(config.arguments())

@@ -1,4 +1,4 @@
-"""The walls of a box as arguments of `bwrap`: what is mounted, which namespaces are new, who the user is."""
+"""Build the `bwrap` command of a box: mounts, namespaces and user."""
 
 import os
 import sys
@@ -6,64 +6,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-INSIDE = "/run/box"
+INSIDE_SOURCE = Path(__file__).with_name("inside")
+INSIDE_PACKAGE = "nemo_gym/sandbox/providers/local/inside"
+_INSIDE = "/run/box"
 WORKDIR = "/work"
 BOX_USER = 1000
 
 PRELOAD = (
-    "bisect",
-    "collections",
-    "copy",
-    "datetime",
-    "decimal",
-    "fractions",
-    "functools",
-    "heapq",
-    "io",
-    "itertools",
-    "math",
-    "operator",
-    "random",
-    "re",
-    "statistics",
-    "string",
-    "textwrap",
-    "time",
-    "typing",
-    "dataclasses",
-    "enum",
-    "contextlib",
-    "traceback",
-    "threading",
-    "json",
-    "socket",
-    "ast",
-    "signal",
+    *("bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "io", "itertools"),
+    *("math", "operator", "random", "re", "statistics", "string", "textwrap", "time", "typing", "dataclasses", "enum"),
+    *("contextlib", "traceback", "threading", "json", "socket", "ast", "signal"),
 )
-"""Modules that programs often want; a warm box has them loaded before the program comes."""
+"""Modules that programs often import; a warm box loads them before it gets a program."""
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 
-_NOT_FOR_WORK = (*_SYSTEM, "/proc", "/dev", "/run", "/etc", "/sys", "/tmp")
+_RESERVED = (*_SYSTEM, "/proc", "/dev", "/run", "/etc", "/sys", "/tmp")
 
 _SHM_BYTES = 16 << 20
 
-_BOOT = f"""\
+_BOOT = """\
 import sys
-sys.path.insert(0, {INSIDE!r})
+sys.path.insert(0, LIBRARY)
 from nemo_gym.sandbox.providers.local.inside.supervisor import main
-from nemo_gym.sandbox.providers.local.inside.programs import do
-sys.path.remove({INSIDE!r})
-do(main(SETTINGS))
+from nemo_gym.sandbox.providers.local.inside.programs import run_order
+sys.path.remove(LIBRARY)
+run_order(main(SETTINGS))
 """
-
-_OURS = Path(__file__).with_name("inside")
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What cannot be changed once a box is there: boxes of one shape are interchangeable."""
+class BoxShape:
+    """The properties a box cannot change later; boxes of one shape are interchangeable."""
 
     workdir: str = WORKDIR
     disk_bytes: int = 256 << 20
@@ -71,24 +46,24 @@ class Shape:
 
     @property
     def writable(self) -> list[str]:
-        """Where a program may write; gone with the box."""
+        """Return the folders a program may write to; they end with the box."""
         return [self.workdir, "/tmp", "/dev/shm"]
 
     def problem(self) -> str | None:
-        """Why there can be no such box."""
+        """Return why no box can have this shape, or None."""
         path = os.path.normpath(self.workdir)
-        inside_system = any(path == part or path.startswith(f"{part}/") for part in _NOT_FOR_WORK)
+        inside_system = any(path == part or path.startswith(f"{part}/") for part in _RESERVED)
         if not path.startswith("/") or path == "/" or ".." in self.workdir.split("/") or inside_system:
-            return f"the working directory cannot be {self.workdir!r}: it must be absolute and not of the system"
+            return f"the working directory must be absolute and outside the system folders, not {self.workdir!r}"
         missing = [
             path for path in self.packages if not Path(path).is_dir() or Path(path).stat().st_mode & 0o005 != 0o005
         ]
-        return f"no folder of packages that everybody may read: {', '.join(missing)}" if missing else None
+        return f"not a folder of packages that all users may read: {', '.join(missing)}" if missing else None
 
 
 @dataclass(frozen=True)
 class Descriptors:
-    """Open files handed to `bwrap`, by number."""
+    """Open files passed to `bwrap`, by number."""
 
     control: int
     info: int
@@ -98,45 +73,63 @@ class Descriptors:
     entrances: Sequence[int]
 
     def all(self) -> list[int]:
-        """Every number, for the one who starts the process."""
+        """Return all numbers, to pass to the process."""
         optional = [] if self.block is None else [self.block]
         return [self.control, self.info, self.filter, self.passwd, *optional, *self.entrances]
 
 
-def interpreter() -> str:
-    """The interpreter that runs in boxes: ours, without the virtual environment around it."""
+def interpreter_path() -> str:
+    """Return the interpreter that runs in boxes: this one, outside its virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
 def search_path() -> str:
-    """`PATH` in a box."""
-    return os.pathsep.join(dict.fromkeys([str(Path(interpreter()).parent), "/usr/local/bin", "/usr/bin", "/bin"]))
+    """Return `PATH` for programs in a box."""
+    return os.pathsep.join(dict.fromkeys([str(Path(interpreter_path()).parent), "/usr/local/bin", "/usr/bin", "/bin"]))
 
 
-def arguments(bwrap: str, shape: Shape, files: Descriptors, *, preload: bool) -> list[str]:
-    """The command line that makes a box of this shape and starts process 1 in it, with or without modules loaded."""
+def supervisor_command(
+    library: str,
+    control: int,
+    *,
+    preload: bool,
+    entrances: Sequence[int] = (),
+    uid: int | None = None,
+    writable: Sequence[str] | None = None,
+) -> list[str]:
+    """Return the command of process 1. `writable` is None without isolation."""
     settings = {
-        "control": files.control,
-        "entrances": list(files.entrances),
-        "uid": None if files.block is None else BOX_USER,
+        "control": control,
+        "entrances": list(entrances),
+        "uid": uid,
         "preload": list(PRELOAD) if preload else [],
-        "writable": shape.writable,
+        "writable": writable,
     }
+    source = _BOOT.replace("LIBRARY", repr(library)).replace("SETTINGS", repr(settings))
+    return [interpreter_path(), "-I", "-S", "-B", "-X", "utf8", "-c", source]
+
+
+def bwrap_command(bwrap: str, shape: BoxShape, files: Descriptors, *, preload: bool) -> list[str]:
+    """Return the command that makes a box of this shape and starts process 1 in it."""
+    uid = None if files.block is None else BOX_USER
+    supervisor = supervisor_command(
+        _INSIDE, files.control, preload=preload, entrances=files.entrances, uid=uid, writable=shape.writable
+    )
     return [
         bwrap,
         *_namespaces(files),
-        *_system(),
-        *_of_its_own(shape, files),
+        *_system_mounts(),
+        *_private_mounts(shape, files),
         *(part for path in shape.packages for part in _read_only(path, path)),
         *("--remount-ro", "/", "--chdir", shape.workdir),
         *("--seccomp", str(files.filter)),
         "--",
-        *(interpreter(), "-I", "-S", "-B", "-X", "utf8", "-c", _BOOT.replace("SETTINGS", repr(settings))),
+        *supervisor,
     ]
 
 
 def _namespaces(files: Descriptors) -> list[str]:
-    """Everything new. With `block` the caller maps the users and process 1 changes to one that owns nothing."""
+    """Unshare everything. With `block`, the caller maps the users and process 1 changes to one that owns nothing."""
     arguments = [
         *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"),
         *("--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
@@ -148,8 +141,8 @@ def _namespaces(files: Descriptors) -> list[str]:
     return [*arguments, *only_to_change_user, "--userns-block-fd", str(files.block)]
 
 
-def _system() -> list[str]:
-    """The read-only part: the operating system's programs and libraries, and the interpreter's."""
+def _system_mounts() -> list[str]:
+    """Mount the programs and libraries of the operating system and the interpreter, read-only."""
     arguments: list[str] = []
     for path in _SYSTEM:
         if Path(path).is_symlink():
@@ -166,19 +159,19 @@ def _system() -> list[str]:
 
 
 def _read_only(source: str, target: str) -> list[str]:
-    """A folder under folders everybody may pass: those bubblewrap makes by itself are for their owner alone."""
+    """Mount a folder below parents that all users may enter; bubblewrap would make them for the owner only."""
     parents = [str(parent) for parent in reversed(Path(target).parents) if str(parent) != "/"]
     return [*(part for parent in parents for part in ("--perms", "0755", "--dir", parent)), "--ro-bind", source, target]
 
 
-def _of_its_own(shape: Shape, files: Descriptors) -> list[str]:
-    """Devices, processes, and memory-backed folders to write in, each with a bound."""
+def _private_mounts(shape: BoxShape, files: Descriptors) -> list[str]:
+    """Mount devices, processes, and bounded writable folders in memory."""
 
     def writable(path: str, size: int) -> tuple[str, ...]:
         return ("--size", str(size), "--perms", "1777", "--tmpfs", path)
 
     return [
-        *_read_only(str(_OURS), f"{INSIDE}/nemo_gym/sandbox/providers/local/inside"),
+        *_read_only(str(INSIDE_SOURCE), f"{_INSIDE}/{INSIDE_PACKAGE}"),
         *("--perms", "0444", "--ro-bind-data", str(files.passwd), "/etc/passwd"),
         *("--dev", "/dev", *writable("/dev/shm", _SHM_BYTES), "--remount-ro", "/dev"),
         *("--proc", "/proc"),
@@ -187,6 +180,6 @@ def _of_its_own(shape: Shape, files: Descriptors) -> list[str]:
     ]
 
 
-def passwd(workdir: str) -> bytes:
-    """Who there is in a box."""
+def passwd_file(workdir: str) -> bytes:
+    """Return `/etc/passwd` of a box."""
     return f"sandbox:x:{BOX_USER}:{BOX_USER}::{workdir}:/bin/sh\n".encode()

@@ -1,7 +1,7 @@
-"""Control groups: memory, processes and processor time of a whole box, where this process may make groups.
+"""Limit and count memory, processes and processor time of a whole box with control groups, version 1 or 2.
 
-Version 1 and 2 are both understood. Groups live below the one we run in, so limits set on us from outside still hold.
-Where there are none, `Cgroups.find` says so and the box is bounded by rlimits alone.
+Groups are made below the group of this process, so that its own limits still apply. Where this process may not make
+groups, `Cgroups.find` returns None and only rlimits and sampling bound a box.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ CONTROLLERS = (MEMORY, PIDS, CPU)
 
 _PREFIX = "nemo-gym-"
 
-# Waits for its standard input to close, which the end of our process does, whatever ended it.
+# Waits until its standard input closes, which happens when our process ends for any reason.
 _JANITOR = """
 while read -r _; do :; done
 for attempt in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
@@ -39,23 +39,15 @@ done
 
 @dataclass(frozen=True)
 class Usage:
-    """What a box has used, as far as its groups count it."""
+    """The resources a box has used, as far as its groups count them."""
 
     memory_kills: int = 0
     processes_refused: int = 0
     cpu_s: float | None = None
     peak_memory_mib: float | None = None
 
-    @property
-    def out_of_memory(self) -> bool:
-        return self.memory_kills > 0
-
-    @property
-    def out_of_processes(self) -> bool:
-        return self.processes_refused > 0
-
     def since(self, before: "Usage") -> "Usage":
-        """What came after `before`; the peak is that of the whole life."""
+        """Subtract `before`; the peak stays that of the whole life."""
         return Usage(
             self.memory_kills - before.memory_kills,
             self.processes_refused - before.processes_refused,
@@ -64,43 +56,43 @@ class Usage:
         )
 
 
-class Group:
-    """The groups of one box."""
+class BoxCgroup:
+    """The control groups of one box, one folder per controller."""
 
     def __init__(self, folders: Mapping[str, Path], version: int) -> None:
         self.folders = folders
         self.version = version
 
-    def limit(self, *, memory_bytes: int | None, processes: int | None) -> None:
-        """Set the bounds; a running box may be given others.
+    def limit(self, *, memory_bytes: int, processes: int) -> None:
+        """Set the limits; they can change while the box runs.
 
         Raises:
             OSError: the kernel refused.
         """
-        if memory_bytes is not None and (folder := self.folders.get(MEMORY)):
+        if folder := self.folders.get(MEMORY):
             if self.version == 1:
-                # Memory and memory-with-swap are bound to each other: lowering and raising need opposite orders.
+                # The limit with swap may not be below the one without: lowering and raising need opposite orders.
                 names = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
-                _write_in_any_order(folder, {name: str(memory_bytes) for name in names})
+                _write_pair(folder, {name: str(memory_bytes) for name in names})
             else:
                 _write(folder / "memory.max", str(memory_bytes))
                 _write(folder / "memory.oom.group", "0")
                 if (folder / "memory.swap.max").exists():
                     _write(folder / "memory.swap.max", "0")
-        if processes is not None and (folder := self.folders.get(PIDS)):
+        if folder := self.folders.get(PIDS):
             _write(folder / "pids.max", str(processes))
 
     def entrances(self) -> list[Path]:
-        """Files through which a single-threaded process puts itself in by writing 0 (version 1: that is fast)."""
+        """Return the files through which a single-threaded process joins by writing 0 (version 1 only)."""
         return [folder / "tasks" for folder in self.folders.values()] if self.version == 1 else []
 
     def admit(self, pid: int) -> None:
-        """Put a process in from outside (version 2, where there is no faster way)."""
+        """Move a process into the groups from outside (version 2, where there is no faster way)."""
         for folder in set(self.folders.values()):
             _write(folder / "cgroup.procs", str(pid))
 
     def usage(self) -> Usage:
-        """What was used so far; a group that cannot be read counts as nothing."""
+        """Read the usage so far; a group that cannot be read counts as zero."""
         memory, pids, cpu = (self.folders.get(name) for name in CONTROLLERS)
         kills = "memory.oom_control" if self.version == 1 else "memory.events"
         peak = "memory.max_usage_in_bytes" if self.version == 1 else "memory.peak"
@@ -113,8 +105,8 @@ class Group:
 
     def remove(self) -> bool:
         """Remove the groups; False while a process is still in one."""
-        left = [folder for folder in set(self.folders.values()) if not _removed(folder)]
-        return not left
+        remaining = [folder for folder in set(self.folders.values()) if not _remove_folder(folder)]
+        return not remaining
 
     def _cpu_seconds(self, folder: Path) -> float:
         if self.version == 1:
@@ -123,33 +115,33 @@ class Group:
 
 
 class Cgroups:
-    """The groups below which this process makes those of its boxes."""
+    """The parent groups below which this process makes the groups of its boxes."""
 
     def __init__(self, parents: Mapping[str, Path], version: int) -> None:
         self.version = version
         self.controllers = tuple(parents)
-        name = f"{_PREFIX}{os.getpid()}-{_started(os.getpid())}-{secrets.token_hex(4)}"
+        name = f"{_PREFIX}{os.getpid()}-{_start_ticks(os.getpid())}-{secrets.token_hex(4)}"
         self._parents = dict(parents)
         self._folders = {controller: parent / name for controller, parent in parents.items()}
         self._janitor: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def find(cls) -> "Cgroups | None":
-        """Groups this process may make below its own, tried out; None where it may not."""
-        version, places = _own_groups(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
-        usable = {name: folder for name, folder in places.items() if _can_make(folder, name, version)}
+        """Find out by trying which groups this process may make below its own; None if neither memory nor pids."""
+        version, parents = _own_groups(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
+        usable = {name: folder for name, folder in parents.items() if _can_make(folder, name, version)}
         if MEMORY not in usable and PIDS not in usable:
             return None
         return cls(usable, version)
 
     def open(self) -> None:
-        """Make our groups and the janitor that removes them should this process be killed; sweep what others left."""
+        """Make the parent groups and a janitor that removes them if this process is killed; sweep abandoned groups."""
         for folder in set(self._parents.values()):
             _sweep(folder)
         for folder in set(self._folders.values()):
             folder.mkdir(exist_ok=True)
             if self.version == 2:
-                _write(folder / "cgroup.subtree_control", " ".join(f"+{name}" for name in _enabled(self.controllers)))
+                _delegate(folder, self.controllers)
         self._janitor = subprocess.Popen(
             ["/bin/sh", "-c", _JANITOR, "sandbox-janitor", *sorted({str(f) for f in self._folders.values()})],
             stdin=subprocess.PIPE,
@@ -160,8 +152,8 @@ class Cgroups:
             start_new_session=True,
         )
 
-    def group(self, name: str) -> Group:
-        """New groups for one box.
+    def group(self, name: str) -> BoxCgroup:
+        """Make the groups of one box.
 
         Raises:
             OSError: the kernel refused.
@@ -169,10 +161,10 @@ class Cgroups:
         folders = {controller: folder / name for controller, folder in self._folders.items()}
         for folder in set(folders.values()):
             folder.mkdir()
-        return Group(folders, self.version)
+        return BoxCgroup(folders, self.version)
 
     def close(self) -> None:
-        """Remove everything; the janitor does what is not possible yet."""
+        """Remove all groups; the janitor removes those that are still in use."""
         for folder in set(self._folders.values()):
             _remove_tree(folder)
         janitor, self._janitor = self._janitor, None
@@ -184,7 +176,7 @@ class Cgroups:
 
 
 def _own_groups(cgroup: str, mountinfo: str) -> tuple[int, dict[str, Path]]:
-    """Our group per controller and the version, from `/proc/self/cgroup` and `/proc/self/mountinfo`."""
+    """Return the version and this process's group per controller, from two files of `/proc/self`."""
     mounts = list(_mounts(mountinfo))
     first: dict[str, Path] = {}
     for line in cgroup.splitlines():
@@ -216,40 +208,43 @@ def _can_make(folder: Path, controller: str, version: int) -> bool:
     if not os.access(folder, os.W_OK):
         return False
     try:
-        if version == 2 and not set(_enabled((controller,))) <= set(_read(folder / "cgroup.subtree_control").split()):
-            # Only a group without processes of its own can hand its controllers down; ours seldom is one.
-            _write(folder / "cgroup.subtree_control", " ".join(f"+{name}" for name in _enabled((controller,))))
+        if version == 2 and _version_2_name(controller) not in _read(folder / "cgroup.subtree_control").split():
+            _delegate(folder, (controller,))
         trial.mkdir()
     except OSError:
         return False
-    return _removed(trial)
+    return _remove_folder(trial)
 
 
-def _enabled(controllers: tuple[str, ...]) -> list[str]:
-    """Controllers by their name in version 2."""
-    return ["cpu" if name == CPU else name for name in controllers]
+def _delegate(folder: Path, controllers: tuple[str, ...]) -> None:
+    """Enable controllers for the groups below; only a group without processes can do that, and ours rarely is one."""
+    _write(folder / "cgroup.subtree_control", " ".join(f"+{_version_2_name(name)}" for name in controllers))
+
+
+def _version_2_name(controller: str) -> str:
+    return "cpu" if controller == CPU else controller
 
 
 def _sweep(parent: Path) -> None:
-    """Remove groups whose owner is gone: its janitor was killed with it."""
+    """Remove groups whose owner is gone and whose janitor was killed with it."""
     for folder in parent.glob(f"{_PREFIX}[0-9]*"):
-        found = re.fullmatch(rf"{_PREFIX}(\d+)-(\d+)-\w+", folder.name)
-        if found and _started(int(found[1])) != int(found[2]):
+        match = re.fullmatch(rf"{_PREFIX}(\d+)-(\d+)-\w+", folder.name)
+        if match and _start_ticks(int(match[1])) != int(match[2]):
             _remove_tree(folder)
 
 
-def _started(pid: int) -> int:
-    """When a process started, in ticks since boot; 0 if there is none."""
+def _start_ticks(pid: int) -> int:
+    """Return the start of a process in ticks since boot; 0 if the process does not exist."""
     return int((_read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split() or ["0"] * 20)[19])
 
 
 def _remove_tree(folder: Path) -> bool:
     for box in folder.glob("*/"):
-        _removed(box)
-    return _removed(folder)
+        _remove_folder(box)
+    return _remove_folder(folder)
 
 
-def _removed(folder: Path) -> bool:
+def _remove_folder(folder: Path) -> bool:
     try:
         folder.rmdir()
     except FileNotFoundError:
@@ -259,13 +254,14 @@ def _removed(folder: Path) -> bool:
     return True
 
 
-def _write_in_any_order(folder: Path, values: Mapping[str, str]) -> None:
-    there = {folder / name: value for name, value in values.items() if (folder / name).exists()}
+def _write_pair(folder: Path, values: Mapping[str, str]) -> None:
+    """Write files that depend on each other, in the other order if the first one fails."""
+    existing = {folder / name: value for name, value in values.items() if (folder / name).exists()}
     try:
-        for path, value in there.items():
+        for path, value in existing.items():
             _write(path, value)
     except OSError:
-        for path, value in reversed(there.items()):
+        for path, value in reversed(existing.items()):
             _write(path, value)
 
 
@@ -286,5 +282,5 @@ def _number(path: Path) -> int:
 
 
 def _field(path: Path, name: str) -> int:
-    found = re.search(rf"^{name} (\d+)$", _read(path), re.MULTILINE)
-    return int(found[1]) if found else 0
+    field = re.search(rf"^{name} (\d+)$", _read(path), re.MULTILINE)
+    return int(field[1]) if field else 0

@@ -1,172 +1,131 @@
-"""One order in a box, from outside: its streams read within bounds, its clocks kept, its end explained."""
+"""Run one order in a box, seen from outside: bounded output, limits, and the reason for its end."""
 
 import asyncio
 import contextlib
 import fcntl
-import functools
 import json
 import marshal
-import math
 import os
-import re
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from nemo_gym.sandbox.providers.local.cgroups import CPU, MEMORY, PIDS, Usage
+from nemo_gym.sandbox.providers.local.ending import ProgramEnd, error_kind
 from nemo_gym.sandbox.providers.local.launch import Box
-from nemo_gym.sandbox.providers.local.outcome import Ending, kind_of
-from nemo_gym.sandbox.providers.local.watch import Sample, sample
+from nemo_gym.sandbox.providers.local.limits import (
+    BoxLimits,
+    ProcessUsage,
+    counts_processes_by_namespace,
+    measure_processes,
+)
 from nemo_gym.sandbox.spec import SandboxErrorKind, SandboxExecDetail, SandboxExecResult
 
 KILL_GRACE_S = 5.0
-"""How long process 1 may take to end what it runs before the whole box is ended."""
+"""Longest time process 1 may take to end a program before the whole box is killed."""
 
 START_S = 60.0
-"""How long process 1 may take to begin; the clock of the program has not started then."""
+"""Longest time process 1 may take to start a program; the program's clock is not running then."""
 
 _CHUNK = 1 << 16
 _MESSAGE = 1 << 16
 _POLL_S = 0.05
 
 _OWN_MEMORY = 16 << 20
-"""What process 1 itself takes, so that a program gets what was promised to it."""
+"""Memory of process 1 itself, added so that a program gets all of its limit."""
 
-_SEALED = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
-_ADDRESS_SPACE_BEYOND_GROUP = 16 << 30
-_ADDRESS_SPACE_WITHOUT_GROUP = 96 << 20
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Bounds of one order."""
-
-    timeout_s: float
-    cpu_s: float | None
-    memory_bytes: int
-    file_bytes: int
-    output_bytes: int
-    processes: int
-    open_files: int = 256
-
-    def rlimits(self, *, memory_counted: bool, processes_own: bool) -> dict[str, int]:
-        """What the program is given by rlimit: the groups' bounds once more, and those that groups do not have."""
-        beyond = _ADDRESS_SPACE_BEYOND_GROUP if memory_counted else _ADDRESS_SPACE_WITHOUT_GROUP
-        whole_machine = (self.timeout_s + 1) * (os.cpu_count() or 1) + 1
-        limits = {
-            "AS": self.memory_bytes + beyond,
-            "CPU": math.ceil(whole_machine if self.cpu_s is None else self.cpu_s),
-            "FSIZE": self.file_bytes,
-            "NOFILE": self.open_files,
-            "CORE": 0,
-            "MEMLOCK": 0,
-            "MSGQUEUE": 0,
-        }
-        # The number of a user's processes: only where the box has a user of its own, or the kernel counts by namespace,
-        # is that the box's number. A little more than the group's bound: the group counts refusals, this does not.
-        return {**limits, "NPROC": self.processes + 8} if processes_own else limits
+EndEvent = dict[str, float]
+"""The `ended` message of process 1: status, cpu_s, peak_kib."""
 
 
 @dataclass
-class Order:
-    """What to do, and the files to do it with. `channel` is the box's end of whatever else is exchanged."""
-
-    words: dict[str, Any]
-    stdin: bytes = b""
-    channel: int | None = None
-    channel_limit: int | None = None
-
-
-@dataclass
-class Outcome:
-    """How an order ended. `channel` holds what the program sent there, cut at the bound."""
+class OrderResult:
+    """The result of an order. `channel` holds what the program sent there, cut at the limit."""
 
     result: SandboxExecResult
     channel: bytes = b""
-    alive: bool = True
 
 
-class Stream:
-    """A pipe whose other end is in the box: the first bytes are kept, one too many is reported."""
+class BoundedPipe:
+    """A pipe into the box of which the first bytes are kept; one byte too many is reported."""
 
     def __init__(self, limit: int, when_full: Callable[[], None]) -> None:
         self.limit = limit
         self.data = bytearray()
-        self.full = False
+        self.is_full = False
         self._when_full = when_full
         self._loop = asyncio.get_running_loop()
-        self._reading, self.theirs = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._reading, False)
-        self._open = True
-        self._loop.add_reader(self._reading, self._read)
+        self._read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._read_end, False)
+        self._is_reading = True
+        self._loop.add_reader(self._read_end, self._read)
 
     def read_rest(self) -> None:
-        """Take what is in the pipe now; nobody is there to write more."""
-        while self._open and not self.full and self._read():
+        """Read what is in the pipe now."""
+        while self._is_reading and not self.is_full and self._read():
             pass
 
     def take(self) -> bytes:
-        """What came so far, and forget it."""
+        """Return and forget the data so far."""
         self.read_rest()
-        taken, self.data = bytes(self.data), bytearray()
-        return taken
+        data, self.data = bytes(self.data), bytearray()
+        return data
 
     def close(self) -> None:
-        """Let go of our end."""
-        if self._reading >= 0:
-            self._stop()
-            os.close(self._reading)
-            self._reading = -1
-        self.close_theirs()
+        if self._read_end >= 0:
+            self._stop_reading()
+            os.close(self._read_end)
+            self._read_end = -1
+        self.close_write_end()
 
-    def close_theirs(self) -> None:
-        """Let go of the box's end, which the box has by now."""
-        if self.theirs >= 0:
-            os.close(self.theirs)
-            self.theirs = -1
+    def close_write_end(self) -> None:
+        """Close our copy of the end that the box has received."""
+        if self.write_end >= 0:
+            os.close(self.write_end)
+            self.write_end = -1
 
     def _read(self) -> bool:
         try:
-            chunk = os.read(self._reading, _CHUNK)
+            chunk = os.read(self._read_end, _CHUNK)
         except BlockingIOError:
             return False
         if not chunk:
-            self._stop()
+            self._stop_reading()
             return False
         room = self.limit - len(self.data)
         self.data += chunk[:room]
         if len(chunk) > room:
-            self.full = True
-            self._stop()
+            self.is_full = True
+            self._stop_reading()
             self._when_full()
         return True
 
-    def _stop(self) -> None:
-        if self._open:
-            self._open = False
-            self._loop.remove_reader(self._reading)
+    def _stop_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._read_end)
 
 
 @dataclass
-class Control:
-    """Orders to process 1 and what it says; every message is whole or not there."""
+class ControlSocket:
+    """The socket to process 1; every message arrives whole or not at all."""
 
     box: Box
-    _broken: bool = field(default=False)
 
-    def send(self, op: str, descriptors: list[int] | None = None) -> bool:
-        """Give an order; False if nobody is there."""
+    def send(self, order: str, descriptors: list[int] | None = None) -> bool:
+        """Send an order; False if process 1 is gone."""
         try:
-            socket.send_fds(self.box.control, [op.encode()], descriptors or [])
+            socket.send_fds(self.box.control, [order.encode()], descriptors or [])
         except OSError:
-            self._broken = True
-        return not self._broken
+            return False
+        return True
 
-    async def event(self, name: str) -> dict[str, float] | None:
-        """The next message of that name; None if the box is gone, or speaks in a way that process 1 does not."""
+    async def event(self, name: str) -> EndEvent | None:
+        """Wait for the next message of that name; None if the box is gone or sends an invalid message."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -177,61 +136,73 @@ class Control:
                 return None
 
 
-async def execute(box: Box, order: Order, limits: Limits) -> Outcome:
-    """Carry out one order and say how it ended. The wall clock starts when the program does."""
+async def execute(
+    box: Box,
+    order: Mapping[str, Any],
+    limits: BoxLimits,
+    *,
+    stdin: bytes = b"",
+    channel: int | None = None,
+    channel_limit: int | None = None,
+) -> OrderResult:
+    """Run one order of `inside/programs.py` to its end. The wall clock starts when the program does.
+
+    `channel` is the box's end of an additional stream; with `channel_limit` one is opened and collected.
+    """
     full = asyncio.Event()
-    out, err = Stream(limits.output_bytes, full.set), Stream(limits.output_bytes, full.set)
-    extra = None if order.channel_limit is None else Stream(order.channel_limit, full.set)
-    before = usage_of(box)
-    control = Control(box)
+    out, err = BoundedPipe(limits.output_bytes, full.set), BoundedPipe(limits.output_bytes, full.set)
+    extra = None if channel_limit is None else BoundedPipe(channel_limit, full.set)
+    pipes = [pipe for pipe in (out, err, extra) if pipe is not None]
+    before = box_usage(box)
+    control = ControlSocket(box)
     try:
-        channel = order.channel if extra is None else extra.theirs
-        stdin = sealed_file(order.stdin)
+        channel = channel if extra is None else extra.write_end
+        stdin_file = sealed_file(stdin)
         try:
-            descriptors = [stdin, out.theirs, err.theirs, *([] if channel is None else [channel])]
-            started = await start(box, control, order.words, descriptors, limits)
+            descriptors = [stdin_file, out.write_end, err.write_end, *([] if channel is None else [channel])]
+            has_started = await start_program(box, control, order, descriptors, limits)
         finally:
-            os.close(stdin)
-        for stream in (out, err, extra):
-            if stream is not None:
-                stream.close_theirs()
-        begun = time.monotonic()
-        running = started is not None
-        stopped, ended = await _until_the_end(box, control, full, limits, before) if running else (None, None)
-        seconds = time.monotonic() - begun
-        for stream in (out, err, extra):
-            if stream is not None:
-                stream.read_rest()
+            os.close(stdin_file)
+        for pipe in pipes:
+            pipe.close_write_end()
+        start = time.monotonic()
+        stopped: SandboxErrorKind | None = None
+        end: EndEvent | None = None
+        if has_started:
+            stopped, end = await _wait_for_end(box, control, full, limits, before)
+        seconds = time.monotonic() - start
+        for pipe in pipes:
+            pipe.read_rest()
         if stopped is None and full.is_set():
             stopped = SandboxErrorKind.OUTPUT
-        result = explain(box, out.data, err.data, stopped, ended, before, limits, seconds)
-        return Outcome(result, b"" if extra is None else bytes(extra.data), ended is not None)
+        result = build_result(box, out.data, err.data, stopped, end, before, limits, seconds)
+        return OrderResult(result, b"" if extra is None else bytes(extra.data))
     finally:
-        for stream in (out, err, extra):
-            if stream is not None:
-                stream.close()
+        for pipe in pipes:
+            pipe.close()
 
 
-async def start(
-    box: Box, control: Control, words: Mapping[str, Any], descriptors: list[int], limits: Limits
-) -> dict[str, float] | None:
-    """Hand an order over and wait until its program runs; None if the box is gone.
+async def start_program(
+    box: Box, control: ControlSocket, order: Mapping[str, Any], descriptors: list[int], limits: BoxLimits
+) -> bool:
+    """Send an order and wait until its program runs; False if the box is gone.
 
-    It is gone as well if that takes too long or the wait is cancelled: a program that nobody waits for must not begin.
+    The box is killed if that takes too long or the wait is cancelled: an abandoned program must not start later.
     """
-    counted = box.group is not None and MEMORY in box.group.folders
+    is_memory_counted = box.group is not None and MEMORY in box.group.folders
     if box.group is not None:
         try:
             box.group.limit(memory_bytes=limits.memory_bytes + _OWN_MEMORY, processes=limits.processes + 1)
         except OSError:
-            return None  # an unbounded program is not started
-    rlimits = limits.rlimits(memory_counted=counted, processes_own=box.own_user or _counts_by_namespace())
-    written = sealed_file(marshal.dumps({**words, "limits": rlimits}))
+            return False  # an unbounded program is not started
+    counts_processes = box.is_isolated and (box.has_own_user or counts_processes_by_namespace())
+    rlimits = limits.rlimits(memory_counted=is_memory_counted, processes_counted=counts_processes)
+    order_file = sealed_file(marshal.dumps({**order, "limits": rlimits}))
     try:
-        if not control.send("run", [written, *descriptors]):
-            return None
+        if not control.send("run", [order_file, *descriptors]):
+            return False
     finally:
-        os.close(written)
+        os.close(order_file)
     started = None
     try:
         with contextlib.suppress(TimeoutError):
@@ -240,88 +211,98 @@ async def start(
     finally:
         if started is None:
             box.kill()
-    return started
+    return started is not None
 
 
-async def stop(box: Box, control: Control, ended: "asyncio.Task[dict[str, float] | None]") -> dict[str, float] | None:
-    """End what runs; if process 1 does not manage, the box."""
+async def stop_program(box: Box, control: ControlSocket, end: "asyncio.Task[EndEvent | None]") -> EndEvent | None:
+    """Kill the program; kill the box if process 1 does not report the end in time."""
     control.send("kill")
-    done, _ = await asyncio.wait({ended}, timeout=KILL_GRACE_S)
+    done, _ = await asyncio.wait({end}, timeout=KILL_GRACE_S)
     if done:
-        return ended.result()
+        return end.result()
     box.kill()
-    ended.cancel()
+    end.cancel()
     return None
 
 
-def explain(
+def build_result(
     box: Box,
     stdout: bytes | bytearray,
     stderr: bytes | bytearray,
     stopped: SandboxErrorKind | None,
-    ended: Mapping[str, float] | None,
+    end: EndEvent | None,
     before: Usage,
-    limits: Limits,
+    limits: BoxLimits,
     seconds: float,
 ) -> SandboxExecResult:
-    """The result of an order in the API's words."""
-    usage = usage_of(box).since(before)
-    said = stderr.decode(errors="replace")
-    ending = Ending(
+    """Convert the end of an order to the result of the API."""
+    usage = box_usage(box).since(before)
+    error_text = stderr.decode(errors="replace")
+    program_end = ProgramEnd(
         stopped=stopped,
-        status=None if ended is None else int(ended["status"]),
+        status=None if end is None else int(end["status"]),
         usage=usage,
-        cpu_s=0.0 if ended is None else float(ended["cpu_s"]),
+        cpu_s=0.0 if end is None else float(end["cpu_s"]),
         cpu_limit_s=limits.cpu_s,
-        stderr=said,
+        stderr=error_text,
     )
-    peak = usage.peak_memory_mib if ended is None else float(ended["peak_kib"]) / 1024
-    kind = kind_of(ending)
+    peak = usage.peak_memory_mib if end is None else float(end["peak_kib"]) / 1024
+    kind = error_kind(program_end)
     if kind is SandboxErrorKind.SANDBOX:
-        said = f"{said}\nthe box ended before its program did".lstrip()
+        error_text = f"{error_text}\nthe box ended before its program did".lstrip()
     return SandboxExecResult(
         stdout.decode(errors="replace"),
-        said,
-        ending.exit_code,
+        error_text,
+        program_end.exit_code,
         kind,
-        SandboxExecDetail(True, ending.signal, seconds, ending.cpu_s, peak),
+        SandboxExecDetail(box.is_isolated, program_end.signal, seconds, program_end.cpu_s, peak),
     )
 
 
-async def _until_the_end(
-    box: Box, control: Control, full: asyncio.Event, limits: Limits, before: Usage
-) -> tuple[SandboxErrorKind | None, dict[str, float] | None]:
-    ended = asyncio.ensure_future(control.event("ended"))
-    too_much = asyncio.ensure_future(full.wait())
-    too_far = asyncio.ensure_future(bound_is_passed(box, before, limits))
+async def _wait_for_end(
+    box: Box, control: ControlSocket, full: asyncio.Event, limits: BoxLimits, before: Usage
+) -> tuple[SandboxErrorKind | None, EndEvent | None]:
+    end = asyncio.ensure_future(control.event("ended"))
     try:
-        await asyncio.wait({ended, too_much, too_far}, timeout=limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done():
-            return None, ended.result()
-        stopped = SandboxErrorKind.TIMEOUT
-        if too_much.done():
-            stopped = SandboxErrorKind.OUTPUT
-        elif too_far.done():
-            stopped = too_far.result()
-        return stopped, await stop(box, control, ended)
+        stopped = await wait_or_limit({end}, box, full, limits, before)
+        return stopped, end.result() if stopped is None else await stop_program(box, control, end)
     except asyncio.CancelledError:
         box.kill()
         raise
     finally:
-        for task in (ended, too_much, too_far):
-            task.cancel()
+        end.cancel()
 
 
-async def bound_is_passed(box: Box, before: Usage, limits: Limits) -> SandboxErrorKind:
-    """Return when the box as a whole has passed a bound that the kernel does not keep for us, and which."""
+async def wait_or_limit(
+    ends: "set[asyncio.Task[Any]]", box: Box, full: asyncio.Event, limits: BoxLimits, before: Usage
+) -> SandboxErrorKind | None:
+    """Wait until one of `ends` is done or a limit is reached; return the limit, or None if an end is done."""
+    too_much_output = asyncio.ensure_future(full.wait())
+    over_limit = asyncio.ensure_future(_wait_for_resource_limit(box, before, limits))
+    try:
+        watched = {*ends, too_much_output, over_limit}
+        await asyncio.wait(watched, timeout=limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if any(end.done() for end in ends):
+            return None
+        if too_much_output.done():
+            return SandboxErrorKind.OUTPUT
+        return over_limit.result() if over_limit.done() else SandboxErrorKind.TIMEOUT
+    finally:
+        too_much_output.cancel()
+        over_limit.cancel()
+
+
+async def _wait_for_resource_limit(box: Box, before: Usage, limits: BoxLimits) -> SandboxErrorKind:
+    """Wait until the box as a whole exceeds a bound that the kernel does not enforce, and return which."""
     counted = set() if box.group is None else set(box.group.folders)
     watched = {MEMORY, PIDS} - counted | ({CPU} if limits.cpu_s is not None else set())
     if not watched:
         await asyncio.Event().wait()
-    begun = sample(box.pid) if watched - counted else Sample()
+    must_measure = bool(watched - counted)
+    first = measure_processes(box.pid) if must_measure else ProcessUsage()
     while True:
-        now = sample(box.pid) if watched - counted else Sample()
-        cpu_s = usage_of(box).since(before).cpu_s if CPU in counted else now.cpu_s - begun.cpu_s
+        now = measure_processes(box.pid) if must_measure else ProcessUsage()
+        cpu_s = box_usage(box).since(before).cpu_s if CPU in counted else now.cpu_s - first.cpu_s
         if MEMORY in watched and now.memory_bytes > limits.memory_bytes + _OWN_MEMORY:
             return SandboxErrorKind.MEMORY
         if PIDS in watched and now.tasks > limits.processes + 1:
@@ -331,27 +312,20 @@ async def bound_is_passed(box: Box, before: Usage, limits: Limits) -> SandboxErr
         await asyncio.sleep(_POLL_S)
 
 
-@functools.cache
-def _counts_by_namespace() -> bool:
-    """Whether the kernel counts a user's processes for each user namespace: since 5.14."""
-    found = re.match(r"(\d+)\.(\d+)", os.uname().release)
-    return found is not None and (int(found[1]), int(found[2])) >= (5, 14)
-
-
-def usage_of(box: Box) -> Usage:
-    """What the box has used so far; nothing where nobody counts."""
+def box_usage(box: Box) -> Usage:
+    """Return what the box has used so far; zero without control groups."""
     return Usage() if box.group is None else box.group.usage()
 
 
 def sealed_file(content: bytes) -> int:
-    """A file with this content that nobody can change any more."""
-    made = os.memfd_create("order", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    """Return the descriptor of a file in memory that no process can change."""
+    descriptor = os.memfd_create("order", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        with open(made, "wb", closefd=False) as file:
+        with open(descriptor, "wb", closefd=False) as file:
             file.write(content)
-        os.lseek(made, 0, os.SEEK_SET)
-        fcntl.fcntl(made, fcntl.F_ADD_SEALS, _SEALED)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:
-        os.close(made)
+        os.close(descriptor)
         raise
-    return made
+    return descriptor

@@ -1,45 +1,39 @@
-"""Boxes made ahead of need. Each is used once: what one program left is never there for the next."""
+"""Make boxes in advance. Each is used once, so that no program sees the traces of another."""
 
 import asyncio
 import contextlib
 import logging
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from nemo_gym.sandbox.providers.local.bubblewrap import Shape
-from nemo_gym.sandbox.providers.local.cgroups import Cgroups
-from nemo_gym.sandbox.providers.local.launch import Box, launch
+from nemo_gym.sandbox.providers.local.bubblewrap import BoxShape
+from nemo_gym.sandbox.providers.local.launch import Box
 from nemo_gym.sandbox.spec import SandboxCreateError
 
 _log = logging.getLogger(__name__)
 
 
-class Pool:
-    """Makes boxes and keeps `warm` of one shape ready; every box it made ends with `close` or before."""
+class BoxPool:
+    """Makes boxes with `launcher` and keeps `warm` of one shape ready; all its boxes end with `close` at the latest."""
 
-    def __init__(self, bwrap: str, cgroups: Cgroups | None, shape: Shape, warm: int) -> None:
-        self._bwrap = bwrap
-        self._cgroups = cgroups
+    def __init__(self, launcher: Callable[..., Box], shape: BoxShape, warm: int) -> None:
+        self._launcher = launcher
         self._shape = shape
         self._warm = warm
         self._ready: deque[Box] = deque()
         self._boxes: set[Box] = set()
         self._filling: asyncio.Task[None] | None = None
-        self._unwanted: set[asyncio.Task[None]] = set()
-        # A box dies with the thread that started it, so that thread is ours and lives as long as the pool.
-        self._launcher = ThreadPoolExecutor(1, thread_name_prefix="sandbox-launcher")
+        self._abandoned: set[asyncio.Task[None]] = set()
+        # A box ends with the thread that started it, so this thread lives as long as the pool.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sandbox-launcher")
         self._closed = False
 
-    @property
-    def ready(self) -> int:
-        """How many boxes wait for a program."""
-        return len(self._ready)
-
-    async def take(self, shape: Shape) -> Box:
-        """A box nobody used yet: a waiting one, or a new one.
+    async def take(self, shape: BoxShape) -> Box:
+        """Return an unused box: one made in advance, or a new one.
 
         Raises:
-            SandboxCreateError: there is none.
+            SandboxCreateError: no box can be made.
         """
         while shape == self._shape and self._ready:
             box = self._ready.popleft()
@@ -49,17 +43,17 @@ class Pool:
         return await self._make(shape)
 
     def fill(self) -> None:
-        """Begin to make what is missing, in the background."""
+        """Start making the missing boxes in the background."""
         loop = asyncio.get_running_loop()
         busy = self._filling is not None and not self._filling.done() and self._filling.get_loop() is loop
         if not self._closed and self._warm and not busy:
             self._filling = loop.create_task(self._fill())
 
     async def full(self) -> None:
-        """Wait until as many boxes as wanted are ready.
+        """Wait until `warm` boxes are ready.
 
         Raises:
-            SandboxCreateError: one cannot be made.
+            SandboxCreateError: a box cannot be made.
         """
         self.fill()
         if self._filling is not None:
@@ -68,15 +62,15 @@ class Pool:
             self._ready.append(await self._make(self._shape, preload=True))
 
     async def end(self, box: Box) -> None:
-        """End a box and wait until it is gone. Only then is another one made: its program had the processor."""
+        """End a box and wait until it is gone; only then make another one, so that programs keep the processor."""
         gone = await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, box.close))
         self._boxes.discard(box)
         if not gone:
-            _log.warning("sandbox %s: something of it is still there after its end", box.name)
+            _log.warning("sandbox %s: processes or control groups remain after its end", box.name)
         self.fill()
 
     async def close(self) -> None:
-        """End every box and let the thread go; a second call does nothing."""
+        """End every box and the launcher thread; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -84,10 +78,10 @@ class Pool:
             self._filling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._filling
-        await asyncio.to_thread(self._launcher.shutdown)
+        await asyncio.to_thread(self._thread.shutdown)
         self._ready.clear()
         loop = asyncio.get_running_loop()
-        ending = [task for task in self._unwanted if task.get_loop() is loop]
+        ending = [task for task in self._abandoned if task.get_loop() is loop]
         await asyncio.gather(*ending, *(self.end(box) for box in list(self._boxes)))
 
     async def _fill(self) -> None:
@@ -95,30 +89,30 @@ class Pool:
             try:
                 self._ready.append(await self._make(self._shape, preload=True))
             except SandboxCreateError as error:
-                # Whoever needs a box next makes its own and is told; nothing is tried again until then.
-                _log.warning("no box could be made ahead: %s", error)
+                # The next `take` makes a box itself and reports the error; no retry until then.
+                _log.warning("no box could be made in advance: %s", error)
                 return
 
-    async def _make(self, shape: Shape, *, preload: bool = False) -> Box:
+    async def _make(self, shape: BoxShape, *, preload: bool = False) -> Box:
         if self._closed:
             raise SandboxCreateError("the provider is closed", where="local")
-        made = asyncio.get_running_loop().run_in_executor(self._launcher, self._launch, shape, preload)
+        made = asyncio.get_running_loop().run_in_executor(self._thread, self._launch, shape, preload)
         try:
             return await asyncio.shield(made)
         except asyncio.CancelledError:
-            made.add_done_callback(self._end_unwanted)
+            made.add_done_callback(self._end_abandoned)
             raise
 
-    def _end_unwanted(self, made: "asyncio.Future[Box]") -> None:
-        """End a box whose taker left while it was made; nobody else knows of it."""
+    def _end_abandoned(self, made: "asyncio.Future[Box]") -> None:
+        """End a box whose `take` was cancelled while it was made."""
         if made.cancelled() or made.exception() is not None:
             return
         ending = asyncio.ensure_future(self.end(made.result()))
-        self._unwanted.add(ending)
-        ending.add_done_callback(self._unwanted.discard)
+        self._abandoned.add(ending)
+        ending.add_done_callback(self._abandoned.discard)
 
-    def _launch(self, shape: Shape, preload: bool) -> Box:
-        """In the launcher's thread: what was made is known at once, so nothing is lost if nobody waits for it."""
-        box = launch(self._bwrap, shape, self._cgroups, preload=preload)
+    def _launch(self, shape: BoxShape, preload: bool) -> Box:
+        """Make a box in the launcher thread and register it at once, so that a cancelled caller cannot lose it."""
+        box = self._launcher(shape, preload=preload)
         self._boxes.add(box)
         return box

@@ -1,7 +1,7 @@
-"""The system calls a box may not make, as the classic BPF program that `bwrap --seccomp` loads.
+"""Forbid system calls in a box with the classic BPF program that `bwrap --seccomp` loads.
 
-A forbidden call fails with EPERM, so the program sees an ordinary error; a call of a foreign architecture, which would
-read other numbers than the ones checked here, ends the process.
+A forbidden call fails with EPERM, an ordinary error for the program. A call of another architecture, whose numbers
+mean other calls, ends the process.
 """
 
 import errno
@@ -18,7 +18,7 @@ _ERRNO = 0x00050000
 _AT_NUMBER, _AT_ARCHITECTURE, _AT_ARGUMENTS = 0, 4, 16
 
 _X32 = 0x40000000
-"""x86_64 only: numbers from here on are the x32 calls, the same ones under other names."""
+"""x86_64 only: numbers from here on are the x32 variants of the same calls."""
 
 _NEW_NAMESPACES = 0x7E020080
 """CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
@@ -99,7 +99,7 @@ _FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
 }
 
 _WITHOUT_CGROUP: dict[str, tuple[int | None, int | None]] = {"memfd_create": (319, 279)}
-"""Memory that no rlimit counts: forbidden where no control group counts it either."""
+"""Memory that no rlimit counts; forbidden unless a control group counts it."""
 
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
@@ -110,16 +110,16 @@ _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _QUERY_PERSONALITY = 0xFFFFFFFF
 
 
-def supported(machine: str | None = None) -> bool:
-    """Whether there is a table for this kind of processor."""
+def is_supported(machine: str | None = None) -> bool:
+    """Return whether the table covers this kind of processor."""
     return (machine or platform.machine()) in _ARCHITECTURES
 
 
-def program(machine: str | None = None, *, counts_memory: bool = True) -> bytes:
-    """The filter for `machine` (default: this one). `counts_memory`: a control group bounds the box's memory.
+def filter_program(machine: str | None = None, *, counts_memory: bool = True) -> bytes:
+    """Return the filter for `machine` (default: this one); `counts_memory` if a control group bounds the box's memory.
 
     Raises:
-        KeyError: there is no table for that processor.
+        KeyError: the table does not cover that processor.
     """
     column, architecture = _ARCHITECTURES[machine or platform.machine()]
     forbidden = _FORBIDDEN if counts_memory else {**_FORBIDDEN, **_WITHOUT_CGROUP}
@@ -152,7 +152,7 @@ def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 
 def _when(number: int | None, then: list[bytes]) -> list[bytes]:
-    """`then` for one system call, whose number is loaded; every path through `then` returns."""
+    """Apply `then` to one system call, whose number is loaded; every path through `then` returns."""
     return [] if number is None else [_step(_JUMP_EQUAL, number, 0, len(then)), *then]
 
 

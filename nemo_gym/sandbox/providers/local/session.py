@@ -1,4 +1,4 @@
-"""A Python process in a box that runs one cell after the other and stands still in between."""
+"""A Python process in a box that runs one snippet after the other and is stopped in between."""
 
 import asyncio
 import contextlib
@@ -6,154 +6,145 @@ import os
 import secrets
 import socket
 import time
+from typing import Any
 
 from nemo_gym.sandbox.providers.local.cgroups import Usage
 from nemo_gym.sandbox.providers.local.execution import (
-    Control,
-    Limits,
-    Stream,
-    bound_is_passed,
-    explain,
+    BoundedPipe,
+    ControlSocket,
+    EndEvent,
+    box_usage,
+    build_result,
     sealed_file,
-    start,
-    stop,
-    usage_of,
+    start_program,
+    stop_program,
+    wait_or_limit,
 )
+from nemo_gym.sandbox.providers.local.launch import Box
+from nemo_gym.sandbox.providers.local.limits import BoxLimits
 from nemo_gym.sandbox.providers.local.provider import LocalProvider
 from nemo_gym.sandbox.spec import SandboxErrorKind, SandboxExecResult, SandboxHandle, SandboxSpec
 
 INTERRUPT_GRACE_S = 1.0
-"""How long a cell may take to notice that its time is over; after that its process is killed and its names are lost."""
+"""Longest time a snippet may take to react to an interrupt; then its process is killed and its names are lost."""
 
-_RAISED = 1 << 8
-"""The exit status 1 as `waitpid` has it: what a program that raised ends with."""
+_EXIT_STATUS_1 = 1 << 8
+"""The exit status of a program that raised, as `waitpid` returns it."""
 
 _WHOLE_LIFE_S = 24 * 3600.0
 
 
 class LocalSession:
-    """One process of one box, started with the first cell. After an end that was not its own it cannot be used."""
+    """One process of one box, started with the first snippet; unusable after `lost` is set."""
 
     def __init__(self, provider: LocalProvider, spec: SandboxSpec, max_output_bytes: int) -> None:
         self._provider = provider
         self._spec = spec
         self._max_output_bytes = max_output_bytes
         self._handle: SandboxHandle | None = None
-        self._control: Control | None = None
-        self._ended: asyncio.Task[dict[str, float] | None] | None = None
-        self._cells: socket.socket | None = None
-        self._streams: list[Stream] = []
+        self._control: ControlSocket | None = None
+        self._end: asyncio.Task[EndEvent | None] | None = None
+        self._snippets: socket.socket | None = None
+        self._pipes: list[BoundedPipe] = []
         self._full = asyncio.Event()
         self.lost = False
 
     async def execute(self, code: str, timeout_s: float) -> SandboxExecResult:
-        """Run one cell; `lost` is true afterwards if there can be no other in this process."""
-        async with self._provider.slot():
-            await self._start()
-            assert self._handle is not None
-            assert self._control is not None
-            box = self._provider.sandbox(self._handle).box
+        """Run one snippet; `lost` is set afterwards if the process cannot run another."""
+        async with self._provider.slots:
+            box, control = await self._start()
             limits = self._limits(timeout_s)
-            before = usage_of(box)
-            self._control.send("resume")
-            begun = time.monotonic()
+            before = box_usage(box)
+            control.send("resume")
+            start = time.monotonic()
             try:
-                result = await self._cell(code, limits, before)
+                stopped, end = await self._run_snippet(box, control, code, limits, before)
             except asyncio.CancelledError:
                 self.lost = True
                 box.kill()
                 raise
-            self._control.send("pause")
-        seconds = time.monotonic() - begun
-        stopped, ended = result
-        out, err = (stream.take() for stream in self._streams)
-        return explain(box, out, err, stopped, ended, before, limits, seconds)
+            control.send("pause")
+        seconds = time.monotonic() - start
+        out, err = (pipe.take() for pipe in self._pipes)
+        return build_result(box, out, err, stopped, end, before, limits, seconds)
 
     async def aclose(self) -> None:
         """End the process and its box; a second call does nothing."""
         self.lost = True
-        for stream in self._streams:
-            stream.close()
-        self._streams.clear()
-        if self._cells is not None:
-            self._cells.close()
-        if self._ended is not None:
-            self._ended.cancel()
+        for pipe in self._pipes:
+            pipe.close()
+        self._pipes.clear()
+        if self._snippets is not None:
+            self._snippets.close()
+        if self._end is not None:
+            self._end.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._ended
+                await self._end
         handle, self._handle = self._handle, None
         if handle is not None:
             await self._provider.close(handle)
 
-    async def _start(self) -> None:
-        if self._handle is not None:
-            return
+    async def _start(self) -> tuple[Box, ControlSocket]:
+        if self._handle is not None and self._control is not None:
+            return self._control.box, self._control
         self._handle = await self._provider.create(self._spec)
         box = self._provider.sandbox(self._handle).box
-        self._control = Control(box)
-        self._cells, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._cells.setblocking(False)
-        self._streams = [Stream(self._max_output_bytes, self._full.set) for _ in range(2)]
-        nothing = sealed_file(b"")
+        control = self._control = ControlSocket(box)
+        self._snippets, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._snippets.setblocking(False)
+        self._pipes = [BoundedPipe(self._max_output_bytes, self._full.set) for _ in range(2)]
+        stdin = sealed_file(b"")
         try:
-            words = self._provider.complete(box, self._spec, {"task": "session"})
-            theirs = [nothing, *(stream.theirs for stream in self._streams), far.fileno()]
-            self.lost = True  # whoever cancels the start must not find a process that never began
-            self.lost = await start(box, self._control, words, theirs, self._limits(_WHOLE_LIFE_S)) is None
+            order = self._provider.complete(box, self._spec, {"task": "session"})
+            descriptors = [stdin, *(pipe.write_end for pipe in self._pipes), remote.fileno()]
+            self.lost = True  # a start that is cancelled leaves no usable process
+            self.lost = not await start_program(box, control, order, descriptors, self._limits(_WHOLE_LIFE_S))
         finally:
-            os.close(nothing)
-            far.close()
-            for stream in self._streams:
-                stream.close_theirs()
-        self._ended = asyncio.ensure_future(self._control.event("ended"))
+            os.close(stdin)
+            remote.close()
+            for pipe in self._pipes:
+                pipe.close_write_end()
+        self._end = asyncio.ensure_future(control.event("ended"))
+        return box, control
 
-    def _limits(self, timeout_s: float) -> Limits:
+    def _limits(self, timeout_s: float) -> BoxLimits:
         return self._provider.limits(self._spec, timeout_s, None, self._max_output_bytes)
 
-    async def _cell(
-        self, code: str, limits: Limits, before: Usage
-    ) -> tuple[SandboxErrorKind | None, dict[str, float] | None]:
-        """Why the cell was stopped, if it was, and the process's end or what stands for the cell's."""
-        assert self._ended is not None
-        assert self._control is not None
-        assert self._handle is not None
-        box = self._provider.sandbox(self._handle).box
-        answer = asyncio.ensure_future(self._answer(code))
-        too_much = asyncio.ensure_future(self._full.wait())
-        too_far = asyncio.ensure_future(bound_is_passed(box, before, limits))
-        waiting = {self._ended, answer, too_much, too_far}
+    async def _run_snippet(
+        self, box: Box, control: ControlSocket, code: str, limits: BoxLimits, before: Usage
+    ) -> tuple[SandboxErrorKind | None, EndEvent | None]:
+        """Return the limit that stopped the snippet, and the end of the process or of the snippet in its place."""
+        assert self._end is not None
+        reply = asyncio.ensure_future(self._exchange(code))
+        ends: set[asyncio.Task[Any]] = {self._end, reply}
         try:
-            await asyncio.wait(waiting, timeout=limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            stopped = None if self._ended.done() or answer.done() else SandboxErrorKind.TIMEOUT
-            if too_much.done() or too_far.done():
-                stopped = SandboxErrorKind.OUTPUT if too_much.done() else too_far.result()
-            elif stopped is not None:
-                self._control.send("interrupt")
-                await asyncio.wait(
-                    {self._ended, answer}, timeout=INTERRUPT_GRACE_S, return_when=asyncio.FIRST_COMPLETED
-                )
-            if answer.done() and answer.result() is not None and not too_much.done() and not too_far.done():
-                used = usage_of(box).since(before)
-                status = 0 if answer.result() == b"done" else _RAISED
-                return stopped, {"status": status, "cpu_s": used.cpu_s or 0.0, "peak_kib": 0}
+            stopped = await wait_or_limit(ends, box, self._full, limits, before)
+            if stopped is SandboxErrorKind.TIMEOUT:
+                control.send("interrupt")
+                await asyncio.wait(ends, timeout=INTERRUPT_GRACE_S, return_when=asyncio.FIRST_COMPLETED)
+            if self._full.is_set():
+                stopped = SandboxErrorKind.OUTPUT
+            may_continue = stopped in (None, SandboxErrorKind.TIMEOUT)
+            if may_continue and reply.done() and (answer := reply.result()) is not None:
+                cpu_s = box_usage(box).since(before).cpu_s or 0.0
+                return stopped, {"status": 0 if answer == b"done" else _EXIT_STATUS_1, "cpu_s": cpu_s, "peak_kib": 0}
             self.lost = True
-            return stopped, await stop(box, self._control, self._ended)
+            return stopped, await stop_program(box, control, self._end)
         finally:
-            for task in (answer, too_much, too_far):
-                task.cancel()
+            reply.cancel()
 
-    async def _answer(self, code: str) -> bytes | None:
-        """Hand the cell over and wait for its end; None if nobody is there."""
-        assert self._cells is not None
-        written = sealed_file(code.encode(errors="replace"))
+    async def _exchange(self, code: str) -> bytes | None:
+        """Send a snippet and wait for its end; None if the process is gone."""
+        assert self._snippets is not None
+        source = sealed_file(code.encode(errors="replace"))
         name = secrets.token_hex(8).encode()
         try:
-            socket.send_fds(self._cells, [name], [written])
-            while said := await asyncio.get_running_loop().sock_recv(self._cells, 64):
-                if said.startswith(name):  # an answer to another cell was the program's own idea
-                    return said.removeprefix(name)
+            socket.send_fds(self._snippets, [name], [source])
+            while reply := await asyncio.get_running_loop().sock_recv(self._snippets, 64):
+                if reply.startswith(name):  # the program forged any other reply
+                    return reply.removeprefix(name)
             return None
         except OSError:
             return None
         finally:
-            os.close(written)
+            os.close(source)

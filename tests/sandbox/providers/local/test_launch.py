@@ -8,7 +8,7 @@ import pytest
 
 from nemo_gym.sandbox import SandboxCreateError, SandboxSpec
 from nemo_gym.sandbox.providers.local import LocalProvider, probe
-from nemo_gym.sandbox.providers.local.bubblewrap import Shape
+from nemo_gym.sandbox.providers.local.bubblewrap import BoxShape
 from nemo_gym.sandbox.providers.local.launch import find_bwrap, launch
 
 pytestmark = pytest.mark.skipif(not probe().available, reason=f"no isolation here: {probe().problem}")
@@ -19,8 +19,9 @@ def open_files() -> int:
 
 
 def test_a_box_is_alive_until_it_is_closed_and_leaves_no_descriptor():
+    """A leak of one descriptor per program stops a server after a day."""
     before = open_files()
-    box = launch(find_bwrap() or "", Shape(), None)
+    box = launch(find_bwrap() or "", None, BoxShape())
     assert box.alive
 
     assert box.close()
@@ -31,7 +32,7 @@ def test_a_box_is_alive_until_it_is_closed_and_leaves_no_descriptor():
 
 
 @pytest.mark.parametrize(
-    ("script", "said"),
+    ("script", "message"),
     [
         ("echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1", "setting up uid map: Permission denied"),
         ("exit 7", "ended with status 7"),
@@ -39,34 +40,35 @@ def test_a_box_is_alive_until_it_is_closed_and_leaves_no_descriptor():
     ],
     ids=["refuses", "mute", "killed"],
 )
-def test_a_box_that_does_not_start_says_why_and_leaves_nothing(tmp_path, script, said):
-    """In a container without the right to make namespaces this is the first thing people see."""
+def test_a_box_that_does_not_start_reports_why_and_leaves_nothing(tmp_path, script, message):
+    """Containers without the right to make namespaces show this error first."""
     fake = tmp_path / "bwrap"
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
     before = open_files()
 
-    with pytest.raises(SandboxCreateError, match=said):
-        launch(str(fake), Shape(), None)
+    with pytest.raises(SandboxCreateError, match=message):
+        launch(str(fake), None, BoxShape())
 
     assert open_files() == before
 
 
-def test_a_program_that_is_not_there_is_one_clear_error(tmp_path):
+def test_a_missing_program_is_one_clear_error(tmp_path):
+    """A traceback would hide the cause."""
     with pytest.raises(SandboxCreateError, match="No such file"):
-        launch(str(tmp_path / "bwrap"), Shape(), None)
+        launch(str(tmp_path / "bwrap"), None, BoxShape())
 
 
 async def run_a_program():
     provider = LocalProvider()
-    words = {"task": "program", "code": "print('fine')"}
-    outcome = await provider.run_once(SandboxSpec(), words, timeout_s=30)
+    order = {"task": "program", "code": "print('fine')"}
+    outcome = await provider.run_once(SandboxSpec(), order, timeout_s=30)
     await provider.aclose()
     return outcome.result
 
 
-def test_descriptors_with_large_numbers_are_no_trouble():
-    """A server with thousands of connections open hands out numbers that select() cannot take."""
+def test_descriptors_above_1023_work():
+    """A server with thousands of connections has numbers that select() cannot take."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 1200:
         pytest.skip("the limit of open files is too low to try")

@@ -1,4 +1,4 @@
-"""The sandbox of this machine, through the same calls as every other."""
+"""The local provider, through the same API as every other."""
 
 import asyncio
 import os
@@ -26,8 +26,8 @@ from nemo_gym.sandbox import (
 )
 from nemo_gym.sandbox.providers.local import LocalProvider, execution, launch, probe
 from nemo_gym.sandbox.providers.local.cgroups import MEMORY, Cgroups
-from nemo_gym.sandbox.providers.local.execution import Control
-from tests.processes import until
+from nemo_gym.sandbox.providers.local.execution import ControlSocket
+from tests.processes import wait_until
 
 pytestmark = pytest.mark.skipif(not probe().available, reason=f"no isolation here: {probe().problem}")
 
@@ -40,12 +40,14 @@ async def sandbox():
         yield made
 
 
-def test_it_is_one_of_the_providers():
+def test_the_local_provider_is_registered():
+    """Configs select it by name."""
     assert "local" in list_providers()
     assert isinstance(create_provider({"local": {"warm": 1}}), LocalProvider)
 
 
-async def test_commands_see_the_files_and_variables_they_were_given():
+async def test_commands_see_the_files_and_variables_of_the_spec():
+    """Tasks are set up through them."""
     spec = SandboxSpec(files={"a/b.txt": "text", "/work/c": b"\x00bytes"}, env={"ONE": "1"})
     async with AsyncSandbox({"local": {}}, spec) as sandbox:
         result = await sandbox.exec("cat a/b.txt; wc -c < c; echo $ONE $TWO; pwd", env={"TWO": "2"})
@@ -57,7 +59,7 @@ async def test_commands_see_the_files_and_variables_they_were_given():
 
 
 async def test_a_sandbox_keeps_its_files_between_commands_but_not_its_processes(sandbox):
-    """What a command leaves running is ended with it, so the next one is not disturbed."""
+    """A leftover process would disturb the next command."""
     await sandbox.exec("echo kept > note; sleep 3600 &")
 
     result = await sandbox.exec(["sh", "-c", "cat note; ls -d /proc/[0-9]* | wc -l"])
@@ -66,34 +68,38 @@ async def test_a_sandbox_keeps_its_files_between_commands_but_not_its_processes(
     assert int(result.stdout.split()[1]) <= 4  # process 1, the shell, ls, wc
 
 
-async def test_status_and_words_of_a_command_come_back_as_they_were(sandbox):
+async def test_status_and_output_of_a_command_are_returned_unchanged(sandbox):
+    """Verifiers compare them."""
     assert (await sandbox.exec("echo no >&2; exit 3")).return_code == 3
     assert (await sandbox.exec(["no-such-program"])).return_code == 127
     missing = await sandbox.exec("true", cwd="/nowhere")
     assert (missing.return_code, missing.stderr) == (126, "/nowhere: No such file or directory\n")
 
 
-async def test_a_command_that_takes_too_long_is_ended_and_the_sandbox_goes_on(sandbox):
+async def test_a_slow_command_is_killed_and_the_sandbox_continues(sandbox):
+    """One bad command must not end an episode."""
     late = await sandbox.exec("sleep 3600", timeout_s=0.2)
     after = await sandbox.exec("echo fine")
 
     assert (late.error_type, after.stdout) == ("timeout", "fine\n")
 
 
-async def test_memory_is_that_of_the_spec(sandbox):
+async def test_the_memory_limit_is_that_of_the_spec(sandbox):
+    """Environments choose limits per task."""
     result = await sandbox.exec(["python3", "-c", "x = [bytearray(1 << 20) for _ in range(10 ** 6)]"])
 
     assert result.error_type == "memory"
 
 
 async def test_several_commands_of_one_sandbox_take_turns(sandbox):
-    """One at a time: files would otherwise change under each other, and one's end would end the others."""
+    """The end of one command kills its processes, which would end a concurrent one."""
     results = await asyncio.gather(*(sandbox.exec(f"echo {n}") for n in range(4)))
 
     assert [result.stdout for result in results] == [f"{n}\n" for n in range(4)]
 
 
-async def test_files_go_in_and_out(sandbox, tmp_path):
+async def test_files_are_uploaded_and_downloaded(sandbox, tmp_path):
+    """Tasks and results are files."""
     (tmp_path / "in" / "deep").mkdir(parents=True)
     (tmp_path / "in" / "deep" / "file").write_text("there and back")
     await sandbox.upload(tmp_path / "in", "/work/place")
@@ -119,8 +125,8 @@ async def test_files_go_in_and_out(sandbox, tmp_path):
     ],
     ids=["absolute link", "climbing link", "link through a link", "fifo", "too much", "nothing", "device"],
 )
-async def test_what_comes_out_stays_in_its_folder(tmp_path, make, problem):
-    """A link in the sandbox pointed at a file of the host was how a judge was left (CVE-2024-28185)."""
+async def test_downloads_stay_in_their_folder(tmp_path, make, problem):
+    """A link in a sandbox to a file of the host defeated a judge (CVE-2024-28185)."""
     async with AsyncSandbox({"local": {"max_transfer_bytes": 2_000_000}}, SMALL) as sandbox:
         assert (await sandbox.exec(make)).return_code == 0
         with pytest.raises(SandboxError, match=problem):
@@ -129,8 +135,8 @@ async def test_what_comes_out_stays_in_its_folder(tmp_path, make, problem):
     assert {path.name for path in tmp_path.rglob("*")} <= {"out", "here", "e"}
 
 
-async def test_what_goes_in_follows_links_only_inside(sandbox, tmp_path):
-    """A link planted where a file will go: resolved in the box, by the box's user, so it finds nothing of ours."""
+async def test_uploads_follow_links_only_inside(sandbox, tmp_path):
+    """A planted link is resolved in the box by the box's user, so it reaches no file of the host."""
     (tmp_path / "file").write_text("x")
     await sandbox.exec("ln -s /etc planted")
 
@@ -139,13 +145,15 @@ async def test_what_goes_in_follows_links_only_inside(sandbox, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["../up", "a/../../b", ""])
-async def test_names_that_climb_are_refused_before_anything_happens(sandbox, tmp_path, target):
+async def test_paths_with_dots_are_refused_first(sandbox, tmp_path, target):
+    """A path must not leave its folder."""
     (tmp_path / "file").write_text("x")
     with pytest.raises(SandboxError, match="not a path"):
         await sandbox.upload(tmp_path / "file", target)
 
 
-async def test_files_that_do_not_fit_are_a_failed_start():
+async def test_files_that_do_not_fit_fail_the_start():
+    """A task without its files cannot be solved."""
     with pytest.raises(SandboxCreateError, match="could not be placed"):
         await AsyncSandbox({"local": {"disk_mib": 1}}, SandboxSpec(files={"big": bytes(3 << 20)})).start()
 
@@ -163,12 +171,14 @@ async def test_files_that_do_not_fit_are_a_failed_start():
         (SandboxSpec(image="x", ports=[1]), "no image.*no network"),
     ],
 )
-async def test_what_a_local_sandbox_does_not_have_is_said_at_once(spec, problem):
+async def test_unsupported_options_are_refused_at_the_start(spec, problem):
+    """An ignored image or port would show up as a strange failure later."""
     with pytest.raises(SandboxCreateError, match=problem):
         await AsyncSandbox({"local": {}}, spec).start()
 
 
-async def test_what_cannot_be_handed_over_is_refused(sandbox):
+async def test_zero_bytes_are_refused(sandbox):
+    """The kernel would cut the argument there."""
     for command, env in ((["echo", "a\0b"], None), ("true", {"A": "\0"})):
         with pytest.raises(SandboxError, match="zero byte"):
             await sandbox.exec(command, env=env)
@@ -177,26 +187,28 @@ async def test_what_cannot_be_handed_over_is_refused(sandbox):
 
 
 @pytest.mark.parametrize("arguments", [{"memory_mib": 0}, {"warm": -1}, {"max_running": 0}, {"processes": -5}])
-def test_bounds_that_bound_nothing_are_refused(arguments):
+def test_limits_below_one_are_refused(arguments):
+    """A limit of zero would be no limit or no program."""
     with pytest.raises(ConfigError, match=next(iter(arguments))):
         create_provider({"local": arguments})
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"{", b"[]", b"7", b'{"event": "ended", "status": "x"}', b'{"status": 0}', b"[" * 60_000]
+    "message", [b"", b"{", b"[]", b"7", b'{"event": "ended", "status": "x"}', b'{"status": 0}', b"[" * 60_000]
 )
-async def test_what_process_1_says_is_not_trusted_either(said):
-    """Should a program ever get that far, all it can say is that the box is broken."""
+async def test_messages_of_process_1_are_not_trusted(message):
+    """A program that took it over can only report that the box is broken."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         ours.setblocking(False)
-        theirs.send(said)
+        theirs.send(message)
         theirs.shutdown(socket.SHUT_WR)
 
-        assert await Control(SimpleNamespace(control=ours)).event("ended") is None
+        assert await ControlSocket(SimpleNamespace(control=ours)).event("ended") is None
 
 
 async def test_a_folder_of_packages_can_be_imported(tmp_path):
+    """Programs need libraries such as numpy."""
     (tmp_path / "greeting.py").write_text("text = 'hello'")
     tmp_path.chmod(0o755)
     provider = LocalProvider(packages=[str(tmp_path)])
@@ -209,30 +221,33 @@ async def test_a_folder_of_packages_can_be_imported(tmp_path):
     assert outcome.result.stdout == "hello\n"
 
 
-async def test_a_folder_of_packages_must_be_there_for_the_boxs_user(tmp_path):
-    """Programs run as somebody else: a folder only we may read would be an import error in every program."""
+async def test_a_folder_of_packages_must_be_readable_for_all(tmp_path):
+    """Programs run as another user: an unreadable folder would be an import error in every program."""
     tmp_path.chmod(0o700)
 
-    with pytest.raises(SandboxCreateError, match="everybody may read"):
+    with pytest.raises(SandboxCreateError, match="all users may read"):
         await LocalProvider(packages=[str(tmp_path)]).create(SandboxSpec())
 
 
-async def test_another_user_cannot_be_asked_for(sandbox):
+async def test_another_user_is_refused(sandbox):
+    """Running as the wrong user silently would hide a mistake."""
     with pytest.raises(SandboxUnsupportedError, match="no user 'root'"):
         await sandbox.exec("id", user="root")
     assert "uid=1000" in (await sandbox.exec("id", user=1000)).stdout
 
 
 async def test_a_sandbox_ends_with_its_time_to_live():
+    """Abandoned sandboxes must not accumulate."""
     async with AsyncSandbox({"local": {}}, SandboxSpec(ttl_s=0.05)) as sandbox:
-        await until(lambda: not sandbox.handle.raw.box.alive)
+        await wait_until(lambda: not sandbox.handle.raw.box.alive)
         status = await sandbox.status()
         result = await sandbox.exec("true")
 
     assert (status, result.error_type) == (SandboxStatus.STOPPED, "sandbox")
 
 
-async def test_a_handle_is_found_again_within_the_provider(sandbox):
+async def test_connect_finds_a_sandbox_of_the_same_provider(sandbox):
+    """An agent and its verifier share a sandbox that way."""
     again = await AsyncSandbox.connect(sandbox.provider, sandbox.serialize())
     assert (await again.exec("echo same")).stdout == "same\n"
 
@@ -240,37 +255,37 @@ async def test_a_handle_is_found_again_within_the_provider(sandbox):
         await AsyncSandbox.connect(sandbox.provider, {"provider_name": "local", "sandbox_id": "local-0"})
 
 
-async def cancelled_at_its_turn(sandbox, command):
+async def cancel_at_its_turn(sandbox, command):
     running = asyncio.ensure_future(sandbox.exec(command))
-    await until(lambda: sandbox.handle.raw.turn.locked())
+    await wait_until(lambda: sandbox.handle.raw.turn.locked())
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
 
-async def test_a_cancelled_command_takes_its_box_along():
-    """Whoever cancels does not wait for an answer; the program must not run on behind their back."""
+async def test_a_cancelled_command_ends_its_box():
+    """The caller does not wait, and the program must not continue unnoticed."""
     provider = LocalProvider()
     sandbox = await AsyncSandbox(provider, SMALL).start()
     box = sandbox.handle.raw.box
-    await cancelled_at_its_turn(sandbox, "echo begun > f; sleep 3600")
+    await cancel_at_its_turn(sandbox, "echo begun > f; sleep 3600")
 
-    await until(lambda: not box.alive)
+    await wait_until(lambda: not box.alive)
     await sandbox.stop()
     await provider.aclose()
 
 
-async def test_a_command_cancelled_before_it_begins_never_begins(sandbox):
-    """The order is on its way already; a box that is slow to take it must not take it later."""
+async def test_a_command_cancelled_before_its_start_never_starts(sandbox):
+    """The order is already sent, and a slow box must not run it later."""
     box = sandbox.handle.raw.box
     os.kill(box.pid, signal.SIGSTOP)
-    await cancelled_at_its_turn(sandbox, "sleep 3600")
+    await cancel_at_its_turn(sandbox, "sleep 3600")
 
-    await until(lambda: not box.alive)
+    await wait_until(lambda: not box.alive)
 
 
-async def test_a_box_that_does_not_begin_in_time_is_given_up(sandbox, monkeypatch):
-    """It would do what was asked at a moment when nobody reads the result."""
+async def test_a_box_that_does_not_start_in_time_is_killed(sandbox, monkeypatch):
+    """It would run the program when its result is no longer read."""
     monkeypatch.setattr(execution, "START_S", 0.05)
     box = sandbox.handle.raw.box
     os.kill(box.pid, signal.SIGSTOP)
@@ -278,34 +293,35 @@ async def test_a_box_that_does_not_begin_in_time_is_given_up(sandbox, monkeypatc
     result = await sandbox.exec("echo late")
 
     assert result.error_type == "sandbox"
-    await until(lambda: not box.alive)
+    await wait_until(lambda: not box.alive)
 
 
-async def test_a_box_whose_taker_left_while_it_was_made_is_ended(monkeypatch):
-    """Every rollout that runs out of time in this moment would cost the memory of a box until the server ends."""
+async def test_a_box_is_ended_if_its_caller_was_cancelled_meanwhile(monkeypatch):
+    """Every timeout at this moment would leak a box until the server ends."""
     begun, go, made = threading.Event(), threading.Event(), []
 
-    def slowly(*words, **options):
+    def launch_slowly(*arguments, **options):
         begun.set()
         assert go.wait(60)
-        made.append(launch.launch(*words, **options))
+        made.append(launch.launch(*arguments, **options))
         return made[-1]
 
-    monkeypatch.setattr("nemo_gym.sandbox.providers.local.pool.launch", slowly)
+    monkeypatch.setattr("nemo_gym.sandbox.providers.local.provider.launch", launch_slowly)
     provider = LocalProvider(warm=0)
     taking = asyncio.ensure_future(AsyncSandbox(provider, SMALL).start())
-    await until(begun.is_set)
+    await wait_until(begun.is_set)
     pool = await provider.open()
     taking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await taking
     go.set()
 
-    await until(lambda: made and not made[0].alive and not pool._boxes)
+    await wait_until(lambda: made and not made[0].alive and not pool._boxes)
     await provider.aclose()
 
 
 async def test_closing_a_provider_ends_all_its_boxes():
+    """A server that stops must leave no process behind."""
     provider = LocalProvider(warm=2)
     sandbox = await AsyncSandbox(provider).start()
     pool = await provider.open()
@@ -336,23 +352,24 @@ async def test_every_box_is_used_once():
     assert len(seen) == 3
 
 
-def test_code_without_a_loop_can_use_it():
+def test_the_blocking_api_works():
+    """Scripts have no event loop."""
     with Sandbox({"local": {}}) as sandbox:
         assert sandbox.exec("echo sync").stdout == "sync\n"
 
 
-async def test_programs_run_as_somebody_who_owns_nothing(sandbox):
-    """When we are root, a box's user is a number of its own outside, too; else it is ours, in a namespace."""
+async def test_programs_run_as_a_user_that_owns_nothing(sandbox):
+    """As root, each box gets an unused user id outside; otherwise it has our id in a namespace."""
     task = asyncio.ensure_future(sandbox.exec("sleep 3600", timeout_s=60))
     if not probe().own_user:
-        pytest.skip("only root can give a box a user of its own")
+        pytest.skip("only root can map a separate user")
     folder = sandbox.handle.raw.box.group.folders[MEMORY]
     processes = folder / "cgroup.procs"
-    await until(lambda: len(processes.read_text().split()) >= 2)
-    said = [Path(f"/proc/{pid}/status").read_text() for pid in processes.read_text().split()]  # noqa: ASYNC240
+    await wait_until(lambda: len(processes.read_text().split()) >= 2)
+    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in processes.read_text().split()]  # noqa: ASYNC240
     task.cancel()
 
-    owners = {int(owner) for text in said for owner in re.findall(r"^[UG]id:\s+(\d+)", text, re.MULTILINE)}
+    owners = {int(owner) for text in statuses for owner in re.findall(r"^[UG]id:\s+(\d+)", text, re.MULTILINE)}
     assert len(owners) == 1
     assert min(owners) >= 1_900_000_000
 
@@ -378,13 +395,13 @@ while True:
 """
 
 
-@pytest.mark.parametrize("without", ["groups", "a user of its own", "both"])
-async def test_with_less_than_everything_programs_are_still_shut_in(monkeypatch, without):
-    """As on machines where we are nobody special: fewer walls, the same answers."""
+@pytest.mark.parametrize("without", ["groups", "user mapping", "both"])
+async def test_programs_are_isolated_without_groups_or_user_mapping(monkeypatch, without):
+    """Unprivileged machines have fewer layers and must return the same results."""
     if without in ("groups", "both"):
         monkeypatch.setattr(Cgroups, "find", lambda: None)
-    if without in ("a user of its own", "both"):
-        monkeypatch.setattr(launch, "maps_users", lambda: False)
+    if without in ("user mapping", "both"):
+        monkeypatch.setattr(launch, "can_map_users", lambda: False)
     async with AsyncSandbox({"local": {}}, SMALL) as sandbox:
         assert "uid=1000" in (await sandbox.exec("id")).stdout
         late = await sandbox.exec("sleep 60", timeout_s=0.2)
@@ -402,7 +419,7 @@ async def test_with_less_than_everything_programs_are_still_shut_in(monkeypatch,
 
 
 async def test_an_archive_bomb_from_inside_is_bounded(tmp_path):
-    """A sparse terabyte takes no room in there and would take it out here."""
+    """A sparse terabyte takes no space inside and would fill this disk."""
     async with AsyncSandbox({"local": {"max_transfer_bytes": 1 << 20}}, SMALL) as sandbox:
         await sandbox.exec("mkdir d; truncate -s 10M d/sparse")
         with pytest.raises(SandboxError, match="more than 1048576 bytes"):

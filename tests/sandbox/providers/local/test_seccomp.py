@@ -18,7 +18,7 @@ MACHINES = sorted(ARCHITECTURE)
 def answer(machine: str, number: int, *arguments: int, architecture: int | None = None, **options: bool) -> int:
     """What the kernel would do with this call."""
     data = struct.pack("=iIQ6Q", number, architecture or ARCHITECTURE[machine], 0, *(*arguments, *[0] * 6)[:6])
-    code = seccomp.program(machine, **options)
+    code = seccomp.filter_program(machine, **options)
     steps = [struct.unpack_from("=HBBI", code, at) for at in range(0, len(code), 8)]
     at, loaded = 0, 0
     while True:
@@ -41,6 +41,7 @@ NUMBERS = {
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_ordinary_calls_pass_and_forbidden_ones_are_refused(machine):
+    """The filter must neither break programs nor let attacks pass."""
     of = NUMBERS[machine]
     assert [answer(machine, of[name]) for name in ("read", "execve")] == [ALLOW, ALLOW]
     assert [answer(machine, of[name]) for name in ("ptrace", "mount")] == [DENIED, DENIED]
@@ -49,6 +50,7 @@ def test_ordinary_calls_pass_and_forbidden_ones_are_refused(machine):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_arguments_decide_where_the_call_alone_does_not(machine):
+    """Fork and namespace creation are the same system call."""
     of = NUMBERS[machine]
     assert answer(machine, of["clone"], 0x003D0F00) == ALLOW  # a thread
     assert answer(machine, of["clone"], 0x11) == ALLOW  # a fork
@@ -63,15 +65,18 @@ def test_arguments_decide_where_the_call_alone_does_not(machine):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_another_architecture_ends_the_process(machine):
+    """Its numbers mean other calls."""
     assert answer(machine, 0, architecture=0x40000003) == KILL
 
 
 def test_the_x32_calls_end_the_process():
+    """They reach the same kernel functions under other numbers."""
     assert {answer("x86_64", 0x40000000 + number) for number in (0, 101, 1 << 20)} == {KILL}
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_memory_nobody_counts_is_refused_where_nobody_counts(machine):
+def test_uncounted_memory_is_refused_without_a_cgroup(machine):
+    """memfd would bypass the memory limit."""
     memfd = {"x86_64": 319, "aarch64": 279}[machine]
     assert (answer(machine, memfd), answer(machine, memfd, counts_memory=False)) == (ALLOW, DENIED)
 
@@ -82,12 +87,13 @@ def test_memory_nobody_counts_is_refused_where_nobody_counts(machine):
     number=st.integers(-(2**31), 2**31 - 1),
     arguments=st.lists(st.integers(0, 2**64 - 1), max_size=6),
 )
-def test_every_call_has_an_answer(machine, number, arguments):
+def test_the_filter_decides_every_call(machine, number, arguments):
     """A jump past the end would be a filter that the kernel refuses, or worse."""
     assert answer(machine, number, *arguments) in {ALLOW, KILL, DENIED, MISSING}
 
 
-def test_other_processors_are_not_guessed_at():
-    assert not seccomp.supported("riscv64")
+def test_other_processors_are_refused():
+    """Wrong numbers would forbid the wrong calls."""
+    assert not seccomp.is_supported("riscv64")
     with pytest.raises(KeyError):
-        seccomp.program("riscv64")
+        seccomp.filter_program("riscv64")

@@ -1,5 +1,6 @@
-"""What runs inside a box: this folder is all of ours that is mounted there.
+"""The code that runs inside a box: `supervisor` (process 1), `programs` (its children), `confine`.
 
-Only the standard library, and little of that: whatever is imported here is paid for by every cold start, so modules
-that pull in half the library (typing, json, socket, signal, contextlib) are left out or imported where they are needed.
+This folder is the only part of this package that is mounted there. It uses little of the standard library, because
+every import costs every cold start: large modules (typing, json, socket, signal, contextlib) are avoided or imported
+where they are needed.
 """

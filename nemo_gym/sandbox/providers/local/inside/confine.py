@@ -1,7 +1,7 @@
-"""Give up what a program in the box shall not have: paths (Landlock), resources (rlimits), our memory (prctl)."""
+"""Restrict a process before it runs a program: paths (Landlock), resources (rlimits), access to memory (prctl)."""
 
 # ruff: noqa: PTH123
-# Every cold start would pay for pathlib and contextlib.
+# pathlib and contextlib would slow down every cold start.
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def landlock_abi() -> int:
-    """Which version of Landlock the kernel has; 0 is none."""
-    found = _libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(_LANDLOCK_VERSION))
-    return max(0, int(found))
+    """Return the kernel's version of Landlock; 0 if it has none."""
+    version = _libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(_LANDLOCK_VERSION))
+    return max(0, int(version))
 
 
 def rights(abi: int) -> int:
-    """Every right over files that this version knows; what is not listed in a rule is then refused."""
+    """Return every file right of this version; rights that no rule lists are then refused."""
     newer = {2: _REFER, 3: _TRUNCATE, 5: _IOCTL_DEV}
     return sum(bit for since, bit in newer.items() if abi >= since) | (_REFER - 1)
 
 
 def restrict_paths(writable: Iterable[str]) -> int:
-    """Allow reading what is mounted and writing below `writable`, no TCP, no signals to who is outside.
+    """Allow reading mounted files and writing below `writable`; forbid TCP and signals to processes outside.
 
-    A second wall: the mounts and the namespaces say the same. Returns the version used; 0 where there is none.
+    A second layer on top of mounts and namespaces. Returns the version used; 0 without Landlock.
 
     Raises:
-        OSError: Landlock is there and refused.
+        OSError: the kernel has Landlock and refused.
     """
     abi = landlock_abi()
     if not abi:
@@ -60,47 +60,49 @@ def restrict_paths(writable: Iterable[str]) -> int:
     if abi >= 6:
         fields.append(_SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
     attributes = struct.pack(f"={len(fields)}Q", *fields)
-    ruleset = _checked(_libc.syscall(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0)))
+    ruleset = _check_result(
+        _libc.syscall(_LANDLOCK_CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint(0))
+    )
     try:
         _allow(ruleset, "/", _READ & handled)
         _allow(ruleset, "/dev", (_READ | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV) & handled)
         _allow(ruleset, "/proc", (_READ | _WRITE_FILE) & handled)
         for path in writable:
             _allow(ruleset, path, handled & ~(_MAKE_CHAR | _MAKE_BLOCK))
-        _checked(_libc.syscall(_LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint(0)))
+        _check_result(_libc.syscall(_LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint(0)))
     finally:
         os.close(ruleset)
     return abi
 
 
 def restrict_resources(limits: Mapping[str, int]) -> None:
-    """Set rlimits by name, soft and hard; a bound that is already lower stays."""
+    """Set soft and hard rlimits by name; a lower existing limit stays."""
     for name, value in limits.items():
         which = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(which)
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        # The first second beyond the processor time is a signal that can be told apart, the next one is the end.
+        # The soft limit sends SIGXCPU, which identifies the cause; one second later the hard limit kills.
         last = bound + 1 if name == "CPU" and (hard == resource.RLIM_INFINITY or bound < hard) else bound
         resource.setrlimit(which, (bound, last))
 
 
 def prefer_as_victim() -> None:
-    """Let the kernel end this process, not our own, when the box is out of memory."""
+    """Make the kernel kill this process instead of process 1 when the box is out of memory."""
     try:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("1000")
     except OSError:
-        pass  # a kernel without it picks the largest, which is the program as well
+        pass  # without it the kernel kills the largest process, which is the program as well
 
 
 def hide_memory(hidden: bool) -> None:
-    """Keep others of the same user out of this process's memory and descriptors, or let them."""
-    _checked(_libc.prctl(_PR_SET_DUMPABLE, ctypes.c_ulong(not hidden), 0, 0, 0))
+    """Forbid or allow other processes of the same user to access this process's memory and descriptors."""
+    _check_result(_libc.prctl(_PR_SET_DUMPABLE, ctypes.c_ulong(not hidden), 0, 0, 0))
 
 
 def die_with_parent() -> None:
-    """Be killed when the process that started the box is gone. A change of user undoes this, so call it after."""
-    _checked(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_SIGKILL), 0, 0, 0))
+    """Have this process killed when its parent ends. A change of user resets this, so call it afterwards."""
+    _check_result(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_SIGKILL), 0, 0, 0))
 
 
 def _allow(ruleset: int, path: str, allowed: int) -> None:
@@ -108,12 +110,12 @@ def _allow(ruleset: int, path: str, allowed: int) -> None:
     try:
         rule = struct.pack("=Qi", allowed, folder)
         kind = ctypes.c_int(_LANDLOCK_PATH_BENEATH)
-        _checked(_libc.syscall(_LANDLOCK_ADD_RULE, ctypes.c_int(ruleset), kind, rule, ctypes.c_uint(0)))
+        _check_result(_libc.syscall(_LANDLOCK_ADD_RULE, ctypes.c_int(ruleset), kind, rule, ctypes.c_uint(0)))
     finally:
         os.close(folder)
 
 
-def _checked(answer: int) -> int:
+def _check_result(answer: int) -> int:
     if answer < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

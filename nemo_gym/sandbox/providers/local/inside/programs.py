@@ -1,7 +1,7 @@
-"""What a child of process 1 can be asked to do: a command, a program, calls of a function, a session, files."""
+"""The tasks of a child of process 1: a command, a program, calls of a function, a session, files."""
 
 # ruff: noqa: PTH103, PTH109, PTH112, PTH113, PTH119, PTH120, PTH123, SIM105
-# Every cold start would pay for pathlib and contextlib.
+# pathlib and contextlib would slow down every cold start.
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 CHANNEL = 3
-"""Where a job's own data goes: the values of calls, the cells of a session, an archive."""
+"""Descriptor for the data of a task: the values of calls, the snippets of a session, an archive."""
 
 SOURCE_NAME = "main.py"
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
-def do(order: dict[str, Any]) -> None:
-    """Do what the order says and return, or end the process."""
+def run_order(order: dict[str, Any]) -> None:
+    """Run the task of an order and return, or end the process."""
     try:
         os.chdir(order["cwd"])
         _write_files(order.get("files", {}))
     except OSError as error:
-        _give_up(NOT_EXECUTABLE, f"{error.filename}: {error.strerror}")
+        _fail(NOT_EXECUTABLE, f"{error.filename}: {error.strerror}")
     tasks: dict[str, Callable[[dict[str, Any]], None]] = {
         "command": run_command,
         "program": run_program,
@@ -40,22 +40,21 @@ def do(order: dict[str, Any]) -> None:
         "session": run_session,
         "pack": pack,
         "unpack": unpack,
-        "files": lambda _: None,
     }
     tasks[order["task"]](order)
 
 
 def run_command(order: dict[str, Any]) -> NoReturn:
-    """Become the command."""
+    """Replace this process by the command."""
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
     name = order["argv"][0]
     try:
         os.execvpe(name, order["argv"], order["env"])
     except FileNotFoundError:
-        _give_up(NOT_FOUND, f"{name}: not found")
+        _fail(NOT_FOUND, f"{name}: not found")
     except OSError as error:
-        _give_up(NOT_EXECUTABLE, f"{name}: {error.strerror}")
+        _fail(NOT_EXECUTABLE, f"{name}: {error.strerror}")
 
 
 def run_program(order: Mapping[str, Any]) -> None:
@@ -65,7 +64,7 @@ def run_program(order: Mapping[str, Any]) -> None:
 
 
 def run_calls(order: Mapping[str, Any]) -> None:
-    """Define the program, then call one of its functions once per list of arguments; values go out as JSON lines."""
+    """Run the program, then call one of its functions once per list of arguments; write the values as JSON lines."""
     import json
 
     module = _fresh_main("solution", order)
@@ -76,7 +75,7 @@ def run_calls(order: Mapping[str, Any]) -> None:
     with os.fdopen(CHANNEL, "w", encoding="utf-8") as channel:
         for arguments in order["arguments"]:
             try:
-                line = json.dumps({"value": plain(function(*arguments))})
+                line = json.dumps({"value": to_json_value(function(*arguments))})
             except Exception as error:
                 line = json.dumps({"error": f"{type(error).__name__}: {error}"[:2000]})
             sys.stdout.flush()
@@ -86,7 +85,7 @@ def run_calls(order: Mapping[str, Any]) -> None:
 
 
 def run_session(order: Mapping[str, Any]) -> None:
-    """Run cells as they come, all in one namespace, until nobody sends any."""
+    """Run snippets in one namespace until the host closes the channel."""
     import socket
 
     module = _fresh_main("__main__", order)
@@ -101,7 +100,7 @@ def run_session(order: Mapping[str, Any]) -> None:
                 file.seek(0)
                 code = file.read().decode()
             number += 1
-            failed = _run_cell(code, f"cell {number}", module)
+            failed = _run_snippet(code, f"cell {number}", module)
             sys.stdout.flush()
             sys.stderr.flush()
             channel.sendall(name + (b"failed" if failed else b"done"))
@@ -110,7 +109,7 @@ def run_session(order: Mapping[str, Any]) -> None:
 
 
 def pack(order: Mapping[str, Any]) -> None:
-    """Write a file or directory to the channel as a tar."""
+    """Write a file or directory to the channel as a tar archive."""
     import tarfile
 
     source = os.path.realpath(order["path"])
@@ -121,7 +120,7 @@ def pack(order: Mapping[str, Any]) -> None:
 
 
 def unpack(order: Mapping[str, Any]) -> None:
-    """Place the tar that comes through the channel; its names are absolute ones without the slash."""
+    """Unpack the tar archive from the channel at the root; its names have no leading slash."""
     import tarfile
 
     del order
@@ -133,25 +132,25 @@ def unpack(order: Mapping[str, Any]) -> None:
         sys.exit(f"{error.filename}: {error.strerror}")
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON can carry it.
+def to_json_value(value: Any) -> Any:
+    """Convert a value to JSON types; tuples and sets become lists.
 
     Raises:
-        TypeError: it is none that JSON has.
+        TypeError: the value has no JSON form.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dict):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {str(key): to_json_value(part) for key, part in value.items()}
     if isinstance(value, set | frozenset):
-        return [plain(part) for part in sorted(value, key=repr)]
+        return [to_json_value(part) for part in sorted(value, key=repr)]
     if isinstance(value, list | tuple) or hasattr(value, "__iter__"):
-        return [plain(part) for part in value]
-    raise TypeError(f"a value of type {type(value).__name__} cannot be carried out of the box")
+        return [to_json_value(part) for part in value]
+    raise TypeError(f"a value of type {type(value).__name__} cannot be returned from the box")
 
 
-def _give_up(status: int, said: str) -> NoReturn:
-    os.write(2, f"{said}\n".encode())
+def _fail(status: int, message: str) -> NoReturn:
+    os.write(2, f"{message}\n".encode())
     os._exit(status)
 
 
@@ -165,7 +164,7 @@ def _write_files(files: Mapping[str, bytes]) -> None:
 
 
 def _fresh_main(name: str, order: Mapping[str, Any]) -> ModuleType:
-    """A new main module, in an interpreter that shows nothing of ours."""
+    """Make a new main module and remove the traces of this package from the interpreter."""
     for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] == "nemo_gym"]:
         del sys.modules[loaded]
     sys.path[:] = [os.getcwd(), *order.get("paths", []), *(path for path in sys.path if path)]
@@ -177,35 +176,35 @@ def _fresh_main(name: str, order: Mapping[str, Any]) -> ModuleType:
 
 
 def _run_source(code: str, module: ModuleType) -> int:
-    """Run a whole program; the status it wants to end with."""
+    """Run a whole program and return its exit status."""
     try:
         exec(compile(code, SOURCE_NAME, "exec"), module.__dict__)
-    except SystemExit as wanted:
-        return _status(wanted)
+    except SystemExit as request:
+        return _exit_status(request)
     except BaseException as error:
-        error.__traceback__ = _without_ours(error.__traceback__)
-        # The built-in hook looks for the source in files and finds none; `_show` knows where it is.
+        error.__traceback__ = _trim_traceback(error.__traceback__)
+        # The built-in hook cannot find the source, which is in no file.
         if sys.excepthook is sys.__excepthook__:
-            _show(error, code, SOURCE_NAME)
+            _print_traceback(error, code, SOURCE_NAME)
         else:
             sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0
 
 
-def _status(wanted: SystemExit) -> int:
-    """What the interpreter makes of the argument of `sys.exit`."""
-    if wanted.code is None or isinstance(wanted.code, int):
-        return (wanted.code or 0) & 0xFF
-    sys.stderr.write(f"{wanted.code}\n")
+def _exit_status(request: SystemExit) -> int:
+    """Interpret the argument of `sys.exit` as the interpreter does."""
+    if request.code is None or isinstance(request.code, int):
+        return (request.code or 0) & 0xFF
+    sys.stderr.write(f"{request.code}\n")
     return 1
 
 
 def _end(status: int, module: ModuleType) -> NoReturn:
-    """End as the interpreter would, in its order, but without taking apart what the program never touched.
+    """End the process as the interpreter would, without its costly teardown.
 
-    Threads are waited for, exit functions run, the program's names go, what is open is flushed. Taking the whole
-    interpreter apart would cost ten times what a small program does.
+    Waits for threads, runs exit functions, deletes the program's names and flushes open files. The full teardown would
+    take ten times as long as a small program.
     """
     try:
         if "threading" in sys.modules:
@@ -215,17 +214,17 @@ def _end(status: int, module: ModuleType) -> NoReturn:
         module.__dict__.clear()
     except BaseException as error:
         sys.__excepthook__(type(error), error, error.__traceback__)
-    opened = [thing for thing in gc.get_objects() if isinstance(thing, io.IOBase)]
-    for thing in (*opened, sys.stdout, sys.stderr):
+    files = [value for value in gc.get_objects() if isinstance(value, io.IOBase)]
+    for file in (*files, sys.stdout, sys.stderr):
         try:
-            thing.flush()
+            file.flush()
         except Exception:
             pass
     os._exit(status)
 
 
-def _run_cell(code: str, name: str, module: ModuleType) -> bool:
-    """Run one cell; a last expression is shown. True if it raised."""
+def _run_snippet(code: str, name: str, module: ModuleType) -> bool:
+    """Run one snippet and print the value of a last expression; True if it raised."""
     import ast
 
     try:
@@ -235,28 +234,28 @@ def _run_cell(code: str, name: str, module: ModuleType) -> bool:
         if isinstance(last, ast.Expr):
             exec(compile(ast.Interactive([last]), name, "single"), module.__dict__)
     except BaseException as error:
-        error.__traceback__ = _without_ours(error.__traceback__)
-        _show(error, code, name)
+        error.__traceback__ = _trim_traceback(error.__traceback__)
+        _print_traceback(error, code, name)
         return True
     return False
 
 
 def _find_function(module: ModuleType, name: str) -> Callable[..., Any]:
     first, *rest = name.split(".")
-    found = getattr(module, first, None)
+    target = getattr(module, first, None)
     solution = getattr(module, "Solution", None)
-    if found is None and isinstance(solution, type):
-        found = getattr(solution(), first, None)
+    if target is None and isinstance(solution, type):
+        target = getattr(solution(), first, None)
     for part in rest:
-        found = getattr(found() if isinstance(found, type) else found, part, None)
-    if not callable(found):
+        target = getattr(target() if isinstance(target, type) else target, part, None)
+    if not callable(target):
         sys.exit(f"the program defines no function {name!r}")
-    function: Callable[..., Any] = found
+    function: Callable[..., Any] = target
     return function
 
 
-def _show(error: BaseException, code: str, name: str) -> None:
-    """Print a traceback that quotes the source, which is in no file."""
+def _print_traceback(error: BaseException, code: str, name: str) -> None:
+    """Print a traceback with source lines, although the source is in no file."""
     import linecache
     import traceback
 
@@ -264,8 +263,8 @@ def _show(error: BaseException, code: str, name: str) -> None:
     traceback.print_exception(type(error), error, error.__traceback__)
 
 
-def _without_ours(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback from the first line of the program on."""
+def _trim_traceback(trace: TracebackType | None) -> TracebackType | None:
+    """Return the traceback from the first line of the program on."""
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     return trace

@@ -1,4 +1,4 @@
-"""How an end is called."""
+"""Classification of the end of a program."""
 
 import pytest
 from hypothesis import given, settings
@@ -6,20 +6,20 @@ from hypothesis import strategies as st
 
 from nemo_gym.sandbox import SandboxErrorKind as Kind
 from nemo_gym.sandbox.providers.local.cgroups import Usage
-from nemo_gym.sandbox.providers.local.outcome import Ending, kind_of
+from nemo_gym.sandbox.providers.local.ending import ProgramEnd, error_kind
 
 NOTHING = Usage()
 
 
 def ending(status=0, *, stopped=None, usage=NOTHING, cpu_s=0.0, cpu_limit_s=None, stderr=""):
-    return Ending(stopped, status, usage, cpu_s, cpu_limit_s, stderr)
+    return ProgramEnd(stopped, status, usage, cpu_s, cpu_limit_s, stderr)
 
 
 FAILED = 1 << 8
 
 
 @pytest.mark.parametrize(
-    ("given", "kind"),
+    ("program_end", "kind"),
     [
         (ending(), None),
         (ending(FAILED), None),
@@ -48,21 +48,22 @@ FAILED = 1 << 8
         (ending(FAILED, stderr="PermissionError: was handled\nValueError: x"), None),
     ],
 )
-def test_an_end_has_one_name(given, kind):
-    """A program that finished is never blamed for a bound it touched on the way."""
-    assert kind_of(given) is kind
+def test_an_end_has_one_classification(program_end, kind):
+    """A program that finished is never blamed for a limit it touched on the way."""
+    assert error_kind(program_end) is kind
 
 
 @pytest.mark.parametrize(("status", "code"), [(0, 0), (FAILED, 1), (9, 137), (11, 139), (None, 137)])
-def test_statuses_look_as_in_a_shell(status, code):
+def test_exit_codes_are_those_of_a_shell(status, code):
+    """Users know 137 and 139 from their shell."""
     assert ending(status).exit_code == code
 
 
 @settings(max_examples=100, deadline=None)
 @given(stderr=st.text(), status=st.sampled_from([0, FAILED, 9, 11, 64]))
-def test_no_last_words_can_turn_a_failure_into_success_or_our_fault(stderr, status):
-    """They may choose between names of their own failure, nothing else."""
-    found = kind_of(ending(status, stderr=stderr))
+def test_stderr_cannot_turn_a_failure_into_success_or_a_sandbox_error(stderr, status):
+    """A program may only choose between names of its failure."""
+    kind = error_kind(ending(status, stderr=stderr))
 
-    assert found is not Kind.SANDBOX
-    assert status != 0 or found is None
+    assert kind is not Kind.SANDBOX
+    assert status != 0 or kind is None

@@ -1,11 +1,11 @@
-"""Characters and words made comparable."""
+"""Normalisation and comparison of text."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.grading.normalise import compare_text, fold, plain_text
-from nemo_gym.grading.verdict import Outcome
+from nemo_gym.grading.text import compare_text, fold, normalise_text
+from nemo_gym.grading.verdict import VerdictKind
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from nemo_gym.grading.verdict import Outcome
         ("ﬁn", "fin"),
     ],
 )
-def test_characters_become_what_they_stand_for(text: str, plain: str) -> None:
+def test_characters_are_folded_to_common_ones(text: str, plain: str) -> None:
     """A raised 2 is not the digit 2: 5² must never read as 52."""
     assert fold(text).text == plain
 
@@ -34,9 +34,9 @@ def test_characters_become_what_they_stand_for(text: str, plain: str) -> None:
 @given(st.text(max_size=40))
 def test_folding_twice_changes_nothing_more(text: str) -> None:
     """Otherwise equality would depend on how often a text was cleaned."""
-    once = plain_text(text)
+    once = normalise_text(text)
 
-    assert plain_text(once) == once
+    assert normalise_text(once) == once
 
 
 @settings(max_examples=100, deadline=None)
@@ -55,20 +55,20 @@ def test_every_span_of_the_folded_text_is_a_span_of_the_original(text: str, data
 @pytest.mark.parametrize(
     ("answer", "gold", "outcome"),
     [
-        ("paris", "Paris", Outcome.CORRECT),
-        ("The Eiffel Tower!", "eiffel tower", Outcome.CORRECT),
-        ("Lyon", "Paris", Outcome.WRONG),
-        ("", "", Outcome.UNPARSED),
-        ("\u200b", "", Outcome.UNPARSED),
-        ("not Paris", "Paris", Outcome.WRONG),
+        ("paris", "Paris", VerdictKind.CORRECT),
+        ("The Eiffel Tower!", "eiffel tower", VerdictKind.CORRECT),
+        ("Lyon", "Paris", VerdictKind.WRONG),
+        ("", "", VerdictKind.UNPARSED),
+        ("\u200b", "", VerdictKind.UNPARSED),
+        ("not Paris", "Paris", VerdictKind.WRONG),
     ],
 )
-def test_texts_are_compared_by_their_words(answer: str, gold: str, outcome: Outcome) -> None:
-    """And an empty answer never equals an empty gold."""
+def test_texts_are_compared_by_their_words(answer: str, gold: str, outcome: VerdictKind) -> None:
+    """An empty answer must not equal an empty gold."""
     assert compare_text(answer, gold, ignore_articles=True, ignore_punctuation=True).outcome is outcome
 
 
 def test_one_of_several_golds_is_enough() -> None:
-    """Names have spellings."""
+    """Names have several spellings."""
     assert compare_text("NYC", ["New York", "nyc"]).correct
     assert not compare_text("NYC", ["New York", "nyc"], ignore_case=False).correct

@@ -1,0 +1,142 @@
+"""Normalise text for comparison: width, look-alikes, invisible characters, case, articles, punctuation.
+
+Folding records positions, so that a span of the folded text can be converted to a span of the original.
+"""
+
+import re
+import unicodedata
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from nemo_gym.grading.verdict import Verdict, VerdictKind
+
+_LOOK_ALIKES = dict(
+    zip("АВЕЅІЈКМНОРСТУХаеорсухіјѕΑΒΕΖΗΙΚΜΝΟΡΤΥΧοԁԛԝɑ", "ABESIJKMHOPCTYXaeopcyxijsABEZHIKMNOPTYXodqwa", strict=True)
+)
+"""Cyrillic and Greek letters that look like Latin ones."""
+
+_SIGNS = {
+    **dict.fromkeys("‐‑‒–—―−﹣－", "-"),
+    **dict.fromkeys("‘’‚‛′`´", "'"),
+    **dict.fromkeys("“”„‟″«»", '"'),
+    **dict.fromkeys("⁄∕÷", "/"),
+    **dict.fromkeys("×✕⋅·", "*"),
+    **dict.fromkeys("º˚", "°"),
+    "ℓ": "l",
+    "µ": "μ",
+}
+
+_CIRCLED = {chr(0x1F150 + i): chr(65 + i) for i in range(26)} | {chr(0x1F170 + i): chr(65 + i) for i in range(26)}
+
+_ROUNDS = 3
+"""Lower case creates new look-alikes; after this many rounds the text is stable."""
+
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+
+@dataclass(frozen=True)
+class FoldedText:
+    """A folded text and the original position of each character."""
+
+    text: str
+    positions: "array[int] | None"
+    """Original position of every character, or None if no character moved."""
+    length: int
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """Convert a span of the folded text to a span of the original."""
+        if self.positions is None:
+            return start, end
+        first = self.positions[start] if start < len(self.positions) else self.length
+        last = self.positions[end - 1] + 1 if 0 < end <= len(self.positions) else first
+        return first, max(first, last)
+
+
+def fold(text: str) -> FoldedText:
+    """Replace characters by the common ones they stand for; drop invisible ones, write superscripts as `^{2}`.
+
+    Covers compatibility forms (NFKC), digits of any script, minus signs, quotes, and Cyrillic or Greek letters that
+    look Latin. Case is kept.
+    """
+    if text.isascii():
+        return FoldedText(text, None, len(text))
+    table = {ord(character): _fold_character(character) for character in set(text) if character >= "\x80"}
+    if all(len(piece) == 1 for piece in table.values()):
+        return FoldedText(text.translate(table), None, len(text))
+    pieces: list[str] = []
+    positions = array("L")
+    for position, character in enumerate(text):
+        piece = table.get(ord(character), character)
+        pieces.append(piece)
+        positions.extend([position] * len(piece))
+    return FoldedText("".join(pieces), positions, len(text))
+
+
+@lru_cache(maxsize=4096)
+def _fold_character(character: str) -> str:
+    for table in (_LOOK_ALIKES, _SIGNS, _CIRCLED):
+        if character in table:
+            return table[character]
+    category = unicodedata.category(character)
+    if category in ("Cf", "Mn", "Me", "Cc", "Cs", "Co"):
+        return ""
+    if category in ("Zs", "Zl", "Zp"):
+        return "\n" if category in ("Zl", "Zp") else " "
+    form = unicodedata.decomposition(character)
+    compatible = unicodedata.normalize("NFKC", character)
+    if form.startswith("<super>"):
+        return f"^{{{_ascii_signs(compatible)}}}"
+    if form.startswith("<sub>"):
+        return f"_{{{_ascii_signs(compatible)}}}"
+    if form.startswith("<fraction>"):
+        return " " + compatible.replace("⁄", "/")
+    if form.startswith("<circle>") and len(compatible) == 1:
+        return compatible.upper()
+    if len(compatible) == 1 and category == "Nd":
+        return str(unicodedata.decimal(compatible))
+    return "".join(_LOOK_ALIKES.get(c, _SIGNS.get(c, c)) for c in compatible)
+
+
+def _ascii_signs(text: str) -> str:
+    return "".join(_SIGNS.get(c, c) for c in text)
+
+
+def normalise_text(
+    text: str, *, ignore_case: bool = True, ignore_articles: bool = False, ignore_punctuation: bool = False
+) -> str:
+    """Fold `text` and collapse spaces, so that equal answers become equal strings."""
+    normalised = text
+    for _ in range(_ROUNDS if not text.isascii() else 1):
+        normalised = unicodedata.normalize("NFKC", fold(normalised).text)
+        if ignore_case:
+            normalised = normalised.casefold()
+    if ignore_punctuation:
+        normalised = "".join(" " if unicodedata.category(c)[0] in "PS" else c for c in normalised)
+    if ignore_articles:
+        normalised = _ARTICLES.sub(" ", normalised)
+    return " ".join(normalised.split())
+
+
+def compare_text(
+    answer: str,
+    golds: str | Iterable[str],
+    *,
+    ignore_case: bool = True,
+    ignore_articles: bool = False,
+    ignore_punctuation: bool = False,
+) -> Verdict:
+    """Compare `answer` with each of `golds` word by word. An empty answer is unparsed even if a gold is empty."""
+    normalise = partial(
+        normalise_text,
+        ignore_case=ignore_case,
+        ignore_articles=ignore_articles,
+        ignore_punctuation=ignore_punctuation,
+    )
+    words = normalise(answer)
+    if not words:
+        return Verdict(VerdictKind.UNPARSED, reason="the answer is empty")
+    if words in map(normalise, [golds] if isinstance(golds, str) else golds):
+        return Verdict(VerdictKind.CORRECT, words, "text")
+    return Verdict(VerdictKind.WRONG, words, "text", "another text than the expected one")

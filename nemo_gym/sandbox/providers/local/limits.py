@@ -1,0 +1,102 @@
+"""Limits of one program in a box, and the resources its processes use where control groups do not count them."""
+
+import functools
+import math
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_ADDRESS_SPACE_BEYOND_GROUP = 16 << 30
+_ADDRESS_SPACE_WITHOUT_GROUP = 96 << 20
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class BoxLimits:
+    """Bounds of one order."""
+
+    timeout_s: float
+    cpu_s: float | None
+    memory_bytes: int
+    file_bytes: int
+    output_bytes: int
+    processes: int
+    open_files: int = 256
+
+    def rlimits(self, *, memory_counted: bool, processes_counted: bool) -> dict[str, int]:
+        """Return rlimits by name: the bounds of the control groups once more, and those that groups do not have."""
+        beyond = _ADDRESS_SPACE_BEYOND_GROUP if memory_counted else _ADDRESS_SPACE_WITHOUT_GROUP
+        whole_machine = (self.timeout_s + 1) * (os.cpu_count() or 1) + 1
+        limits = {
+            "AS": self.memory_bytes + beyond,
+            "CPU": math.ceil(whole_machine if self.cpu_s is None else self.cpu_s),
+            "FSIZE": self.file_bytes,
+            "NOFILE": self.open_files,
+            "CORE": 0,
+            "MEMLOCK": 0,
+            "MSGQUEUE": 0,
+        }
+        # NPROC counts a user's processes, which is the box's number only if the box has a user to itself or the kernel
+        # counts by namespace. A little above the group's bound, because the group counts refusals and this does not.
+        return {**limits, "NPROC": self.processes + 8} if processes_counted else limits
+
+
+@functools.cache
+def counts_processes_by_namespace() -> bool:
+    """Return whether the kernel counts a user's processes for each user namespace: since 5.14."""
+    version = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    return version is not None and (int(version[1]), int(version[2])) >= (5, 14)
+
+
+@dataclass(frozen=True)
+class ProcessUsage:
+    """The resources that a process and its descendants use at one moment."""
+
+    memory_bytes: int = 0
+    tasks: int = 0
+    cpu_s: float = 0.0
+
+
+def measure_processes(first: int) -> ProcessUsage:
+    """Measure process `first` and its descendants from outside; a process that ends meanwhile counts as nothing.
+
+    Orphans of a box become children of its process 1, so none is missed.
+    """
+    memory = tasks = 0
+    cpu_s = 0.0
+    for process in _descendants(first):
+        # Memory shared with other processes counts in part where the kernel reports it.
+        shared_out = _status_field(process / "smaps_rollup", "Pss")
+        memory += (shared_out or _status_field(process / "status", "RssAnon")) * 1024
+        tasks += _status_field(process / "status", "Threads")
+        fields = _read(process / "stat").rpartition(")")[2].split()
+        cpu_s += sum(int(ticks) for ticks in fields[11:15]) / _TICKS
+    return ProcessUsage(memory, tasks, cpu_s)
+
+
+def child_pids(pid: int) -> list[int]:
+    """Return the direct children of a process."""
+    threads = Path(f"/proc/{pid}").glob("task/*/children")
+    return [int(child) for children in threads for child in _read(children).split()]
+
+
+def _descendants(first: int) -> Iterator[Path]:
+    remaining = [first]
+    while remaining:
+        pid = remaining.pop()
+        yield Path(f"/proc/{pid}")
+        remaining += child_pids(pid)
+
+
+def _status_field(path: Path, name: str) -> int:
+    field = re.search(rf"^{name}:\s+(\d+)", _read(path), re.MULTILINE)
+    return int(field[1]) if field else 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
