@@ -1,4 +1,4 @@
-"""Metrics under their public names, and the profile written to files."""
+"""Metrics and reward profiles under their public names. A seam: it writes the profile files."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,8 +17,8 @@ from nemo_gym.metrics.pass_at_k import (
     highest_k_metrics,
 )
 from nemo_gym.metrics.profile import ProfileArithmetic
-from nemo_gym.metrics.records import Row
 from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
+from nemo_gym.wire.stored_rollout import Row
 
 __all__ = [
     "AggregateMetrics",
@@ -37,14 +37,14 @@ __all__ = [
 
 
 class RewardProfileConfig(BaseNeMoGymCLIConfig):
-    """Compute a reward profile from collected rollouts; no server is needed."""
+    """Compute a reward profile from collected rollouts, without servers."""
 
     materialized_inputs_jsonl_fpath: str
-    """The `<stem>_materialized_inputs.jsonl` that collecting wrote."""
+    """The `<stem>_materialized_inputs.jsonl` of the run."""
     rollouts_jsonl_fpath: str
-    """The rollouts collected from it."""
+    """The rollouts of the run."""
     allow_partial_rollouts: bool = False
-    """Profile what there is, even if some inputs have no rollout."""
+    """Profile an incomplete run."""
 
 
 class RewardProfiler(ProfileArithmetic):
@@ -53,7 +53,7 @@ class RewardProfiler(ProfileArithmetic):
     def write_to_disk(
         self, group_level_metrics: Iterable[Row], agent_level_metrics: Iterable[Row], base_output_fpath: str | Path
     ) -> tuple[Path, Path]:
-        """Write both results next to the rollouts file and return where they are.
+        """Write both results next to the rollouts file and return their paths.
 
         `<stem>_reward_profiling.jsonl` has one line per task, `<stem>_agent_metrics.json` one entry per agent.
         """
@@ -71,5 +71,5 @@ class RewardProfiler(ProfileArithmetic):
 def _json(value: Any, option: int) -> bytes:
     try:
         return orjson.dumps(value, option=option)
-    except TypeError:  # a server's own figures may be keyed by numbers, which takes longer to write
+    except TypeError:  # a server's own metrics may be keyed by numbers, which takes longer to write
         return orjson.dumps(value, option=option | orjson.OPT_NON_STR_KEYS)

@@ -1,7 +1,7 @@
-"""Collect rollouts: send rows to agents, store what comes back, ask for scores.
+"""Collect rollouts: send rows to agents, store the results, compute scores.
 
 A seam: trainers call `RolloutCollectionHelper`, server folders import the `NG_*` names, and tests replace
-`get_global_config_dict` in this module. The work is done in `nemo_gym.rollouts`.
+`get_global_config_dict` in this module. `nemo_gym.rollouts` does the work.
 """
 
 import logging
@@ -13,14 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 from pydantic import Field, field_validator
 
 from nemo_gym.capture.settings import capture_store
 from nemo_gym.catalog.roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseServerConfig
-from nemo_gym.errors import AgentFailed
 from nemo_gym.global_config import get_global_config_dict, maybe_get_global_config_dict
+from nemo_gym.journal.lines import read_rows, write_lines
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
     NG_AGENT_OBSERVATIONS_KEY,
@@ -33,51 +34,49 @@ from nemo_gym.keys import (
     ROLLOUT_INDEX_KEY_NAME,
     TASK_INDEX_KEY_NAME,
 )
-from nemo_gym.net import deadline
-from nemo_gym.net.allowance import ALLOWANCE_HEADER
 from nemo_gym.prompt import apply_prompt_to_row, load_prompt_config
-from nemo_gym.rollouts.again import Retries
-from nemo_gym.rollouts.aggregate import aggregate, ask_server, write_metrics
-from nemo_gym.rollouts.blocks import server_blocks
-from nemo_gym.rollouts.collect import DEFAULT_AT_ONCE, Observer, Send, Terms, collect
+from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics
+from nemo_gym.rollouts.attribution import server_types
+from nemo_gym.rollouts.capture_join import attach_trajectory_record, with_captures
+from nemo_gym.rollouts.collect import (
+    DEFAULT_CONCURRENCY,
+    AttemptRules,
+    InFlight,
+    Observer,
+    Send,
+    StopCondition,
+    collect,
+)
 from nemo_gym.rollouts.completion import Pair, in_completion_order
 from nemo_gym.rollouts.config import (
     AtLeastOne,
     E2ERolloutCollectionConfig,
+    LimitOptions,
     RolloutAggregationConfig,
     SharedRolloutCollectionConfig,
 )
-from nemo_gym.rollouts.flight import Flights
-from nemo_gym.rollouts.identity import Identity, code_of, servers_of
-from nemo_gym.rollouts.job import Job, Row
-from nemo_gym.rollouts.jsonl import read_rows, write_rows
-from nemo_gym.rollouts.observed import observed
-from nemo_gym.rollouts.options import LimitOptions
-from nemo_gym.rollouts.outcome import Outcome, Scored, record_of
-from nemo_gym.rollouts.paths import aggregate_metrics_path_for, materialized_path_for
-from nemo_gym.rollouts.plan import PlanOptions
-from nemo_gym.rollouts.planned import Planned
-from nemo_gym.rollouts.problems import Agents
-from nemo_gym.rollouts.resume import Request, check, prepare_apart
-from nemo_gym.rollouts.rules import rules_of
-from nemo_gym.rollouts.shards import find_shards, merged
-from nemo_gym.rollouts.stop import Stopping
+from nemo_gym.rollouts.identity import Identity, code_versions, server_fields
+from nemo_gym.rollouts.outcome import Job, Outcome, OutcomeCounts, ScoredRollout, outcome_record
+from nemo_gym.rollouts.plan import AgentNames, PlanOptions, PlanSummary
+from nemo_gym.rollouts.resume import CollectionRequest, check_request, prepare_run_in_thread
+from nemo_gym.rollouts.retries import RolloutRetryPolicy
+from nemo_gym.rollouts.run_files import aggregate_metrics_path_for, materialized_path_for
+from nemo_gym.rollouts.server_blocks import AGENTS, scoring_rules, server_blocks
+from nemo_gym.rollouts.shards import find_shards, merge_shards
 from nemo_gym.rollouts.store import RolloutStore
-from nemo_gym.rollouts.tally import Tally
-from nemo_gym.rollouts.trajectory import attach_trajectory_record
-from nemo_gym.rollouts.whom import server_types
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status, setup_server_client
 from nemo_gym.skills import SkillsConfig, load_skill_directory
+from nemo_gym.transport import deadlines
+from nemo_gym.transport.deadlines import ALLOWANCE_HEADER
+from nemo_gym.wire.stored_rollout import Row
 
 logger = logging.getLogger("nemo_gym.rollouts")
-
-AGENTS = "responses_api_agents"
 
 MAX_ROLLOUT_ATTEMPTS_ENV_VAR = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
 DEFAULT_MAX_ROLLOUT_ATTEMPTS = 3
 
 _parsing_reader = get_global_config_dict
-"""What would parse the command line of a process that has no configuration yet; a test's stand-in would not."""
+"""The function that parses the command line of a process without a configuration; a test's replacement does not."""
 
 _attach_trajectory_record = attach_trajectory_record
 
@@ -87,17 +86,17 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
 
     agent_name: str | None = Field(default=None, description="The agent of rows that name none.")
     input_jsonl_fpath: str = Field(description="The rows, one JSON object per line.")
-    limit: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Only the first so many rows.")
+    limit: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Use only the first N rows.")
     num_repeats: AtLeastOne | dict[str, AtLeastOne] = Field(
         default=1, description="Rollouts per row; or per agent, with '_default' for agents not named."
     )
     num_repeats_add_seed: bool = Field(default=False, description="Ask the model for seed n in rollout number n.")
-    resume_from_cache: bool = Field(default=False, description="Keep what is finished and run the rest.")
+    resume_from_cache: bool = Field(default=False, description="Keep finished rollouts and run the rest.")
     force_resume: bool = Field(
-        default=False, description="Resume although data, configuration or code differ from the run that was begun."
+        default=False, description="Resume although data, configuration or code changed since the run began."
     )
     overwrite: bool = Field(
-        default=False, description="Without resuming: remove earlier results instead of keeping them aside."
+        default=False, description="Without resuming: remove earlier results instead of moving them aside."
     )
     prompt_config: str | None = Field(default=None, description="A prompt file that builds the input of every row.")
     skills: SkillsConfig | None = Field(default=None, description="Skills the agents are given.")
@@ -109,33 +108,33 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
 
     @property
     def materialized_jsonl_fpath(self) -> Path:
-        """Where the rows are written as they are sent, repeats included."""
+        """The file of the rows as they are sent, repeats included."""
         return materialized_path_for(self.output_jsonl_fpath)
 
 
 class RolloutCollectionHelper:
-    """Collects rollouts from running agents.
+    """Collect rollouts from running agents.
 
-    `observers` are told of every outcome, after it is stored; `on_plan` once, before the first rollout is sent;
-    `on_reading` before that, now and then, how many rows were read and which share of the file that is, on another
-    thread; `flights` always knows which rollouts are under way.
+    `observers` receive every outcome after it is stored. `on_reading` receives the number of rows read so far and their
+    share of the file, periodically, on another thread; then `on_plan` the summary of the plan, once. `in_flight` lists
+    the rollouts in flight.
     """
 
     def __init__(
         self,
         *,
         observers: Sequence[Observer] = (),
-        flights: Flights | None = None,
-        on_plan: Callable[[Planned], None] | None = None,
+        in_flight: InFlight | None = None,
+        on_plan: Callable[[PlanSummary], None] | None = None,
         on_reading: Callable[[int, float], None] | None = None,
     ) -> None:
         self.observers = list(observers)
-        self.flights = flights if flights is not None else Flights()
+        self.in_flight = in_flight if in_flight is not None else InFlight()
         self.on_plan = on_plan
         self.on_reading = on_reading
 
     def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> ServerClient:
-        """A client for the servers that the head server knows."""
+        """Return a client for the servers of the head server."""
         return setup_server_client(head_server_config)
 
     def run_examples(
@@ -144,10 +143,10 @@ class RolloutCollectionHelper:
         head_server_config: BaseServerConfig | None = None,
         semaphore: AbstractAsyncContextManager[Any] | None = None,
     ) -> Iterator[Awaitable[Pair]]:
-        """One awaitable per row, giving `(row, result)` in the order the results come in.
+        """Yield one awaitable per row; they return `(row, result)` in completion order.
 
-        A `/run` that fails raises from its own awaitable and concerns no other. With a `semaphore` it alone bounds
-        how many rows are in flight; without, a default does.
+        A `/run` that fails raises from one awaitable and affects no other. A `semaphore` alone bounds the rows in
+        flight; without one, a default does.
         """
         client = self.setup_server_client(head_server_config)
         gate = semaphore if semaphore is not None else nullcontext()
@@ -156,33 +155,33 @@ class RolloutCollectionHelper:
             async with gate:
                 return await _run_on_agent(client, row)
 
-        at_once = DEFAULT_AT_ONCE if semaphore is None else max(1, len(examples))
+        at_once = DEFAULT_CONCURRENCY if semaphore is None else max(1, len(examples))
         return in_completion_order(examples, send, at_once=at_once)
 
     def check(self, config: RolloutCollectionConfig, servers: Mapping[str, Any]) -> None:
-        """Raise at once what would end a collection before its first rollout, for those who start servers first.
+        """Raise the errors that would end a collection before its first rollout, before servers are started.
 
-        `servers` is the configuration they will have. Every row is read, nothing is changed.
+        `servers` is the configuration of the servers. Every row is read, nothing is changed.
 
         Raises:
-            ConfigError: what shall be resumed is another run, or there are no rows, or they cannot be sent as they are.
-            StoreError: somebody else collects into this output, or it cannot be written.
+            ConfigError: the stored run is another one, or the rows are missing or cannot be sent as they are.
+            StoreError: another process collects into this output, or it cannot be written.
         """
         with RolloutStore(config.output_jsonl_fpath) as store:
-            check(store, self._watched(_request(config, servers, 1)))
+            check_request(store, self._report_reading(_request(config, servers, 1)))
 
     async def run_from_config(self, config: RolloutCollectionConfig) -> list[Row]:
         """Collect, score and return every result, sorted by (task, rollout).
 
-        Besides all scored ones, also of the run that was resumed, there are the ones that failed this time: they
-        have `_ng_failure_class` or `_ng_no_persist` and no reward. Use `collect_from_config` when the results are
-        wanted on disk only: this list is as large as the output.
+        The list holds all scored rollouts, including those of a resumed run, and the ones that failed this time, which
+        have `_ng_failure_class` or `_ng_no_persist` and no reward. Use `collect_from_config` if the results are needed
+        on disk only: this list is as large as the output.
         """
         unscored: list[Row] = []
 
         def keep(outcome: Outcome) -> None:
-            if not isinstance(outcome, Scored):
-                unscored.append(record_of(outcome))
+            if not isinstance(outcome, ScoredRollout):
+                unscored.append(outcome_record(outcome))
 
         await self.collect_from_config(config, observers=[keep])
         results = [*RolloutStore(config.output_jsonl_fpath).records(), *unscored]
@@ -191,34 +190,34 @@ class RolloutCollectionHelper:
 
     async def collect_from_config(
         self, config: RolloutCollectionConfig, *, observers: Sequence[Observer] = ()
-    ) -> Tally:
-        """Collect and score, and return how many rollouts ended how. Memory is bounded by what is in flight.
+    ) -> OutcomeCounts:
+        """Collect and score, and return the counts of outcomes. Memory is bounded by the rollouts in flight.
 
         Raises:
-            ConfigError: the rows cannot be sent as they are, or what shall be resumed is another run; nothing was
-                sent or removed.
-            StoreError: somebody else collects into this output, or a result could not be written; what was written
-                before is whole.
-            AgentFailed: the rollouts are stored, but an agent gave no metrics for them.
+            ConfigError: the rows cannot be sent as they are, or the stored run is another one; nothing was sent or
+                removed.
+            StoreError: another process collects into this output, or a result could not be written; earlier results
+                are intact.
+            AgentFailed: the rollouts are stored, but an agent returned no metrics for them.
         """
         client = self.setup_server_client()  # first: without servers an earlier output must stay
         servers = client.global_config_dict
         attempts = config.max_rollout_attempts or _get_max_rollout_attempts()
         request = _request(config, servers, attempts)
-        terms = Terms(
-            type_of=server_types(servers),
-            rules=rules_of(servers),
+        rules = AttemptRules(
+            server_type=server_types(servers),
+            scoring=scoring_rules(servers),
             rollout_seconds=config.rollout_timeout_seconds,
             max_steps=config.max_steps_per_rollout,
             max_tokens=config.max_tokens_per_rollout,
-            flights=self.flights,
+            in_flight=self.in_flight,
         )
-        tally = Tally()
+        counts = OutcomeCounts()
         with RolloutStore(config.output_jsonl_fpath, sync_seconds=config.sync_seconds) as store:
-            prepared = await prepare_apart(store, self._watched(request))
+            prepared = await prepare_run_in_thread(store, self._report_reading(request))
             if self.on_plan is not None:
-                self.on_plan(prepared.planned)
-            stopping = Stopping(
+                self.on_plan(prepared.summary)
+            stop = StopCondition(
                 max_failures=1 if config.fail_fast else config.max_failures,
                 max_tokens=config.max_total_tokens,
                 tokens=prepared.tokens,
@@ -226,57 +225,49 @@ class RolloutCollectionHelper:
             await collect(
                 prepared.jobs,
                 _sender(client, config),
-                [tally, *self.observers, *observers],
-                at_once=config.num_samples_in_parallel or DEFAULT_AT_ONCE,
+                [counts, *self.observers, *observers],
+                concurrency=config.num_samples_in_parallel or DEFAULT_CONCURRENCY,
                 store=store.write,
-                terms=terms,
-                retries=Retries(max_attempts=attempts, pause_seconds=config.retry_pause_seconds),
-                stopping=stopping,
+                rules=rules,
+                retries=RolloutRetryPolicy(max_attempts=attempts, pause_seconds=config.retry_pause_seconds),
+                stop=stop,
             )
-        if stopping.reason is not None:
-            tally.stop(stopping.reason, prepared.planned.to_run)
-            logger.warning("stopped early: %s; what was not run can be resumed", stopping.reason)
-        logger.info("%s: %s", store.output, tally)
+        if stop.reason is not None:
+            counts.stop(stop.reason, prepared.summary.to_run)
+            logger.warning("stopped early: %s; what was not run can be resumed", stop.reason)
+        logger.info("%s: %s", store.output, counts)
         if not config.disable_aggregation:
             await self._aggregate(client, store.records(), store.aggregate_metrics, read_rows(store.failures))
-        return tally
+        return counts
 
-    def _watched(self, request: Request) -> Request:
-        """`request`, with `on_reading` told how far its rows were read."""
-        tell = self.on_reading
-        if tell is None or not request.source.is_file():
+    def _report_reading(self, request: CollectionRequest) -> CollectionRequest:
+        """Return `request` with its reading reported to `on_reading`."""
+        report = self.on_reading
+        if report is None or not request.source.is_file():
             return request
         size = max(1, request.source.stat().st_size)
-        return replace(request, watch=lambda rows, read: tell(rows, min(1.0, read / size)))
+        return replace(request, on_read=lambda rows, read: report(rows, min(1.0, read / size)))
 
     async def aggregate_from_config(self, config: RolloutAggregationConfig) -> Path:
-        """Merge shards, ask the running agents for metrics over all of them, and return the metrics file."""
+        """Merge shards, fetch metrics over all of them from the running agents, and return the metrics file."""
         output = Path(config.output_jsonl_fpath)
         shards = find_shards(config.input_glob, output=output)
         if config.merge_shards:
-            write_rows(output, merged(shards))
+            write_lines(output, merge_shards(shards))
         metrics = aggregate_metrics_path_for(output)
-        await self._aggregate(self.setup_server_client(), merged(shards), metrics)
+        await self._aggregate(self.setup_server_client(), map(orjson.loads, merge_shards(shards)), metrics)
         return metrics
 
     async def _aggregate(
         self, client: ServerClient, records: Iterable[Row], path: Path, failures: Iterable[Row] = ()
     ) -> None:
-        entries, failed = await aggregate(records, partial(ask_server, client), failures=failures)
-        write_metrics(path, entries)
+        entries = await aggregate_to_file(path, records, partial(fetch_metrics, client), failures=failures)
         for entry in entries:
             logger.info("%s: %s", entry[AGENT_REF_KEY_NAME]["name"], entry["key_metrics"])
-        if failed:
-            reasons = "; ".join(f"{agent}: {error.problem}" for agent, error in sorted(failed.items()))
-            raise AgentFailed(
-                f"no metrics from {len(failed)} of {len(failed) + len(entries)} agents ({reasons})",
-                where=str(path),
-                fix="the rollouts are stored; start the agents and run `gym eval aggregate`",
-            )
 
 
-def _request(config: RolloutCollectionConfig, servers: Mapping[str, Any], max_attempts: int) -> Request:
-    """What `config` asks for, with the identity of the run it would begin."""
+def _request(config: RolloutCollectionConfig, servers: Mapping[str, Any], max_attempts: int) -> CollectionRequest:
+    """Return the request of a configuration, with the identity of a new run."""
     options = _plan_options(config, servers)
     identity = Identity(
         rows="",
@@ -291,11 +282,11 @@ def _request(config: RolloutCollectionConfig, servers: Mapping[str, Any], max_at
             }
         ),
         repeats=config.num_repeats,
-        servers=servers_of(servers),
-        code=code_of(servers),
+        servers=server_fields(servers),
+        code=code_versions(servers),
         limits=config.model_dump(include=set(LimitOptions.model_fields)),
     )
-    return Request(
+    return CollectionRequest(
         source=_resolve_under_cwd_or_install(config.input_jsonl_fpath),
         source_name=config.input_jsonl_fpath,
         limit=config.limit,
@@ -324,21 +315,21 @@ def _plan_options(config: RolloutCollectionConfig, servers: Mapping[str, Any]) -
         overrides=config.responses_create_params,
         skills_ref=load_skill_directory(config.skills.path) if config.skills is not None else None,
         fill_prompt=fill,
-        agents=Agents(block.name for block in server_blocks(servers).values() if block.server_type == AGENTS),
+        agents=AgentNames(block.name for block in server_blocks(servers).values() if block.server_type == AGENTS),
     )
 
 
 def _sender(client: ServerClient, config: RolloutCollectionConfig) -> Send:
-    """How a job is sent: to its agent, with its time, which starts here, and what else it may use."""
+    """Return the function that sends a job to its agent, with its rollout deadline and its limits."""
     seconds = config.rollout_timeout_seconds
-    allowed = {ALLOWANCE_HEADER: config.allowance.header_value()}
+    headers = {ALLOWANCE_HEADER: config.allowance.header_value()}
 
     async def send(job: Job) -> Any:
-        with deadline.within(seconds):
-            return await _run_on_agent(client, job.row, headers=allowed)
+        with deadlines.time_limit(seconds):
+            return await _run_on_agent(client, job.row, headers=headers)
 
     captures = capture_store(_process_config())
-    return send if captures is None else observed(send, captures)
+    return send if captures is None else with_captures(send, captures)
 
 
 async def _run_on_agent(client: ServerClient, row: Row, **options: Any) -> Any:
@@ -348,7 +339,7 @@ async def _run_on_agent(client: ServerClient, row: Row, **options: Any) -> Any:
 
 
 def _process_config() -> Mapping[str, Any]:
-    """This process's configuration, or nothing where none was made (a library user's own process)."""
+    """Return this process's configuration; empty in a library user's process that has none."""
     if get_global_config_dict is _parsing_reader and maybe_get_global_config_dict() is None:
         return {}
     config: Mapping[str, Any] = get_global_config_dict()
@@ -356,16 +347,16 @@ def _process_config() -> Mapping[str, Any]:
 
 
 def _get_max_rollout_attempts() -> int:
-    """How often a rollout is tried before it is given up: `NEMO_GYM_MAX_ROLLOUT_ATTEMPTS`, or 3."""
-    given = os.environ.get(MAX_ROLLOUT_ATTEMPTS_ENV_VAR)
-    if given is None:
+    """Return the maximum attempts per rollout: `NEMO_GYM_MAX_ROLLOUT_ATTEMPTS`, or 3."""
+    text = os.environ.get(MAX_ROLLOUT_ATTEMPTS_ENV_VAR)
+    if text is None:
         return DEFAULT_MAX_ROLLOUT_ATTEMPTS
-    if given.strip().isdecimal() and int(given) >= 1:
-        return int(given)
+    if text.strip().isdecimal() and int(text) >= 1:
+        return int(text)
     logger.warning(
         "%s must be a whole number from 1, not %r; using %d",
         MAX_ROLLOUT_ATTEMPTS_ENV_VAR,
-        given,
+        text,
         DEFAULT_MAX_ROLLOUT_ATTEMPTS,
     )
     return DEFAULT_MAX_ROLLOUT_ATTEMPTS

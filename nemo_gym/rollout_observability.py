@@ -1,4 +1,4 @@
-"""What agents report about their work, under its public names."""
+"""Observations that agents report, under their public names. A facade over `wire.observations`."""
 
 from nemo_gym.wire.observations import (
     AgentEpisode,

@@ -9,9 +9,9 @@ from pydantic import ConfigDict
 from nemo_gym.base_resources_server import BaseResourcesServerConfig, SimpleResourcesServer
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, SimpleResponsesAPIAgent
 from nemo_gym.config_types import BaseServerConfig
-from nemo_gym.net import local
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.server_utils import ServerClient, raise_for_status
+from nemo_gym.transport import in_process
 from nemo_gym.wire.tasks import BaseRunRequest
 
 ANSWERS = {
@@ -74,10 +74,10 @@ class Verifier(SimpleResourcesServer):
     def setup_webserver(self):
         app = super().setup_webserver()
         app.post("/hang")(self.hang)
-        app.post("/broken")(self.broken)
+        app.post("/broken")(self.break_down)
         return app
 
-    async def broken(self) -> dict:
+    async def break_down(self) -> dict:
         raise OSError("no disk")
 
     async def hang(self) -> dict:
@@ -90,7 +90,7 @@ class Verifier(SimpleResourcesServer):
         raise ZeroDivisionError("no verdict")
 
 
-PORTS = {"a": 1, "b": 2}  # nobody listens there: an agent that is not mounted is not there
+PORTS = {"a": 1, "b": 2}  # no socket: only mounted agents answer
 CONFIG = {
     "head_server": {"host": "127.0.0.1", "port": 31000},
     **{
@@ -111,18 +111,18 @@ class World:
         for name, port in PORTS.items():
             config = BaseResponsesAPIAgentConfig(host="127.0.0.1", port=port, entrypoint="", name=name)
             agent = Agent(config=config, server_client=self.client, seen=[], broken=set(), hangs=asyncio.Event())
-            local.mount("127.0.0.1", port, agent.prepare_webserver(CONFIG))
+            in_process.mount("127.0.0.1", port, agent.prepare_webserver(CONFIG))
             self.agents[name] = agent
         config = BaseResourcesServerConfig(host="127.0.0.1", port=3, entrypoint="", name="r", domain="other")
         verifier = Verifier(config=config, server_client=self.client)
-        local.mount("127.0.0.1", 3, verifier.prepare_webserver(CONFIG))
+        in_process.mount("127.0.0.1", 3, verifier.prepare_webserver(CONFIG))
 
     def close(self):
         for port in (*PORTS.values(), 3):
-            local.unmount("127.0.0.1", port)
+            in_process.unmount("127.0.0.1", port)
 
     @property
-    def sent(self):
+    def sent_rows(self):
         return [row for agent in self.agents.values() for row in agent.seen]
 
     def helper(self, **arguments):
@@ -146,9 +146,9 @@ def config_of(tmp_path, *rows, **options):
     )
 
 
-def stored(tmp_path, name="x.jsonl"):
+def stored_rows(tmp_path, name="x.jsonl"):
     return [orjson.loads(line) for line in (tmp_path / "out" / name).read_bytes().splitlines()]
 
 
-def places(rows):
+def rollout_ids(rows):
     return [(item["_ng_task_index"], item["_ng_rollout_index"]) for item in rows]

@@ -15,7 +15,6 @@ from nemo_gym.capture.record import ModelCallRecord
 from nemo_gym.capture.store import CaptureStore
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import AgentFailed, ConfigError
-from nemo_gym.net import local
 from nemo_gym.rollout_collection import (
     E2ERolloutCollectionConfig,
     RolloutAggregationConfig,
@@ -24,9 +23,10 @@ from nemo_gym.rollout_collection import (
     _attach_trajectory_record,
     _get_max_rollout_attempts,
 )
-from nemo_gym.rollouts.outcome import Scored
+from nemo_gym.rollouts.outcome import ScoredRollout
 from nemo_gym.server_utils import setup_server_client
-from tests.rollout_world import PORTS, Agent, RunRequest, World, config_of, places, row, stored
+from nemo_gym.transport import in_process
+from tests.rollout_world import PORTS, Agent, RunRequest, World, config_of, rollout_ids, row, stored_rows
 
 
 @pytest.fixture
@@ -43,11 +43,11 @@ async def test_rows_become_stored_rollouts_and_metrics(world, tmp_path):
 
     results = await world.helper().run_from_config(config)
 
-    assert places(results) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
+    assert rollout_ids(results) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
     assert [result["reward"] for result in results] == [1, 1, 0, 0, 5]
-    assert sorted(places(stored(tmp_path))) == places(results)
-    assert places(stored(tmp_path, "x_materialized_inputs.jsonl")) == places(results)
-    assert stored(tmp_path, "x_failures.jsonl") == []
+    assert sorted(rollout_ids(stored_rows(tmp_path))) == rollout_ids(results)
+    assert rollout_ids(stored_rows(tmp_path, "x_materialized_inputs.jsonl")) == rollout_ids(results)
+    assert stored_rows(tmp_path, "x_failures.jsonl") == []
     metrics = {
         entry["agent_ref"]["name"]: entry
         for entry in json.loads((tmp_path / "out/x_aggregate_metrics.json").read_text())
@@ -64,8 +64,8 @@ async def test_one_failed_run_is_a_failure_row_and_the_others_are_scored(world, 
 
     results = await world.helper().run_from_config(config_of(tmp_path, *rows))
 
-    assert [item["_ng_task_index"] for item in stored(tmp_path)] == [0, 5]
-    lines = stored(tmp_path, "x_failures.jsonl")
+    assert [item["_ng_task_index"] for item in stored_rows(tmp_path)] == [0, 5]
+    lines = stored_rows(tmp_path, "x_failures.jsonl")
     failures = {item["_ng_task_index"]: item for item in lines}
     attempts = Counter(item["_ng_task_index"] for item in lines)
     assert attempts == {1: 2, 2: 2, 3: 1}, "every attempt is kept; a reward that makes no sense is not asked for twice"
@@ -84,33 +84,35 @@ async def test_one_failed_run_is_a_failure_row_and_the_others_are_scored(world, 
 
 @pytest.mark.asyncio
 async def test_a_failure_is_attributed_to_whoever_failed_first(world, tmp_path):
-    """The agent answered 500, but it is the verifier that somebody has to look at."""
+    """The agent answered 500, but the verifier is what has to be fixed."""
     await world.helper().run_from_config(config_of(tmp_path, row(0, do="verify"), disable_aggregation=True))
 
-    failure = stored(tmp_path, "x_failures.jsonl")[-1]
+    failure = stored_rows(tmp_path, "x_failures.jsonl")[-1]
     assert failure["_ng_failure_class"] == "verifier_error"
     assert (failure["_ng_failure"]["phase"], failure["_ng_failure"]["whom"]) == ("verify", "r")
     assert "no verdict" in failure["_ng_failure"]["message"]
 
 
 @pytest.mark.asyncio
-async def test_a_broken_tool_is_told_from_a_broken_verifier(world, tmp_path):
+async def test_a_broken_tool_differs_from_a_broken_verifier(world, tmp_path):
+    """Different people fix them."""
     await world.helper().run_from_config(config_of(tmp_path, row(0, do="broken tool"), disable_aggregation=True))
 
-    failure = stored(tmp_path, "x_failures.jsonl")[-1]
+    failure = stored_rows(tmp_path, "x_failures.jsonl")[-1]
     assert failure["_ng_failure_class"] == "tool_error"
     assert (failure["_ng_failure"]["phase"], failure["_ng_failure"]["whom"]) == ("environment", "r")
 
 
 @pytest.mark.asyncio
-async def test_an_agent_that_is_not_there_is_named(world, tmp_path, monkeypatch):
+async def test_an_unreachable_agent_is_named(world, tmp_path, monkeypatch):
+    """The user must know which server to start."""
     monkeypatch.setattr("random.uniform", lambda low, high: low)  # no pauses between the attempts to connect
-    local.unmount("127.0.0.1", PORTS["b"])
+    in_process.unmount("127.0.0.1", PORTS["b"])
     config = config_of(tmp_path, row(0), row(1, "b"), disable_aggregation=True, max_rollout_attempts=1)
 
     await world.helper().run_from_config(config)
 
-    (failure,) = stored(tmp_path, "x_failures.jsonl")
+    (failure,) = stored_rows(tmp_path, "x_failures.jsonl")
     assert (failure["_ng_failure_class"], failure["_ng_failure"]["whom"]) == ("server_died", "b")
     assert not (tmp_path / "out/x_aggregate_metrics.json").exists()
 
@@ -129,46 +131,49 @@ async def test_a_resumed_run_sends_only_what_is_missing(world, tmp_path):
 
     results = await world.helper().run_from_config(config_of(tmp_path, num_repeats=2, resume_from_cache=True))
 
-    assert sorted(places(world.sent)) == [(1, 0), (1, 1), (3, 0), (3, 1)]
-    assert [item.get("_ng_attempt_index") for item in world.sent if item["n"] == 1] == [2, 2]
-    assert [item.get("_ng_attempt_index") for item in world.sent if item["n"] == 3] == [None, None]
-    assert Counter(places(stored(tmp_path))) == dict.fromkeys([(0, 0), (0, 1), (1, 0), (1, 1)], 1)
-    assert places(results) == [(0, 0), (0, 1), (1, 0), (1, 1), (3, 0), (3, 1)]
+    assert sorted(rollout_ids(world.sent_rows)) == [(1, 0), (1, 1), (3, 0), (3, 1)]
+    assert [item.get("_ng_attempt_index") for item in world.sent_rows if item["n"] == 1] == [2, 2]
+    assert [item.get("_ng_attempt_index") for item in world.sent_rows if item["n"] == 3] == [None, None]
+    assert Counter(rollout_ids(stored_rows(tmp_path))) == dict.fromkeys([(0, 0), (0, 1), (1, 0), (1, 1)], 1)
+    assert rollout_ids(results) == [(0, 0), (0, 1), (1, 0), (1, 1), (3, 0), (3, 1)]
 
 
 @pytest.mark.asyncio
-async def test_a_rollout_is_given_up_after_so_many_failures(world, tmp_path, monkeypatch):
+async def test_a_rollout_is_given_up_after_its_last_attempt(world, tmp_path, monkeypatch):
+    """A resumed run must come to an end."""
     monkeypatch.setenv("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", "2")
     world.agents["a"].broken = {1}
     for resume in (False, True, True):
         options = {"resume_from_cache": resume, "disable_aggregation": True}
         await world.helper().run_from_config(config_of(tmp_path, row(0), row(1), **options))
 
-    assert [item["n"] for item in world.sent] == [0, 1, 1]
-    assert len(stored(tmp_path, "x_failures.jsonl")) == 2
+    assert [item["n"] for item in world.sent_rows] == [0, 1, 1]
+    assert len(stored_rows(tmp_path, "x_failures.jsonl")) == 2
 
 
 @pytest.mark.asyncio
 async def test_resuming_nothing_starts_over_and_a_fresh_run_clears_the_old(world, tmp_path, caplog):
+    """A script can always pass --resume."""
     with caplog.at_level(logging.INFO, logger="nemo_gym.rollouts"):
         await world.helper().run_from_config(config_of(tmp_path, row(0, do="crash"), resume_from_cache=True))
     await world.helper().run_from_config(config_of(tmp_path, row(7)))
 
     assert "nothing to resume" in caplog.text
-    assert [item["reward"] for item in stored(tmp_path)] == [7]
-    assert stored(tmp_path, "x_failures.jsonl") == []
+    assert [item["reward"] for item in stored_rows(tmp_path)] == [7]
+    assert stored_rows(tmp_path, "x_failures.jsonl") == []
 
 
 @pytest.mark.asyncio
 async def test_rows_that_cannot_be_sent_stop_the_run_before_anything_is_sent_or_removed(world, tmp_path):
+    """A mistake in the file must not cost earlier results."""
     await world.helper().run_from_config(config_of(tmp_path, row(7)))
     bad = {"responses_create_params": {"input": "hi"}, "n": 1}
 
     with pytest.raises(ConfigError, match="line 2"):
         await world.helper().run_from_config(config_of(tmp_path, row(1), bad))
 
-    assert [item["n"] for item in world.sent] == [7]
-    assert [item["reward"] for item in stored(tmp_path)] == [7]
+    assert [item["n"] for item in world.sent_rows] == [7]
+    assert [item["reward"] for item in stored_rows(tmp_path)] == [7]
 
 
 @pytest.mark.asyncio
@@ -183,11 +188,12 @@ async def test_an_earlier_output_stays_when_no_servers_are_running(world, tmp_pa
     with pytest.raises(ValueError, match="head server"):
         await nobody.run_from_config(config_of(tmp_path, row(8)))
 
-    assert [item["reward"] for item in stored(tmp_path)] == [7]
+    assert [item["reward"] for item in stored_rows(tmp_path)] == [7]
 
 
 @pytest.mark.asyncio
 async def test_prompt_overrides_skills_and_seeds_reach_the_agent(world, tmp_path):
+    """Otherwise the run is another one than configured."""
     prompt = tmp_path / "prompt.yaml"
     prompt.write_text("system: Be short.\nuser: 'Q: {q}'\n")
     skill = tmp_path / "skills" / "one"
@@ -206,7 +212,7 @@ async def test_prompt_overrides_skills_and_seeds_reach_the_agent(world, tmp_path
 
     results = await world.helper().run_from_config(config)
 
-    params = [item["responses_create_params"] for item in world.sent]
+    params = [item["responses_create_params"] for item in world.sent_rows]
     assert params[0]["input"][1]["content"] == "Q: why?"
     assert params[0]["temperature"] == 0.5
     assert [json.loads(item["metadata"]["extra_body"]) for item in params] == [{"seed": 0}, {"seed": 1}]
@@ -221,7 +227,7 @@ async def test_observers_see_every_outcome_after_it_is_stored(world, tmp_path):
 
     def watch(outcome):
         lines = (tmp_path / "out/x.jsonl").read_bytes().count(b"\n")
-        seen.append((type(outcome) is Scored, lines))
+        seen.append((type(outcome) is ScoredRollout, lines))
 
     tally = await world.helper(observers=[watch]).collect_from_config(
         config_of(tmp_path, row(0), row(1, do="crash"), row(2), num_samples_in_parallel=1)
@@ -232,14 +238,15 @@ async def test_observers_see_every_outcome_after_it_is_stored(world, tmp_path):
 
 
 @pytest.mark.asyncio
-async def test_an_agent_without_metrics_is_said_after_the_rollouts_are_stored(world, tmp_path, monkeypatch):
+async def test_an_agent_without_metrics_is_an_error_after_the_rollouts_are_stored(world, tmp_path, monkeypatch):
+    """The rollouts can be aggregated later."""
     monkeypatch.setattr(Agent, "compute_metrics", lambda self, tasks: 1 / 0)
 
-    with pytest.raises(AgentFailed, match="no metrics from 1 of 1 agents") as caught:
+    with pytest.raises(AgentFailed, match="1 of 1 agents returned no metrics") as caught:
         await world.helper().run_from_config(config_of(tmp_path, row(0)))
 
     assert "gym eval aggregate" in str(caught.value)
-    assert len(stored(tmp_path)) == 1
+    assert len(stored_rows(tmp_path)) == 1
 
 
 @pytest.mark.asyncio
@@ -262,10 +269,11 @@ async def test_examples_are_handed_back_with_their_rows(world):
 
 @pytest.mark.asyncio
 async def test_a_semaphore_bounds_the_examples_in_flight(world, monkeypatch):
+    """Trainers share one bound between several batches."""
     flying = most = 0
     real = rollout_collection._run_on_agent
 
-    async def watched(client, sent, **options):
+    async def observe(client, sent, **options):
         nonlocal flying, most
         flying += 1
         most = max(most, flying)
@@ -275,7 +283,7 @@ async def test_a_semaphore_bounds_the_examples_in_flight(world, monkeypatch):
         finally:
             flying -= 1
 
-    monkeypatch.setattr(rollout_collection, "_run_on_agent", watched)
+    monkeypatch.setattr(rollout_collection, "_run_on_agent", observe)
 
     for awaitable in world.helper().run_examples([row(n) for n in range(10)], semaphore=asyncio.Semaphore(2)):
         await awaitable
@@ -314,6 +322,7 @@ async def test_captured_model_calls_are_joined_to_the_record(world, tmp_path, mo
 
 @pytest.mark.asyncio
 async def test_shards_are_merged_and_scored_together(world, tmp_path):
+    """A score of shards averaged separately would be wrong."""
     for number in (0, 1):
         shard = RolloutCollectionConfig(
             input_jsonl_fpath=str(tmp_path / f"in{number}.jsonl"),
@@ -329,11 +338,12 @@ async def test_shards_are_merged_and_scored_together(world, tmp_path):
         )
     )
 
-    assert [item["_ng_task_index"] for item in stored(tmp_path)] == [9, 10]
+    assert [item["_ng_task_index"] for item in stored_rows(tmp_path)] == [9, 10]
     assert json.loads(metrics.read_text())[0]["agent_metrics"]["mean/reward"] == 0.5
 
 
-def test_attempts_come_from_the_environment_and_nonsense_is_said(monkeypatch, caplog):
+def test_attempts_come_from_the_environment_and_nonsense_is_a_warning(monkeypatch, caplog):
+    """Cluster scripts set it for all runs."""
     assert _get_max_rollout_attempts() == 3
     monkeypatch.setenv("NEMO_GYM_MAX_ROLLOUT_ATTEMPTS", "5")
     assert _get_max_rollout_attempts() == 5
@@ -344,6 +354,7 @@ def test_attempts_come_from_the_environment_and_nonsense_is_said(monkeypatch, ca
 
 
 def test_a_trajectory_is_attached_only_when_something_was_observed():
+    """Records stay small otherwise."""
     result = {"reward": 1, "ng_agent_observations": {"source": "s"}}
 
     assert _attach_trajectory_record({"_ng_task_index": 2, "_ng_rollout_index": 0}, result) is result
@@ -362,12 +373,14 @@ def test_a_trajectory_is_attached_only_when_something_was_observed():
     ],
     ids=repr,
 )
-def test_counts_that_cannot_be_are_refused(tmp_path, options):
+def test_impossible_counts_are_refused(tmp_path, options):
+    """They would run nothing and look like success."""
     with pytest.raises(ValidationError):
         config_of(tmp_path, **options)
 
 
 def test_settings_have_the_contracts_defaults(tmp_path):
+    """Existing configurations rely on them."""
     config = config_of(tmp_path, num_repeats=None)
 
     assert config.num_repeats == 1

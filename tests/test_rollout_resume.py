@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.flight import Flights
-from nemo_gym.rollouts.jsonl import StoreError
+from nemo_gym.journal.lines import StoreError
+from nemo_gym.rollouts.collect import InFlight
 from nemo_gym.rollouts.resume import ResumeRefused
 from nemo_gym.rollouts.store import RolloutStore
-from tests.rollout_world import World, config_of, places, row, stored
+from tests.rollout_world import World, config_of, rollout_ids, row, stored_rows
 
 pytestmark = pytest.mark.asyncio
 
@@ -31,7 +31,8 @@ async def run(world, tmp_path, *rows, **options):
     return plans[0], tally
 
 
-async def test_a_fresh_run_says_what_it_will_do_and_writes_down_which_run_it_is(world, tmp_path):
+async def test_a_new_run_reports_its_plan_and_stores_its_identity(world, tmp_path):
+    """The identity is what a resume is compared with."""
     planned, tally = await run(world, tmp_path, row(0), row(1), num_repeats=2, responses_create_params={"top_p": 0.5})
 
     assert (planned.total, planned.to_run, planned.finished, planned.resumed) == (4, 4, 0, False)
@@ -45,19 +46,21 @@ async def test_a_fresh_run_says_what_it_will_do_and_writes_down_which_run_it_is(
 
 
 async def test_an_earlier_run_is_kept_aside_and_named(world, tmp_path):
+    """A forgotten --resume must not cost a night's results."""
     await run(world, tmp_path, row(0), row(1))
 
     planned, _ = await run(world, tmp_path, row(7))
 
     assert planned.kept == tmp_path / "out/x_previous"
     assert "kept in" in planned.notes[0]
-    assert places(stored(tmp_path, "x_previous/x.jsonl")) == [(0, 0), (1, 0)]
+    assert rollout_ids(stored_rows(tmp_path, "x_previous/x.jsonl")) == [(0, 0), (1, 0)]
     planned, _ = await run(world, tmp_path, row(8), overwrite=True)
     assert planned.kept is None
-    assert len(stored(tmp_path, "x_previous/x.jsonl")) == 2, "overwriting does not touch what was kept before"
+    assert len(stored_rows(tmp_path, "x_previous/x.jsonl")) == 2, "overwriting does not touch what was kept before"
 
 
-async def test_a_resumed_run_says_what_is_left(world, tmp_path):
+async def test_a_resumed_run_reports_what_is_left(world, tmp_path):
+    """The user sees at once whether the resume matched."""
     world.agents["a"].broken = {1, 2}
     await run(world, tmp_path, row(0), row(1), row(2), row(3, do="terminal"))
     world.agents["a"].broken = {2}
@@ -85,7 +88,7 @@ async def test_a_resumed_run_says_what_is_left(world, tmp_path):
     ids=repr,
 )
 async def test_another_run_is_refused_with_what_differs_and_how_to_force_it(world, tmp_path, changed, named):
-    """Half a run at one temperature and half at another is nobody's result."""
+    """Half a run at one temperature and half at another is the result of neither."""
     await run(world, tmp_path, row(0), row(1), num_repeats=2)
     before = (tmp_path / "out/x.jsonl").read_bytes()
 
@@ -96,10 +99,11 @@ async def test_another_run_is_refused_with_what_differs_and_how_to_force_it(worl
     assert "+force_resume=true" in str(caught.value)
     assert isinstance(caught.value, ConfigError)
     assert (tmp_path / "out/x.jsonl").read_bytes() == before
-    assert len(world.sent) == 4
+    assert len(world.sent_rows) == 4
 
 
 async def test_changed_rows_are_refused_and_rows_that_were_only_written_again_are_not(world, tmp_path):
+    """Copying a file changes its time, not its rows."""
     await run(world, tmp_path, row(0), row(1))
     content = (tmp_path / "in.jsonl").read_bytes()
     (tmp_path / "in.jsonl").unlink()
@@ -111,7 +115,8 @@ async def test_changed_rows_are_refused_and_rows_that_were_only_written_again_ar
         await run(world, tmp_path, row(0), row(2), resume_from_cache=True)
 
 
-async def test_force_goes_on_with_what_was_planned_and_writes_down_that_it_did(world, tmp_path):
+async def test_force_continues_the_planned_run_and_notes_it(world, tmp_path):
+    """A forced result must be recognizable later."""
     world.agents["a"].broken = {1}
     await run(world, tmp_path, row(0), row(1), responses_create_params={"temperature": 0.5})
     world.agents["a"].broken = set()
@@ -122,13 +127,14 @@ async def test_force_goes_on_with_what_was_planned_and_writes_down_that_it_did(w
 
     assert tally.scored == 1
     assert "by force" in planned.notes[0]
-    assert {item["responses_create_params"]["temperature"] for item in world.sent} == {0.5}
+    assert {item["responses_create_params"]["temperature"] for item in world.sent_rows} == {0.5}
     written = json.loads((tmp_path / "out/x_run.json").read_text())
     assert "temperature" in written["resumed"][0]["note"]
     assert written["plan"]["responses_create_params"] == {"temperature": 0.5}, "what is true of the rows"
 
 
-async def test_more_repeats_and_another_concurrency_are_accepted_and_told(world, tmp_path):
+async def test_more_repeats_and_another_concurrency_are_accepted_and_noted(world, tmp_path):
+    """Neither changes the rollouts that are stored."""
     await run(world, tmp_path, row(0), row(1), num_repeats=2, num_samples_in_parallel=1)
     world.agents["a"].seen.clear()
 
@@ -136,9 +142,9 @@ async def test_more_repeats_and_another_concurrency_are_accepted_and_told(world,
 
     assert (planned.total, planned.finished, planned.to_run) == (6, 4, 2)
     assert planned.notes == ["num_repeats: 2 -> 3; 2 rollouts added"]
-    assert sorted(places(world.sent)) == [(0, 2), (1, 2)]
+    assert sorted(rollout_ids(world.sent_rows)) == [(0, 2), (1, 2)]
     assert tally.scored == 2
-    assert Counter(places(stored(tmp_path))) == {(task, n): 1 for task in range(2) for n in range(3)}
+    assert Counter(rollout_ids(stored_rows(tmp_path))) == {(task, n): 1 for task in range(2) for n in range(3)}
     planned, _ = await run(world, tmp_path, resume_from_cache=True, num_repeats=3)
     assert (planned.total, planned.to_run, planned.notes) == (6, 0, [])
 
@@ -150,7 +156,7 @@ async def test_an_output_from_before_identities_is_resumed_with_a_word(world, tm
 
     planned, _ = await run(world, tmp_path, resume_from_cache=True)
 
-    assert "nobody checked" in planned.notes[0]
+    assert "it was not checked" in planned.notes[0]
     assert planned.to_run == 0
     planned, _ = await run(world, tmp_path, resume_from_cache=True)
     assert planned.notes == [], "from now on it can be checked"
@@ -159,13 +165,15 @@ async def test_an_output_from_before_identities_is_resumed_with_a_word(world, tm
 
 
 async def test_two_collectors_on_one_output_the_second_is_refused(world, tmp_path):
+    """They would mix their results."""
     with RolloutStore(tmp_path / "out/x.jsonl"), pytest.raises(StoreError, match="is collecting into this output"):
         await run(world, tmp_path, row(0))
 
-    assert world.sent == []
+    assert world.sent_rows == []
 
 
-async def test_the_first_failure_ends_the_run_when_that_is_asked_for(world, tmp_path):
+async def test_the_first_failure_ends_the_run_with_fail_fast(world, tmp_path):
+    """It saves tokens while an environment is developed."""
     rows = [row(0, do="crash"), *(row(n) for n in range(1, 9))]
 
     planned, tally = await run(world, tmp_path, *rows, fail_fast=True, num_samples_in_parallel=1)
@@ -194,16 +202,17 @@ async def test_spent_tokens_stop_the_run_and_a_higher_limit_continues_it(world, 
 
 
 async def test_a_rollout_that_uses_more_tokens_than_one_may_is_a_limit(world, tmp_path):
+    """It is counted apart from failures."""
     _, tally = await run(world, tmp_path, row(0), max_tokens_per_rollout=6)
 
     assert tally.limits == {"tokens": 1}
-    (line,) = stored(tmp_path, "x_failures.jsonl")
+    (line,) = stored_rows(tmp_path, "x_failures.jsonl")
     assert (line["_ng_failure_class"], line["_ng_failure"]) == ("limit", {"which": "tokens", "most": 6})
     assert "reward" not in line
 
 
 async def test_what_a_limit_ended_is_run_again_when_the_limit_is_higher(world, tmp_path):
-    """Somebody who raises a limit means the rollouts that ran into it."""
+    """A user who raises a limit means the rollouts that reached it."""
     await run(world, tmp_path, row(0), row(1, do="terminal"), max_tokens_per_rollout=6)
 
     for limit in (6, 5):
@@ -222,7 +231,7 @@ async def test_a_rollout_that_takes_too_long_is_a_timeout_of_the_rollout(world, 
     _, tally = await run(world, tmp_path, row(0), row(1, do="hang"), rollout_timeout_seconds=1.0)
 
     assert (tally.scored, dict(tally.failed)) == (1, {"timeout": 1})
-    (line,) = stored(tmp_path, "x_failures.jsonl")
+    (line,) = stored_rows(tmp_path, "x_failures.jsonl")
     assert line["_ng_failure"]["which"] == "rollout"
     assert "1 s" in line["_ng_failure"]["message"]
     assert line["_ng_failure"]["seconds"] >= 0.98
@@ -236,12 +245,13 @@ async def test_a_rollout_that_takes_too_long_is_a_timeout_of_the_rollout(world, 
     ],
 )
 async def test_a_call_that_takes_too_long_is_a_timeout_of_that_phase(world, tmp_path, do, limit, which):
+    """The user must know which timeout to raise."""
     options = {limit: 0.2, "max_rollout_attempts": 1}
 
     _, tally = await run(world, tmp_path, row(0, do=do), **options)
 
     assert tally.failed == {"timeout": 1}
-    detail = stored(tmp_path, "x_failures.jsonl")[-1]["_ng_failure"]
+    detail = stored_rows(tmp_path, "x_failures.jsonl")[-1]["_ng_failure"]
     assert (detail["which"], detail["whom"]) == (which, "r")
 
 
@@ -254,9 +264,10 @@ async def test_time_spent_waiting_for_a_turn_is_not_the_rollouts(world, tmp_path
     assert tally.scored == 26
 
 
-async def test_what_is_under_way_can_be_seen_while_it_is(world, tmp_path):
-    flights = Flights()
-    helper = world.helper(flights=flights)
+async def test_rollouts_in_flight_can_be_listed(world, tmp_path):
+    """A hanging run must show what it waits for."""
+    flights = InFlight()
+    helper = world.helper(in_flight=flights)
     config = config_of(tmp_path, row(0, do="hang"), disable_aggregation=True)
 
     running = asyncio.create_task(helper.collect_from_config(config))
@@ -272,6 +283,7 @@ async def test_what_is_under_way_can_be_seen_while_it_is(world, tmp_path):
 
 
 async def test_limits_can_be_switched_off(world, tmp_path):
+    """Long-running environments need it."""
     off = dict.fromkeys(
         [
             "rollout_timeout_seconds",
@@ -318,8 +330,8 @@ async def test_what_would_be_refused_is_known_before_any_server_is_started(world
     with pytest.raises(ConfigError, match="no input file"):
         helper.check(config_of(tmp_path), servers)
 
-    assert len(stored(tmp_path)) == 1
-    assert len(world.sent) == 1
+    assert len(stored_rows(tmp_path)) == 1
+    assert len(world.sent_rows) == 1
 
 
 async def test_skills_and_prompts_count_by_their_content_and_not_by_their_place(world, tmp_path):
@@ -334,8 +346,8 @@ async def test_skills_and_prompts_count_by_their_content_and_not_by_their_place(
         folder = tmp_path / name
         return {"skills": {"path": str(folder / "skills")}, "prompt_config": str(folder / "prompt.yaml")}
 
-    asked = {"n": 1, "q": "why?", "agent_ref": {"name": "a"}}
-    await run(world, tmp_path, asked, **at("here"))
+    config = {"n": 1, "q": "why?", "agent_ref": {"name": "a"}}
+    await run(world, tmp_path, config, **at("here"))
     planned, _ = await run(world, tmp_path, resume_from_cache=True, **at("there"))
     assert planned.notes == []
 

@@ -20,10 +20,11 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.judge import JudgeError
-from nemo_gym.net import local
-from nemo_gym.rollout_reverification import Reverification, Reverified, RolloutReverificationConfig
-from nemo_gym.rollouts.reverify import StoredRollouts, verifiers
+from nemo_gym.rollout_reverification import Reverification, ReverificationResult, RolloutReverificationConfig
+from nemo_gym.rollouts.server_blocks import find_verifiers
+from nemo_gym.rollouts.stored_run import StoredRollouts
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.transport import in_process
 
 HOST, PORT = "verifier.test", 4711
 REFERENCE = {"type": "resources_servers", "name": "grader"}
@@ -44,7 +45,7 @@ class Grading(BaseVerifyRequest):
     expected: str
 
 
-class Graded(Grading, BaseVerifyResponse):
+class GradedResponse(Grading, BaseVerifyResponse):
     pass
 
 
@@ -58,21 +59,21 @@ class Grader(SimpleResourcesServer):
     config: BaseResourcesServerConfig
     _asked: list[str] = PrivateAttr(default_factory=list)
 
-    async def verify(self, body: Grading) -> Graded:
+    async def verify(self, body: Grading) -> GradedResponse:
         self._asked.append(body.response.id)
         if body.response.id == "judge":
             raise JudgeError("the judge is down")
         if body.response.id == "crash":
             raise HTTPException(422, "cannot grade this")
-        return Graded(**body.model_dump(), reward=float(body.response.id == body.expected))
+        return GradedResponse(**body.model_dump(), reward=float(body.response.id == body.expected))
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
         return {"seen_by_the_server": sum(map(len, tasks))}
 
 
 def response(name: str) -> dict[str, Any]:
-    said = {"type": "output_text", "text": "x", "annotations": []}
-    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [said]}
+    answer = {"type": "output_text", "text": "x", "annotations": []}
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [answer]}
     fixed = {"created_at": 0.0, "model": "m", "object": "response", "tools": [], "tool_choice": "auto"}
     return {"id": name, "output": [message], "parallel_tool_calls": True, **fixed}
 
@@ -81,12 +82,12 @@ def place(task: int, rollout: int = 0) -> dict[str, Any]:
     return {"_ng_task_index": task, "_ng_rollout_index": rollout, "agent_ref": {"name": "solver"}}
 
 
-def asked(task: int, expected: str) -> dict[str, Any]:
+def config_for(task: int, expected: str) -> dict[str, Any]:
     return {**place(task), "responses_create_params": {"input": "?"}, "expected": expected}
 
 
-def played(task: int, name: str, **fields: Any) -> dict[str, Any]:
-    return {**asked(task, "old"), "response": response(name), "reward": 0.25, **fields}
+def play_run(task: int, name: str, **fields: Any) -> dict[str, Any]:
+    return {**config_for(task, "old"), "response": response(name), "reward": 0.25, **fields}
 
 
 class Run:
@@ -117,9 +118,9 @@ class Run:
             Path(config.materialized_inputs_jsonl_fpath),
             judge_failed_only=config.judge_failed_only,
         )
-        return Reverification(config, stored, verifiers(CONFIG, stored.agents))
+        return Reverification(config, stored, find_verifiers(CONFIG, stored.agents))
 
-    async def reverify(self, **options: Any) -> Reverified:
+    async def reverify(self, **options: Any) -> ReverificationResult:
         job = self.job(**options)
         job.check_output()
         client = self.client()
@@ -139,12 +140,12 @@ def run(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
         head_server_config=BaseServerConfig(host=HOST, port=1), global_config_dict=OmegaConf.create(CONFIG)
     )
     grader = Grader(config=config, server_client=client)
-    local.mount(HOST, PORT, grader.setup_webserver())
+    in_process.mount(HOST, PORT, grader.setup_webserver())
     made = Run(tmp_path, grader)
-    made.write("run_materialized_inputs.jsonl", [asked(0, "a"), asked(1, "b"), asked(2, "c")])
-    made.write("run.jsonl", [played(2, "c"), played(0, "wrong"), played(1, "b")])
+    made.write("run_materialized_inputs.jsonl", [config_for(0, "a"), config_for(1, "b"), config_for(2, "c")])
+    made.write("run.jsonl", [play_run(2, "c"), play_run(0, "wrong"), play_run(1, "b")])
     yield made
-    local.unmount(HOST, PORT)
+    in_process.unmount(HOST, PORT)
 
 
 @pytest.mark.asyncio
@@ -166,7 +167,7 @@ async def test_every_stored_response_gets_a_new_verdict(run: Run) -> None:
 @pytest.mark.asyncio
 async def test_a_verifier_that_fails_gives_a_failure_and_no_reward(run: Run) -> None:
     """The others get their verdict."""
-    run.write("run.jsonl", [played(0, "crash"), played(1, "b"), played(2, "c", response=None)])
+    run.write("run.jsonl", [play_run(0, "crash"), play_run(1, "b"), play_run(2, "c", response=None)])
 
     done = await run.reverify()
 
@@ -213,9 +214,11 @@ async def test_an_earlier_output_is_neither_mixed_with_nor_lost(run: Run) -> Non
 @pytest.mark.asyncio
 async def test_only_failed_judgements_are_made_up_for(run: Run) -> None:
     """The judge was down for an hour: the rest of the night stays as it is."""
-    run.write("run.jsonl", [played(0, "wrong"), played(1, "other")])
+    run.write("run.jsonl", [play_run(0, "wrong"), play_run(1, "other")])
     failed = {"_ng_failure_class": "judge_failed"}
-    run.write("run_failures.jsonl", [played(2, "c", **failed), played(2, "c", **failed), played(1, "b", **failed)])
+    run.write(
+        "run_failures.jsonl", [play_run(2, "c", **failed), play_run(2, "c", **failed), play_run(1, "b", **failed)]
+    )
 
     done = await run.reverify(judge_failed_only=True)
 
@@ -227,8 +230,8 @@ async def test_only_failed_judgements_are_made_up_for(run: Run) -> None:
 @pytest.mark.asyncio
 async def test_verdicts_may_be_appended_to_the_run_itself(run: Run) -> None:
     """Then the run is complete, as if the judge had never failed."""
-    run.write("run.jsonl", [played(0, "wrong")])
-    run.write("run_failures.jsonl", [played(2, "c", _ng_failure_class="judge_failed")])
+    run.write("run.jsonl", [play_run(0, "wrong")])
+    run.write("run_failures.jsonl", [play_run(2, "c", _ng_failure_class="judge_failed")])
     itself = str(run.folder / "run.jsonl")
 
     await run.reverify(judge_failed_only=True, append=True, output_jsonl_fpath=itself)
@@ -241,8 +244,8 @@ async def test_verdicts_may_be_appended_to_the_run_itself(run: Run) -> None:
 @pytest.mark.asyncio
 async def test_a_judge_that_fails_again_stays_a_failure(run: Run) -> None:
     """And is tried again next time."""
-    run.write("run_failures.jsonl", [played(1, "judge", _ng_failure_class="judge_failed")])
-    run.write("run.jsonl", [played(0, "wrong")])
+    run.write("run_failures.jsonl", [play_run(1, "judge", _ng_failure_class="judge_failed")])
+    run.write("run.jsonl", [play_run(0, "wrong")])
 
     done = await run.reverify(judge_failed_only=True)
 
@@ -260,13 +263,13 @@ def test_the_rollouts_are_never_written_over(run: Run, options: dict[str, Any]) 
     """A night's work is one mistyped name away."""
     job = run.job(output_jsonl_fpath=str(run.folder / "run.jsonl"), **options)
 
-    with pytest.raises(ConfigError, match="the very file"):
+    with pytest.raises(ConfigError, match="the output is the file"):
         job.check_output()
 
 
 def test_overwriting_never_removes_the_inputs(run: Run) -> None:
     """Files beside the output are removed with it; the inputs may be one of them."""
-    run.write("again_materialized_inputs.jsonl", [asked(0, "a"), asked(1, "b"), asked(2, "c")])
+    run.write("again_materialized_inputs.jsonl", [config_for(0, "a"), config_for(1, "b"), config_for(2, "c")])
     inputs = str(run.folder / "again_materialized_inputs.jsonl")
 
     with pytest.raises(ConfigError, match="would remove the inputs"):
@@ -276,7 +279,7 @@ def test_overwriting_never_removes_the_inputs(run: Run) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"append": True}, "append goes only with judge_failed_only"),
+        ({"append": True}, "append works only with judge_failed_only"),
         ({"append": True, "judge_failed_only": True, "overwrite": True}, "exclude each other"),
         ({"limit": -1}, "limit"),
         ({"num_samples_in_parallel": 0}, "num_samples_in_parallel"),

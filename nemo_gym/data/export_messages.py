@@ -1,8 +1,8 @@
-"""A rollout as the conversation a trainer reads: messages in the form TRL documents.
+"""Convert a rollout into chat messages in the form that TRL documents.
 
-Content is plain text; a call's arguments are an object where the model wrote one; a tool's answer names its tool. What
-a trainer cannot be told this way (images, calls of hosted tools, reasoning that is only encrypted) is a
-`ConversionError`, never left out.
+Content is text; the arguments of a call are an object if the model wrote one; a tool's answer names its tool. Content
+that this form cannot hold (images, calls of hosted tools, encrypted reasoning) raises `ConversionError` and is never
+left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
+from nemo_gym.convert.chat_conversation import lead_with_instructions, text_content
 from nemo_gym.convert.chat_options import options_to_chat
-from nemo_gym.convert.chat_turns import lead_with_instructions
-from nemo_gym.convert.parts import plain_text
 from nemo_gym.convert.responses_chat import chat_messages
 from nemo_gym.convert.thinking import parse_think_tags
 from nemo_gym.errors import ConversionError
@@ -22,26 +21,26 @@ from nemo_gym.keys import RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME
 
 Message: TypeAlias = dict[str, Any]
 Reasoning: TypeAlias = Literal["inline", "separate", "drop"]
-"""Thoughts as `<think>…</think>` in the content, as `reasoning_content` beside it, or not at all."""
+"""Reasoning as `<think>…</think>` in the content, as `reasoning_content` beside it, or dropped."""
 Developer: TypeAlias = Literal["system", "keep"]
-"""What becomes of the role `developer`: most chat templates leave its messages out without a word."""
+"""How the role `developer` is written: most chat templates leave its messages out without a warning."""
 ASSISTANT = "assistant"
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class MessageStyle:
     """How messages are written."""
 
     reasoning: Reasoning = "inline"
     developer: Developer = "system"
 
 
-PLAIN = Style()
+DEFAULT_STYLE = MessageStyle()
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
-    """What was asked, what became of it, and with which tools."""
+class ChatConversation:
+    """The messages of the request, those of the response, and the tools."""
 
     prompt: list[Message]
     completion: list[Message]
@@ -52,54 +51,56 @@ class Conversation:
         return [*self.prompt, *self.completion]
 
     def completion_mask(self, roles: Sequence[str]) -> list[int]:
-        """1 for each message of the completion that one of `roles` said."""
+        """Return 1 for each message of the completion with one of `roles`, else 0."""
         return [int(message["role"] in roles) for message in self.completion]
 
     def mask(self, roles: Sequence[str]) -> list[int]:
-        """The same for all messages; nothing of the prompt is learned."""
+        """Return the mask of all messages; the prompt has no loss."""
         return [*(0 for _ in self.prompt), *self.completion_mask(roles)]
 
 
-def conversation_of(record: Mapping[str, Any], style: Style = PLAIN) -> Conversation:
-    """The conversation of a stored rollout.
+def read_conversation(record: Mapping[str, Any], style: MessageStyle = DEFAULT_STYLE) -> ChatConversation:
+    """Return the conversation of a stored rollout.
 
     Raises:
-        ConversionError: it has something that this form cannot say, or nothing that the model said.
+        ConversionError: it has content that this form cannot hold, or no message of the model.
     """
-    names: dict[str, str] = {}
-    prompt = prompt_of(record, style, names)
-    said = chat_messages(_part(record, RESPONSE_KEY_NAME).get("output"))
-    completion = [_message(message, names, style) for message in said]
+    tool_names: dict[str, str] = {}
+    prompt = prompt_messages(record, style, tool_names)
+    output = chat_messages(_part(record, RESPONSE_KEY_NAME).get("output"))
+    completion = [_convert_message(message, tool_names, style) for message in output]
     if not any(message["role"] == ASSISTANT for message in completion):
         raise ConversionError("the model said nothing")
-    return Conversation(prompt, completion, tools_of(record))
+    return ChatConversation(prompt, completion, chat_tools(record))
 
 
-def prompt_of(record: Mapping[str, Any], style: Style = PLAIN, names: dict[str, str] | None = None) -> list[Message]:
-    """What the model was asked; `names` learns which tool each call was for.
+def prompt_messages(
+    record: Mapping[str, Any], style: MessageStyle = DEFAULT_STYLE, tool_names: dict[str, str] | None = None
+) -> list[Message]:
+    """Return the messages of the request; the name of the tool of each call is added to `tool_names`.
 
     Raises:
-        ConversionError: it has something that this form cannot say.
+        ConversionError: a message has content that this form cannot hold.
     """
     params = _part(record, RESPONSES_CREATE_PARAMS_KEY_NAME)
-    asked = chat_messages(params.get("input"))
+    messages = chat_messages(params.get("input"))
     if params.get("instructions"):
-        asked = lead_with_instructions(asked, str(params["instructions"]))
-    known = {} if names is None else names
-    return [_message(message, known, style) for message in asked]
+        messages = lead_with_instructions(messages, str(params["instructions"]))
+    names = {} if tool_names is None else tool_names
+    return [_convert_message(message, names, style) for message in messages]
 
 
-def tools_of(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tools the model had: those of the request, or those an agent added, which the response repeats."""
-    asked, answered = _part(record, RESPONSES_CREATE_PARAMS_KEY_NAME), _part(record, RESPONSE_KEY_NAME)
-    tools = asked.get("tools") or answered.get("tools")
-    return _chat_tools(orjson.dumps(tools)) if tools else []
+def chat_tools(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the model's tools: those of the request, or those an agent added, which the response repeats."""
+    request, response = _part(record, RESPONSES_CREATE_PARAMS_KEY_NAME), _part(record, RESPONSE_KEY_NAME)
+    tools = request.get("tools") or response.get("tools")
+    return _convert_tools(orjson.dumps(tools)) if tools else []
 
 
 @lru_cache(maxsize=256)
-def _chat_tools(written: bytes) -> list[dict[str, Any]]:
-    """Tools in their other form; the rollouts of an environment nearly all have the same."""
-    return list(options_to_chat({"tools": orjson.loads(written)}).get("tools") or [])
+def _convert_tools(tools: bytes) -> list[dict[str, Any]]:
+    """Convert tools to the chat form; nearly all rollouts of an environment have the same ones."""
+    return list(options_to_chat({"tools": orjson.loads(tools)}).get("tools") or [])
 
 
 def _part(record: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -109,25 +110,25 @@ def _part(record: Mapping[str, Any], key: str) -> dict[str, Any]:
     return part
 
 
-def _message(said: Message, names: dict[str, str], style: Style) -> Message:
-    role = "system" if said["role"] == "developer" and style.developer == "system" else said["role"]
-    content = said.get("content")
-    text = plain_text(content) if content is not None else ""
+def _convert_message(source: Message, tool_names: dict[str, str], style: MessageStyle) -> Message:
+    role = "system" if source["role"] == "developer" and style.developer == "system" else source["role"]
+    content = source.get("content")
+    text = text_content(content) if content is not None else ""
     if text is None:
         raise ConversionError("content that is not text", where=f"a message of the {role}")
-    message: Message = {"role": role, "content": text + (said.get("refusal") or "")}
+    message: Message = {"role": role, "content": text + (source.get("refusal") or "")}
     if role == ASSISTANT:
-        _add_thoughts(message, style.reasoning)
-        if said.get("tool_calls"):
-            message["tool_calls"] = [_call(call, names) for call in said["tool_calls"]]
+        _separate_reasoning(message, style.reasoning)
+        if source.get("tool_calls"):
+            message["tool_calls"] = [_convert_call(call, tool_names) for call in source["tool_calls"]]
     elif role == "tool":
-        message["tool_call_id"] = said["tool_call_id"]
-        if said["tool_call_id"] in names:
-            message["name"] = names[said["tool_call_id"]]
+        message["tool_call_id"] = source["tool_call_id"]
+        if source["tool_call_id"] in tool_names:
+            message["name"] = tool_names[source["tool_call_id"]]
     return message
 
 
-def _add_thoughts(message: Message, reasoning: Reasoning) -> None:
+def _separate_reasoning(message: Message, reasoning: Reasoning) -> None:
     if reasoning == "inline":
         return
     thoughts, message["content"] = parse_think_tags(message["content"])
@@ -135,17 +136,17 @@ def _add_thoughts(message: Message, reasoning: Reasoning) -> None:
         message["reasoning_content"] = "\n".join(thoughts)
 
 
-def _call(call: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]:
+def _convert_call(call: Mapping[str, Any], tool_names: dict[str, str]) -> dict[str, Any]:
     function = call["function"]
-    names[call["id"]] = function["name"]
+    tool_names[call["id"]] = function["name"]
     return {"id": call["id"], "type": "function", "function": {**function, "arguments": _arguments(function)}}
 
 
 def _arguments(function: Mapping[str, Any]) -> Any:
-    """The object that the model wrote; what is not one stays as it was written."""
-    written = function["arguments"]
+    """Parse the arguments if they are a JSON object; else return them unchanged."""
+    text = function["arguments"]
     try:
-        read = orjson.loads(written)
+        arguments = orjson.loads(text)
     except (orjson.JSONDecodeError, TypeError):
-        return written
-    return read if isinstance(read, dict) else written
+        return text
+    return arguments if isinstance(arguments, dict) else text

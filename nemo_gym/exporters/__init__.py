@@ -1,29 +1,29 @@
-"""Runs reported to trackers people already use: Weights & Biases and MLflow.
+"""Report runs to trackers: Weights & Biases, MLflow and any exporter that a package declares.
 
-A tracker is used when the configuration says where it is (`wandb_*`, `mlflow_*`). Whatever goes wrong with one is a
-warning and never the end of a run.
+A tracker is used if the configuration has its keys (`wandb_*`, `mlflow_*`). Its errors are warnings, never the end of a
+run. A new exporter is a subclass of `BaseExporter` and one line in `[project.entry-points."nemo_gym.exporters"]`.
+
+- `base`: `BaseExporter`, `ExporterKey`; `registry`: finding and opening exporters, sending to all of them
+- `wandb_exporter`, `mlflow_exporter`: the built-in exporters
 """
 
-from nemo_gym.exporters.base import BaseExporter, ExporterNotInstalled
-from nemo_gym.exporters.mlflow_exporter import MLflowExporter
-from nemo_gym.exporters.open import (
-    EXPORTERS,
+from nemo_gym.exporters.base import BaseExporter, ExporterKey, ExporterNotInstalled
+from nemo_gym.exporters.registry import (
     export_metrics,
     export_rollouts,
+    find_exporters,
     get_exporters,
     setup_exporters,
     teardown_exporters,
 )
-from nemo_gym.exporters.wandb_exporter import WandbExporter
 
 __all__ = [
-    "EXPORTERS",
     "BaseExporter",
+    "ExporterKey",
     "ExporterNotInstalled",
-    "MLflowExporter",
-    "WandbExporter",
     "export_metrics",
     "export_rollouts",
+    "find_exporters",
     "get_exporters",
     "setup_exporters",
     "teardown_exporters",

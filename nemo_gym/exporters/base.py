@@ -1,34 +1,46 @@
-"""What every exporter does, and what it is given."""
+"""The interface of an exporter, and the configuration keys it declares."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from nemo_gym.config_types import ExporterConfig
 from nemo_gym.errors import GymError
-from nemo_gym.keys import NG_MODEL_CALL_CAPTURE_KEY, NG_TRAJECTORY_KEY
-
-RAW_CALL_KEYS = frozenset({"request", "response", "request_raw", "response_raw"})
 
 
 class ExporterNotInstalled(GymError, ImportError):
-    """The tracker's own package is missing."""
+    """The tracker's package is not installed."""
+
+
+@dataclass(frozen=True)
+class ExporterKey:
+    """A configuration key of an exporter. Commands, checks and reference pages derive from it."""
+
+    name: str
+    meaning: str
+    is_required: bool = True
+    names_run: bool = False
+    """Whether setting the key alone shows that the user wants to export, so that missing keys are worth a warning."""
 
 
 class BaseExporter:
-    """One tracker. Subclasses talk to it; any exception they raise becomes a warning."""
+    """One tracker. Subclasses send data to it; any exception they raise becomes a warning."""
 
-    name = "exporter"
+    name: ClassVar[str] = "exporter"
+    config_class: ClassVar[type[ExporterConfig]] = ExporterConfig
+    """The model of its configuration; its fields are the names of `keys`."""
+    keys: ClassVar[tuple[ExporterKey, ...]] = ()
 
     def __init__(self, config: ExporterConfig, results_dir: str = "results") -> None:
         self.config = config
         self.results_dir = results_dir
         self.url = ""
-        """Where to look at the run."""
+        """Address of the run's page."""
         self.secrets: list[str] = []
-        """Never shown, whatever the tracker says about them."""
+        """Removed from every message."""
 
     def setup(self, global_config: Mapping[str, Any]) -> None:
-        """Open a run and store the configuration, which has no secrets in it any more."""
+        """Open a run and store the configuration, whose secrets are masked."""
         raise NotImplementedError
 
     def teardown(self) -> None:
@@ -43,23 +55,3 @@ class BaseExporter:
 
     def _log_rollouts(self, rollouts: Iterable[Mapping[str, Any]]) -> None:
         raise NotImplementedError
-
-
-def without_payloads(rollouts: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rollouts as they are exported: captured calls keep their figures, not what was said in them twice."""
-    for rollout in rollouts:
-        slim = {key: value for key, value in rollout.items() if key != NG_TRAJECTORY_KEY}
-        capture = slim.get(NG_MODEL_CALL_CAPTURE_KEY)
-        if isinstance(capture, Mapping):
-            calls = [_figures(call) for call in capture.get("calls") or () if isinstance(call, Mapping)]
-            slim[NG_MODEL_CALL_CAPTURE_KEY] = {**capture, "calls": calls}
-        yield slim
-
-
-def primitive(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics a tracker can draw or show: numbers, truth values and texts."""
-    return {key: value for key, value in metrics.items() if isinstance(value, bool | int | float | str)}
-
-
-def _figures(call: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in call.items() if key not in RAW_CALL_KEYS}

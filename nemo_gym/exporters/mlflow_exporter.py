@@ -1,8 +1,9 @@
-"""Runs in MLflow: configuration as parameters, metrics, and rollouts as a table its page can show."""
+"""Export runs to MLflow: the configuration as parameters, metrics, and rollouts as a table."""
 
 import json
 import math
 import os
+import re
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,36 +13,45 @@ from typing import Any, TypeVar
 import orjson
 
 from nemo_gym.config_types import MLFlowConfig
-from nemo_gym.exporters.base import BaseExporter, ExporterNotInstalled
-from nemo_gym.exporters.names import LONGEST_PARAMETER, LONGEST_TAG, elided, flattened, mlflow_names
+from nemo_gym.exporters.base import BaseExporter, ExporterKey, ExporterNotInstalled
 
 T = TypeVar("T")
 
 CONFIG_FILE = "global_config.json"
 ROLLOUTS_FILE = "rollouts.json"
 TABLES_TAG = "mlflow.loggedArtifacts"
-METRICS_AT_ONCE, PARAMETERS_AT_ONCE = 1000, 100
+METRICS_PER_CALL, PARAMETERS_PER_CALL = 1000, 100
+LONGEST_NAME, LONGEST_PARAMETER, LONGEST_TAG = 250, 6000, 5000
+ELISION = "___"
 
-MANNERS = {
+DEFAULT_SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-"""MLflow's own settings, where nobody chose others.
+"""MLflow settings, unless the user set others: by default it retries an absent tracker for minutes, sends telemetry and
+prints to the standard output of the command."""
 
-It would retry an absent tracker for minutes, call home, and print to where a command's data goes.
-"""
+_INVALID_CHARACTER = re.compile(r"[^\w\-. :/]", re.ASCII)
+_EMPTY_PATH_PARTS = re.compile(r"(?:^|(?<=/))(?:\.{0,2}/)+|(?:^|/)\.{1,2}$|/+$")
 
 
 class MLflowExporter(BaseExporter):
-    """One MLflow run. It uses the client, not the fluent API, so a run that the caller has open is left alone."""
+    """One MLflow run, through the client, not the fluent API, so that a run of the caller is not touched."""
 
     name = "mlflow"
     config: MLFlowConfig
+    config_class = MLFlowConfig
+    keys = (
+        ExporterKey("mlflow_tracking_uri", "Report to this MLflow server; GitLab datasets are stored there too."),
+        ExporterKey("mlflow_tracking_token", "Access token of the MLflow server.", is_required=False),
+        ExporterKey("mlflow_experiment_name", "MLflow experiment of the run.", names_run=True),
+        ExporterKey("mlflow_run_name", "Name of the MLflow run.", names_run=True),
+    )
 
     def setup(self, global_config: Mapping[str, Any]) -> None:
-        for key, value in MANNERS.items():
+        for key, value in DEFAULT_SETTINGS.items():
             os.environ.setdefault(key, value)
         if self.config.mlflow_tracking_token:
             os.environ["MLFLOW_TRACKING_TOKEN"] = self.config.mlflow_tracking_token
@@ -60,19 +70,19 @@ class MLflowExporter(BaseExporter):
         self._log_config(global_config)
 
     def _experiment(self) -> str:
-        """The experiment's id; it is created by whoever needs it first."""
+        """Return the id of the experiment, which is created if it does not exist."""
         from mlflow.exceptions import MlflowException
 
         name = self.config.mlflow_experiment_name
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
             try:
                 return str(self._client.create_experiment(name))
             except MlflowException:
-                found = self._client.get_experiment_by_name(name)  # another run was quicker
-                if found is None:
+                experiment = self._client.get_experiment_by_name(name)  # another run was quicker
+                if experiment is None:
                     raise
-        return str(found.experiment_id)
+        return str(experiment.experiment_id)
 
     def teardown(self) -> None:
         run, self._run = self._run, None
@@ -83,11 +93,11 @@ class MLflowExporter(BaseExporter):
         from mlflow.entities import Param
 
         self._client.log_dict(self._run, dict(config), CONFIG_FILE)
-        leaves = dict(flattened(config))
+        leaves = dict(flatten(config))
         names = mlflow_names(leaves)
-        parameters = [Param(names[key], elided(_text(value), LONGEST_PARAMETER)) for key, value in leaves.items()]
-        for some in _parts(parameters, PARAMETERS_AT_ONCE):
-            self._client.log_batch(self._run, params=some)
+        parameters = [Param(names[key], elide(_text(value), LONGEST_PARAMETER)) for key, value in leaves.items()]
+        for batch in _batches(parameters, PARAMETERS_PER_CALL):
+            self._client.log_batch(self._run, params=batch)
 
     def _log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         from mlflow.entities import Metric, RunTag
@@ -99,15 +109,15 @@ class MLflowExporter(BaseExporter):
             if not isinstance(value, str) and math.isfinite(value)
         ]
         tags = [
-            RunTag(names[key], elided(value, LONGEST_TAG)) for key, value in metrics.items() if isinstance(value, str)
+            RunTag(names[key], elide(value, LONGEST_TAG)) for key, value in metrics.items() if isinstance(value, str)
         ]
-        for some in _parts(numbers, METRICS_AT_ONCE):
-            self._client.log_batch(self._run, metrics=some)
-        for few in _parts(tags, PARAMETERS_AT_ONCE):
-            self._client.log_batch(self._run, tags=few)
+        for metric_batch in _batches(numbers, METRICS_PER_CALL):
+            self._client.log_batch(self._run, metrics=metric_batch)
+        for tag_batch in _batches(tags, PARAMETERS_PER_CALL):
+            self._client.log_batch(self._run, tags=tag_batch)
 
     def _log_rollouts(self, rollouts: Iterable[Mapping[str, Any]]) -> None:
-        """A table as `mlflow.log_table` writes it, but line by line: pandas is not needed, nor memory for all."""
+        """Write a table like `mlflow.log_table`, but line by line, without pandas and without the memory for all."""
         number = len(self._tables) + 1
         name = ROLLOUTS_FILE if number == 1 else f"rollouts_{number}.json"
         with tempfile.TemporaryDirectory() as folder:
@@ -116,8 +126,8 @@ class MLflowExporter(BaseExporter):
                 table.writelines(_table_lines(rollouts))
             self._client.log_artifact(self._run, str(path))
         self._tables.append(name)
-        shown = [{"path": table, "type": "table"} for table in self._tables]
-        self._client.set_tag(self._run, TABLES_TAG, json.dumps(shown))  # MLflow searches for this very spelling
+        tables = [{"path": table, "type": "table"} for table in self._tables]
+        self._client.set_tag(self._run, TABLES_TAG, json.dumps(tables))  # MLflow searches for this exact spelling
 
 
 def _table_lines(rollouts: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
@@ -133,6 +143,49 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
 
 
-def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def mlflow_name(name: str) -> str:
+    """Turn `pass@1[avg-of-4]/accuracy` into `pass_at_1_avg-of-4_/accuracy`; long names lose their middle."""
+    valid = _INVALID_CHARACTER.sub("_", name.replace("@", "_at_"))
+    return elide(_EMPTY_PATH_PARTS.sub("", valid) or "_", LONGEST_NAME)
+
+
+def elide(text: str, longest: int) -> str:
+    """Return `text`, or its beginning and end if it is too long."""
+    if len(text) <= longest:
+        return text
+    kept = longest - len(ELISION)
+    return text[: kept - kept // 2] + ELISION + text[len(text) - kept // 2 :]
+
+
+def mlflow_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the MLflow name of each name; equal ones get a number."""
+    used: set[str] = set()
+    chosen: dict[str, str] = {}
+    for name in names:
+        base, number = mlflow_name(name), 2
+        unique = base
+        while unique in used:
+            ending = f"_{number}"
+            unique = base[: LONGEST_NAME - len(ending)] + ending
+            number += 1
+        used.add(unique)
+        chosen[name] = unique
+    return chosen
+
+
+def flatten(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every leaf with its dotted path; an empty mapping is a leaf, a list of mappings is walked by index."""
+    for key, value in tree.items():
+        path = f"{above}{key}"
+        below = value
+        if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            below = {str(index): item for index, item in enumerate(value)}
+        if isinstance(below, Mapping) and below:
+            yield from flatten(below, f"{path}.")
+        else:
+            yield path, value

@@ -1,4 +1,4 @@
-"""Runs in Weights & Biases: the configuration, metrics, and a table of rollouts."""
+"""Export runs to Weights & Biases: the configuration, metrics and a table of rollouts."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -8,22 +8,28 @@ from typing import Any
 import orjson
 
 from nemo_gym.config_types import WANDBConfig
-from nemo_gym.exporters.base import BaseExporter, ExporterNotInstalled
+from nemo_gym.exporters.base import BaseExporter, ExporterKey, ExporterNotInstalled
 
 logger = logging.getLogger("nemo_gym.exporters")
 
 TABLE, COLUMN = "Rollouts", "Rollout"
-MOST_ROWS = 200_000
-MOST_CHARACTERS = 256 * 1024 * 1024
-"""What a table holds: wandb takes no more rows, and keeps the whole table in memory."""
+MAX_ROWS = 200_000
+MAX_CHARACTERS = 256 * 1024 * 1024
+"""Limits of a table: wandb accepts no more rows and keeps the whole table in memory."""
 START_SECONDS, FINISH_SECONDS = 60, 300
 
 
 class WandbExporter(BaseExporter):
-    """One Weights & Biases run, of its own: a run that the caller has open is left alone."""
+    """One separate Weights & Biases run: a run that the caller has open is not touched."""
 
     name = "wandb"
     config: WANDBConfig
+    config_class = WANDBConfig
+    keys = (
+        ExporterKey("wandb_project", "Report to this Weights & Biases project.", names_run=True),
+        ExporterKey("wandb_name", "Name of the Weights & Biases run.", names_run=True),
+        ExporterKey("wandb_api_key", "API key of Weights & Biases."),
+    )
 
     def setup(self, global_config: Mapping[str, Any]) -> None:
         try:
@@ -38,13 +44,13 @@ class WandbExporter(BaseExporter):
         self._run: Any = wandb.init(
             project=self.config.wandb_project,
             name=self.config.wandb_name,
-            dir=str(folder),  # it adds `wandb` itself
+            dir=str(folder),  # wandb adds the folder `wandb`
             reinit="create_new",
             settings=wandb.Settings(
                 api_key=self.config.wandb_api_key,
                 init_timeout=START_SECONDS,
                 finish_timeout=FINISH_SECONDS,
-                console="off",  # what a command prints stays on its terminal
+                console="off",  # the output of a command stays on its terminal
                 x_disable_meta=True,  # the command line may hold a key
                 disable_job_creation=True,
                 silent=True,
@@ -66,11 +72,11 @@ class WandbExporter(BaseExporter):
 
     def _log_rollouts(self, rollouts: Iterable[Mapping[str, Any]]) -> None:
         table = self._wandb.Table(columns=[COLUMN], log_mode="IMMUTABLE")
-        room = MOST_CHARACTERS
+        room = MAX_CHARACTERS
         for number, rollout in enumerate(rollouts):
             text = orjson.dumps(rollout).decode()
             room -= len(text)
-            if number >= MOST_ROWS or room < 0:
+            if number >= MAX_ROWS or room < 0:
                 logger.warning("wandb: the table has the first %d rollouts; the output file has all", number)
                 break
             table.add_data(text)

@@ -1,4 +1,4 @@
-"""How far a mean may be off: intervals that know repeats of one task are not independent."""
+"""The 95 % interval of a mean, clustered by task: repeats of one task are not independent."""
 
 import math
 from array import array
@@ -15,10 +15,10 @@ T95 = (
 
 
 def t95(freedom: int) -> float:
-    """The two-sided 95 % point of Student's t."""
+    """Return the two-sided 95 % point of Student's t."""
     if freedom <= len(T95):
         return T95[freedom - 1]
-    z = Z95  # Cornish and Fisher's expansion: from here on right to five digits
+    z = Z95  # Cornish and Fisher's expansion: from here on exact to five digits
     first = (z**3 + z) / (4 * freedom)
     second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * freedom**3)
@@ -27,7 +27,7 @@ def t95(freedom: int) -> float:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean with its standard error and its 95 % interval; None where there are too few tasks to say."""
+    """A mean with its standard error and its 95 % interval; None with fewer than two tasks."""
 
     value: float
     half_width: float | None
@@ -44,7 +44,7 @@ class Mean:
 
 
 class Clusters:
-    """Sums of values, one per task: sixteen bytes each, however many values there are."""
+    """Sums of values, one per task: sixteen bytes per task."""
 
     def __init__(self) -> None:
         self._counts = array("q")
@@ -52,36 +52,36 @@ class Clusters:
         self._pass_or_fail = True
 
     def add(self, values: Sequence[float]) -> None:
-        """Take in all values of one more task."""
+        """Add all values of one more task."""
         self._counts.append(len(values))
         self._sums.append(math.fsum(values))
         if self._pass_or_fail and not PASS_OR_FAIL.issuperset(values):
             self._pass_or_fail = False
 
     def add_each(self, values: Sequence[float]) -> None:
-        """Take in many tasks that have one value each."""
+        """Add many tasks that have one value each."""
         self._counts.extend([1] * len(values))
         self._sums.extend(values)
         if self._pass_or_fail and not PASS_OR_FAIL.issuperset(values):
             self._pass_or_fail = False
 
     def extend(self, cluster: int, value: float) -> None:
-        """Take in one more value of a task that was added before."""
+        """Add one more value of a task that was added before."""
         self._counts[cluster] += 1
         self._sums[cluster] += value
         if value not in PASS_OR_FAIL:
             self._pass_or_fail = False
 
     @property
-    def pass_or_fail(self) -> bool:
-        """Whether every value so far is 0 or 1."""
+    def is_pass_or_fail(self) -> bool:
+        """True if every value so far is 0 or 1."""
         return self._pass_or_fail
 
     def __len__(self) -> int:
         return len(self._counts)
 
     def mean(self) -> Mean | None:
-        """The mean so far; None before the first value."""
+        """Return the mean so far; None before the first value."""
         count, tasks = sum(self._counts), len(self._counts)
         if not count:
             return None
@@ -98,8 +98,8 @@ class Clusters:
     def _interval(self, value: float, error: float, tasks: int) -> tuple[float, float]:
         if not self._pass_or_fail:
             return value - t95(tasks - 1) * error, value + t95(tasks - 1) * error
-        # A share: so many independent tries would have this error. All right or all wrong tells nothing of the
-        # error; then a task counts as one try, however often it was repeated.
+        # A proportion: the number of independent tries that would have this error. If all values are equal, the error
+        # is unknown; then a task counts as one try, however often it was repeated.
         tries = value * (1 - value) / error**2 if error > 0 and 0 < value < 1 else tasks
         return wilson(value, tries, t95(tasks - 1))
 
@@ -120,12 +120,12 @@ class ClusteredMean:
             self._clusters.extend(cluster, value)
 
     def mean(self) -> Mean | None:
-        """The mean so far; None before the first value."""
+        """Return the mean so far; None before the first value."""
         return self._clusters.mean()
 
 
 def wilson(share: float, tries: float, point: float) -> tuple[float, float]:
-    """Wilson's interval of a share seen in so many tries: never outside 0 to 1, never without width."""
+    """Return Wilson's interval of a proportion in a number of tries: within 0 to 1, never of zero width."""
     weight = 1 + point**2 / tries
     centre = (share + point**2 / (2 * tries)) / weight
     half = point / weight * math.sqrt(share * (1 - share) / tries + (point / (2 * tries)) ** 2)
@@ -133,7 +133,7 @@ def wilson(share: float, tries: float, point: float) -> tuple[float, float]:
 
 
 def clustered_mean(pairs: Iterable[tuple[object, float]]) -> Mean | None:
-    """The mean of (task, value) pairs with its clustered interval."""
+    """Return the mean of (task, value) pairs with its clustered interval."""
     running = ClusteredMean()
     for task, value in pairs:
         running.add(task, value)

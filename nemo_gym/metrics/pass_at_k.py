@@ -1,7 +1,7 @@
-"""pass@k, the average over k tries and majority@k, each averaged over tasks and given in percent.
+"""pass@k, the average over k tries and majority@k, each averaged over tasks, in percent.
 
-A task is the list of its rollouts, in order of their rollout index. Rollouts that failed and scores that are
-missing, NaN or infinite are left out before anything is counted.
+A task is the list of its rollouts, in order of their rollout index. Failed rollouts and scores that are missing, NaN or
+infinite are left out before anything is counted.
 """
 
 import math
@@ -25,18 +25,21 @@ STAT_SUFFIXES = tuple(f"/{name}" for name in (STD_DEV_ACROSS_RUNS, STD_ERR_ACROS
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-    """The chance that at least one of `k` rollouts, drawn from `n` of which `correct` are right, is right."""
-    if not (0 <= correct <= n and 1 <= k <= n):
-        raise ValueError(f"pass@k needs 0 <= correct <= n and 1 <= k <= n, got n={n}, correct={correct}, k={k}")
+    """Return the chance that at least one of `k` rollouts, drawn from `n` of which `correct` are right, is right."""
+    _check_counts("pass@k", n, correct, k)
     wrong = n - correct
     return 1.0 if wrong < k else 1.0 - math.comb(wrong, k) / math.comb(n, k)
 
 
 def pass_hat_k(n: int, correct: int, k: int) -> float:
-    """pass^k: the chance that all of `k` rollouts, drawn from `n` of which `correct` are right, are right."""
-    if not (0 <= correct <= n and 1 <= k <= n):
-        raise ValueError(f"pass^k needs 0 <= correct <= n and 1 <= k <= n, got n={n}, correct={correct}, k={k}")
+    """Return the chance that all of `k` rollouts, drawn from `n` of which `correct` are right, are right (pass^k)."""
+    _check_counts("pass^k", n, correct, k)
     return math.comb(correct, k) / math.comb(n, k)
+
+
+def _check_counts(name: str, n: int, correct: int, k: int) -> None:
+    if not (0 <= correct <= n and 1 <= k <= n):
+        raise ValueError(f"{name} needs 0 <= correct <= n and 1 <= k <= n, got n={n}, correct={correct}, k={k}")
 
 
 def compute_pass_majority_metrics(
@@ -48,7 +51,7 @@ def compute_pass_majority_metrics(
 
     `score_fn` names the scores of one rollout (default: `accuracy` is the reward). `answer_key` names the field
     with the extracted answer; it adds the score `no_answer` and the `majority@k` metrics. A task with fewer than
-    k scores does not enter `pass@k`; the averages take what the task has.
+    k scores does not enter `pass@k`; the averages use the scores the task has.
 
     Returns:
         The metrics, the scores of each task's rollouts, the names of the scores, and the largest k.
@@ -61,7 +64,7 @@ def compute_pass_majority_metrics(
     metrics: dict[str, Any] = {}
     for k in range(1, max_k + 1):
         for name, columns in columns_of.items():
-            _put_mean(metrics, f"pass@{k}/{name}", (_passed(column, k) for column in columns if len(column) >= k))
+            _put_mean(metrics, f"pass@{k}/{name}", (_pass_chance(column, k) for column in columns if len(column) >= k))
             _put_mean(metrics, f"pass@1[avg-of-{k}]/{name}", (mean(column[:k]) for column in columns))
             if answer_key is not None:
                 votes = (
@@ -81,7 +84,7 @@ def add_avg_sample_std_dev(
     score_names: Iterable[str],
     max_k: int,
 ) -> None:
-    """Add to `metrics` how far the first k tries at one task lie apart, averaged over tasks, for k >= 2."""
+    """Add the standard deviation of the first k tries at a task, averaged over tasks, for k >= 2."""
     for name in score_names:
         columns = [_column(task, name) for task in all_score_dicts]
         for k in range(2, max_k + 1):
@@ -115,9 +118,9 @@ def compute_subset_metrics(
     score_fn: ScoreFn | None = None,
     answer_key: str | None = None,
 ) -> dict[str, Any]:
-    """The same metrics for each value of `subset_key`, as `<value>/<metric>`.
+    """Compute the same metrics for each value of `subset_key`, as `<value>/<metric>`.
 
-    A task belongs to the subset its first rollout names; tasks that name none are in no subset.
+    A task belongs to the subset that its first rollout names; a task without one is in no subset.
     """
     subsets: dict[Any, list[Sequence[Rollout]]] = {}
     for task in tasks:
@@ -138,31 +141,31 @@ def highest_k_metrics(
     score_names: Iterable[str] | None = None,
     exclude_names: Iterable[str] | None = None,
 ) -> dict[str, Any]:
-    """The entries `<pattern>/<score>` at the largest k, e.g. for `pass@{k}` or `pass@1[avg-of-{k}]`.
+    """Return the entries `<pattern>/<score>` at the largest k, e.g. for `pass@{k}` or `pass@1[avg-of-{k}]`.
 
     Deviations and errors are left out. `score_names` keeps only these scores, `exclude_names` drops some.
     """
-    before, found, after = pattern.partition("{k}")
-    if not found:
+    before, placeholder, after = pattern.partition("{k}")
+    if not placeholder:
         raise ValueError(f"the pattern {pattern!r} has no '{{k}}'; write for example 'pass@{{k}}'")
     shape = re.compile(rf"{re.escape(before)}(\d+){re.escape(after)}/(.+)", re.DOTALL)
-    wanted = None if score_names is None else set(score_names)
-    unwanted = set(exclude_names or ())
+    included = None if score_names is None else set(score_names)
+    excluded = set(exclude_names or ())
     entries: list[tuple[int, str]] = []
     for key in agent_metrics:
         match = shape.fullmatch(key)
         if match is None or match[2].endswith(STAT_SUFFIXES):
             continue
-        if match[2] not in unwanted and (wanted is None or match[2] in wanted):
+        if match[2] not in excluded and (included is None or match[2] in included):
             entries.append((int(match[1]), key))
     highest = max((k for k, _ in entries), default=0)
     return {key: agent_metrics[key] for k, key in entries if k == highest}
 
 
 def _scores_of(rollout: Rollout, score_fn: ScoreFn | None, answer_key: str | None) -> Scores:
-    given = {"accuracy": rollout.get("reward")} if score_fn is None else score_fn(rollout)
+    values = {"accuracy": rollout.get("reward")} if score_fn is None else score_fn(rollout)
     scores: Scores = {}
-    for name, value in given.items():
+    for name, value in values.items():
         if (number := finite_number(value)) is not None:
             scores[name] = number
     if answer_key is not None:
@@ -171,20 +174,20 @@ def _scores_of(rollout: Rollout, score_fn: ScoreFn | None, answer_key: str | Non
 
 
 def _column(task: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """The scores called `name` of one task's rollouts, without those that have none."""
+    """Return the scores called `name` of one task's rollouts, without missing ones."""
     numbers = (finite_number(scores.get(name)) for scores in task)
     return [number for number in numbers if number is not None]
 
 
-def _passed(values: Sequence[float], k: int) -> float:
-    """The chance of a pass within k tries, if scores are pass or fail; else the best of the first k."""
+def _pass_chance(values: Sequence[float], k: int) -> float:
+    """Return the chance of a pass within k tries for scores of 0 and 1, else the best of the first k."""
     if all(value in (0, 1) for value in values):
         return pass_at_k(len(values), sum(value == 1 for value in values), k)
     return max(values[:k])
 
 
 def _majority(task: Sequence[Rollout], scores: Sequence[Scores], answer_key: str, name: str) -> float:
-    """The score of the most frequent answer; several equally frequent ones are averaged; no answer at all scores 0."""
+    """Return the score of the most frequent answer; ties are averaged; no answer at all scores 0."""
     votes = Counter(
         (_ballot(rollout[answer_key]), score[name])
         for rollout, score in zip(task, scores, strict=True)
@@ -201,7 +204,7 @@ def _ballot(answer: Any) -> Hashable:
 
 
 def _put_mean(metrics: dict[str, Any], key: str, values: Iterable[float]) -> None:
-    """Store the mean of `values` in percent, or nothing if there are none."""
+    """Store the mean of `values` in percent, unless there are no values."""
     listed = list(values)
     if listed:
         metrics[key] = 100.0 * mean(listed)
@@ -210,7 +213,7 @@ def _put_mean(metrics: dict[str, Any], key: str, values: Iterable[float]) -> Non
 def _add_spread_across_runs(
     metrics: dict[str, Any], all_scores: Sequence[Sequence[Scores]], score_names: Sequence[str], max_k: int
 ) -> None:
-    """Add the mean of each run (all tasks' first rollouts, all second ones, …) and how far runs lie apart."""
+    """Add the mean of each run (all tasks' first rollouts, all second ones, …) and its spread across runs."""
     per_run: dict[str, list[float]] = {}
     for name in score_names:
         runs = (

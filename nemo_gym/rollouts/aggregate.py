@@ -1,7 +1,8 @@
-"""Scores per agent: gathered from records in one pass, with the figures of servers that have their own."""
+"""Scores per agent: computed from records in one pass, with the metrics of servers that define their own."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -9,27 +10,23 @@ import orjson
 from aiohttp import ClientResponseError
 
 from nemo_gym.catalog.files import whole_file
-from nemo_gym.errors import AgentFailed, GymError
+from nemo_gym.errors import AgentFailed, ConfigError, GymError
+from nemo_gym.journal.lines import StoreError
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
     NG_AGENT_OBSERVATIONS_KEY,
-    NG_FAILURE_CLASS_KEY,
     NG_MODEL_CALL_CAPTURE_KEY,
-    NG_NO_PERSIST_KEY,
     NG_TRAJECTORY_KEY,
     RESPONSE_KEY_NAME,
     RESPONSES_CREATE_PARAMS_KEY_NAME,
-    ROLLOUT_INDEX_KEY_NAME,
-    TASK_INDEX_KEY_NAME,
 )
-from nemo_gym.metrics.aggregate import RolloutRowsError, Tally, index_of, mean_metrics
-from nemo_gym.metrics.scores import ATTRITION, SCORES, attrition_of, scores_of
-from nemo_gym.rollouts.job import Row
-from nemo_gym.rollouts.jsonl import StoreError
-from nemo_gym.rollouts.key import RolloutKey
+from nemo_gym.metrics.aggregate import RolloutRowsError, Tally, mean_metrics, row_indices
+from nemo_gym.metrics.scores import ATTRITION, SCORES, compute_attrition, compute_scores
+from nemo_gym.rollouts.attribution import response_text
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
+from nemo_gym.wire.stored_rollout import RolloutKey, Row, StoredRollout
 
-_LEFT_OUT = frozenset(
+_LARGE_FIELDS = frozenset(
     {
         RESPONSE_KEY_NAME,
         RESPONSES_CREATE_PARAMS_KEY_NAME,
@@ -45,166 +42,224 @@ AGENT_METRICS = "agent_metrics"
 KEY_METRICS = "key_metrics"
 GROUP_METRICS = "group_level_metrics"
 SUBSETS = "subsets"
+MAX_SUBSETS = 1000
 
-Ask = Callable[[str, list[Row]], Awaitable[Row]]
-"""Send an agent its records and return the metrics it made of them."""
+FetchMetrics = Callable[[str, list[Row]], Awaitable[Row]]
+"""Send an agent its records and return the metrics it computes from them."""
 
 
-def stripped(record: Row) -> Row:
-    """A record without the conversation: what metrics are made of, at a fraction of the size. Usage is kept."""
-    kept = {name: value for name, value in record.items() if name not in _LEFT_OUT}
-    response = record.get(RESPONSE_KEY_NAME)
-    if isinstance(response, dict) and response.get("usage"):
-        kept[RESPONSE_KEY_NAME] = {"usage": response["usage"]}
+def strip_conversation(record: Row) -> Row:
+    """Return a record without its conversation: enough for metrics at a fraction of the size. Usage stays."""
+    kept = {name: value for name, value in record.items() if name not in _LARGE_FIELDS}
+    usage = StoredRollout(record).usage
+    if usage:
+        kept[RESPONSE_KEY_NAME] = {"usage": usage}
     return kept
 
 
-def agent_of(record: Mapping[str, Any]) -> str | None:
-    """The name of the agent that made a record, if it says so."""
-    reference = record.get(AGENT_REF_KEY_NAME)
-    name = reference.get("name") if isinstance(reference, dict) else None
-    return str(name) if name else None
+class SubsetField:
+    """Split records by the value of a field, which may be nested: `verifier_metadata.level`."""
+
+    def __init__(self, field: str) -> None:
+        self.field = field
+        self._path = field.split(".")
+        self._values: set[str] = set()
+        self._record_fields: tuple[str, ...] = ()
+
+    def __call__(self, record: Mapping[str, Any]) -> str | None:
+        """Return the subset of a record, or None if the field is empty."""
+        value: Any = record
+        for name in self._path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if value is None or isinstance(value, dict | list) or value == "":
+            self._record_fields = tuple(record)
+            return None
+        text = str(value)
+        if text not in self._values:
+            self._values.add(text)
+            if len(self._values) > MAX_SUBSETS:
+                raise ConfigError(
+                    f"'{self.field}' has more than {MAX_SUBSETS} values", fix="choose a field that sorts the tasks"
+                )
+        return text
+
+    def check(self, where: str) -> None:
+        """Refuse a field that no record has."""
+        if not self._values:
+            close = get_close_matches(self.field, self._record_fields, n=1)
+            listed = ", ".join(name for name in self._record_fields if not name.startswith("_ng_"))
+            raise ConfigError(
+                f"no rollout has a value in '{self.field}'", where=where, fix=close[0] if close else f"one of {listed}"
+            )
 
 
 class AgentRollouts:
-    """What is kept of one agent's rollouts: their numbers and, if it is to be asked, the stripped records."""
+    """The numbers of one agent's rollouts and, for a server with its own metrics, the stripped records."""
 
-    def __init__(self, *, asked: bool) -> None:
+    def __init__(self, *, keep_rows: bool) -> None:
         self.tally = Tally()
         self.subsets: dict[str, Tally] = {}
-        self.rows: list[Row] | None = [] if asked else None
+        self.rows: list[Row] | None = [] if keep_rows else None
 
     def add(self, record: Row, subset: str | None) -> None:
-        kept = self.tally.add(record)
-        if subset is not None and kept is not None:
+        numbers = self.tally.add(record)
+        if subset is not None and numbers is not None:
             part = self.subsets.get(subset)
             if part is None:
                 part = self.subsets[subset] = Tally(shapes=self.tally.shapes)
-            part.records[self.tally.latest] = kept
+            part.records[self.tally.latest] = numbers
         if self.rows is not None:
-            self.rows.append(stripped(record))
+            self.rows.append(strip_conversation(record))
 
 
-class Gathered:
-    """Takes in records one at a time. Memory is their numbers, not the records.
+class RolloutsByAgent:
+    """The rollouts of each agent, added one at a time. Memory holds their numbers, not the records.
 
-    Of agents for which `asked` is true the stripped records are kept, to be sent. `subset_of` tells the part of the
-    data a record belongs to, if parts are wanted.
+    For agents that `has_own_metrics` selects, stripped records are kept and sent. `subset_of` splits the records.
     """
 
     def __init__(
         self,
         *,
-        asked: Callable[[str], bool] = lambda _: False,
+        has_own_metrics: Callable[[str], bool] = lambda _: False,
         subset_of: Callable[[Row], str | None] = lambda _: None,
     ) -> None:
         self.agents: dict[str | None, AgentRollouts] = {}
-        self._asked = asked
+        self._has_own_metrics = has_own_metrics
         self._subset_of = subset_of
 
     def add(self, record: Row) -> None:
-        """Take in a scored record."""
-        self._agent(agent_of(record)).add(record, self._subset_of(record))
+        """Add a scored record."""
+        self._rollouts_of(StoredRollout(record).agent).add(record, self._subset_of(record))
 
     def fail(self, record: Row) -> None:
-        """Take in a record of a failures file; it counts unless its rollout was scored in the end.
+        """Add a record of a failures file; it counts unless its rollout was scored later.
 
         Raises:
-            RolloutRowsError: it does not say which rollout it is.
+            RolloutRowsError: the record has no key.
         """
-        if record.get(NG_FAILURE_CLASS_KEY) is None or record.get(NG_NO_PERSIST_KEY):
+        stored = StoredRollout(record)
+        failure_class = stored.failure_class
+        if failure_class is None or stored.is_cancelled:
             return
         try:
-            place = RolloutKey.of(record).place
+            task, rollout = RolloutKey.of(record).rollout_id
         except ValueError as error:
             raise RolloutRowsError(f"a failure does not say which rollout it is: {error}") from error
-        self._agent(agent_of(record)).tally.fail(*place, str(record[NG_FAILURE_CLASS_KEY]))
+        self._rollouts_of(stored.agent).tally.fail(task, rollout, failure_class)
 
-    def _agent(self, name: str | None) -> AgentRollouts:
-        found = self.agents.get(name)
-        if found is None:
-            found = self.agents[name] = AgentRollouts(asked=name is not None and self._asked(name))
-        return found
+    def _rollouts_of(self, agent: str | None) -> AgentRollouts:
+        rollouts = self.agents.get(agent)
+        if rollouts is None:
+            keep_rows = agent is not None and self._has_own_metrics(agent)
+            rollouts = self.agents[agent] = AgentRollouts(keep_rows=keep_rows)
+        return rollouts
 
 
-def entry_of(name: str | None, rollouts: AgentRollouts, answer: Row | None = None) -> Row:
-    """What is reported of an agent; `answer` is its server's, where that was asked.
+def metrics_entry(agent: str | None, rollouts: AgentRollouts, answer: Row | None = None) -> Row:
+    """Build the entry of an agent; `answer` holds the metrics of its server, if it defines its own.
 
-    `group_level_metrics` is an iterator if nobody was asked: there may be many tasks, and they are only written.
+    `group_level_metrics` is an iterator unless the server answered: there may be many tasks, and they are only
+    written.
     """
-    entry: Row = {AGENT_REF_KEY_NAME: {"name": name or UNNAMED_AGENT}}
+    entry: Row = {AGENT_REF_KEY_NAME: {"name": agent or UNNAMED_AGENT}}
     if answer is None:
-        figures = rollouts.tally.figures()
-        entry |= {AGENT_METRICS: figures, KEY_METRICS: mean_metrics(figures), GROUP_METRICS: rollouts.tally.groups()}
+        metrics = rollouts.tally.metrics()
+        entry |= {AGENT_METRICS: metrics, KEY_METRICS: mean_metrics(metrics), GROUP_METRICS: rollouts.tally.groups()}
     else:
         for key, empty in ((AGENT_METRICS, {}), (KEY_METRICS, {}), (GROUP_METRICS, [])):
             entry[key] = answer.get(key, empty)
-    # A server that makes no metrics of its rollouts (they were not verified, say) has no scores either.
-    scored = answer is None or bool(entry[AGENT_METRICS])
-    entry |= {SCORES: scores_of(rollouts.tally) if scored else {}, ATTRITION: attrition_of(rollouts.tally)}
-    if rollouts.subsets and scored:
-        entry[SUBSETS] = {subset: scores_of(part) for subset, part in sorted(rollouts.subsets.items())}
+    # A server that computes no metrics of its rollouts (they were not verified, say) has no scores either.
+    has_scores = answer is None or bool(entry[AGENT_METRICS])
+    entry |= {
+        SCORES: compute_scores(rollouts.tally) if has_scores else {},
+        ATTRITION: compute_attrition(rollouts.tally),
+    }
+    if rollouts.subsets and has_scores:
+        entry[SUBSETS] = {subset: compute_scores(part) for subset, part in sorted(rollouts.subsets.items())}
     return entry
 
 
 async def aggregate(
     records: Iterable[Row],
-    ask: Ask,
+    fetch: FetchMetrics,
     *,
     failures: Iterable[Row] = (),
-    asked: Callable[[str], bool] = lambda _: True,
+    has_own_metrics: Callable[[str], bool] = lambda _: True,
 ) -> tuple[list[Row], dict[str, GymError]]:
-    """One entry per agent in the order of the records, and the failure of each that did not answer.
+    """Return one entry per agent in the order of the records, and the errors of agents that did not answer.
 
-    Each gets its records in the order of their tasks, so that computing again from the same file gives the same bytes.
-    Agents for which `asked` is false are not bothered: their figures are computed here.
+    Each agent gets its records in the order of their tasks, so that the same file always gives the same bytes. The
+    metrics of other agents are computed here.
     """
-    gathered = Gathered(asked=asked)
+    by_agent = RolloutsByAgent(has_own_metrics=has_own_metrics)
     for record in records:
-        gathered.add(record)
+        by_agent.add(record)
     for record in failures:
-        gathered.fail(record)
-    return await entries_of(gathered, ask)
+        by_agent.fail(record)
+    return await metrics_entries(by_agent, fetch)
 
 
-async def entries_of(gathered: Gathered, ask: Ask) -> tuple[list[Row], dict[str, GymError]]:
-    """The same from what has been gathered."""
-    answers: dict[str | None, Row | None] = {}
-    failed: dict[str, GymError] = {}
-
-    async def one(name: str | None, rollouts: AgentRollouts) -> None:
-        if name is None or not rollouts.rows:
-            answers[name] = None
-            return
-        try:
-            answers[name] = await ask(name, sorted(rollouts.rows, key=_place))
-        except GymError as error:
-            failed[name] = error
-
-    async with asyncio.TaskGroup() as tasks:
-        for name, rollouts in gathered.agents.items():
-            tasks.create_task(one(name, rollouts))
-    found = [(name, rollouts) for name, rollouts in gathered.agents.items() if name in answers]
-    return [entry_of(name, rollouts, answers[name]) for name, rollouts in found], failed
-
-
-def _place(record: Row) -> tuple[int, int]:
-    return index_of(record, TASK_INDEX_KEY_NAME) or 0, index_of(record, ROLLOUT_INDEX_KEY_NAME) or 0
-
-
-async def ask_server(client: ServerClient, server: str, records: list[Row]) -> Row:
-    """What a running server answers to `/aggregate_metrics`.
+async def aggregate_to_file(
+    path: Path,
+    records: Iterable[Row],
+    fetch: FetchMetrics,
+    *,
+    failures: Iterable[Row] = (),
+    has_own_metrics: Callable[[str], bool] = lambda _: True,
+) -> list[Row]:
+    """Write the entries of all agents to `path` and return them.
 
     Raises:
-        AgentFailed: it does not answer, or not with metrics.
+        AgentFailed: an agent returned no metrics; the entries of the others are written.
+    """
+    entries, errors = await aggregate(records, fetch, failures=failures, has_own_metrics=has_own_metrics)
+    write_metrics(path, entries)
+    if errors:
+        reasons = "; ".join(f"{agent}: {error.problem}" for agent, error in sorted(errors.items()))
+        raise AgentFailed(
+            f"the rollouts are stored, but {len(errors)} of {len(errors) + len(entries)} agents returned no metrics "
+            f"({reasons})",
+            where=str(path),
+            fix="start the agents and run `gym eval aggregate`",
+        )
+    return entries
+
+
+async def metrics_entries(by_agent: RolloutsByAgent, fetch: FetchMetrics) -> tuple[list[Row], dict[str, GymError]]:
+    """Return the entries and errors of rollouts that were added already."""
+    answers: dict[str | None, Row | None] = {}
+    errors: dict[str, GymError] = {}
+
+    async def fetch_one(agent: str | None, rollouts: AgentRollouts) -> None:
+        if agent is None or not rollouts.rows:
+            answers[agent] = None
+            return
+        try:
+            answers[agent] = await fetch(agent, sorted(rollouts.rows, key=row_indices))
+        except GymError as error:
+            errors[agent] = error
+
+    async with asyncio.TaskGroup() as tasks:
+        for agent, rollouts in by_agent.agents.items():
+            tasks.create_task(fetch_one(agent, rollouts))
+    answered = [(agent, rollouts) for agent, rollouts in by_agent.agents.items() if agent in answers]
+    return [metrics_entry(agent, rollouts, answers[agent]) for agent, rollouts in answered], errors
+
+
+async def fetch_metrics(client: ServerClient, server: str, records: list[Row]) -> Row:
+    """Return the answer of a running server to `/aggregate_metrics`.
+
+    Raises:
+        AgentFailed: the server does not answer, or not with metrics.
     """
     try:
         response = await client.post(server_name=server, url_path=METRICS_PATH, json={"verify_responses": records})
         await raise_for_status(response)
         metrics = await get_response_json(response)
     except ClientResponseError as error:
-        said = getattr(error, "response_content", b"")[:500].decode("utf-8", errors="replace")
-        raise AgentFailed(f"{METRICS_PATH} answered {error.status}: {said}", where=server) from error
+        body = response_text(error)[:500]
+        raise AgentFailed(f"{METRICS_PATH} answered {error.status}: {body}", where=server) from error
     except ValueError as error:
         raise AgentFailed(f"{METRICS_PATH} did not answer with JSON: {error}", where=server) from error
     if not isinstance(metrics, dict):
@@ -213,7 +268,7 @@ async def ask_server(client: ServerClient, server: str, records: list[Row]) -> R
 
 
 def write_metrics(path: Path, entries: Iterable[Row]) -> None:
-    """Write the entries as one JSON array, indented; the file appears whole. Tasks are written one at a time."""
+    """Write the entries as one indented JSON array; the file appears complete. Tasks are written one at a time."""
     try:
         with whole_file(path) as file:
             file.write(b"[")
@@ -231,15 +286,15 @@ def _write_entry(file: BinaryIO, entry: Row) -> None:
         if name == GROUP_METRICS and isinstance(value, Iterator):
             file.write(b"[")
             file.writelines(
-                (b",\n      " if count else b"\n      ") + _indented(group, b"\n      ")
+                (b",\n      " if count else b"\n      ") + _indented_json(group, b"\n      ")
                 for count, group in enumerate(value)
             )
             file.write(b"\n    ]")
         else:
-            file.write(_indented(value, b"\n    "))
+            file.write(_indented_json(value, b"\n    "))
     file.write(b"\n  }")
 
 
-def _indented(value: Any, line_break: bytes) -> bytes:
-    # A line break inside a text is written as \\n, so every one that is found is ours.
+def _indented_json(value: Any, line_break: bytes) -> bytes:
+    # JSON escapes line breaks inside texts, so every raw line break is indentation.
     return orjson.dumps(value, option=orjson.OPT_INDENT_2).replace(b"\n", line_break)

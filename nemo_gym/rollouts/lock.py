@@ -1,4 +1,4 @@
-"""One collector per output: a lock that ends with its holder, however that ends."""
+"""A lock that keeps a second collector from the same output. The system releases it when its holder dies."""
 
 import contextlib
 import errno
@@ -10,21 +10,21 @@ from pathlib import Path
 
 import orjson
 
-from nemo_gym.rollouts.jsonl import StoreError, unwritable
+from nemo_gym.journal.lines import StoreError, unwritable_file
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
 _HELD = frozenset({errno.EWOULDBLOCK, errno.EACCES})
-_TRIES = 100
-"""A file that its holder removes while it is being opened is opened again, so often at most."""
+_MAX_TRIES = 100
+"""How often a lock file is opened again because its holder removed it in between."""
 
 
 class OutputInUse(StoreError):
-    """Somebody else collects into the same output."""
+    """Another process collects into the same output."""
 
 
 class RunLock:
-    """Held from `acquire` to `release`, or until the process is gone: the system lets go of it, not we."""
+    """Held from `acquire` to `release`, or until the process ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,11 +34,11 @@ class RunLock:
         """Take the lock.
 
         Raises:
-            OutputInUse: somebody has it; the message says who.
+            OutputInUse: another process holds it; the message names that process.
             StoreError: the folder cannot be written.
         """
-        for _ in range(_TRIES):
-            descriptor = self._opened()
+        for _ in range(_MAX_TRIES):
+            descriptor = self._open()
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -48,7 +48,7 @@ class RunLock:
                     raise self._in_use(holder) from None
                 # A file system without locks: better to collect unguarded than not at all.
                 logger.warning("%s cannot be locked (%s): start no second collector", self.path, error.strerror)
-            if _is_still_there(descriptor, self.path):
+            if _is_same_file(descriptor, self.path):
                 self._descriptor = descriptor
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, orjson.dumps({"pid": os.getpid(), "host": socket.gethostname()}), 0)
@@ -57,37 +57,37 @@ class RunLock:
         raise StoreError("the lock keeps disappearing", where=str(self.path), fix="try again")
 
     def release(self) -> None:
-        """Let go of the lock and remove its file. Doing it twice changes nothing."""
+        """Release the lock and remove its file. Safe to repeat."""
         if self._descriptor is None:
             return
         try:
             with contextlib.suppress(OSError):
-                self.path.unlink()  # while it is still held: nobody can have locked this very file
+                self.path.unlink()  # while it is still held: no other process can have locked this file
         finally:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _opened(self) -> int:
+    def _open(self) -> int:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise unwritable(self.path, error) from error
+            raise unwritable_file(self.path, error) from error
 
-    def _in_use(self, holder: bytes) -> OutputInUse:
+    def _in_use(self, content: bytes) -> OutputInUse:
         try:
-            said = orjson.loads(holder)
-            who = f"process {said['pid']} on {said['host']}"
+            holder = orjson.loads(content)
+            process = f"process {holder['pid']} on {holder['host']}"
         except (orjson.JSONDecodeError, KeyError, TypeError):
-            who = "another process"
+            process = "another process"
         return OutputInUse(
-            f"{who} is collecting into this output",
+            f"{process} is collecting into this output",
             where=str(self.path),
-            fix="wait for it, or choose another output; a holder that dies lets go by itself",
+            fix="wait for it, or choose another output; the lock of a process that dies is released",
         )
 
 
-def _is_still_there(descriptor: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:

@@ -1,34 +1,68 @@
-"""What became of a rollout: a reward, or the reason there is none.
+"""Jobs and their outcomes: a rollout ends scored, failed, limited or cancelled.
 
 On the wire and on disk an outcome is a plain record. A record with `_ng_failure_class` is a failure and belongs in the
-failures file; with `_ng_no_persist` it belongs in no file and is run again on resume; anything else has a reward.
+failures file; a record with `_ng_no_persist` is not stored and is run again on resume; any other record has a reward.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from nemo_gym.keys import (
+    AGENT_REF_KEY_NAME,
+    ATTEMPT_INDEX_KEY_NAME,
     NG_FAILURE_CLASS_KEY,
     NG_FAILURE_DETAIL_KEY,
     NG_FAILURE_JUDGE_ERROR_KEY,
     NG_NO_PERSIST_KEY,
     NG_SECONDS_KEY,
     NG_TERMINAL_KEY,
+    ROLLOUT_ID_KEY_NAME,
+    SKILLS_REF_KEY_NAME,
 )
-from nemo_gym.rollouts.job import Job, Row
-from nemo_gym.rollouts.rules import EVERYBODY, Rule, range_problem, shows_a_model
-from nemo_gym.rollouts.usage import total_tokens
+from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, RolloutKey, Row, StoredRollout
 
-REWARD_KEY = "reward"
-LIMIT_CLASS = "limit"
 LONGEST_MESSAGE = 4000
+
+_COPIED_FIELDS = (AGENT_REF_KEY_NAME, SKILLS_REF_KEY_NAME, ATTEMPT_INDEX_KEY_NAME, ROLLOUT_ID_KEY_NAME)
+_NOT_FROM_A_MODEL = ("function_call_output", "computer_call_output", "local_shell_call_output", "mcp_approval_response")
+_ASSISTANT = "assistant"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A rollout ready to be sent to `/run`: a row with its key written into it."""
+
+    key: RolloutKey
+    row: Row
+
+    @classmethod
+    def of(cls, row: Row) -> "Job":
+        """Make the job of a row that carries a key; raises ValueError if it does not."""
+        return cls(RolloutKey.of(row), row)
+
+    @property
+    def agent(self) -> str:
+        """Name of the agent instance that runs the job."""
+        return str(self.row[AGENT_REF_KEY_NAME]["name"])
+
+    def with_attempt(self, attempt: int) -> "Job":
+        """Return the same rollout for another attempt, after `attempt` failures."""
+        if not attempt:
+            return self
+        key = replace(self.key, attempt=attempt)
+        return Job(key, {**self.row, **key.fields()})
+
+    def add_key(self, record: Row) -> Row:
+        """Return a record with the fields that tie it to its row: key, agent and, if present, skills and ids."""
+        copied = {name: self.row[name] for name in _COPIED_FIELDS if self.row.get(name) is not None}
+        return {**record, **self.key.fields(), **copied}
 
 
 class FailureKind(StrEnum):
-    """The failures we tell apart. Agents may name others of their own in `_ng_failure_class`."""
+    """The failures the collector distinguishes. Agents may report other kinds in `_ng_failure_class`."""
 
     MODEL_UNREACHABLE = "model_unreachable"
     MODEL_REFUSED = "model_refused"
@@ -45,7 +79,7 @@ class FailureKind(StrEnum):
 
 
 class Phase(StrEnum):
-    """Where in a rollout it happened."""
+    """The part of a rollout in which a failure happened."""
 
     DISPATCH = "dispatch"
     """Between the collector and the agent."""
@@ -57,7 +91,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why there is no reward. `kind` is a `FailureKind` or an agent's own word."""
+    """The reason for a missing reward. `kind` is a `FailureKind` or a kind that the agent defines."""
 
     kind: str
     phase: str
@@ -69,71 +103,89 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """The rollout has a finite reward."""
+class ScoredRollout:
+    """A rollout with a finite reward."""
 
     job: Job
     record: Row
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """The rollout has no reward; `record` is what the agent answered, if it did."""
+class FailedRollout:
+    """A rollout without a reward; `record` is the agent's answer, if it gave one."""
 
     job: Job
     failure: Failure
     record: Row = field(default_factory=dict)
     seconds: float | None = None
-    """How long the attempt took."""
+    """Duration of the attempt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """A limit set beforehand ended the rollout. That is no error, and trying again would end the same way."""
+class LimitedRollout:
+    """A rollout that a configured limit ended. That is not an error, and a retry would end the same way."""
 
     job: Job
     which: str
     record: Row = field(default_factory=dict)
     most: int | None = None
-    """What the limit was: with a higher one the rollout is worth running again."""
+    """The limit: with a higher one the rollout is worth running again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelled:
-    """The rollout was given up before its end; nothing is known about it and no attempt is counted."""
+class CancelledRollout:
+    """A rollout that was abandoned before its end. It is not stored and counts no attempt."""
 
     job: Job
     record: Row = field(default_factory=dict)
 
 
-Outcome = Scored | Failed | Limit | Cancelled
+Outcome = ScoredRollout | FailedRollout | LimitedRollout | CancelledRollout
 
 
-def outcome_of(job: Job, result: Any, *, rule: Rule = EVERYBODY, max_tokens: int | None = None) -> Outcome:
-    """What an agent's answer to `/run` means. Only what `rule` and `max_tokens` allow is scored."""
+@dataclass(frozen=True, slots=True)
+class ScoringRule:
+    """Conditions that the results of one agent must meet to be scored."""
+
+    reward_range: tuple[float, float] | None = None
+    """Lowest and highest reward, as the resources server declares (`reward_range: [0, 1]`)."""
+    needs_model: bool = True
+    """Fail a result that shows no successful model call (`needs_model: false` on the agent turns this off)."""
+    judges: frozenset[str] = frozenset()
+    """Models that only the resources server calls."""
+
+
+DEFAULT_RULE = ScoringRule()
+
+
+def classify_result(
+    job: Job, result: Any, *, rule: ScoringRule = DEFAULT_RULE, max_tokens: int | None = None
+) -> Outcome:
+    """Return the outcome that an agent's answer to `/run` stands for."""
     if not isinstance(result, dict):
         message = f"/run answered with {type(result).__name__} instead of an object"
-        return Failed(job, Failure(FailureKind.AGENT_ERROR, Phase.AGENT, message, job.agent))
-    if result.get(NG_NO_PERSIST_KEY):
-        return Cancelled(job, result)
-    failure_class = result.get(NG_FAILURE_CLASS_KEY)
+        return FailedRollout(job, Failure(FailureKind.AGENT_ERROR, Phase.AGENT, message, job.agent))
+    stored = StoredRollout(result)
+    if stored.is_cancelled:
+        return CancelledRollout(job, result)
+    failure_class = stored.failure_class
     if failure_class == LIMIT_CLASS:
-        return Limit(job, str(_detail(result).get("which", LIMIT_CLASS)), result)
+        return LimitedRollout(job, str(stored.failure.get("which", LIMIT_CLASS)), result)
     if failure_class is not None:
-        return Failed(job, _reported(job, str(failure_class), result), result)
-    problem = reward_problem(result.get(REWARD_KEY)) or range_problem(result[REWARD_KEY], rule)
+        return FailedRollout(job, _reported_failure(job, failure_class, stored), result)
+    problem = reward_problem(result.get(REWARD_KEY)) or _range_problem(result[REWARD_KEY], rule)
     if problem is not None:
-        return Failed(job, Failure(FailureKind.INVALID_REWARD, Phase.VERIFY, problem, job.agent), result)
-    if rule.needs_model and not shows_a_model(result):
-        message = "no model call succeeded: the response has nothing a model made and counts no tokens"
-        return Failed(job, Failure(FailureKind.MODEL_BAD_REPLY, Phase.MODEL, message, job.agent), result)
-    if max_tokens is not None and total_tokens(result) > max_tokens:
-        return Limit(job, "tokens", result)
-    return Scored(job, result)
+        return FailedRollout(job, Failure(FailureKind.INVALID_REWARD, Phase.VERIFY, problem, job.agent), result)
+    if rule.needs_model and not shows_model_call(stored):
+        message = "no model call succeeded: the response has no model output and counts no tokens"
+        return FailedRollout(job, Failure(FailureKind.MODEL_BAD_REPLY, Phase.MODEL, message, job.agent), result)
+    if max_tokens is not None and stored.total_tokens > max_tokens:
+        return LimitedRollout(job, "tokens", result)
+    return ScoredRollout(job, result)
 
 
 def reward_problem(reward: Any) -> str | None:
-    """Why `reward` cannot be averaged, or None when it can."""
+    """Explain why a reward cannot be averaged; None if it can."""
     if reward is None:
         return "the result has no reward"
     if not isinstance(reward, int | float):
@@ -141,21 +193,50 @@ def reward_problem(reward: Any) -> str | None:
     return None if math.isfinite(reward) else f"the reward is {reward}, which is not finite"
 
 
-def record_of(outcome: Outcome) -> Row:
-    """The outcome as it is stored and handed on. Only a scored one has a reward."""
-    if isinstance(outcome, Scored):
-        return outcome.job.stamped(outcome.record)
-    rest = {name: value for name, value in outcome.record.items() if name != REWARD_KEY}
-    if isinstance(outcome, Cancelled):
-        return outcome.job.stamped({**rest, NG_NO_PERSIST_KEY: True})
-    if isinstance(outcome, Limit):
-        said: Row = {
-            NG_FAILURE_CLASS_KEY: LIMIT_CLASS,
-            NG_TERMINAL_KEY: True,
-            NG_FAILURE_DETAIL_KEY: {"which": outcome.which, **({"most": outcome.most} if outcome.most else {})},
-        }
-        return outcome.job.stamped({**rest, **said})
-    failure = outcome.failure
+def _range_problem(reward: float, rule: ScoringRule) -> str | None:
+    if rule.reward_range is None:
+        return None
+    low, high = rule.reward_range
+    if low <= reward <= high:
+        return None
+    return f"the reward is {reward:g}, outside the declared range {low:g} to {high:g}"
+
+
+def shows_model_call(stored: StoredRollout) -> bool:
+    """Return whether a model call succeeded: the record has model output, token counts or a captured reply.
+
+    Items of `response.output` count, except outputs of tools and messages of other roles than the assistant.
+    """
+    return (
+        any(map(_is_model_output, stored.output))
+        or stored.total_tokens > 0
+        or any(call.get("response") for call in stored.captured_calls)
+    )
+
+
+def _is_model_output(item: Any) -> bool:
+    if not isinstance(item, dict):
+        return False
+    kind = item.get("type", "message")
+    return item.get("role", _ASSISTANT) == _ASSISTANT if kind == "message" else kind not in _NOT_FROM_A_MODEL
+
+
+def outcome_record(outcome: Outcome) -> Row:
+    """Return the record of an outcome, as it is stored and returned. Only a scored one has a reward."""
+    if isinstance(outcome, ScoredRollout):
+        return outcome.job.add_key(outcome.record)
+    record = {name: value for name, value in outcome.record.items() if name != REWARD_KEY}
+    if isinstance(outcome, CancelledRollout):
+        record[NG_NO_PERSIST_KEY] = True
+    elif isinstance(outcome, LimitedRollout):
+        limit = {"which": outcome.which, **({"most": outcome.most} if outcome.most else {})}
+        record |= {NG_FAILURE_CLASS_KEY: LIMIT_CLASS, NG_TERMINAL_KEY: True, NG_FAILURE_DETAIL_KEY: limit}
+    else:
+        record |= _failure_fields(outcome.failure, outcome.seconds)
+    return outcome.job.add_key(record)
+
+
+def _failure_fields(failure: Failure, seconds: float | None) -> Row:
     detail: Row = {
         "kind": failure.kind,
         "phase": failure.phase,
@@ -163,31 +244,80 @@ def record_of(outcome: Outcome) -> Row:
         "message": failure.message[:LONGEST_MESSAGE],
         "whom": failure.whom,
     }
+    fields: Row = {NG_FAILURE_CLASS_KEY: failure.kind, NG_FAILURE_DETAIL_KEY: detail}
     if failure.which is not None:
         detail["which"] = failure.which
-    if outcome.seconds is not None:
-        detail["seconds"] = round(outcome.seconds, 3)
-    said = {NG_FAILURE_CLASS_KEY: failure.kind, NG_FAILURE_DETAIL_KEY: detail}
-    if outcome.seconds is not None:
-        said[NG_SECONDS_KEY] = outcome.seconds // 1e-6 / 1e6
+    if seconds is not None:
+        detail["seconds"] = round(seconds, 3)
+        fields[NG_SECONDS_KEY] = truncate_to_microseconds(seconds)
     if not failure.retryable:
-        said[NG_TERMINAL_KEY] = True
-    return outcome.job.stamped({**rest, **said})
+        fields[NG_TERMINAL_KEY] = True
+    return fields
 
 
-def _reported(job: Job, failure_class: str, result: Row) -> Failure:
-    """The failure an agent reported itself."""
-    detail = _detail(result)
-    judge = failure_class == FailureKind.JUDGE_FAILED
+def truncate_to_microseconds(seconds: float) -> float:
+    """Drop digits below a microsecond, rounding down so that the phases of a rollout never exceed it."""
+    return seconds // 1e-6 / 1e6
+
+
+def _reported_failure(job: Job, failure_class: str, stored: StoredRollout) -> Failure:
+    """Return the failure that the agent reported."""
+    detail = stored.failure
+    is_judge = failure_class == FailureKind.JUDGE_FAILED
+    message = detail.get("message") or stored.record.get(NG_FAILURE_JUDGE_ERROR_KEY) or "reported by the agent"
     return Failure(
         kind=failure_class,
-        phase=str(detail.get("phase") or (Phase.VERIFY if judge else Phase.AGENT)),
-        message=str(detail.get("message") or result.get(NG_FAILURE_JUDGE_ERROR_KEY) or "reported by the agent"),
+        phase=str(detail.get("phase") or (Phase.VERIFY if is_judge else Phase.AGENT)),
+        message=str(message),
         whom=str(detail.get("whom") or job.agent),
-        retryable=not result.get(NG_TERMINAL_KEY),
+        retryable=not stored.is_terminal,
     )
 
 
-def _detail(result: Row) -> Mapping[str, Any]:
-    detail = result.get(NG_FAILURE_DETAIL_KEY)
-    return detail if isinstance(detail, Mapping) else {}
+class OutcomeCounts:
+    """An observer that counts outcomes."""
+
+    def __init__(self) -> None:
+        self.scored = 0
+        self.failed: Counter[str] = Counter()
+        self.limits: Counter[str] = Counter()
+        self.cancelled = 0
+        self.retried = 0
+        """Scored after more than one attempt."""
+        self.stopped: str | None = None
+        """Reason for an early stop."""
+        self.not_run = 0
+        """Rollouts that were never sent because of the early stop."""
+
+    def __call__(self, outcome: Outcome) -> None:
+        if isinstance(outcome, ScoredRollout):
+            self.scored += 1
+            self.retried += bool(outcome.job.key.attempt)
+        elif isinstance(outcome, FailedRollout):
+            self.failed[outcome.failure.kind] += 1
+        elif isinstance(outcome, LimitedRollout):
+            self.limits[outcome.which] += 1
+        else:
+            self.cancelled += 1
+
+    def stop(self, reason: str, to_run: int) -> None:
+        """Note that the run stopped early; `to_run` rollouts were planned for it."""
+        self.stopped = reason
+        self.not_run = max(0, to_run - self.total)
+
+    @property
+    def total(self) -> int:
+        return self.scored + self.failed.total() + self.limits.total() + self.cancelled
+
+    def __str__(self) -> str:
+        """Format as `117 scored (3 retried) · 2 failed (timeout 2) · 1 limit (tokens 1)`, without zero counts."""
+        parts = [f"{self.scored} scored" + (f" ({self.retried} retried)" if self.retried else "")]
+        for name, counts in (("failed", self.failed), ("limit", self.limits)):
+            if counts:
+                kinds = ", ".join(f"{kind} {count}" for kind, count in counts.most_common())
+                parts.append(f"{counts.total()} {name} ({kinds})")
+        if self.cancelled:
+            parts.append(f"{self.cancelled} cancelled")
+        if self.not_run:
+            parts.append(f"{self.not_run} not run")
+        return " · ".join(parts)

@@ -1,11 +1,10 @@
-"""From the lines of a dataset to the jobs of a run."""
+"""Plan a run: from the lines of a dataset to jobs, with all problems of the rows in one message."""
 
-import hashlib
 import json
 import logging
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
+from nemo_gym.journal.index import HIGHEST_TASK
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
     ATTEMPT_INDEX_KEY_NAME,
@@ -23,46 +23,122 @@ from nemo_gym.keys import (
     SKILLS_REF_KEY_NAME,
     TASK_INDEX_KEY_NAME,
 )
-from nemo_gym.rollouts.index import HIGHEST_TASK
-from nemo_gym.rollouts.job import Job, Row
-from nemo_gym.rollouts.key import RolloutKey
-from nemo_gym.rollouts.problems import Agents, InputRowsError, Problems
+from nemo_gym.rollouts.outcome import Job
+from nemo_gym.rollouts.task_numbers import TaskNumbers
+from nemo_gym.wire.stored_rollout import RolloutKey, Row
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
 DEFAULT_REPEATS_KEY = "_default"
+LISTED_LINES = 10
+LISTED_AGENTS = 10
 
-_OF_ANOTHER_RUN = (ATTEMPT_INDEX_KEY_NAME, NG_SECONDS_KEY, NG_PHASES_KEY)
-"""What a row that was taken from an output still says about that run."""
+_FIELDS_OF_EARLIER_RUN = (ATTEMPT_INDEX_KEY_NAME, NG_SECONDS_KEY, NG_PHASES_KEY)
+"""Fields that a row taken from an output still carries."""
 
 Line = tuple[int, bytes]
 """A line's number, counted from 1, and its bytes."""
+Repeats = int | Mapping[str, int]
+"""Rollouts per row, or per agent with `_default` for the others."""
+
+
+class InputRowsError(ConfigError, ValueError):
+    """Rows of a dataset that cannot be sent as they are; every kind of problem and its lines in one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """The size of a run, reported before the first rollout is sent."""
+
+    total: int
+    """Rollouts of the whole run."""
+    finished: int = 0
+    """Scored before; not run again."""
+    given_up: int = 0
+    """Failed too often, or in a way that a retry does not change; not run again."""
+    to_run: int = 0
+    resumed: bool = False
+    kept: Path | None = None
+    """Folder of an earlier run's files, if they were moved aside."""
+    notes: list[str] = field(default_factory=list)
+    """Messages for the user: accepted changes, an identity that could not be checked."""
+
+
+class AgentNames:
+    """The configured agents, for checking rows that name one."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = sorted(names)
+        self._problems: dict[str, str | None] = dict.fromkeys(self._names)
+
+    def problem(self, name: str) -> str | None:
+        """Explain why a row cannot name this agent; None if the agent exists."""
+        if name not in self._problems:
+            if len(self._problems) - len(self._names) >= LISTED_AGENTS:
+                return "there are still other agents named that do not exist"
+            self._problems[name] = f"there is no agent {name!r}{self._advice(name)}"
+        return self._problems[name]
+
+    def _advice(self, name: str) -> str:
+        if not self._names:
+            return ", nor any other"
+        close = get_close_matches(name, self._names, n=1)
+        if close:
+            return f" — did you mean {close[0]!r}?"
+        listed = ", ".join(self._names[:LISTED_AGENTS]) + (", …" if len(self._names) > LISTED_AGENTS else "")
+        return f", only {listed}"
+
+
+class RowProblems:
+    """Problems by line number. The message stays short however many there are."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._lines: dict[str, list[int]] = {}
+        self._counts: dict[str, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def add(self, problem: str, number: int) -> None:
+        self._counts[problem] = self._counts.get(problem, 0) + 1
+        listed = self._lines.setdefault(problem, [])
+        if len(listed) < LISTED_LINES:
+            listed.append(number)
+
+    def raise_if_any(self) -> None:
+        if not self._counts:
+            return
+        texts = []
+        for problem, count in self._counts.items():
+            listed = ", ".join(map(str, self._lines[problem])) + (", …" if count > LISTED_LINES else "")
+            texts.append(f"{problem} ({count} {'row' if count == 1 else 'rows'}: line {listed})")
+        raise InputRowsError("; ".join(texts), where=self._source)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """What a run makes of its rows."""
+    """How rows become jobs."""
 
     agent_name: str | None = None
     """The agent of rows that name none; rows that name one keep it."""
-    repeats: int | Mapping[str, int] = 1
-    """Rollouts per row, or per agent with `_default` for the others."""
+    repeats: Repeats = 1
     add_seed: bool = False
     """Ask the model for seed n in rollout number n."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    """Laid over each row's `responses_create_params`, top-level keys only."""
+    """Merged over each row's `responses_create_params`, top-level keys only."""
     skills_ref: Mapping[str, Any] | None = None
     fill_prompt: Callable[[Row, str], Row] | None = None
-    """Builds `responses_create_params.input` of a row; told where the row is."""
-    agents: Agents | None = None
-    """The agents that rows may name; any, where nobody knows them."""
+    """Builds `responses_create_params.input` of a row; the second argument is the row's location."""
+    agents: AgentNames | None = None
+    """The agents that rows may name; None allows any."""
 
 
 def read_lines(path: Path, limit: int | None = None) -> Iterator[Line]:
-    """The first `limit` lines that are not blank (all for None or 0), one at a time.
+    """Yield the first `limit` lines that are not blank (all for None or 0).
 
     Raises:
-        ConfigPathNotFoundError: there is no such file.
+        ConfigPathNotFoundError: the file does not exist.
     """
     if not path.is_file():
         raise ConfigPathNotFoundError(f"there is no input file {str(path)!r}", fix="check input_jsonl_fpath")
@@ -71,34 +147,33 @@ def read_lines(path: Path, limit: int | None = None) -> Iterator[Line]:
         yield from islice(filled, limit or None)
 
 
-def plan(lines: Iterable[Line], options: PlanOptions, *, source: str, tasks: "Tasks | None" = None) -> Iterator[Job]:
+def plan_jobs(
+    lines: Iterable[Line], options: PlanOptions, *, source: str, tasks: TaskNumbers | None = None
+) -> Iterator[Job]:
     """Turn lines into jobs, all repeats of a line together, in the order they will be stored.
 
-    Identical lines share a task, so their repeats form one group. Memory is a few dozen bytes per line, whatever
-    the lines hold. Every line is looked at before a problem is reported, so take no job as final before the end.
+    Identical lines share a task, so their repeats form one group. Memory is a few dozen bytes per line. Problems are
+    raised after the last line, so no job is final before the iterator is exhausted.
 
     Raises:
         ConfigError: a line is not a JSON object.
-        InputRowsError: (a ValueError) rows lack an agent, parameters or a repeat count, or bring an input although
-            a prompt shall build it.
+        InputRowsError: rows lack an agent, parameters or a repeat count, or have an input although a prompt builds it.
     """
-    tasks = tasks if tasks is not None else Tasks()
-    problems = Problems(source)
+    tasks = tasks if tasks is not None else TaskNumbers()
+    problems = RowProblems(source)
     used: set[str] = set()
     for number, line in lines:
         where = f"{source}:{number}"
-        row = _parsed(line, where)
-        task = tasks.of(line, row, where)
-        prepared = _prepared(row, options, problems, number, where)
+        row = _parse_row(line, where)
+        task = tasks.next_task(line, _own_task_number(row, where))
+        prepared, repeats = _prepare_row(row, options, problems, number, where)
         if prepared is None:
             continue
-        agent = prepared[AGENT_REF_KEY_NAME]["name"]
-        used.add(agent)
-        repeats = _repeats(agent, options, problems, number)
+        used.add(prepared[AGENT_REF_KEY_NAME]["name"])
         if problems:
             continue  # nothing more is sent, but the other problems are still worth knowing
         for rollout in tasks.next_rollouts(task, repeats):
-            yield _job(prepared, task, rollout, options, where)
+            yield _make_job(prepared, task, rollout, options, where)
     problems.raise_if_any()
     if isinstance(options.repeats, Mapping):
         unused = sorted(set(options.repeats) - used - {DEFAULT_REPEATS_KEY})
@@ -106,46 +181,44 @@ def plan(lines: Iterable[Line], options: PlanOptions, *, source: str, tasks: "Ta
             logger.warning("num_repeats names agents that no row uses: %s", ", ".join(unused))
 
 
-def check(lines: Iterable[Line], options: PlanOptions, *, source: str) -> None:
-    """Raise what `plan` would raise for these lines; nothing is numbered or made ready to be sent."""
-    problems = Problems(source)
+def check_rows(lines: Iterable[Line], options: PlanOptions, *, source: str) -> None:
+    """Raise the errors that `plan_jobs` would raise for these lines, without numbering tasks."""
+    problems = RowProblems(source)
     for number, line in lines:
         where = f"{source}:{number}"
-        row = _parsed(line, where)
-        _given_task(row, where)
-        prepared = _prepared(row, options, problems, number, where)
-        if prepared is not None:
-            _repeats(prepared[AGENT_REF_KEY_NAME]["name"], options, problems, number)
-            if options.add_seed:
-                _seeded(prepared[RESPONSES_CREATE_PARAMS_KEY_NAME], 0, where)
+        row = _parse_row(line, where)
+        _own_task_number(row, where)
+        prepared, _ = _prepare_row(row, options, problems, number, where)
+        if prepared is not None and options.add_seed:
+            _add_seed(prepared[RESPONSES_CREATE_PARAMS_KEY_NAME], 0, where)
     problems.raise_if_any()
 
 
 def plan_more(
-    lines: Callable[[], Iterable[Line]], options: PlanOptions, *, before: int | Mapping[str, int], source: str
+    lines: Callable[[], Iterable[Line]], options: PlanOptions, *, before: Repeats, source: str
 ) -> Iterator[Job]:
-    """The jobs that `options.repeats` asks for beyond `before`, numbered after those of `before`."""
-    tasks = Tasks()
-    for _ in plan(lines(), replace(options, repeats=before), source=source, tasks=tasks):
-        pass  # only to know how many rollouts each task has
+    """Plan the jobs that `options.repeats` adds to `before`, numbered after those of `before`."""
+    tasks = TaskNumbers()
+    for _ in plan_jobs(lines(), replace(options, repeats=before), source=source, tasks=tasks):
+        pass  # only to count the rollouts of each task
     more = added_repeats(before, options.repeats)
-    return plan(lines(), replace(options, repeats=more), source=source, tasks=tasks.from_the_start())
+    return plan_jobs(lines(), replace(options, repeats=more), source=source, tasks=tasks.restart())
 
 
-def added_repeats(before: int | Mapping[str, int], now: int | Mapping[str, int]) -> dict[str, int]:
-    """How many rollouts per row `now` asks for beyond `before`, by agent; below zero where it asks for fewer."""
+def added_repeats(before: Repeats, now: Repeats) -> dict[str, int]:
+    """Return the rollouts per row that `now` adds to `before`, by agent; negative where `now` has fewer."""
     old, new = (
         dict(repeats) if isinstance(repeats, Mapping) else {DEFAULT_REPEATS_KEY: repeats} for repeats in (before, now)
     )
     more: dict[str, int] = {}
     for agent in {*old, *new}:
-        wanted = new.get(agent, new.get(DEFAULT_REPEATS_KEY))
-        if wanted is not None:
-            more[agent] = wanted - old.get(agent, old.get(DEFAULT_REPEATS_KEY, 0))
+        count = new.get(agent, new.get(DEFAULT_REPEATS_KEY))
+        if count is not None:
+            more[agent] = count - old.get(agent, old.get(DEFAULT_REPEATS_KEY, 0))
     return more
 
 
-def _parsed(line: bytes, where: str) -> Row:
+def _parse_row(line: bytes, where: str) -> Row:
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -155,36 +228,37 @@ def _parsed(line: bytes, where: str) -> Row:
     return row
 
 
-def _prepared(row: Row, options: PlanOptions, problems: Problems, number: int, where: str) -> Row | None:
-    """The row as it will be sent, but for its key; None when that cannot be."""
-    given = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
-    if given is None and options.fill_prompt is not None:
-        given = {}
-    if not isinstance(given, dict):
-        problems.note(f"no object '{RESPONSES_CREATE_PARAMS_KEY_NAME}' and no prompt config", number)
-        return None
-    if options.fill_prompt is not None and given.get("input"):
-        problems.note(
-            f"'{RESPONSES_CREATE_PARAMS_KEY_NAME}.input' is there already, but a prompt config is set", number
-        )
-        return None
+def _prepare_row(
+    row: Row, options: PlanOptions, problems: RowProblems, number: int, where: str
+) -> tuple[Row | None, int]:
+    """Return the row as it will be sent, without its key, and its repeats; None after adding a problem."""
+    parameters = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
+    if parameters is None and options.fill_prompt is not None:
+        parameters = {}
     reference = _agent_reference(row, options.agent_name)
-    if reference is None:
-        problems.note(f"no '{AGENT_REF_KEY_NAME}' with a name and no agent_name", number)
-        return None
-    unknown = options.agents.problem(reference["name"]) if options.agents is not None else None
-    if unknown is not None:
-        problems.note(unknown, number)
-        return None
+    problem = None
+    if not isinstance(parameters, dict):
+        problem = f"no object '{RESPONSES_CREATE_PARAMS_KEY_NAME}' and no prompt config"
+    elif options.fill_prompt is not None and parameters.get("input"):
+        problem = f"'{RESPONSES_CREATE_PARAMS_KEY_NAME}.input' is there already, but a prompt config is set"
+    elif reference is None:
+        problem = f"no '{AGENT_REF_KEY_NAME}' with a name and no agent_name"
+    elif options.agents is not None:
+        problem = options.agents.problem(reference["name"])
+    if problem is not None:
+        problems.add(problem, number)
+        return None, 0
+    assert reference is not None
     if options.fill_prompt is not None:
         row = options.fill_prompt(row, where)
-        given = row[RESPONSES_CREATE_PARAMS_KEY_NAME]
-    for name in _OF_ANOTHER_RUN:
+        parameters = row[RESPONSES_CREATE_PARAMS_KEY_NAME]
+    for name in _FIELDS_OF_EARLIER_RUN:
         row.pop(name, None)
-    prepared = {**row, RESPONSES_CREATE_PARAMS_KEY_NAME: {**given, **options.overrides}, AGENT_REF_KEY_NAME: reference}
+    parameters = {**(parameters or {}), **options.overrides}
+    prepared = {**row, RESPONSES_CREATE_PARAMS_KEY_NAME: parameters, AGENT_REF_KEY_NAME: reference}
     if options.skills_ref is not None:
         prepared[SKILLS_REF_KEY_NAME] = dict(options.skills_ref)
-    return prepared
+    return prepared, _repeats_of(reference["name"], options, problems, number)
 
 
 def _agent_reference(row: Row, default: str | None) -> Row | None:
@@ -196,125 +270,38 @@ def _agent_reference(row: Row, default: str | None) -> Row | None:
     return {"type": "responses_api_agents", "name": default}
 
 
-def _repeats(agent: str, options: PlanOptions, problems: Problems, number: int) -> int:
+def _repeats_of(agent: str, options: PlanOptions, problems: RowProblems, number: int) -> int:
     if not isinstance(options.repeats, Mapping):
         return options.repeats
     repeats = options.repeats.get(agent, options.repeats.get(DEFAULT_REPEATS_KEY))
     if repeats is None:
-        problems.note(f"num_repeats has neither agent {agent!r} nor '{DEFAULT_REPEATS_KEY}'", number)
+        problems.add(f"num_repeats has neither agent {agent!r} nor '{DEFAULT_REPEATS_KEY}'", number)
         return 0
     return repeats
 
 
-def _given_task(row: Row, where: str) -> int | None:
-    """The task number that a row brings, if it does."""
-    given = row.get(TASK_INDEX_KEY_NAME)
-    if given is None:
+def _own_task_number(row: Row, where: str) -> int | None:
+    number = row.get(TASK_INDEX_KEY_NAME)
+    if number is None:
         return None
-    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= HIGHEST_TASK:
-        raise InputRowsError(f"{TASK_INDEX_KEY_NAME} must be a whole number from 0, not {given!r}", where=where)
-    return given
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= HIGHEST_TASK:
+        raise InputRowsError(f"{TASK_INDEX_KEY_NAME} must be a whole number from 0, not {number!r}", where=where)
+    return number
 
 
-def _job(prepared: Row, task: int, rollout: int, options: PlanOptions, where: str) -> Job:
+def _make_job(prepared: Row, task: int, rollout: int, options: PlanOptions, where: str) -> Job:
     row = {**prepared, TASK_INDEX_KEY_NAME: task, ROLLOUT_INDEX_KEY_NAME: rollout}
     if options.add_seed:
-        row[RESPONSES_CREATE_PARAMS_KEY_NAME] = _seeded(row[RESPONSES_CREATE_PARAMS_KEY_NAME], rollout, where)
+        row[RESPONSES_CREATE_PARAMS_KEY_NAME] = _add_seed(row[RESPONSES_CREATE_PARAMS_KEY_NAME], rollout, where)
     return Job(RolloutKey(task, rollout), row)
 
 
-def _seeded(parameters: Row, seed: int, where: str) -> Row:
-    """The parameters with the seed in `metadata.extra_body`, the JSON text that models merge into their request."""
+def _add_seed(parameters: Row, seed: int, where: str) -> Row:
+    """Add the seed to `metadata.extra_body`, the JSON text that models merge into their request."""
     metadata = parameters.get("metadata") or {}
     try:
         extra = json.loads(metadata.get("extra_body") or "{}")
-        seeded = json.dumps({**extra, "seed": seed})
+        extra_body = json.dumps({**extra, "seed": seed})
     except (TypeError, ValueError, AttributeError) as error:
         raise InputRowsError(f"metadata.extra_body is not a JSON object as text: {error}", where=where) from error
-    return {**parameters, "metadata": {**metadata, "extra_body": seeded}}
-
-
-class Tasks:
-    """Task numbers of lines, and how many rollouts each task already has."""
-
-    def __init__(self) -> None:
-        self._first_line = FirstLines()
-        self._lines = 0
-        self._rollouts = array("L")  # by task, for tasks numbered by us
-        self._further: dict[int, int] = {}  # by task, for numbers the rows brought that are higher
-
-    def from_the_start(self) -> "Tasks":
-        """The same, for a second time through the same lines: counting goes on, numbering begins again."""
-        self._lines = 0
-        return self
-
-    def of(self, line: bytes, row: Row, where: str) -> int:
-        """The number the row brings, else the index of the first identical line."""
-        index = self._lines
-        self._lines += 1
-        if index == len(self._rollouts):
-            self._rollouts.append(self._further.pop(index, 0))
-        first = self._first_line.of(line.strip(), index)
-        given = _given_task(row, where)
-        return first if given is None else given
-
-    def next_rollouts(self, task: int, repeats: int) -> range:
-        """The rollout numbers of `repeats` more rollouts of a task."""
-        if task < len(self._rollouts):
-            begin = self._rollouts[task]
-            self._rollouts[task] += repeats
-        else:
-            begin = self._further.get(task, 0)
-            self._further[task] = begin + repeats
-        return range(begin, begin + repeats)
-
-
-class FirstLines:
-    """Which line was the first with this content: a table of hashes, 24 bytes per place, at most two thirds full.
-
-    A dictionary would take six times as much, which is what a million rows cannot afford.
-    """
-
-    def __init__(self) -> None:
-        self._size = 1 << 10
-        self._used = 0
-        self._low = array("Q", bytes(8 * self._size))
-        self._high = array("Q", bytes(8 * self._size))
-        self._index = array("Q", bytes(8 * self._size))
-
-    def of(self, content: bytes, index: int) -> int:
-        """The index given with the first content like this one, which may be this."""
-        low, high = _two_numbers(content)
-        place = self._place(low, high)
-        if self._low[place] == low and self._high[place] == high:
-            return self._index[place]
-        self._low[place], self._high[place], self._index[place] = low, high, index
-        self._used += 1
-        if self._used * 3 > self._size * 2:
-            self._grow()
-        return index
-
-    def _place(self, low: int, high: int) -> int:
-        """Where these numbers are, or the free place where they belong."""
-        mask = self._size - 1
-        place = low & mask
-        while (known := self._low[place]) and (known != low or self._high[place] != high):
-            place = (place + 1) & mask
-        return place
-
-    def _grow(self) -> None:
-        old = self._low, self._high, self._index
-        self._size *= 2
-        self._low = array("Q", bytes(8 * self._size))
-        self._high = array("Q", bytes(8 * self._size))
-        self._index = array("Q", bytes(8 * self._size))
-        for low, high, index in zip(*old, strict=True):
-            if low:
-                place = self._place(low, high)
-                self._low[place], self._high[place], self._index[place] = low, high, index
-
-
-def _two_numbers(content: bytes) -> tuple[int, int]:
-    digest = hashlib.blake2b(content, digest_size=16).digest()
-    low = int.from_bytes(digest[:8], "little")
-    return low or 1, int.from_bytes(digest[8:], "little")  # 0 marks a free place
+    return {**parameters, "metadata": {**metadata, "extra_body": extra_body}}

@@ -1,7 +1,6 @@
-"""Outputs of several runs as one, in the order of their tasks."""
+"""Read the outputs of several runs as one, sorted by task."""
 
 import glob
-from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -9,34 +8,32 @@ from pathlib import Path
 import orjson
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.rollouts.foreign import foreign_row
-from nemo_gym.rollouts.job import Row
-from nemo_gym.rollouts.key import RolloutKey
-from nemo_gym.rollouts.paths import FAILURES_ENDING, MATERIALIZED_ENDING, PREVIOUS_ENDING
+from nemo_gym.journal.lines import RolloutReader, line_location, parse_lenient, scan_lines
+from nemo_gym.rollouts.run_files import FAILURES_ENDING, MATERIALIZED_ENDING, PREVIOUS_ENDING, PROFILE_ENDING
+from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row
 
-PROFILE_ENDING = "_reward_profiling.jsonl"
 COLLATED_FOLDER = "preprocessed_datasets"
 
 
 def find_shards(patterns: str, *, output: Path | None = None) -> list[Path]:
-    """The files that comma-separated glob patterns match, each once and sorted.
+    """Return the files that comma-separated glob patterns match, each once and sorted.
 
-    Left out are the files that lie beside outputs (failures, inputs, profiles), earlier runs that were moved aside,
-    and `output` itself, unless it is the only one.
+    Left out are the files beside outputs (failures, inputs, profiles), runs that were moved aside, and `output`
+    itself, unless it is the only match.
 
     Raises:
         ConfigPathNotFoundError: nothing matches.
     """
-    wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
-    matched = {Path(match) for pattern in wanted for match in glob.glob(pattern, recursive=True)}  # noqa: PTH207 - patterns may be absolute
-    found = sorted(path for path in matched if path.is_file() and not _belongs_to_another(path))
-    shards = [path for path in found if output is None or path.resolve() != output.resolve()] or found
+    globs = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
+    matches = {Path(match) for pattern in globs for match in glob.glob(pattern, recursive=True)}  # noqa: PTH207 - patterns may be absolute
+    outputs = sorted(path for path in matches if path.is_file() and not _is_side_file(path))
+    shards = [path for path in outputs if output is None or path.resolve() != output.resolve()] or outputs
     if not shards:
         raise ConfigPathNotFoundError(f"no rollouts match {patterns!r}", fix="check input_glob")
     return shards
 
 
-def _belongs_to_another(path: Path) -> bool:
+def _is_side_file(path: Path) -> bool:
     return (
         path.name.endswith((FAILURES_ENDING, MATERIALIZED_ENDING, PROFILE_ENDING))
         or path.parent.name.endswith(PREVIOUS_ENDING)
@@ -45,89 +42,85 @@ def _belongs_to_another(path: Path) -> bool:
 
 
 class Shards:
-    """Reads every record once, in the order of the files, and remembers where it is; a record is not kept."""
+    """Read every record once, in the order of the files, and keep its offset instead of the record."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = list(paths)
-        self.foreign: list[str] = []
-        """Where lines are that have NaN or Infinity in them, which is no JSON."""
-        self._index: list[tuple[int, int, int, int]] = []
+        self.lenient_lines: list[str] = []
+        """Locations of lines that contain NaN or Infinity, which is not JSON."""
+        self._offsets: list[tuple[int, int, int, int]] = []
 
     def records(self, *, indexed: bool = True) -> Iterator[Row]:
-        """Every record. What a crash tore at the end of a file is none. Only `indexed` ones can be sorted afterwards.
+        """Yield every record, without a torn last line. Only `indexed` records can be sorted afterwards.
 
         Raises:
-            ConfigError: a line is not a rollout, or, if it matters, does not say which.
+            ConfigError: a line is not a rollout or, if indexed, has no key.
         """
-        self._index.clear()
-        self.foreign.clear()
-        for number, path in enumerate(self.paths):
-            offset = 0
-            with path.open("rb") as file:
-                for place, line in enumerate(file, start=1):
-                    record = self._record(line, path, place)
-                    if record is not None:
-                        if indexed:
-                            self._index.append((*_place(record, path, place), number, offset))
-                        yield record
-                    offset += len(line)
+        self._offsets.clear()
+        self.lenient_lines.clear()
+        for file, path in enumerate(self.paths):
+            for begin, line in scan_lines(path):
+                record = self._parse_record(line, path, begin)
+                if record is not None:
+                    if indexed:
+                        self._offsets.append((*_rollout_id(record, path, begin), file, begin))
+                    yield record
 
     def sorted_lines(self) -> Iterator[bytes]:
-        """The lines of what `records` gave, sorted by (task, rollout).
+        """Yield the lines of the records, sorted by (task, rollout).
 
         Raises:
-            ConfigError: two records have the same place.
+            ConfigError: two records have the same key.
         """
-        self._index.sort()
-        for before, after in pairwise(self._index):
+        self._offsets.sort()
+        for before, after in pairwise(self._offsets):
             if before[:2] == after[:2]:
                 raise ConfigError(
                     f"task {after[0]}, rollout {after[1]} is there twice",
                     where=", ".join(sorted({str(self.paths[before[2]]), str(self.paths[after[2]])})),
                     fix="give shards disjoint inputs with their own _ng_task_index",
                 )
-        files = [path.open("rb") for path in self.paths]
-        try:
-            for _, _, number, offset in self._index:
-                files[number].seek(offset)
-                line = files[number].readline().removesuffix(b"\n")
-                row = foreign_row(line) if self.foreign else None
+        with RolloutReader(self.paths) as reader:
+            for _, _, file, begin in self._offsets:
+                line = reader.line(begin, file).removesuffix(b"\n")
+                row = parse_lenient(line) if self.lenient_lines else None
                 yield (line if row is None else orjson.dumps(row)) + b"\n"
-        finally:
-            for opened in files:
-                opened.close()
 
-    def _record(self, line: bytes, path: Path, number: int) -> Row | None:
-        """The record on a line; None if there is none, or if the file was cut here."""
+    def _parse_record(self, line: bytes, path: Path, begin: int) -> Row | None:
+        """Parse the record on a line; None for a torn last line."""
         try:
             record = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            if line.isspace() or not line.endswith(b"\n"):
+            record = parse_lenient(line)
+            if record is None and not line.endswith(b"\n"):
                 return None
-            record = foreign_row(line)
             if record is None:
-                raise ConfigError(
-                    f"this line is not a rollout: {error}", where=f"{path}:{number}", fix="remove or mend the line"
-                ) from error
-            self.foreign.append(f"{path}:{number}")
+                raise _not_a_rollout(error, path, begin) from error
+            self.lenient_lines.append(line_location(path, begin))
         if not isinstance(record, dict):
-            raise ConfigError("this line is not a rollout: it is not an object", where=f"{path}:{number}")
+            raise _not_a_rollout("it is not an object", path, begin)
         return record
 
 
-def merged(paths: Sequence[Path]) -> Iterator[Row]:
-    """The records of all shards sorted by (task, rollout). Memory is an index of them, not the records.
+def _rollout_id(record: Row, path: Path, begin: int) -> RolloutId:
+    try:
+        return RolloutKey.of(record).rollout_id
+    except ValueError as error:
+        raise _not_a_rollout(error, path, begin) from error
+
+
+def _not_a_rollout(reason: object, path: Path, begin: int) -> ConfigError:
+    where = line_location(path, begin)
+    return ConfigError(f"this line is not a rollout: {reason}", where=where, fix="remove or mend the line")
+
+
+def merge_shards(paths: Sequence[Path]) -> Iterator[bytes]:
+    """Yield the lines of all shards, sorted by (task, rollout). Memory holds offsets, not records.
 
     Raises:
-        ConfigError: a record has no place, or two have the same one.
+        ConfigError: a record has no key, or two have the same one.
     """
     shards = Shards(paths)
-    deque(shards.records(), maxlen=0)
-    return map(orjson.loads, shards.sorted_lines())
-
-
-def _place(record: Row, path: Path, number: int) -> tuple[int, int]:
-    try:
-        return RolloutKey.of(record).place
-    except ValueError as error:
-        raise ConfigError(f"this line is not a rollout: {error}", where=f"{path}:{number}") from error
+    for _ in shards.records():
+        pass
+    return shards.sorted_lines()

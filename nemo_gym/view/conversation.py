@@ -1,117 +1,128 @@
-"""A stored record as the conversation people read: who said what, what tools were called with, what came back.
+"""A stored record as a conversation: messages, tool calls and their results, as events to read.
 
-Long texts are cut and can be asked for piece by piece; a rollout may have any number of events.
+Long texts are cut and can be read in pieces; a rollout may have any number of events.
 """
 
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_gym.keys import NG_MODEL_CALL_CAPTURE_KEY
-from nemo_gym.view.facts import phases_of, text_of
+from nemo_gym.view.facts import content_text, phase_seconds
+from nemo_gym.wire.stored_rollout import StoredRollout
 
 LONGEST_TEXT = 20_000
-MOST_JUDGEMENTS = 50
+MAX_JUDGEMENTS = 50
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+REQUEST, RESPONSE = "asked", "came"
+"""The two sides of a conversation, as the page names them."""
+IMAGE_PREFIXES = ("data:image/png;base64,", "data:image/jpeg;base64,", "data:image/webp;base64,")
+
+_KINDS = {
+    "function_call": "tool_call",
+    "function_call_output": "tool_result",
+    "reasoning": "reasoning",
+    "message": "message",
+    None: "message",
+}
 
 Event = dict[str, Any]
 
 
-def events(record: Mapping[str, Any], start: int = 0, count: int = 200) -> tuple[int, list[Event]]:
-    """How many events the record has, and some of them with their texts cut."""
+def read_events(record: Mapping[str, Any], start: int = 0, count: int = 200) -> tuple[int, list[Event]]:
+    """Return the number of events of a record, and some of them with their texts cut."""
     items = list(_items(record))
     chosen = items[start : start + count]
-    return len(items), [_shown(start + place, side, item) for place, (side, item) in enumerate(chosen)]
+    return len(items), [_event(number, side, item) for number, (side, item) in enumerate(chosen, start)]
 
 
 def event_text(record: Mapping[str, Any], number: int, start: int = 0, count: int = LONGEST_TEXT) -> str:
-    """A piece of the whole text of an event."""
-    items = list(_items(record))
-    return _text(items[number][1])[start : start + count] if 0 <= number < len(items) else ""
+    """Return a piece of the whole text of an event."""
+    return _text(_item(record, number))[start : start + count]
 
 
 def event_tokens(record: Mapping[str, Any], number: int, start: int = 0, count: int = 2000) -> dict[str, Any]:
-    """The token ids and log-probabilities of an event, and how many there are, where they were recorded."""
-    items = list(_items(record))
-    item = items[number][1] if 0 <= number < len(items) else {}
-    prompt, made, chances = (_listed(item.get(name)) for name in TOKEN_FIELDS)
+    """Return token ids and log-probabilities of an event, and their numbers, if they were recorded."""
+    item = _item(record, number)
+    prompt, generated, log_probs = (_list(item.get(name)) for name in TOKEN_FIELDS)
     return {
         "prompt_count": len(prompt),
         "prompt_tail": prompt[-50:],
-        "count": len(made),
-        "ids": made[start : start + count],
-        "log_probs": chances[start : start + count],
+        "count": len(generated),
+        "ids": generated[start : start + count],
+        "log_probs": log_probs[start : start + count],
     }
 
 
-def timings(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Where the time of the rollout went: by phase, or by recorded call where only calls were measured."""
-    spent = phases_of(record)
-    if any(spent.values()):
-        return [{"name": name, "ms": seconds * 1000.0} for name, seconds in spent.items() if seconds]
-    capture = record.get(NG_MODEL_CALL_CAPTURE_KEY)
-    calls = _listed(capture.get("calls")) if isinstance(capture, dict) else []
-    named = [(call.get("model_ref"), call.get("latency_ms")) for call in calls if isinstance(call, dict)]
-    return [
-        {"name": str(whom.get("name") if isinstance(whom, dict) else whom or "model"), "ms": float(taken)}
-        for whom, taken in named
-        if isinstance(taken, int | float)
-    ]
+def read_timings(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the time of the rollout by phase, or by captured call if only calls were measured."""
+    stored = StoredRollout(record)
+    phases = phase_seconds(stored)
+    if any(phases.values()):
+        return [{"name": name, "ms": seconds * 1000.0} for name, seconds in phases.items() if seconds]
+    timings = []
+    for call in stored.captured_calls:
+        model, latency = call.get("model_ref"), call.get("latency_ms")
+        if isinstance(latency, int | float):
+            name = model.get("name") if isinstance(model, dict) else model or "model"
+            timings.append({"name": str(name), "ms": float(latency)})
+    return timings
 
 
-def judgements(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """What judges were asked and what they answered, for the page to show like a conversation."""
-    entries = [entry for name, value in record.items() if "judge" in name for entry in _listed(value)]
+def read_judgements(record: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the requests to judges and their answers, for the page to show like a conversation."""
+    entries = [entry for name, value in record.items() if "judge" in name for entry in _list(value)]
     return [
         {
-            "asked": _side(entry, "asked"),
-            "answered": _side(entry, "came"),
+            "asked": _side_text(entry, REQUEST),
+            "answered": _side_text(entry, RESPONSE),
             "verdict": str(entry.get("verdict_label") or entry.get("verdict") or "none")[:200],
         }
-        for entry in entries[:MOST_JUDGEMENTS]
+        for entry in entries[:MAX_JUDGEMENTS]
         if isinstance(entry, dict) and isinstance(entry.get("response"), dict)
     ]
 
 
-def _side(entry: dict[str, Any], wanted: str) -> str:
-    """Everything that one side of a conversation said, cut to what a page can show."""
-    whole = "\n\n".join(_text(item) for side, item in _items(entry) if side == wanted)
-    return whole if len(whole) <= LONGEST_TEXT else f"{whole[:LONGEST_TEXT]}… ({len(whole)} characters)"
+def _side_text(entry: dict[str, Any], side: str) -> str:
+    """Join all texts of one side of a conversation, cut to the size of a page."""
+    text = "\n\n".join(_text(item) for item_side, item in _items(entry) if item_side == side)
+    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… ({len(text)} characters)"
 
 
-def _listed(value: Any) -> list[Any]:
+def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def _item(record: Mapping[str, Any], number: int) -> dict[str, Any]:
+    items = list(_items(record))
+    return items[number][1] if 0 <= number < len(items) else {"content": ""}
+
+
 def _items(record: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Everything that was said, in order, with the side it is from: what was asked, or what came of it."""
-    asked = record.get("responses_create_params")
-    asked = asked if isinstance(asked, dict) else {}
-    if asked.get("instructions"):
-        yield "asked", {"role": "system", "content": asked["instructions"]}
-    given = asked.get("input")
-    if isinstance(given, str):
-        yield "asked", {"role": "user", "content": given}
-    for item in given if isinstance(given, list) else ():
-        yield "asked", _as_item(item)
-    response = record.get("response")
-    output = response.get("output") if isinstance(response, dict) else None
-    for item in output if isinstance(output, list) else ():
-        yield "came", _as_item(item)
+    """Yield every item of the request and of the response, in order, with its side."""
+    stored = StoredRollout(record)
+    request_input = stored.request.get("input")
+    if stored.request.get("instructions"):
+        yield REQUEST, {"role": "system", "content": stored.request["instructions"]}
+    if isinstance(request_input, str):
+        yield REQUEST, {"role": "user", "content": request_input}
+    for item in _list(request_input):
+        yield REQUEST, _as_mapping(item)
+    for item in stored.output:
+        yield RESPONSE, _as_mapping(item)
 
 
-def _as_item(item: Any) -> dict[str, Any]:
+def _as_mapping(item: Any) -> dict[str, Any]:
     return item if isinstance(item, dict) else {"type": "unknown", "content": json.dumps(item, default=str)}
 
 
-def _shown(number: int, side: str, item: dict[str, Any]) -> Event:
+def _event(number: int, side: str, item: dict[str, Any]) -> Event:
     text = _text(item)
     kind = _kind(item)
     event: Event = {
         "number": number,
         "side": side,
         "kind": kind,
-        "role": str(item.get("role") or {"tool_call": "assistant", "reasoning": "assistant"}.get(kind, "tool")),
+        "role": str(item.get("role") or ("assistant" if kind in ("tool_call", "reasoning") else "tool")),
         "text": text[:LONGEST_TEXT],
         "length": len(text),
     }
@@ -127,29 +138,26 @@ def _shown(number: int, side: str, item: dict[str, Any]) -> Event:
 
 
 def _kind(item: dict[str, Any]) -> str:
-    kinds = {"function_call": "tool_call", "function_call_output": "tool_result", "reasoning": "reasoning"}
     kind = item.get("type")
-    if kind in kinds:
-        return kinds[str(kind)]
-    return "message" if kind in (None, "message") else "other"
+    return _KINDS.get(kind, "other") if isinstance(kind, str | None) else "other"
 
 
 def _text(item: dict[str, Any]) -> str:
     kind = _kind(item)
     if kind == "tool_call":
-        return _pretty(item.get("arguments"))
+        return _pretty_json(item.get("arguments"))
     if kind == "tool_result":
         output = item.get("output")
-        return _pretty(output) if isinstance(output, str) else text_of(output)
+        return _pretty_json(output) if isinstance(output, str) else content_text(output)
     if kind == "reasoning":
-        return "\n".join(filter(None, [text_of(item.get("summary")), text_of(item.get("content"))]))
+        return "\n".join(filter(None, [content_text(item.get("summary")), content_text(item.get("content"))]))
     if kind == "message":
-        return text_of(item.get("content"))
+        return content_text(item.get("content"))
     return json.dumps(item, indent=2, ensure_ascii=False, default=str)
 
 
-def _pretty(text: Any) -> str:
-    """JSON with its lines broken; anything else as it is."""
+def _pretty_json(text: Any) -> str:
+    """Indent JSON; return any other text unchanged."""
     if not isinstance(text, str):
         return json.dumps(text, indent=2, ensure_ascii=False, default=str)
     if len(text) > LONGEST_TEXT or text[:1] not in "{[":
@@ -161,10 +169,9 @@ def _pretty(text: Any) -> str:
 
 
 def _images(content: Any) -> Iterator[str]:
-    """Pictures that came with a message: only those that are in the record itself are shown."""
-    for part in content if isinstance(content, list) else ():
+    """Yield the images of a message; only those inside the record are shown."""
+    for part in _list(content):
         url = part.get("image_url") if isinstance(part, dict) else None
         url = url.get("url") if isinstance(url, dict) else url
         if isinstance(url, str):
-            shown = url.startswith(("data:image/png;base64,", "data:image/jpeg;base64,", "data:image/webp;base64,"))
-            yield url if shown else f"not shown: {url[:200]}"
+            yield url if url.startswith(IMAGE_PREFIXES) else f"not shown: {url[:200]}"

@@ -1,4 +1,4 @@
-"""A run as a folder of plain files that can be shared and opened from disk, without a server."""
+"""Export runs as a folder of files that can be shared and opened without a server."""
 
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -9,84 +9,83 @@ from typing import Any
 import orjson
 
 from nemo_gym.errors import GymError
-from nemo_gym.view.conversation import LONGEST_TEXT, event_text, event_tokens, events, judgements, timings
-from nemo_gym.view.index import RunIndex
-from nemo_gym.view.server import STATIC, rest_of
-from nemo_gym.view.summary import compare, summary
+from nemo_gym.view.conversation import LONGEST_TEXT, event_text, event_tokens, read_events
+from nemo_gym.view.database import RunDatabase
+from nemo_gym.view.server import PAGE_FILES, rollout_page
+from nemo_gym.view.summary import compare_runs, summarize
 
-MOST_ROLLOUTS = 20_000
-"""Each is a file of its own; more would make a folder nobody can open."""
-PAGE = 500
+MAX_ROLLOUTS = 20_000
+"""Each rollout is one file; file managers cannot open a folder with more."""
+PAGE_SIZE = 500
 
 
 class TooMuchToExport(GymError, ValueError):
-    """A bundle of so many rollouts would be of no use."""
+    """A bundle of this number of rollouts would be unusable."""
 
     exit_status = 2
 
 
-def export(
-    indexes: Sequence[RunIndex], folder: Path, *, where: str = "", told: Callable[[int, int], None] = lambda *_: None
+def export_bundle(
+    runs: Sequence[RunDatabase],
+    folder: Path,
+    *,
+    where: str = "",
+    on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> int:
-    """Write the bundle and return how many rollouts are in it; `told` hears of progress.
+    """Write the bundle and return its number of rollouts; `on_progress` receives the numbers done and in total.
 
     Raises:
         TooMuchToExport: more rollouts match than a folder should hold.
-        FilterError: `where` cannot be read.
+        FilterError: `where` cannot be parsed.
     """
-    total = sum(index.page(where=where, count=0).total for index in indexes)
-    if total > MOST_ROLLOUTS:
+    total = sum(run.page(where=where, count=0).total for run in runs)
+    if total > MAX_ROLLOUTS:
         raise TooMuchToExport(
-            f"{total} rollouts are too many for a bundle ({MOST_ROLLOUTS} at most)",
+            f"{total} rollouts are too many for a bundle ({MAX_ROLLOUTS} at most)",
             fix='narrow it: --where "reward < 1"',
         )
     folder.mkdir(parents=True, exist_ok=True)
-    for name, _ in STATIC.values():
+    for name, _ in PAGE_FILES.values():
         (folder / name).write_bytes(files("nemo_gym.view").joinpath("static", name).read_bytes())
-    runs = []
+    bundle = []
     done = 0
-    for number, index in enumerate(indexes):
-        rows = _rows(index, where)
+    for number, run in enumerate(runs):
+        rows = _all_rows(run, where)
         for row in rows:
-            place = (row["task"], row["rollout"])
-            _write(folder / "data" / str(number), f"{number}/{place[0]}-{place[1]}", _rollout(index, place, row))
+            name = f"{number}/{row['task']}-{row['rollout']}"
+            _write_script(folder / "data" / str(number), name, _rollout_data(run, row))
             done += 1
-            told(done, total)
-        runs.append({"summary": summary(index), "rows": rows})
-    pairs = permutations(range(len(indexes)), 2)
-    comparisons = {f"{one}-{two}": compare(indexes[one], indexes[two]) for one, two in pairs}
-    _write(folder / "data", "bundle", {"runs": runs, "comparisons": comparisons})
+            on_progress(done, total)
+        bundle.append({"summary": summarize(run), "rows": rows})
+    pairs = permutations(range(len(runs)), 2)
+    comparisons = {f"{one}-{two}": compare_runs(runs[one], runs[two]) for one, two in pairs}
+    _write_script(folder / "data", "bundle", {"runs": bundle, "comparisons": comparisons})
     return done
 
 
-def _rows(index: RunIndex, where: str) -> list[dict[str, Any]]:
+def _all_rows(run: RunDatabase, where: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    while len(page := index.page(where=where, start=len(rows), count=PAGE).rows):
+    while page := run.page(where=where, start=len(rows), count=PAGE_SIZE).rows:
         rows += page
     return rows
 
 
-def _rollout(index: RunIndex, place: tuple[int, int], row: dict[str, Any]) -> dict[str, Any]:
-    record = index.record(place) or {}
-    total, shown = events(record, 0, 1_000_000)
-    long = [event["number"] for event in shown if event["length"] > LONGEST_TEXT]
+def _rollout_data(run: RunDatabase, row: dict[str, Any]) -> dict[str, Any]:
+    record = run.record((row["task"], row["rollout"])) or {}
+    total, events = read_events(record, 0, 1_000_000)
+    long = [event["number"] for event in events if event["length"] > LONGEST_TEXT]
     return {
-        "facts": row,
+        **rollout_page(record, row, events, total),
         "attempts": 1,
-        "events": shown,
-        "total": total,
-        "fields": rest_of(record),
-        "timings": timings(record),
-        "judgements": judgements(record),
         "texts": {str(number): event_text(record, number, LONGEST_TEXT, 10 * LONGEST_TEXT) for number in long},
         "tokens": {
-            str(event["number"]): event_tokens(record, event["number"]) for event in shown if event.get("tokens")
+            str(event["number"]): event_tokens(record, event["number"]) for event in events if event.get("tokens")
         },
         "raw": record,
     }
 
 
-def _write(folder: Path, name: str, data: Any) -> None:
+def _write_script(folder: Path, name: str, data: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     content = b"gymLoaded(" + orjson.dumps(name) + b", " + orjson.dumps(data) + b");\n"
     (folder / f"{name.rpartition('/')[2]}.js").write_bytes(content)

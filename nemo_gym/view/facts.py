@@ -1,32 +1,21 @@
-"""What the table shows of one stored record. Pure, and forgiving: a record of another tool has fewer facts."""
+"""Facts of one stored record that the table shows. A record of another tool has fewer facts, never an error."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_gym.keys import (
-    AGENT_REF_KEY_NAME,
-    ATTEMPT_INDEX_KEY_NAME,
-    NG_FAILURE_CLASS_KEY,
-    NG_FAILURE_DETAIL_KEY,
-    NG_MODEL_CALL_CAPTURE_KEY,
-    NG_PHASES_KEY,
-    NG_SECONDS_KEY,
-    ROLLOUT_INDEX_KEY_NAME,
-    TASK_INDEX_KEY_NAME,
-)
+from nemo_gym.keys import ATTEMPT_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
+from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, StoredRollout, finite_float
 
-SCORED, FAILED, LIMIT = "scored", "failed", "limit"
+SCORED, FAILED, LIMIT = "scored", "failed", LIMIT_CLASS
 EXPECTED_NAMES = ("expected_answer", "expected", "answer", "ground_truth", "target", "label")
 EXTRACTED_NAMES = ("extracted_answer", "extracted", "model_answer", "predicted_answer", "prediction", "parsed_answer")
 RULE_NAMES = ("extraction_rule", "rule", "verdict_rule")
-NOT_SHOWN = frozenset({"responses_create_params", "response", "reward"})
+NOT_COMPONENTS = frozenset({"responses_create_params", "response", REWARD_KEY})
 LONGEST_CELL = 300
 PHASES = ("queue", "seed_session", "model", "tools", "verify", "agent")
-"""What a rollout waits for, in the order in which it does; each is a column `seconds_<phase>`."""
-MADE_BY_A_MODEL = frozenset({"function_call", "reasoning"})
-_NOTHING: Mapping[str, Any] = {}
+"""The phases of a rollout in their order; each is a column `seconds_<phase>`."""
+MODEL_ITEMS = frozenset({"function_call", "reasoning"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,132 +46,98 @@ class Facts:
     extracted: str
     rule: str
     answer: str
-    """The beginning of the last thing the model said."""
+    """The beginning of the model's last message."""
     question: str
-    """The beginning of what was asked last before the model spoke."""
+    """The beginning of the last user message of the request."""
 
 
-def facts_of(record: Mapping[str, Any], number: int) -> Facts:
-    """The facts of a record; `number` stands in for the task of a record that names none."""
-    output = _list(_mapping(record.get("response")).get("output"))
-    failure = _mapping(record.get(NG_FAILURE_DETAIL_KEY))
-    usage = _mapping(_mapping(record.get("response")).get("usage"))
-    kind = record.get(NG_FAILURE_CLASS_KEY)
-    reward = record.get("reward")
-    scored = isinstance(reward, int | float) and math.isfinite(reward) and kind is None
+def read_facts(record: Mapping[str, Any], number: int) -> Facts:
+    """Return the facts of a record; `number` replaces a missing task index."""
+    stored = StoredRollout(record)
+    kind, reward, output = stored.failure_class, stored.reward, stored.output
+    is_scored = reward is not None
+    request_input = stored.request.get("input")
     return Facts(
-        task=_whole(record.get(TASK_INDEX_KEY_NAME), number),
-        rollout=_whole(record.get(ROLLOUT_INDEX_KEY_NAME), 0),
-        attempt=_whole(record.get(ATTEMPT_INDEX_KEY_NAME), 0),
-        outcome=SCORED if scored else LIMIT if kind == LIMIT else FAILED,
-        kind=_text(failure.get("which") if kind == LIMIT else kind) or ("" if scored else "no reward"),
-        whom=_text(failure.get("whom")),
-        message=_text(failure.get("message")),
-        agent=_text(_mapping(record.get(AGENT_REF_KEY_NAME)).get("name")),
-        reward=float(reward) if scored and reward is not None else None,
-        turns=_turns(output),
+        task=_whole_number(record.get(TASK_INDEX_KEY_NAME), number),
+        rollout=_whole_number(record.get(ROLLOUT_INDEX_KEY_NAME), 0),
+        attempt=_whole_number(record.get(ATTEMPT_INDEX_KEY_NAME), 0),
+        outcome=SCORED if is_scored else LIMIT if kind == LIMIT else FAILED,
+        kind=_text(stored.failure.get("which") if kind == LIMIT else kind) or ("" if is_scored else "no reward"),
+        whom=_text(stored.failure.get("whom")),
+        message=_text(stored.failure.get("message")),
+        agent=stored.agent or "",
+        reward=reward,
+        turns=_count_turns(output),
         tool_calls=sum(_mapping(item).get("type") == "function_call" for item in output),
-        tokens_in=_whole(usage.get("input_tokens"), 0),
-        tokens_out=_whole(usage.get("output_tokens"), 0),
-        seconds=_seconds(record),
-        **{f"seconds_{name}": value for name, value in phases_of(record).items()},
-        expected=_first(record, EXPECTED_NAMES),
-        extracted=_first(record, EXTRACTED_NAMES),
-        rule=_first(record, RULE_NAMES),
-        answer=_last_said(output),
-        question=_question(_mapping(record.get("responses_create_params")).get("input")),
+        tokens_in=_whole_number(stored.usage.get("input_tokens"), 0),
+        tokens_out=_whole_number(stored.usage.get("output_tokens"), 0),
+        seconds=stored.seconds,
+        **{f"seconds_{name}": value for name, value in phase_seconds(stored).items()},
+        expected=_first_text(record, EXPECTED_NAMES),
+        extracted=_first_text(record, EXTRACTED_NAMES),
+        rule=_first_text(record, RULE_NAMES),
+        answer=_last_message(output, "assistant"),
+        question=_cut(request_input) if isinstance(request_input, str) else _last_message(request_input, "user"),
     )
 
 
-def components_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """Numbers the verifier gave beside the reward."""
-    found = {}
+def reward_components(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers that the verifier added to the reward."""
+    components: dict[str, float] = {}
     for name, value in record.items():
-        if name.startswith("_ng_") or name in NOT_SHOWN:
+        if name.startswith("_ng_") or name in NOT_COMPONENTS:
             continue
-        inner = value if isinstance(value, dict) and "reward" in name else {name: value}
-        for key, number in inner.items():
-            if isinstance(number, int | float) and math.isfinite(number):
-                found[str(key)] = float(number)
-    return found
+        for key, part in (value if isinstance(value, dict) and REWARD_KEY in name else {name: value}).items():
+            number = finite_float(part)
+            if number is not None:
+                components[str(key)] = number
+    return components
 
 
-def phases_of(record: Mapping[str, Any]) -> dict[str, float | None]:
-    """How long the rollout waited for each phase; None where nobody measured it."""
-    spent = _mapping(record.get(NG_PHASES_KEY))
-    return {name: _finite(spent.get(name)) for name in PHASES}
+def phase_seconds(stored: StoredRollout) -> dict[str, float | None]:
+    """Return the seconds of each phase; None where they were not measured."""
+    return {name: finite_float(stored.phases.get(name)) for name in PHASES}
 
 
-def text_of(content: Any) -> str:
-    """The text of a message's content, whatever form it has."""
+def content_text(content: Any) -> str:
+    """Return the text of a message's content, whatever form it has."""
     if isinstance(content, str):
         return content
-    parts = [_mapping(part) for part in _list(content)]
+    parts = [_mapping(part) for part in content] if isinstance(content, list) else []
     return "\n".join(str(part.get("text") or part.get("refusal") or "") for part in parts).strip()
 
 
-def _turns(output: list[Any]) -> int:
-    """How often the model spoke: each unbroken run of its items is one turn."""
-    turns, before = 0, False
-    for item in output:
-        facts = _mapping(item)
-        now = facts.get("type") in MADE_BY_A_MODEL or facts.get("role") == "assistant"
-        turns += now and not before
-        before = now
+def _count_turns(output: list[Any]) -> int:
+    """Count the model's turns: each unbroken sequence of its items is one."""
+    turns, was_model = 0, False
+    for item in map(_mapping, output):
+        is_model = item.get("type") in MODEL_ITEMS or item.get("role") == "assistant"
+        turns += is_model and not was_model
+        was_model = is_model
     return turns
 
 
-def _last_said(output: list[Any]) -> str:
-    for item in reversed(output):
-        facts = _mapping(item)
-        if facts.get("role") == "assistant" and (said := text_of(facts.get("content"))):
-            return _cut(said)
+def _last_message(items: Any, role: str) -> str:
+    for item in map(_mapping, reversed(items if isinstance(items, list) else [])):
+        if item.get("role") == role and (text := content_text(item.get("content"))):
+            return _cut(text)
     return ""
 
 
-def _question(asked: Any) -> str:
-    if isinstance(asked, str):
-        return _cut(asked)
-    for item in reversed(_list(asked)):
-        facts = _mapping(item)
-        if facts.get("role") == "user" and (said := text_of(facts.get("content"))):
-            return _cut(said)
-    return ""
-
-
-def _seconds(record: Mapping[str, Any]) -> float | None:
-    """How long the rollout took, where anybody measured it."""
-    for name in (NG_SECONDS_KEY, "duration_seconds", "rollout_seconds"):
-        value = record.get(name)
-        if isinstance(value, int | float) and math.isfinite(value):
-            return float(value)
-    metrics = _mapping(_mapping(record.get(NG_MODEL_CALL_CAPTURE_KEY)).get("metrics"))
-    total = metrics.get("latency_total_ms")
-    return total / 1000.0 if isinstance(total, int | float) else None
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> str:
+def _first_text(record: Mapping[str, Any], names: tuple[str, ...]) -> str:
     return next((_cut(_text(record[name])) for name in names if record.get(name) is not None), "")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else _NOTHING
+    return value if isinstance(value, dict) else {}
 
 
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _whole(value: Any, default: int) -> int:
+def _whole_number(value: Any, default: int) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**62 else default
 
 
 def _text(value: Any) -> str:
-    return "" if value is None else value if isinstance(value, str) else str(value)
+    return "" if value is None else str(value)
 
 
 def _cut(text: str) -> str:

@@ -1,7 +1,7 @@
-"""What somebody types to narrow the table down, as SQL with bound values.
+"""Translate a filter of the table into SQL with bound values.
 
-`reward < 0.5 and turns > 3`, `outcome == "failed"`, `"sorry" in answer`: Python's comparisons over the columns, read
-with Python's own parser and never evaluated. Free text is a search for words that begin like it.
+`reward < 0.5 and turns > 3`, `outcome == "failed"`, `"sorry" in answer`: Python comparisons over the columns, parsed
+with Python's parser and never evaluated. Free text searches for words that begin with it.
 """
 
 import ast
@@ -46,8 +46,8 @@ COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Eq: "IS",
     ast.NotEq: "IS NOT",
 }
-LONGEST = 2000
-MOST_NODES = 200
+LONGEST_FILTER = 2000
+MAX_NODES = 200
 _TOKEN = re.compile(r"\w+", re.UNICODE)
 
 Value = str | int | float | None
@@ -68,46 +68,46 @@ class Condition:
 
     @property
     def needs_cells(self) -> bool:
-        """Whether it looks at the longer texts, which are kept apart."""
+        """True if the condition uses the table of longer texts."""
         return "c." in self.sql
 
 
-def condition(expression: str) -> Condition:
-    """The condition an expression stands for; everything for an empty one.
+def parse_filter(expression: str) -> Condition:
+    """Return the condition of a filter; an empty filter matches everything.
 
     Raises:
-        FilterError: it cannot be read; the message says why and what may be written.
+        FilterError: the filter cannot be parsed; the message gives the reason and an example.
     """
     text = expression.strip()
     if not text:
         return Condition()
-    if len(text) > LONGEST:
-        raise FilterError(f"a filter may have {LONGEST} characters, not {len(text)}")
+    if len(text) > LONGEST_FILTER:
+        raise FilterError(f"a filter may have {LONGEST_FILTER} characters, not {len(text)}")
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise FilterError(
-            f"cannot read {text!r}: {said}", fix='for example: reward < 1 and outcome == "scored"'
+            f"cannot read {text!r}: {reason}", fix='for example: reward < 1 and outcome == "scored"'
         ) from None
-    if sum(1 for _ in ast.walk(tree)) > MOST_NODES:
+    if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
         raise FilterError("this filter is too long")
-    return _condition(tree.body)
+    return _translate(tree.body)
 
 
-def search(words: str) -> str | None:
-    """The full-text query for free text, or None when there is nothing to look for."""
-    tokens = _TOKEN.findall(words[:LONGEST])
+def full_text_query(words: str) -> str | None:
+    """Return the full-text query for free text, or None for no words."""
+    tokens = _TOKEN.findall(words[:LONGEST_FILTER])
     return " ".join(f'"{token}"*' for token in tokens) or None
 
 
-def _condition(node: ast.expr) -> Condition:
+def _translate(node: ast.expr) -> Condition:
     if isinstance(node, ast.BoolOp):
-        parts = [_condition(value) for value in node.values]
+        parts = [_translate(value) for value in node.values]
         joined = (" AND " if isinstance(node.op, ast.And) else " OR ").join(part.sql for part in parts)
         return Condition(f"({joined})", tuple(value for part in parts for value in part.values))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        inner = _condition(node.operand)
+        inner = _translate(node.operand)
         return Condition(f"NOT ({inner.sql})", inner.values)
     if isinstance(node, ast.Compare):
         return _comparison(node)

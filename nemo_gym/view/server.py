@@ -1,7 +1,7 @@
-"""The page's server: static files and JSON, on loopback, for browsers of this machine only.
+"""Serve the viewer's page and its JSON on loopback, for browsers on this machine.
 
-Other web pages cannot read from it: the Host must be ours, an Origin must be ours, and on any other address than
-loopback a token is asked for. Nothing can be changed through it.
+Other web pages cannot read from it: Host and Origin must be the server's, and on any other address than loopback a
+token is required. Requests cannot change anything.
 """
 
 import asyncio
@@ -15,20 +15,21 @@ from urllib.parse import urlsplit
 import orjson
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nemo_gym.view import summary as summaries
-from nemo_gym.view.conversation import event_text, event_tokens, events, judgements, timings
-from nemo_gym.view.index import RunIndex
+from nemo_gym.view.conversation import event_text, event_tokens, read_events, read_judgements, read_timings
+from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.query import FilterError
+from nemo_gym.view.summary import compare_runs, summarize
 
-LOOK_SECONDS = 1.0
-"""How often the files are looked at for something new."""
-MOST_ROWS = 500
+POLL_SECONDS = 1.0
+"""Pause between two checks for new lines in the files."""
+MAX_ROWS = 500
 TOKEN_COOKIE = "gym_view"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 POLICY = (
@@ -41,28 +42,29 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-STATIC = {
+PAGE_FILES = {
     "": ("index.html", "text/html; charset=utf-8"),
     "app.js": ("app.js", "text/javascript; charset=utf-8"),
     "filter.js": ("filter.js", "text/javascript; charset=utf-8"),
     "style.css": ("style.css", "text/css; charset=utf-8"),
 }
+STATIC_FILES = PAGE_FILES | {"favicon.ico": ("favicon.svg", "image/svg+xml")}
 
 
-class Json(Response):
+class JsonResponse(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
         return orjson.dumps(content)
 
 
-def view_app(indexes: Sequence[RunIndex], *, token: str | None = None, hosts: frozenset[str] = LOOPBACK) -> Starlette:
-    """The application that shows some runs. With a `token`, only who brings it is answered."""
-    pages = Pages(indexes)
+def view_app(runs: Sequence[RunDatabase], *, token: str | None = None, hosts: frozenset[str] = LOOPBACK) -> Starlette:
+    """Return the application that shows some runs. With a `token`, requests without it are refused."""
+    pages = Pages(runs)
 
     @asynccontextmanager
     async def following(_: Starlette) -> Any:
-        task = asyncio.create_task(_follow(indexes))
+        task = asyncio.create_task(_follow_files(runs))
         yield
         task.cancel()
 
@@ -77,7 +79,7 @@ def view_app(indexes: Sequence[RunIndex], *, token: str | None = None, hosts: fr
         Route("/api/runs/{run:int}/rollouts/{task:int}/{repeat:int}/tokens/{event:int}", pages.tokens),
         Route("/api/runs/{run:int}/rollouts/{task:int}/{repeat:int}/raw", pages.raw),
         Route("/api/compare/{run:int}/{other:int}", pages.compare),
-        Route("/{path:path}", static),
+        Route("/{path:path}", static_file),
     ]
     return Starlette(
         routes=routes,
@@ -88,7 +90,7 @@ def view_app(indexes: Sequence[RunIndex], *, token: str | None = None, hosts: fr
 
 
 class Guard:
-    """Lets through only who may look."""
+    """Refuse requests that may not read."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, hosts: frozenset[str]) -> None:
         self._app = app
@@ -104,106 +106,99 @@ class Guard:
         if refusal is not None:
             await PlainTextResponse(refusal, 403, headers=HEADERS)(scope, receive, send)
             return
-        offered = request.query_params.get("token")
+        query_token = request.query_params.get("token")
 
         async def with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                added = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-                if self._token and offered:
+                headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                if self._token and query_token:
                     cookie = f"{TOKEN_COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
-                    added.append((b"set-cookie", cookie.encode()))
-                message["headers"] = [*message.get("headers", ()), *added]
+                    headers.append((b"set-cookie", cookie.encode()))
+                message["headers"] = [*message.get("headers", ()), *headers]
             await send(message)
 
         await self._app(scope, receive, with_headers)
 
     def _refusal(self, request: Request) -> str | None:
         if request.method not in ("GET", "HEAD"):
-            return "there is nothing to change here"
+            return "only GET and HEAD are allowed"
         if _host(request.headers.get("host", "")) not in self._hosts:
-            return "this host name is not ours"
+            return "unknown host name"
         origin = request.headers.get("origin")
         if origin is not None and _host(urlsplit(origin).netloc) not in self._hosts:
-            return "pages of others may not read this"
+            return "requests from other pages are refused"
         if self._token is None:
             return None
-        given = request.query_params.get("token") or request.cookies.get(TOKEN_COOKIE) or ""
-        return None if hmac.compare_digest(given.encode(), self._token.encode()) else "the token is missing or wrong"
+        token = request.query_params.get("token") or request.cookies.get(TOKEN_COOKIE) or ""
+        return None if hmac.compare_digest(token.encode(), self._token.encode()) else "the token is missing or wrong"
 
 
 class Pages:
-    """What each address answers. Work on the index happens in a thread, so that one question holds up no other."""
+    """The handlers of the JSON endpoints. Database queries run in a thread, so that requests do not block others."""
 
-    def __init__(self, indexes: Sequence[RunIndex]) -> None:
-        self._indexes = indexes
+    def __init__(self, runs: Sequence[RunDatabase]) -> None:
+        self._runs = runs
 
     async def runs(self, request: Request) -> Response:  # noqa: ARG002 - every route takes one
-        return Json([{"number": number, "name": index.run.name} for number, index in enumerate(self._indexes)])
+        return JsonResponse([{"number": number, "name": run.run.name} for number, run in enumerate(self._runs)])
 
     async def run(self, request: Request) -> Response:
-        return await self._answer(request, lambda index: Json(summaries.summary(index)))
+        return await self._answer(request, lambda run: JsonResponse(summarize(run)))
 
     async def progress(self, request: Request) -> Response:
-        def told(index: RunIndex) -> Response:
-            done, size = index.progress()
-            return Json({"indexed": done, "size": size})
+        def progress(run: RunDatabase) -> Response:
+            done, size = run.progress()
+            return JsonResponse({"indexed": done, "size": size})
 
-        return await self._answer(request, told)
+        return await self._answer(request, progress)
 
     async def compare(self, request: Request) -> Response:
         other = request.path_params["other"]
-        if other >= len(self._indexes):
+        if other >= len(self._runs):
             return PlainTextResponse("there is no such run", 404)
-        return await self._answer(request, lambda index: Json(summaries.compare(index, self._indexes[other])))
+        return await self._answer(request, lambda run: JsonResponse(compare_runs(run, self._runs[other])))
 
     async def rollouts(self, request: Request) -> Response:
-        asked = request.query_params
+        query = request.query_params
 
-        def page(index: RunIndex) -> Response:
-            found = index.page(
-                where=asked.get("where", ""),
-                words=asked.get("words", ""),
-                sort=asked.get("sort", "task"),
-                down=asked.get("down") == "1",
-                start=_whole(asked.get("start"), 0),
-                count=min(_whole(asked.get("count"), 100), MOST_ROWS),
+        def page(run: RunDatabase) -> Response:
+            rows = run.page(
+                **_filter(query),
+                sort=query.get("sort", "task"),
+                down=query.get("down") == "1",
+                start=_whole_number(query.get("start"), 0),
+                count=min(_whole_number(query.get("count"), 100), MAX_ROWS),
             )
-            return Json({"total": found.total, "rows": found.rows})
+            return JsonResponse({"total": rows.total, "rows": rows.rows})
 
         return await self._answer(request, page)
 
     async def tasks(self, request: Request) -> Response:
-        asked = request.query_params
+        query = request.query_params
 
-        def page(index: RunIndex) -> Response:
-            where, words, start = asked.get("where", ""), asked.get("words", ""), _whole(asked.get("start"), 0)
-            found = index.tasks(where=where, words=words, start=start)
-            return Json({"total": found.total, "rows": found.rows})
+        def page(run: RunDatabase) -> Response:
+            rows = run.tasks(**_filter(query), start=_whole_number(query.get("start"), 0))
+            return JsonResponse({"total": rows.total, "rows": rows.rows})
 
         return await self._answer(request, page)
 
     async def rollout(self, request: Request) -> Response:
-        asked = request.query_params
-        place = (request.path_params["task"], request.path_params["repeat"])
+        query = request.query_params
+        rollout_id = task, repeat = request.path_params["task"], request.path_params["repeat"]
 
-        def page(index: RunIndex) -> Response:
-            record = index.record(place, _whole(asked.get("attempt"), 0))
+        def page(run: RunDatabase) -> Response:
+            record = run.record(rollout_id, _whole_number(query.get("attempt"), 0))
             if record is None:
                 return PlainTextResponse("there is no such rollout", 404)
-            total, shown = events(
-                record, _whole(asked.get("start"), 0), min(_whole(asked.get("count"), 200), MOST_ROWS)
-            )
-            return Json(
+            start, count = _whole_number(query.get("start"), 0), _whole_number(query.get("count"), 200)
+            total, events = read_events(record, start, min(count, MAX_ROWS))
+            facts = run.page(where=f"task == {task} and repeat == {repeat}", count=1).rows[0]
+            return JsonResponse(
                 {
-                    "facts": index.page(where=f"task == {place[0]} and repeat == {place[1]}", count=1).rows[0],
-                    "attempts": len(index.places(place)),
-                    "events": shown,
-                    "total": total,
-                    "fields": rest_of(record),
-                    "timings": timings(record),
-                    "judgements": judgements(record),
-                    **index.neighbours(place, where=asked.get("where", ""), words=asked.get("words", "")),
-                    "next_failed": index.neighbours(place, where='outcome == "failed"')["next"],
+                    **rollout_page(record, facts, events, total),
+                    "attempts": len(run.locations(rollout_id)),
+                    **run.neighbours(rollout_id, **_filter(query)),
+                    "next_failed": run.neighbours(rollout_id, where='outcome == "failed"')["next"],
                 }
             )
 
@@ -222,28 +217,35 @@ class Pages:
         return await self._piece(request, lambda record, *_: record)
 
     async def _piece(self, request: Request, piece: Callable[[dict[str, Any], int, int], Any]) -> Response:
-        place = (request.path_params["task"], request.path_params["repeat"])
+        rollout_id = request.path_params["task"], request.path_params["repeat"]
 
-        def answer(index: RunIndex) -> Response:
-            record = index.record(place, _whole(request.query_params.get("attempt"), 0))
+        def answer(run: RunDatabase) -> Response:
+            record = run.record(rollout_id, _whole_number(request.query_params.get("attempt"), 0))
             if record is None:
                 return PlainTextResponse("there is no such rollout", 404)
-            start = _whole(request.query_params.get("start"), 0)
-            return Json(piece(record, request.path_params.get("event", 0), start))
+            start = _whole_number(request.query_params.get("start"), 0)
+            return JsonResponse(piece(record, request.path_params.get("event", 0), start))
 
         return await self._answer(request, answer)
 
-    async def _answer(self, request: Request, work: Callable[[RunIndex], Response]) -> Response:
+    async def _answer(self, request: Request, work: Callable[[RunDatabase], Response]) -> Response:
         number = request.path_params["run"]
-        if number >= len(self._indexes):
+        if number >= len(self._runs):
             return PlainTextResponse("there is no such run", 404)
-        return await run_in_threadpool(work, self._indexes[number])
+        return await run_in_threadpool(work, self._runs[number])
 
 
-def rest_of(record: dict[str, Any]) -> dict[str, Any]:
-    """What the verifier and the framework wrote beside the conversation, cut to what a page can show."""
-    left_out = ("responses_create_params", "response")
-    return {name: _cut(value) for name, value in record.items() if name not in left_out}
+def rollout_page(record: dict[str, Any], facts: dict[str, Any], events: list[Any], total: int) -> dict[str, Any]:
+    """Return the content of a rollout's page; long fields of the record are cut."""
+    conversation = ("responses_create_params", "response")
+    return {
+        "facts": facts,
+        "events": events,
+        "total": total,
+        "fields": {name: _cut(value) for name, value in record.items() if name not in conversation},
+        "timings": read_timings(record),
+        "judgements": read_judgements(record),
+    }
 
 
 def _cut(value: Any, longest: int = 4000) -> Any:
@@ -251,34 +253,38 @@ def _cut(value: Any, longest: int = 4000) -> Any:
     return value if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
 
 
-async def static(request: Request) -> Response:
-    """The page and its parts; which of its views is shown is said after the `#`."""
-    if request.path_params["path"] not in STATIC:
+async def static_file(request: Request) -> Response:
+    """Return the page or one of its parts; the page selects its view by the text after `#`."""
+    if request.path_params["path"] not in STATIC_FILES:
         return PlainTextResponse("there is no such page", 404)
-    name, media_type = STATIC[request.path_params["path"]]
+    name, media_type = STATIC_FILES[request.path_params["path"]]
     content = files("nemo_gym.view").joinpath("static", name).read_bytes()
     return Response(content, media_type=media_type)
 
 
-async def _follow(indexes: Sequence[RunIndex]) -> None:
-    """Take in what the files gain, for as long as the server runs, and have the summary ready when they pause."""
+async def _follow_files(runs: Sequence[RunDatabase]) -> None:
+    """Add new lines of the files while the server runs, and compute the summary when they pause."""
     while True:
-        for index in indexes:
-            grown = False
-            while await run_in_threadpool(index.grow):
-                grown = True
-            if grown:
-                await run_in_threadpool(summaries.summary, index)
-        await asyncio.sleep(LOOK_SECONDS)
+        for run in runs:
+            has_grown = False
+            while await run_in_threadpool(run.grow):
+                has_grown = True
+            if has_grown:
+                await run_in_threadpool(summarize, run)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _bad_filter(_: Request, error: Exception) -> Response:
-    return Json({"error": str(error)}, 400)
+    return JsonResponse({"error": str(error)}, 400)
 
 
 def _host(netloc: str) -> str:
     return netloc.rsplit(":", 1)[0] if not netloc.endswith("]") else netloc
 
 
-def _whole(text: str | None, default: int) -> int:
+def _filter(query: QueryParams) -> dict[str, Any]:
+    return {"where": query.get("where", ""), "words": query.get("words", "")}
+
+
+def _whole_number(text: str | None, default: int) -> int:
     return int(text) if text is not None and text.isascii() and text.isdecimal() and len(text) < 15 else default

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from nemo_gym.launch.ports import listen
-from nemo_gym.view.index import RunIndex
+from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.server import view_app
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
@@ -46,7 +46,9 @@ def page(browser: Any) -> Iterator[Any]:
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on(
         "console",
-        lambda said: complaints.append(said.text) if said.type == "error" and not MEANT.search(said.text) else None,
+        lambda message: (
+            complaints.append(message.text) if message.type == "error" and not MEANT.search(message.text) else None
+        ),
     )
     yield page
     context.close()
@@ -54,7 +56,7 @@ def page(browser: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def served(*indexes: RunIndex) -> Iterator[str]:
+def served_page(*indexes: RunDatabase) -> Iterator[str]:
     with listen("view", "127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(view_app(indexes), log_level="error", lifespan="on"))
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.view.index import RunIndex
-from nemo_gym.view.runs import RunFiles
-from nemo_gym.view.summary import summary
+from nemo_gym.rollouts.run_files import RunFiles
+from nemo_gym.view.database import RunDatabase
+from nemo_gym.view.summary import summarize
 from perf.view import write_rollouts
-from tests.browser.conftest import keep, served
+from tests.browser.conftest import keep, served_page
 
 ROWS = int(os.environ.get("GYM_VIEW_ROWS", "20000"))
 PATIENCE = 15_000
@@ -29,11 +29,11 @@ def test_a_large_run_is_opened_filtered_and_read_to_its_end(page: Any, tmp_path:
     What each takes is measured by `perf/view.py`; here a page that hangs, or a table that holds every row, fails.
     """
     write_rollouts(tmp_path / "rollouts.jsonl", ROWS)
-    index = RunIndex(RunFiles(tmp_path / "rollouts.jsonl"), tmp_path / "index.sqlite")
+    index = RunDatabase(RunFiles(tmp_path / "rollouts.jsonl"), tmp_path / "index.sqlite")
     index.build()
-    summary(index)
+    summarize(index)
     page.set_default_timeout(PATIENCE)
-    with served(index) as url:
+    with served_page(index) as url:
         page.goto(f"{url}#/run/0")
         page.locator(".card", has_text=thousands(ROWS)).first.wait_for()
         keep(page, "million-overview")

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.view.export import export
-from nemo_gym.view.index import RunIndex
-from nemo_gym.view.runs import RunFiles
-from tests.browser.conftest import keep, served
-from tests.view.records import append, failure, record, timed, write
+from nemo_gym.rollouts.run_files import RunFiles
+from nemo_gym.view.database import RunDatabase
+from nemo_gym.view.export import export_bundle
+from tests.browser.conftest import keep, served_page
+from tests.view.records import append, failure, record, timed_record, write
 
 HOSTILE = [
     "<script>window.hacked = 1</script>",
@@ -24,25 +24,25 @@ HOSTILE = [
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., RunIndex]:
-    def make(*records: Any, failures: tuple[Any, ...] = (), name: str = "run") -> RunIndex:
+def make(tmp_path: Path) -> Callable[..., RunDatabase]:
+    def make(*records: Any, failures: tuple[Any, ...] = (), name: str = "run") -> RunDatabase:
         output = write(tmp_path / name / "rollouts.jsonl", *records)
         write(tmp_path / name / "rollouts_failures.jsonl", *failures)
-        index = RunIndex(RunFiles(output), tmp_path / f"{name}.sqlite")
+        index = RunDatabase(RunFiles(output), tmp_path / f"{name}.sqlite")
         index.build()
         return index
 
     return make
 
 
-def twenty(make: Callable[..., RunIndex], name: str = "run", solved: int = 3) -> RunIndex:
+def twenty(make: Callable[..., RunDatabase], name: str = "run", solved: int = 3) -> RunDatabase:
     scored = [record(task, repeat, float(task % solved != 0)) for task in range(10) for repeat in range(2)]
     return make(*scored[:-1], failures=(failure(9, 1),), name=name)
 
 
-def test_why_did_these_fail_is_answered_in_a_few_clicks(page: Any, make: Callable[..., RunIndex]) -> None:
+def test_why_did_these_fail_is_answered_in_a_few_clicks(page: Any, make: Callable[..., RunDatabase]) -> None:
     """Overview, the failures, one of them, what was said."""
-    with served(twenty(make)) as url:
+    with served_page(twenty(make)) as url:
         page.goto(url)
         page.get_by_text("Mean reward").wait_for()
         keep(page, "overview")
@@ -55,10 +55,10 @@ def test_why_did_these_fail_is_answered_in_a_few_clicks(page: Any, make: Callabl
         assert "failed: timeout" in page.locator("h1").inner_text()
 
 
-def test_the_overview_says_what_the_time_was_spent_on(page: Any, make: Callable[..., RunIndex]) -> None:
+def test_the_overview_says_what_the_time_was_spent_on(page: Any, make: Callable[..., RunDatabase]) -> None:
     """Latency per phase on the run's page, and a bar on the rollout's."""
-    slow = [timed(task, 4.0 + task, queue=0.5, model=2.5 + task, tools=0.6, verify=0.4) for task in range(8)]
-    with served(make(*slow)) as url:
+    slow = [timed_record(task, 4.0 + task, queue=0.5, model=2.5 + task, tools=0.6, verify=0.4) for task in range(8)]
+    with served_page(make(*slow)) as url:
         page.goto(url)
         page.locator("h2", has_text="Latency").wait_for()
         keep(page, "latency")
@@ -69,22 +69,23 @@ def test_the_overview_says_what_the_time_was_spent_on(page: Any, make: Callable[
         assert page.locator(".time i").count() == 4
 
 
-def test_a_judge_can_be_read(page: Any, make: Callable[..., RunIndex]) -> None:
+def test_a_judge_can_be_read(page: Any, make: Callable[..., RunDatabase]) -> None:
     """Its transcript opens under the verdict, as text."""
-    asked = {"input": [{"role": "user", "content": "Is <b>0.5</b> the same as 1/2?"}]}
-    said = {"output": [{"role": "assistant", "content": [{"type": "output_text", "text": "[[A=B]]"}]}]}
+    question = {"input": [{"role": "user", "content": "Is <b>0.5</b> the same as 1/2?"}]}
+    answer = {"output": [{"role": "assistant", "content": [{"type": "output_text", "text": "[[A=B]]"}]}]}
     judged = record(
-        judge_evaluations=[{"responses_create_params": asked, "response": said, "verdict_label": "[[A=B]]"}]
+        judge_evaluations=[{"responses_create_params": question, "response": answer, "verdict_label": "[[A=B]]"}]
     )
-    with served(make(judged)) as url:
+    with served_page(make(judged)) as url:
         page.goto(f"{url}#/run/0/rollout/0/0")
         page.get_by_text("judge 1: [[A=B]]").click()
 
         page.get_by_text("Is <b>0.5</b> the same as 1/2?").first.wait_for()
 
 
-def test_filter_sort_and_read_with_the_keyboard(page: Any, make: Callable[..., RunIndex]) -> None:
-    with served(twenty(make)) as url:
+def test_filter_sort_and_read_with_the_keyboard(page: Any, make: Callable[..., RunDatabase]) -> None:
+    """Reading hundreds of rollouts must not need a mouse."""
+    with served_page(twenty(make)) as url:
         page.goto(f"{url}#/run/0/rollouts")
         page.fill("#where", "reward < 1")
         page.press("#where", "Enter")
@@ -105,8 +106,9 @@ def test_filter_sort_and_read_with_the_keyboard(page: Any, make: Callable[..., R
         page.locator("#range", has_text="of 7").first.wait_for()
 
 
-def test_a_filter_with_a_mistake_says_so(page: Any, make: Callable[..., RunIndex]) -> None:
-    with served(twenty(make)) as url:
+def test_a_filter_with_a_mistake_says_so(page: Any, make: Callable[..., RunDatabase]) -> None:
+    """An empty table would look like a run without such rollouts."""
+    with served_page(twenty(make)) as url:
         page.goto(f"{url}#/run/0/rollouts?where=rewrd<1")
         page.get_by_role("alert").wait_for()
 
@@ -115,9 +117,10 @@ def test_a_filter_with_a_mistake_says_so(page: Any, make: Callable[..., RunIndex
         page.locator("#range").first.wait_for()
 
 
-def test_a_run_that_goes_on_is_followed_live(page: Any, make: Callable[..., RunIndex]) -> None:
+def test_a_run_that_goes_on_is_followed_live(page: Any, make: Callable[..., RunDatabase]) -> None:
+    """Users watch a run while it collects."""
     index = twenty(make)
-    with served(index) as url:
+    with served_page(index) as url:
         page.goto(f"{url}#/run/0/rollouts")
         page.locator("#range", has_text="of 20").first.wait_for()
 
@@ -126,8 +129,9 @@ def test_a_run_that_goes_on_is_followed_live(page: Any, make: Callable[..., RunI
         page.locator("#range", has_text="of 22").first.wait_for()
 
 
-def test_two_runs_are_compared(page: Any, make: Callable[..., RunIndex]) -> None:
-    with served(twenty(make, "first"), twenty(make, "second", solved=2)) as url:
+def test_two_runs_are_compared(page: Any, make: Callable[..., RunDatabase]) -> None:
+    """The question after a change is which tasks became better or worse."""
+    with served_page(twenty(make, "first"), twenty(make, "second", solved=2)) as url:
         page.goto(url)
         page.locator("h2", has_text="Compared with").wait_for()
         assert page.locator("tr", has_text="mean reward").locator("td").count() == 3
@@ -139,10 +143,10 @@ def test_two_runs_are_compared(page: Any, make: Callable[..., RunIndex]) -> None
         assert "Difference of means" in page.locator("main").inner_text()
 
 
-def test_hostile_rollouts_are_only_ever_text(page: Any, make: Callable[..., RunIndex]) -> None:
+def test_hostile_rollouts_are_only_ever_text(page: Any, make: Callable[..., RunDatabase]) -> None:
     """Whatever a model writes, it cannot run, load, or turn the page around."""
-    hostile = [record(task, 0, said=text, extracted_answer=text) for task, text in enumerate(HOSTILE)]
-    with served(make(*hostile, failures=(failure(50, 0, message=HOSTILE[0]),))) as url:
+    hostile = [record(task, 0, answer=text, extracted_answer=text) for task, text in enumerate(HOSTILE)]
+    with served_page(make(*hostile, failures=(failure(50, 0, message=HOSTILE[0]),))) as url:
         for view in (
             "#/run/0",
             "#/run/0/rollouts",
@@ -162,8 +166,9 @@ def test_hostile_rollouts_are_only_ever_text(page: Any, make: Callable[..., RunI
         keep(page, "hostile")
 
 
-def test_a_huge_answer_opens_at_once_and_can_be_read_on(page: Any, make: Callable[..., RunIndex]) -> None:
-    with served(make(record(0, 0, said="x" * 50_000_000))) as url:
+def test_a_huge_answer_opens_at_once_and_can_be_read_on(page: Any, make: Callable[..., RunDatabase]) -> None:
+    """A runaway answer must not freeze the page, and its end must be readable."""
+    with served_page(make(record(0, 0, answer="x" * 50_000_000))) as url:
         page.goto(f"{url}#/run/0/rollout/0/0")
         page.get_by_role("button", name="show more").click(timeout=30_000)
 
@@ -175,9 +180,10 @@ def test_a_huge_answer_opens_at_once_and_can_be_read_on(page: Any, make: Callabl
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_phones_and_desks_by_day_and_night(
-    browser: Any, make: Callable[..., RunIndex], width: int, scheme: str
+    browser: Any, make: Callable[..., RunDatabase], width: int, scheme: str
 ) -> None:
-    with served(twenty(make)) as url:
+    """A horizontal scroll bar or unreadable colours make the page useless there."""
+    with served_page(twenty(make)) as url:
         context = browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme)
         page = context.new_page()
         for view, shown in (("", ".cards"), ("/rollouts", "#range"), ("/rollout/0/0", ".event"), ("/tasks", ".chip")):
@@ -188,9 +194,9 @@ def test_the_page_fits_phones_and_desks_by_day_and_night(
         context.close()
 
 
-def test_a_bundle_opens_from_disk(page: Any, make: Callable[..., RunIndex], tmp_path: Path) -> None:
-    """Shared by mail, opened by somebody without Python."""
-    export([twenty(make)], tmp_path / "bundle")
+def test_a_bundle_opens_from_disk(page: Any, make: Callable[..., RunDatabase], tmp_path: Path) -> None:
+    """Shared by mail, opened on a machine without Python."""
+    export_bundle([twenty(make)], tmp_path / "bundle")
 
     page.goto((tmp_path / "bundle" / "index.html").as_uri())
     page.get_by_text("Mean reward").wait_for()

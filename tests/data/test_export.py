@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.convert.responses_chat import items_from_messages
+from nemo_gym.catalog.row_problems import DataError
+from nemo_gym.convert.chat_conversation import items_from_messages
 from nemo_gym.data import export_files
-from nemo_gym.data.export import ExportDatasetConfig, Exported, export
-from nemo_gym.data.export_messages import conversation_of
-from nemo_gym.data.problems import DataError
+from nemo_gym.data.export import ExportDatasetConfig, ExportResult, export
+from nemo_gym.data.export_messages import read_conversation
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, ConversionError
+from nemo_gym.journal.lines import StoreError
 
 TOOL = {
     "type": "function",
@@ -39,7 +40,7 @@ def answer(call_id: str = "c1", output: str = "2") -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
-def thought(words: str) -> dict[str, Any]:
+def reasoning_item(words: str) -> dict[str, Any]:
     return {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": words}]}
 
 
@@ -56,8 +57,8 @@ def rollout(task: int, number: int, reward: Any, *output: dict[str, Any], **more
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Callable[..., tuple[Exported, list[dict[str, Any]]]]:
-    """Exports rollouts and gives back what was told and what was written."""
+def write_rollouts(tmp_path: Path) -> Callable[..., tuple[ExportResult, list[dict[str, Any]]]]:
+    """Export rollouts and return the result and the written rows."""
 
     def run(rollouts: list[dict[str, Any]], kind: str, name: str = "out.jsonl", **options: Any) -> Any:
         source = tmp_path / "rollouts.jsonl"
@@ -76,9 +77,9 @@ def written(tmp_path: Path) -> Callable[..., tuple[Exported, list[dict[str, Any]
 SEVERAL = [rollout(task, number, reward) for task in (0, 1) for number, reward in enumerate([0.0, 1.0, 0.5])]
 
 
-def test_the_best_rollout_of_each_task_becomes_an_example(written: Any) -> None:
+def test_the_best_rollout_of_each_task_becomes_an_example(write_rollouts: Any) -> None:
     """One conversation per task, with where it comes from beside it."""
-    done, rows = written(SEVERAL, "sft")
+    done, rows = write_rollouts(SEVERAL, "sft")
 
     assert [(row["task"], row["rollout"], row["reward"]) for row in rows] == [(0, 1, 1.0), (1, 1, 1.0)]
     assert rows[0]["messages"] == [
@@ -89,30 +90,31 @@ def test_the_best_rollout_of_each_task_becomes_an_example(written: Any) -> None:
     assert (done.rows, done.rollouts, done.tasks) == (2, 6, 2)
 
 
-def test_all_rollouts_above_a_threshold_become_examples(written: Any) -> None:
-    _, rows = written(SEVERAL, "sft", select="above", min_reward=0.5)
+def test_all_rollouts_above_a_threshold_become_examples(write_rollouts: Any) -> None:
+    """Rejection sampling keeps every good rollout, not only the best."""
+    _, rows = write_rollouts(SEVERAL, "sft", select="above", min_reward=0.5)
 
     assert [(row["task"], row["reward"]) for row in rows] == [(0, 1.0), (0, 0.5), (1, 1.0), (1, 0.5)]
 
 
-def test_of_equal_rewards_the_earlier_rollout_is_the_best(written: Any) -> None:
+def test_of_equal_rewards_the_earlier_rollout_is_the_best(write_rollouts: Any) -> None:
     """The same file gives the same examples, whatever order the rollouts finished in."""
-    _, rows = written([rollout(0, 2, 1.0), rollout(0, 1, 1.0), rollout(0, 3, 1.0)], "sft")
+    _, rows = write_rollouts([rollout(0, 2, 1.0), rollout(0, 1, 1.0), rollout(0, 3, 1.0)], "sft")
 
     assert [row["rollout"] for row in rows] == [1]
 
 
-def test_a_reward_of_zero_is_no_example_unless_asked_for(written: Any) -> None:
+def test_a_reward_of_zero_is_no_example_unless_asked_for(write_rollouts: Any) -> None:
     """The best of three wrong answers is a wrong answer."""
-    _, rows = written([rollout(0, 0, 0.0), rollout(1, 0, 1.0)], "sft")
-    _, all_rows = written([rollout(0, 0, 0.0), rollout(1, 0, 1.0)], "sft", min_reward=0.0)
+    _, rows = write_rollouts([rollout(0, 0, 0.0), rollout(1, 0, 1.0)], "sft")
+    _, all_rows = write_rollouts([rollout(0, 0, 0.0), rollout(1, 0, 1.0)], "sft", min_reward=0.0)
 
     assert [row["task"] for row in rows] == [1]
     assert [row["task"] for row in all_rows] == [0, 1]
 
 
-def test_failures_are_never_exported(written: Any) -> None:
-    """A failure that somebody gave a reward is still a failure."""
+def test_failures_are_never_exported(write_rollouts: Any) -> None:
+    """A failure that carries a reward is still a failure."""
     failed = [
         rollout(0, 0, 1.0, _ng_failure_class="timeout"),
         rollout(1, 0, 1.0, _ng_no_persist=True),
@@ -121,22 +123,23 @@ def test_failures_are_never_exported(written: Any) -> None:
         rollout(4, 0, 1.0, mask_sample=True),
     ]
     for kind in ("sft", "rl"):
-        done, rows = written([*failed, rollout(5, 0, 1.0)], kind)
+        done, rows = write_rollouts([*failed, rollout(5, 0, 1.0)], kind)
 
         assert [row["task"] for row in rows] == [5]
         assert done.left_out == {"failed": 2, "without a finite reward": 2, "masked by the agent": 1}
 
 
-def test_a_rollout_given_twice_counts_once(written: Any) -> None:
-    done, rows = written([rollout(0, 0, 1.0), rollout(0, 0, 0.0), rollout(0, 1, 0.5)], "rl")
+def test_a_repeated_rollout_counts_once(write_rollouts: Any) -> None:
+    """Files that were merged twice must not weigh a task double."""
+    done, rows = write_rollouts([rollout(0, 0, 1.0), rollout(0, 0, 0.0), rollout(0, 1, 0.5)], "rl")
 
     assert rows[0]["num_rollouts"] == 2 and rows[0]["mean_reward"] == 0.75
     assert done.left_out == {"given twice": 1}
 
 
-def test_a_pair_is_the_best_and_the_worst_of_a_task(written: Any) -> None:
+def test_a_pair_is_the_best_and_the_worst_of_a_task(write_rollouts: Any) -> None:
     """In the columns that TRL documents: prompt, chosen, rejected."""
-    _, rows = written(SEVERAL, "dpo")
+    _, rows = write_rollouts(SEVERAL, "dpo")
 
     assert rows[0]["prompt"] == [{"role": "user", "content": "question 0"}]
     assert rows[0]["chosen"] == [{"role": "assistant", "content": "answer 0.1"}]
@@ -145,35 +148,36 @@ def test_a_pair_is_the_best_and_the_worst_of_a_task(written: Any) -> None:
     assert (rows[0]["chosen_reward"], rows[0]["rejected_reward"]) == (1.0, 0.0)
 
 
-def test_more_pairs_of_a_task_use_each_rollout_once_and_keep_the_gap(written: Any) -> None:
+def test_more_pairs_of_a_task_use_each_rollout_once_and_keep_the_gap(write_rollouts: Any) -> None:
+    """A rollout in two pairs would be learned twice."""
     rewards = [0.0, 0.1, 0.2, 0.8, 0.9, 1.0]
     many = [rollout(0, number, reward) for number, reward in enumerate(rewards)]
 
-    _, rows = written(many, "dpo", pairs_per_task=5, min_gap=0.7)
+    _, rows = write_rollouts(many, "dpo", pairs_per_task=5, min_gap=0.7)
 
     assert [(row["chosen_rollout"], row["rejected_rollout"]) for row in rows] == [(5, 0), (4, 1)]
 
 
-def test_a_pair_that_teaches_nothing_is_skipped_and_told(written: Any) -> None:
+def test_a_pair_that_teaches_nothing_is_skipped_and_told(write_rollouts: Any) -> None:
     """The same answer with two rewards says something about the verifier, not about the answer."""
     same = [rollout(0, 0, 0.0, text("4")), rollout(0, 1, 1.0, text("4"))]
     other = [rollout(1, 0, 0.0), rollout(1, 1, 1.0, params={"input": "another question"})]
 
-    done, rows = written([*same, *other, rollout(2, 0, 0.0), rollout(2, 1, 1.0)], "dpo")
+    done, rows = write_rollouts([*same, *other, rollout(2, 0, 0.0), rollout(2, 1, 1.0)], "dpo")
 
     assert [row["task"] for row in rows] == [2]
-    assert done.skipped == {"both of a pair say the same": 1, "the prompts of a pair differ": 1}
+    assert done.skipped == {"both completions of a pair are equal": 1, "the prompts of a pair differ": 1}
 
 
-def test_rl_rows_carry_the_fields_that_were_sent(written: Any, tmp_path: Path) -> None:
+def test_rl_rows_carry_the_fields_that_were_sent(write_rollouts: Any, tmp_path: Path) -> None:
     """What the verifier needs again, not what it answered last time."""
     sent = tmp_path / "sent.jsonl"
     lines = [{**rollout(task, 0, None), "expected_answer": task * 2} for task in (0, 1)]
     sent.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
     many = [{**record, "extracted": "4"} for record in SEVERAL]
 
-    _, rows = written(many, "rl", inputs={tmp_path / "rollouts.jsonl": sent})
-    _, without = written(many, "rl")
+    _, rows = write_rollouts(many, "rl", inputs={tmp_path / "rollouts.jsonl": sent})
+    _, without = write_rollouts(many, "rl")
 
     assert [row["metadata"] for row in rows] == [{"expected_answer": 0}, {"expected_answer": 2}]
     assert rows[1]["prompt"] == [{"role": "user", "content": "question 1"}]
@@ -182,17 +186,19 @@ def test_rl_rows_carry_the_fields_that_were_sent(written: Any, tmp_path: Path) -
     assert without[0]["metadata"] == {"extracted": "4"}
 
 
-def test_rl_rows_can_be_limited_to_tasks_with_a_signal(written: Any) -> None:
+def test_rl_rows_can_be_limited_to_tasks_with_a_signal(write_rollouts: Any) -> None:
     """A task that always or never succeeds moves no gradient in GRPO."""
-    _, rows = written([*SEVERAL[:3], rollout(1, 0, 1.0), rollout(1, 1, 1.0)], "rl", min_gap=0.5)
+    _, rows = write_rollouts([*SEVERAL[:3], rollout(1, 0, 1.0), rollout(1, 1, 1.0)], "rl", min_gap=0.5)
 
     assert [row["task"] for row in rows] == [0]
 
 
-def test_calls_and_tools_take_the_documented_form(written: Any) -> None:
+def test_calls_and_tools_take_the_documented_form(write_rollouts: Any) -> None:
     """Arguments are an object, the answer names its tool, the tools stand in their own column."""
-    episode = (thought("hm"), call(), answer(), text("2"))
-    _, rows = written([rollout(0, 0, 1.0, *episode, params={"tools": [TOOL], "instructions": "Be brief."})], "sft")
+    episode = (reasoning_item("hm"), call(), answer(), text("2"))
+    _, rows = write_rollouts(
+        [rollout(0, 0, 1.0, *episode, params={"tools": [TOOL], "instructions": "Be brief."})], "sft"
+    )
 
     function = {name: TOOL[name] for name in ("name", "description", "parameters", "strict")}
     assert rows[0]["tools"] == [{"type": "function", "function": function}]
@@ -210,13 +216,13 @@ def test_calls_and_tools_take_the_documented_form(written: Any) -> None:
     assert rows[0]["loss_mask"] == [0, 0, 1, 0, 1]
 
 
-def test_only_what_the_rollout_added_is_learned(written: Any) -> None:
-    """An assistant's words in the prompt are somebody's example, not the model's answer."""
+def test_only_what_the_rollout_added_is_learned(write_rollouts: Any) -> None:
+    """An assistant message in the prompt is an example, not the model's answer."""
     shown = [text("1+1?", "user"), text("2"), text("2+2?", "user")]
     record = rollout(0, 0, 1.0, call(), answer(), text("4"), params={"input": shown})
 
-    _, rows = written([record], "sft")
-    _, with_tools = written([record], "sft", loss_on=["assistant", "tool"])
+    _, rows = write_rollouts([record], "sft")
+    _, with_tools = write_rollouts([record], "sft", loss_on=["assistant", "tool"])
 
     assert rows[0]["loss_mask"] == [0, 0, 0, 1, 0, 1]
     assert with_tools[0]["loss_mask"] == [0, 0, 0, 1, 1, 1]
@@ -230,43 +236,44 @@ def test_only_what_the_rollout_added_is_learned(written: Any) -> None:
         ("drop", {"role": "assistant", "content": "4"}),
     ],
 )
-def test_thoughts_are_written_the_way_the_model_is_trained(written: Any, reasoning: str, want: dict[str, str]) -> None:
-    _, rows = written([rollout(0, 0, 1.0, thought("hm"), text("4"))], "sft", reasoning=reasoning)
+def test_reasoning_is_written_in_the_chosen_style(write_rollouts: Any, reasoning: str, want: dict[str, str]) -> None:
+    """Chat templates differ in where they expect reasoning."""
+    _, rows = write_rollouts([rollout(0, 0, 1.0, reasoning_item("hm"), text("4"))], "sft", reasoning=reasoning)
 
     assert rows[0]["messages"][-1] == want
 
 
 @pytest.mark.parametrize(("developer", "role"), [("system", "system"), ("keep", "developer")])
-def test_the_developers_rules_reach_the_chat_template(written: Any, developer: str, role: str) -> None:
+def test_the_developers_rules_reach_the_chat_template(write_rollouts: Any, developer: str, role: str) -> None:
     """Templates that do not know the role leave its message out; only those for gpt-oss want it."""
-    asked = {"input": [text("Be brief.", "developer"), text("2+2?", "user")]}
+    request = {"input": [text("Be brief.", "developer"), text("2+2?", "user")]}
 
-    _, rows = written([rollout(0, 0, 1.0, params=asked)], "rl", developer=developer)
+    _, rows = write_rollouts([rollout(0, 0, 1.0, params=request)], "rl", developer=developer)
 
     assert [message["role"] for message in rows[0]["prompt"]] == [role, "user"]
 
 
-def test_the_order_in_which_rollouts_finished_changes_nothing(written: Any) -> None:
+def test_the_order_in_which_rollouts_finished_changes_nothing(write_rollouts: Any) -> None:
     """The same rollouts are the same training data, byte for byte."""
     many = [rollout(task, number, number / 3) for task in range(5) for number in range(4)]
 
     for kind in ("sft", "dpo", "rl"):
-        _, rows = written(many, kind)
-        _, shuffled = written(sorted(many, key=lambda record: str(record["response"])[::-1]), kind)
+        _, rows = write_rollouts(many, kind)
+        _, shuffled = write_rollouts(sorted(many, key=lambda record: str(record["response"])[::-1]), kind)
 
         assert shuffled == rows
 
 
-def test_arguments_that_are_no_object_stay_as_the_model_wrote_them(written: Any) -> None:
-    """Changing them would teach what nobody said."""
+def test_arguments_that_are_no_object_stay_as_the_model_wrote_them(write_rollouts: Any) -> None:
+    """Changing them would train on text that was never generated."""
     broken = [call("c1", '{"a": '), call("c2", "[1]"), text("done")]
 
-    _, rows = written([rollout(0, 0, 1.0, *broken)], "sft")
+    _, rows = write_rollouts([rollout(0, 0, 1.0, *broken)], "sft")
 
     assert [one["function"]["arguments"] for one in rows[0]["messages"][1]["tool_calls"]] == ['{"a": ', "[1]"]
 
 
-def test_what_cannot_be_said_is_skipped_and_counted(written: Any) -> None:
+def test_what_cannot_be_said_is_skipped_and_counted(write_rollouts: Any) -> None:
     """Images, hosted tools and an empty answer have no place in a text conversation."""
     image = {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}
     bad = [
@@ -275,60 +282,63 @@ def test_what_cannot_be_said_is_skipped_and_counted(written: Any) -> None:
         rollout(2, 0, 1.0, answer()),
     ]
 
-    done, rows = written([*bad, rollout(3, 0, 1.0)], "sft")
+    done, rows = write_rollouts([*bad, rollout(3, 0, 1.0)], "sft")
 
     assert [row["task"] for row in rows] == [3]
     assert sum(done.skipped.values()) == 3 and done.skipped["the model said nothing"] == 1
 
 
-def test_the_run_behind_a_file_is_told(written: Any, tmp_path: Path) -> None:
-    _, rows = written([rollout(0, 0, 1.0, _ng_rollout_id="r-7")], "sft", runs={tmp_path / "rollouts.jsonl": "run-1"})
+def test_a_row_names_the_run_it_comes_from(write_rollouts: Any, tmp_path: Path) -> None:
+    """Training data must be traceable to its run."""
+    _, rows = write_rollouts(
+        [rollout(0, 0, 1.0, _ng_rollout_id="r-7")], "sft", runs={tmp_path / "rollouts.jsonl": "run-1"}
+    )
 
     assert rows[0]["run"] == "run-1" and rows[0]["rollout_id"] == "r-7"
 
 
-def test_rollouts_without_numbers_are_grouped_by_their_request(written: Any) -> None:
+def test_rollouts_without_numbers_are_grouped_by_their_request(write_rollouts: Any) -> None:
     """Files of other tools have no task index."""
-    plain = [
+    decode_json_parts = [
         {key: value for key, value in record.items() if not key.startswith("_ng_")}
         for record in [rollout(0, 0, 0.0, text("a")), rollout(1, 0, 0.5), rollout(0, 1, 1.0, text("b"))]
     ]
 
-    _, rows = written(plain, "rl")
+    _, rows = write_rollouts(decode_json_parts, "rl")
 
     assert [row["num_rollouts"] for row in rows] == [2, 1]
     assert [row["task"] for row in rows] == [0, 1]
 
 
 @pytest.mark.parametrize(
-    ("rollouts", "kind", "options", "told"),
+    ("rollouts", "kind", "options", "message"),
     [
         ([], "sft", {}, "the file has no rollouts"),
-        ([rollout(0, 0, 1.0, _ng_failure_class="timeout")], "sft", {}, "no rollout has a reward to go by: 1 failed"),
+        ([rollout(0, 0, 1.0, _ng_failure_class="timeout")], "sft", {}, "no rollout has a reward: 1 failed"),
         ([rollout(0, 0, 0.0)], "sft", {}, r"no rollout has a reward above 0 \(1 scored rollouts of 1 task; the best"),
         (SEVERAL, "sft", {"min_reward": 2.0}, "of at least 2 .*the best reward is 1"),
         ([rollout(0, 0, 0.0), rollout(1, 0, 1.0)], "dpo", {}, "no two rollouts of a task to compare"),
         ([rollout(0, 0, 1.0), rollout(0, 1, 1.0)], "dpo", {}, "no task has rollouts whose rewards differ"),
         (SEVERAL, "dpo", {"min_gap": 3.0}, "differ by 3 or more"),
-        ([rollout(0, 0, 1.0, answer())], "sft", {}, "nothing that was chosen can be written: 1 the model said nothing"),
+        ([rollout(0, 0, 1.0, answer())], "sft", {}, "no chosen rollout can be written: 1 the model said nothing"),
     ],
 )
 def test_nothing_that_qualifies_is_told_with_the_reason_and_writes_nothing(
-    written: Any, tmp_path: Path, rollouts: Any, kind: str, options: Any, told: str
+    write_rollouts: Any, tmp_path: Path, rollouts: Any, kind: str, options: Any, message: str
 ) -> None:
     """An empty training file is found out by the trainer, hours later."""
     (tmp_path / "out.jsonl").write_bytes(b"earlier")
 
-    with pytest.raises(DataError, match=told):
-        written(rollouts, kind, **options)
+    with pytest.raises(DataError, match=message):
+        write_rollouts(rollouts, kind, **options)
 
     assert (tmp_path / "out.jsonl").read_bytes() == b"earlier"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "rollouts.jsonl"]
 
 
 def config_for(tmp_path: Path, **more: Any) -> ExportDatasetConfig:
-    given = {"rollouts_jsonl_fpath": str(tmp_path / "r.jsonl"), "output_fpath": str(tmp_path / "o.jsonl")}
-    return ExportDatasetConfig(**{**given, "format": "sft", **more})
+    options = {"rollouts_jsonl_fpath": str(tmp_path / "r.jsonl"), "output_fpath": str(tmp_path / "o.jsonl")}
+    return ExportDatasetConfig(**{**options, "format": "sft", **more})
 
 
 def test_a_damaged_line_is_named_and_a_torn_last_one_is_not_there(tmp_path: Path) -> None:
@@ -338,11 +348,22 @@ def test_a_damaged_line_is_named_and_a_torn_last_one_is_not_there(tmp_path: Path
     assert export(config_for(tmp_path)).rows == 1
 
     (tmp_path / "r.jsonl").write_bytes(whole + b'{"reward": 1\n' + whole)
-    with pytest.raises(DataError, match=r"r.jsonl:2: the line is not JSON"):
+    with pytest.raises(StoreError, match=r"r.jsonl:2: this line is damaged"):
         export(config_for(tmp_path))
 
 
+def test_a_reward_of_nan_is_left_out_as_a_failure(tmp_path: Path) -> None:
+    """Python writes NaN, which is not JSON; one such line must not make a file unusable."""
+    bad = orjson.dumps(rollout(0, 1, 0.5)).replace(b"0.5", b"NaN") + b"\n"
+    (tmp_path / "r.jsonl").write_bytes(orjson.dumps(rollout(0, 0, 1.0)) + b"\n" + bad)
+
+    result = export(config_for(tmp_path))
+
+    assert (result.rows, dict(result.left_out)) == (1, {"failed": 1})
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A mistyped path is the most frequent mistake."""
     with pytest.raises(ConfigPathNotFoundError, match=r"no file '.*r.jsonl'"):
         export(config_for(tmp_path))
 
@@ -363,11 +384,12 @@ def test_several_files_are_several_runs(tmp_path: Path) -> None:
 
 
 def test_above_needs_a_threshold_and_the_name_an_ending(tmp_path: Path) -> None:
+    """A default would silently choose the wrong rollouts or format."""
     with pytest.raises(ValueError, match="min_reward"):
         config_for(tmp_path, select="above")
     with pytest.raises(ValueError, match=r"\.jsonl or \.parquet"):
         config_for(tmp_path, output_fpath="out.csv")
-    with pytest.raises(ConfigError), export_files.export_file(tmp_path / "x.csv", "sft"):
+    with pytest.raises(ConfigError), export_files.writing_export(tmp_path / "x.csv", "sft"):
         pass
 
 
@@ -375,51 +397,63 @@ def parquet_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a Parquet file, with their JSON read and their absent fields left out."""
     parquet = pytest.importorskip("pyarrow.parquet")
 
-    def plain(value: Any, kind: Any) -> Any:
+    def decode_json_parts(value: Any, kind: Any) -> Any:
         if value is None:
             return None
-        if kind == export_files.FREE:
+        if kind == export_files.JSON:
             return orjson.loads(value)
         if isinstance(kind, list):
-            return [plain(item, kind[0]) for item in value]
+            return [decode_json_parts(item, kind[0]) for item in value]
         if isinstance(kind, dict):
-            return {key: plain(value[key], inner) for key, inner in kind.items() if value[key] is not None}
+            return {key: decode_json_parts(value[key], inner) for key, inner in kind.items() if value[key] is not None}
         return value
 
     columns = next(
         kinds for kinds in export_files.COLUMNS.values() if set(kinds) == set(parquet.read_schema(path).names)
     )
-    return [{key: plain(row[key], columns[key]) for key in columns} for row in parquet.read_table(path).to_pylist()]
+    return [
+        {key: decode_json_parts(row[key], columns[key]) for key in columns}
+        for row in parquet.read_table(path).to_pylist()
+    ]
 
 
 @pytest.mark.parametrize("kind", ["sft", "dpo", "rl"])
-def test_parquet_says_what_json_lines_say(written: Any, tmp_path: Path, kind: str) -> None:
+def test_parquet_says_what_json_lines_say(write_rollouts: Any, tmp_path: Path, kind: str) -> None:
     """The ending of the name changes the format and nothing else."""
     pytest.importorskip("pyarrow")
     many = [
         rollout(
-            0, 0, 0.0, thought("hm"), call(), answer(), text("2"), params={"tools": [TOOL]}, extra={"k": [1, None]}
+            0,
+            0,
+            0.0,
+            reasoning_item("hm"),
+            call(),
+            answer(),
+            text("2"),
+            params={"tools": [TOOL]},
+            extra={"k": [1, None]},
         ),
         rollout(0, 1, 1.0, call(arguments="{}"), answer(), text("3"), params={"tools": [TOOL]}, extra={"k": "v"}),
         *SEVERAL[3:],
     ]
 
-    _, rows = written(many, kind)
-    written(many, kind, name="out.parquet")
+    _, rows = write_rollouts(many, kind)
+    write_rollouts(many, kind, name="out.parquet")
 
     assert parquet_rows(tmp_path / "out.parquet") == rows
 
 
 def test_parquet_comes_in_groups_so_that_memory_stays_flat(
-    written: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write_rollouts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A million rollouts must not be held in memory."""
     parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr(export_files, "ROWS_PER_GROUP", 10)
 
-    written([rollout(task, 0, 1.0) for task in range(35)], "sft", name="out.parquet")
+    write_rollouts([rollout(task, 0, 1.0) for task in range(35)], "sft", name="out.parquet")
 
-    found = parquet.ParquetFile(tmp_path / "out.parquet")
-    assert [found.metadata.row_group(n).num_rows for n in range(found.num_row_groups)] == [10, 10, 10, 5]
+    rows = parquet.ParquetFile(tmp_path / "out.parquet")
+    assert [rows.metadata.row_group(n).num_rows for n in range(rows.num_row_groups)] == [10, 10, 10, 5]
     assert [row["task"] for row in parquet_rows(tmp_path / "out.parquet")] == list(range(35))
 
 
@@ -438,38 +472,38 @@ def episodes(draw: st.DrawFn) -> list[dict[str, Any]]:
     for turn in range(draw(st.integers(0, 3))):
         thoughts = draw(st.lists(WORDS, max_size=2))
         if thoughts:
-            summary = [{"type": "summary_text", "text": words} for words in thoughts]
+            summary = [{"type": "summary_text", "text": thought} for thought in thoughts]
             items.append({"type": "reasoning", "id": "rs", "summary": summary})
-        said = draw(WORDS)
-        if said:
-            items.append(text(said))
+        words = draw(WORDS)
+        if words:
+            items.append(text(words))
         calls = [f"call-{turn}-{n}" for n in range(draw(st.integers(1, 3)))]
         for call_id in calls:
-            written = json.dumps(draw(st.dictionaries(WORDS, VALUES, max_size=3)))
-            items.append(call(call_id, draw(st.sampled_from([written, "not json", "[1, 2]", '"text"']))))
+            arguments = json.dumps(draw(st.dictionaries(WORDS, VALUES, max_size=3)))
+            items.append(call(call_id, draw(st.sampled_from([arguments, "not json", "[1, 2]", '"text"']))))
         items += [answer(call_id, draw(WORDS)) for call_id in calls]
     return [*items, text(draw(WORDS))]
 
 
-def told(items: list[dict[str, Any]]) -> list[Any]:
-    """What a conversation says, without ids and spelling."""
-    found: list[Any] = []
+def conversation_facts(items: list[dict[str, Any]]) -> list[Any]:
+    """Reduce a conversation to its content, without ids and spelling."""
+    facts: list[Any] = []
     for item in items:
         if item["type"] == "message":
             content = item["content"]
             words = content if isinstance(content, str) else "".join(part["text"] for part in content)
-            found.append((item["role"], words))
+            facts.append((item["role"], words))
         elif item["type"] == "reasoning":
-            found.append(("thought", [part["text"] for part in item["summary"]]))
+            facts.append(("thought", [part["text"] for part in item["summary"]]))
         elif item["type"] == "function_call":
             try:
                 arguments = json.loads(item["arguments"])
             except ValueError:
                 arguments = item["arguments"]
-            found.append(("call", item["call_id"], item["name"], arguments))
+            facts.append(("call", item["call_id"], item["name"], arguments))
         else:
-            found.append(("answer", item["call_id"], item["output"]))
-    return found
+            facts.append(("answer", item["call_id"], item["output"]))
+    return facts
 
 
 def as_chat(message: dict[str, Any]) -> dict[str, Any]:
@@ -486,20 +520,21 @@ def as_chat(message: dict[str, Any]) -> dict[str, Any]:
 @given(prompt=WORDS, episode=episodes())
 def test_every_exported_conversation_comes_back_the_same(prompt: str, episode: list[dict[str, Any]]) -> None:
     """Nothing that the model or a tool said is lost, added or moved on the way to the trainer."""
-    asked = [text("rules", "system"), text(prompt, "user")]
-    record = {"responses_create_params": {"input": asked}, "response": {"output": episode}}
+    request = [text("rules", "system"), text(prompt, "user")]
+    record = {"responses_create_params": {"input": request}, "response": {"output": episode}}
 
-    said = conversation_of(orjson.loads(orjson.dumps(record)))
-    stored = orjson.loads(orjson.dumps(said.messages))
+    answer = read_conversation(orjson.loads(orjson.dumps(record)))
+    stored = orjson.loads(orjson.dumps(answer.messages))
     back = items_from_messages([as_chat(message) for message in stored], new_id=lambda prefix: prefix)
 
-    assert told(back) == told([*asked, *episode])
-    assert len(said.mask(["assistant"])) == len(said.messages)
+    assert conversation_facts(back) == conversation_facts([*request, *episode])
+    assert len(answer.mask(["assistant"])) == len(answer.messages)
 
 
 @settings(max_examples=25, deadline=None)
 @given(episode=episodes())
 def test_parquet_keeps_every_conversation_too(episode: list[dict[str, Any]], tmp_path_factory: Any) -> None:
+    """Both formats must train the same model."""
     pytest.importorskip("pyarrow")
     folder: Path = tmp_path_factory.mktemp("export")
     (folder / "r.jsonl").write_bytes(orjson.dumps(rollout(0, 0, 1.0, *episode)) + b"\n")
@@ -508,9 +543,10 @@ def test_parquet_keeps_every_conversation_too(episode: list[dict[str, Any]], tmp
 
     (row,) = parquet_rows(done.path)
     back = items_from_messages([as_chat(message) for message in row["messages"]], new_id=lambda prefix: prefix)
-    assert told(back) == [("user", "question 0"), *told(episode)]
+    assert conversation_facts(back) == [("user", "question 0"), *conversation_facts(episode)]
 
 
 def test_a_record_without_its_parts_says_so() -> None:
+    """The reason is counted and shown instead of a traceback."""
     with pytest.raises(ConversionError, match="response is not an object"):
-        conversation_of({"responses_create_params": {"input": "x"}})
+        read_conversation({"responses_create_params": {"input": "x"}})

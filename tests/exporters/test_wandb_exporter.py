@@ -28,7 +28,7 @@ class Run:
         self.logged.append(values)
 
 
-@pytest.mark.parametrize(("name", "most"), [("MOST_ROWS", 3), ("MOST_CHARACTERS", 3 * len('{"reward":1.0}'))])
+@pytest.mark.parametrize(("name", "most"), [("MAX_ROWS", 3), ("MAX_CHARACTERS", 3 * len('{"reward":1.0}'))])
 def test_a_table_has_room_for_so_much(
     name: str, most: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

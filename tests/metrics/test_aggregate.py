@@ -114,7 +114,7 @@ def test_a_rollout_given_twice_is_refused():
 
 
 def test_a_failure_is_counted_and_enters_no_mean():
-    """91 % of a training run's rewards were once zeros that nobody had earned."""
+    """91 % of a training run's rewards were once zeros of failed rollouts."""
     rows = [row(0, 0, 1.0), row(0, 1, 0.0, _ng_failure_class="judge_failed"), row(1, 0, 0.0, _ng_failure_class="x")]
     seen = []
 
@@ -230,15 +230,15 @@ def naive(rows):
 
     def figures(of):
         columns = {n: [f[n] for f in of if n in f] for f in of for n in f}
-        told = {}
+        metrics = {}
         for n, values in columns.items():
-            told |= {f"max/{n}": max(values), f"min/{n}": min(values), f"median/{n}": statistics.median(values)}
-            told[f"mean/{n}"] = statistics.fmean(values)
+            metrics |= {f"max/{n}": max(values), f"min/{n}": min(values), f"median/{n}": statistics.median(values)}
+            metrics[f"mean/{n}"] = statistics.fmean(values)
             if len(values) > 1:
-                told[f"std/{n}"] = statistics.stdev(values)
+                metrics[f"std/{n}"] = statistics.stdev(values)
         if columns and all(len(values) < 2 for values in columns.values()):
-            told |= {f"std/{n}": 0.0 for n in columns}
-        return {n: v for n, v in told.items() if math.isfinite(v)}
+            metrics |= {f"std/{n}": 0.0 for n in columns}
+        return {n: v for n, v in metrics.items() if math.isfinite(v)}
 
     tasks = sorted({r["_ng_task_index"] for r in scored})
     by_task = [[f for r, f in zip(scored, numbers, strict=True) if r["_ng_task_index"] == t] for t in tasks]
@@ -261,8 +261,8 @@ def test_one_pass_gives_what_the_plain_computation_gives(rows):
     answer = compute_aggregate_metrics(tame)
 
     overall, by_task = naive(tame)
-    told = {n: v for n, v in answer.agent_metrics.items() if n != "num_failed_rollouts"}
-    assert told == {n: pytest.approx(v, rel=1e-9, abs=1e-9) for n, v in overall.items()}
+    metrics = {n: v for n, v in answer.agent_metrics.items() if n != "num_failed_rollouts"}
+    assert metrics == {n: pytest.approx(v, rel=1e-9, abs=1e-9) for n, v in overall.items()}
     assert answer.agent_metrics.get("num_failed_rollouts", 0) == sum(
         r.get("_ng_failure_class") is not None for r in tame
     )

@@ -7,22 +7,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.metrics.columns import described, finite_number, mean, sample_std, take_numbers
+from nemo_gym.metrics.columns import (
+    describe_columns,
+    finite_number,
+    mean,
+    sample_std,
+    take_numbers,
+)
 
 numbers = st.floats(-1e6, 1e6) | st.integers(-1000, 1000)
 
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(numbers, min_size=2, max_size=12))
-def test_the_five_figures_agree_with_the_statistics_module(values):
-    """Nobody should have to ask which variance or which median this is."""
-    figures = described([("reward", values)])
+def test_the_five_statistics_agree_with_the_statistics_module(values):
+    """Readers must not have to ask which variance or which median this is."""
+    statistics_of = describe_columns([("reward", values)])
 
-    assert figures["mean/reward"] == pytest.approx(statistics.fmean(values), abs=1e-9)
-    assert figures["median/reward"] == statistics.median(map(float, values))
-    assert (figures["max/reward"], figures["min/reward"]) == (max(values), min(values))
-    assert figures["std/reward"] == pytest.approx(statistics.stdev(map(float, values)), rel=1e-9, abs=1e-9)
-    assert all(type(figure) is float for figure in figures.values())
+    assert statistics_of["mean/reward"] == pytest.approx(statistics.fmean(values), abs=1e-9)
+    assert statistics_of["median/reward"] == statistics.median(map(float, values))
+    assert (statistics_of["max/reward"], statistics_of["min/reward"]) == (max(values), min(values))
+    assert statistics_of["std/reward"] == pytest.approx(statistics.stdev(map(float, values)), rel=1e-9, abs=1e-9)
+    assert all(type(statistic) is float for statistic in statistics_of.values())
 
 
 @settings(max_examples=50, deadline=None)
@@ -34,17 +40,17 @@ def test_a_mean_does_not_depend_on_the_order(values, random):
 
 def test_keys_come_in_blocks_in_the_order_of_the_fields():
     """Readers of the metrics file find all means first."""
-    figures = described([("b", [1, 3]), ("a", [2, 2])])
+    statistics_of = describe_columns([("b", [1, 3]), ("a", [2, 2])])
 
-    assert list(figures) == [f"{kind}/{f}" for kind in ("mean", "max", "min", "median", "std") for f in "ba"]
+    assert list(statistics_of) == [f"{kind}/{f}" for kind in ("mean", "max", "min", "median", "std") for f in "ba"]
 
 
 def test_deviations_of_single_values_are_zero_only_when_no_column_has_more():
-    """'No spread was seen' and 'spread cannot be known here' are told apart."""
-    lone = described([("reward", [1.0]), ("steps", [4])])
-    mixed = described([("reward", [1.0, 0.0]), ("steps", [4])])
+    """'No spread was seen' and 'spread cannot be known here' differ."""
+    single = describe_columns([("reward", [1.0]), ("steps", [4])])
+    mixed = describe_columns([("reward", [1.0, 0.0]), ("steps", [4])])
 
-    assert {k: v for k, v in lone.items() if k.startswith("std/")} == {"std/reward": 0.0, "std/steps": 0.0}
+    assert {k: v for k, v in single.items() if k.startswith("std/")} == {"std/reward": 0.0, "std/steps": 0.0}
     assert [k for k in mixed if k.startswith("std/")] == ["std/reward"]
 
 
@@ -58,7 +64,7 @@ def test_numbers_too_large_to_add_up_still_have_a_mean():
     """A runaway reward is a strange number, not a crash."""
     assert mean([1.5e308, 1.5e308]) == pytest.approx(1.5e308)
     assert sample_std([1.0e308, 1.2e308]) == pytest.approx(statistics.stdev([1.0, 1.2]) * 1e308)
-    assert all(math.isfinite(figure) for figure in described([("reward", [1.7e308, -1.7e308])]).values())
+    assert all(math.isfinite(statistic) for statistic in describe_columns([("reward", [1.7e308, -1.7e308])]).values())
 
 
 def test_tiny_numbers_keep_their_deviation():
@@ -80,6 +86,6 @@ def test_exactly_the_finite_numbers_of_a_row_are_taken(row):
     take_numbers(row, names, values)
 
     indices = {"_ng_task_index", "_ng_rollout_index"}
-    wanted = {n: finite_number(v) for n, v in row.items() if n not in indices and finite_number(v) is not None}
-    assert dict(zip(names, values, strict=True)) == wanted
-    assert list(map(type, values)) == list(map(type, wanted.values()))
+    expected = {n: finite_number(v) for n, v in row.items() if n not in indices and finite_number(v) is not None}
+    assert dict(zip(names, values, strict=True)) == expected
+    assert list(map(type, values)) == list(map(type, expected.values()))

@@ -137,7 +137,7 @@ def test_majority_goes_with_the_most_frequent_answer():
 
 
 def test_no_answer_at_all_wins_nothing():
-    """A task nobody answered counts as lost, not as absent."""
+    """A task without any answer counts as lost, not as absent."""
     rollouts = [{"answer": None, "reward": 0.0}, {"answer": None, "reward": 0.0}]
     lists = [{"answer": [1], "reward": 1.0}, {"answer": [1], "reward": 1.0}]
 

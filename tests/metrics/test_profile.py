@@ -3,14 +3,14 @@
 import pytest
 
 from nemo_gym.metrics.aggregate import RolloutRowsError, Tally
-from nemo_gym.metrics.profile import Profile, ProfileArithmetic, spread_of
+from nemo_gym.metrics.profile import Profile, ProfileArithmetic, count_reward_spread
 
 
 def source(task, rollout, agent="solver", **fields):
     return {"_ng_task_index": task, "_ng_rollout_index": rollout, "agent_ref": {"name": agent}, **fields}
 
 
-def done(task, rollout, reward, **fields):
+def finished_row(task, rollout, reward, **fields):
     return {"_ng_task_index": task, "_ng_rollout_index": rollout, "reward": reward, **fields}
 
 
@@ -19,7 +19,7 @@ INPUTS = [source(0, 0, question="a"), source(0, 1, question="a"), source(1, 0, "
 
 def test_a_complete_run_has_one_entry_per_task_and_per_agent():
     """This is what people sort tasks by before training."""
-    results = [done(1, 0, 0.5), done(0, 1, 0.0), done(0, 0, 1.0)]
+    results = [finished_row(1, 0, 0.5), finished_row(0, 1, 0.0), finished_row(0, 0, 1.0)]
 
     groups, agents = ProfileArithmetic().profile_from_data(INPUTS, results)
 
@@ -31,7 +31,7 @@ def test_a_complete_run_has_one_entry_per_task_and_per_agent():
 
 def test_a_missing_rollout_is_refused_unless_partial_ones_are_allowed():
     """A profile of half the data looks like a profile of all of it."""
-    results = [done(0, 0, 1.0), done(1, 0, 0.0)]
+    results = [finished_row(0, 0, 1.0), finished_row(1, 0, 0.0)]
 
     with pytest.raises(ValueError, match="1 of 3 rollouts are missing or failed: 0:1"):
         ProfileArithmetic().profile_from_data(INPUTS, results)
@@ -43,7 +43,11 @@ def test_a_missing_rollout_is_refused_unless_partial_ones_are_allowed():
 
 def test_a_failed_rollout_is_missing_not_zero():
     """A task is not hard because a server was down."""
-    results = [done(0, 0, 1.0), done(0, 1, 0.0, _ng_failure_class="agent_error"), done(1, 0, 0.0)]
+    results = [
+        finished_row(0, 0, 1.0),
+        finished_row(0, 1, 0.0, _ng_failure_class="agent_error"),
+        finished_row(1, 0, 0.0),
+    ]
 
     groups, agents = ProfileArithmetic().profile_from_data(INPUTS, results, allow_partial_rollouts=True)
 
@@ -54,14 +58,16 @@ def test_a_failed_rollout_is_missing_not_zero():
 def test_a_rollout_nobody_asked_for_is_refused():
     """It comes from another run, and so may the rest."""
     with pytest.raises(RolloutRowsError, match="1 rollouts belong to no input row: 7:0"):
-        ProfileArithmetic().profile_from_data(INPUTS, [done(7, 0, 1.0)], allow_partial_rollouts=True)
+        ProfileArithmetic().profile_from_data(INPUTS, [finished_row(7, 0, 1.0)], allow_partial_rollouts=True)
 
 
 @pytest.mark.parametrize("inputs", [INPUTS, [*INPUTS, source(0, 1)]])
 def test_the_same_rollout_twice_is_refused(inputs):
     """In the inputs as in the results."""
     with pytest.raises(ValueError, match="rollout 1 of task 0 is given twice"):
-        ProfileArithmetic().profile_from_data(inputs, [done(0, 1, 1.0), done(0, 1, 1.0)], allow_partial_rollouts=True)
+        ProfileArithmetic().profile_from_data(
+            inputs, [finished_row(0, 1, 1.0), finished_row(0, 1, 1.0)], allow_partial_rollouts=True
+        )
 
 
 def test_the_summary_counts_rollouts_and_tasks():
@@ -69,7 +75,7 @@ def test_the_summary_counts_rollouts_and_tasks():
     inputs = [*INPUTS, source(2, 0)]
 
     assert ProfileArithmetic().profile_completion_summary(
-        inputs, [done(0, 0, 1.0), done(1, 0, 1.0), done(9, 9, 0.0)]
+        inputs, [finished_row(0, 0, 1.0), finished_row(1, 0, 1.0), finished_row(9, 9, 0.0)]
     ) == {
         "expected_rollout_rows": 4,
         "completed_rollout_rows": 2,
@@ -87,7 +93,7 @@ def test_the_summary_counts_rollouts_and_tasks():
 def test_rows_and_results_are_paired_in_order():
     """Whatever the order on disk."""
     rows, results = ProfileArithmetic().align_rows_and_results(
-        INPUTS[::-1], [done(0, 1, 0.0), done(1, 0, 0.5), done(0, 0, 1.0)]
+        INPUTS[::-1], [finished_row(0, 1, 0.0), finished_row(1, 0, 0.5), finished_row(0, 0, 1.0)]
     )
 
     assert [row["question"] for row in rows] == ["a", "a", "b"]
@@ -103,7 +109,9 @@ def test_an_index_missing_in_one_rollout_stands_for_the_first():
 
 def test_a_rollout_in_short():
     """Who, reward, usage, the rest."""
-    info = ProfileArithmetic().rollout_info_from_result(done(3, 1, 0.5, response={"usage": {"total_tokens": 9}}))
+    info = ProfileArithmetic().rollout_info_from_result(
+        finished_row(3, 1, 0.5, response={"usage": {"total_tokens": 9}})
+    )
 
     assert info == {
         "rollout_id": "3:1",
@@ -117,7 +125,7 @@ def test_a_rollout_in_short():
 def test_figures_of_plain_rows_leave_failures_out():
     """The two public names for describing rows agree on scored ones."""
     arithmetic = ProfileArithmetic()
-    rows = [done(0, 0, 1.0), done(0, 1, 0.0, _ng_failure_class="x")]
+    rows = [finished_row(0, 0, 1.0), finished_row(0, 1, 0.0, _ng_failure_class="x")]
 
     assert arithmetic.calculate_metrics_single_df(rows)["mean/reward"] == 1.0
     assert arithmetic.describe_dataframe(rows)["mean/reward"] == 0.5
@@ -136,9 +144,9 @@ def test_the_spread_counts_what_tasks_can_teach():
     tally = Tally()
     for task, values in rewards.items():
         for rollout, reward in enumerate(values):
-            tally.add(done(task, rollout, reward))
+            tally.add(finished_row(task, rollout, reward))
 
-    assert spread_of(tally) == {
+    assert count_reward_spread(tally) == {
         "num_tasks": 4,
         "rewards_differ": 1,
         "all_rewards_equal": 2,
@@ -150,6 +158,6 @@ def test_the_spread_counts_what_tasks_can_teach():
 def test_a_graded_reward_is_never_called_solved():
     """0.3 is neither."""
     tally = Tally()
-    tally.add(done(0, 0, 0.3))
+    tally.add(finished_row(0, 0, 0.3))
 
-    assert spread_of(tally) == {"num_tasks": 1, "rewards_differ": 0, "all_rewards_equal": 0}
+    assert count_reward_spread(tally) == {"num_tasks": 1, "rewards_differ": 0, "all_rewards_equal": 0}

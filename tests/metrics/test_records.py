@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.metrics.records import Describer, Shapes, column, columns_of
+from nemo_gym.metrics.records import Shapes, column, columns_of, describe
 
 ROW = {
     "_ng_task_index": 3,
@@ -25,10 +25,10 @@ def numbers_of(row):
 
 def test_the_numbers_of_a_row_are_its_own_and_its_token_usage():
     """Indices say who a rollout is and seconds how long it took; neither is a score."""
-    found = numbers_of(ROW)
+    records = numbers_of(ROW)
 
-    assert found == {"reward": 0.5, "right": 1, "_ng_attempt_index": 1, "input_tokens": 10, "total_tokens": 12}
-    assert type(found["right"]) is int
+    assert records == {"reward": 0.5, "right": 1, "_ng_attempt_index": 1, "input_tokens": 10, "total_tokens": 12}
+    assert type(records["right"]) is int
     assert numbers_of({"reward": 1.0, "response": None}) == {"reward": 1.0}
     assert numbers_of({"reward": 1.0, "response": {"usage": None}}) == {"reward": 1.0}
 
@@ -66,4 +66,4 @@ def test_columns_hold_what_the_rows_held_in_their_order(rows):
         n: [row[n] for row in rows if n in row] for row in rows for n in row
     }
     assert all(column(records, name) == list(values) for name, values in columns.items())
-    assert set(Describer(shapes.names)(records)) >= {f"mean/{name}" for name in columns}
+    assert set(describe(records, shapes.names)) >= {f"mean/{name}" for name in columns}

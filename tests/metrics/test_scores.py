@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from nemo_gym.metrics.aggregate import Tally
 from nemo_gym.metrics.intervals import clustered_mean
 from nemo_gym.metrics.pass_at_k import add_pass_hat_k, pass_at_k, pass_hat_k
-from nemo_gym.metrics.scores import attrition_of, scores_of
+from nemo_gym.metrics.scores import compute_attrition, compute_scores
 
 
 def row(task, rollout, reward, **fields):
     return {"_ng_task_index": task, "_ng_rollout_index": rollout, "reward": reward, **fields}
 
 
-def tallied(rows):
+def make_tally(rows):
     tally = Tally()
     for one in rows:
         tally.add(one)
@@ -38,7 +38,7 @@ def test_pass_at_and_pass_hat_are_what_enumerating_every_draw_gives(case):
 
 @pytest.mark.parametrize("estimate", [pass_at_k, pass_hat_k])
 def test_k_beyond_the_rollouts_is_refused(estimate):
-    """There is no unbiased answer, so there is none."""
+    """No unbiased estimate exists, so none is given."""
     with pytest.raises(ValueError, match="k <= n"):
         estimate(2, 1, 3)
 
@@ -52,7 +52,7 @@ REWARDS = st.dictionaries(
 @given(REWARDS)
 def test_the_mean_and_its_interval_are_those_of_the_rewards(rewards):
     """Computed task by task in a hurry, or value by value: the same."""
-    scores = scores_of(tallied(row(task, rollout, reward) for (task, rollout), reward in rewards.items()))
+    scores = compute_scores(make_tally(row(task, rollout, reward) for (task, rollout), reward in rewards.items()))
 
     plain = clustered_mean((task, reward) for (task, _), reward in rewards.items())
     assert scores["reward"]["mean"] == pytest.approx(plain.value, abs=1e-12)
@@ -70,7 +70,7 @@ def test_a_pass_or_fail_reward_has_pass_at_k_and_pass_hat_k():
     rewards = {0: (1, 1, 0, 0), 1: (1, 0), 2: (0, 0, 0, 0)}
     rows = [row(task, n, float(r)) for task, values in rewards.items() for n, r in enumerate(values)]
 
-    score = scores_of(tallied(rows))["reward"]
+    score = compute_scores(make_tally(rows))["reward"]
 
     assert list(score["pass@k"]) == list(score["pass^k"]) == ["1", "2", "3", "4"]
     assert score["pass@k"]["1"]["mean"] == pytest.approx((0.5 + 0.5 + 0) / 3)
@@ -81,24 +81,24 @@ def test_a_pass_or_fail_reward_has_pass_at_k_and_pass_hat_k():
 
 def test_a_graded_reward_has_neither():
     """What counts as a pass is not ours to guess."""
-    assert "pass@k" not in scores_of(tallied([row(0, 0, 0.5), row(1, 0, 1.0)]))["reward"]
+    assert "pass@k" not in compute_scores(make_tally([row(0, 0, 0.5), row(1, 0, 1.0)]))["reward"]
 
 
 def test_with_many_repeats_only_some_k_are_reported():
-    """A table of a thousand lines helps nobody."""
-    score = scores_of(tallied([row(0, n, float(n % 2)) for n in range(100)]))["reward"]
+    """A table of a thousand lines cannot be read."""
+    score = compute_scores(make_tally([row(0, n, float(n % 2)) for n in range(100)]))["reward"]
 
     assert list(score["pass@k"]) == ["1", "2", "4", "8", "16", "32", "64", "100"]
 
 
 def test_failures_bound_the_score_from_below():
     """Excluded, they flatter; as zeros, they punish: the truth lies between."""
-    tally = tallied([row(0, 0, 1.0), row(1, 0, 1.0), row(2, 0, 0.0)])
+    tally = make_tally([row(0, 0, 1.0), row(1, 0, 1.0), row(2, 0, 0.0)])
     tally.fail(3, 0, "timeout")
     tally.fail(2, 1, "judge_failed")
     tally.fail(0, 0, "timeout")  # failed once, scored in the end
 
-    score, attrition = scores_of(tally)["reward"], attrition_of(tally)
+    score, attrition = compute_scores(tally)["reward"], compute_attrition(tally)
 
     assert score["mean"] == pytest.approx(2 / 3)
     assert score["failures_as_zero"]["mean"] == pytest.approx(2 / 5)
@@ -108,24 +108,28 @@ def test_failures_bound_the_score_from_below():
 
 def test_without_failures_there_is_one_score():
     """Nothing is printed twice."""
-    tally = tallied([row(0, 0, 1.0), row(1, 0, 0.0)])
+    tally = make_tally([row(0, 0, 1.0), row(1, 0, 0.0)])
 
-    assert "failures_as_zero" not in scores_of(tally)["reward"]
-    assert attrition_of(tally) == {"scored": 2, "failed": 0}
+    assert "failures_as_zero" not in compute_scores(tally)["reward"]
+    assert compute_attrition(tally) == {"scored": 2, "failed": 0}
 
 
 def test_retried_rollouts_are_shown_apart():
-    """Trying again rolls the dice again; whoever compares two runs wants to know how often."""
+    """A retry is another chance; to compare two runs one must know how often it was given."""
     rows = [row(0, 0, 1.0, _ng_attempt_index=1), row(0, 1, 0.0), row(1, 0, 0.0, _ng_attempt_index=0)]
 
-    assert attrition_of(tallied(rows))["retried"] == {"count": 1, "mean_reward": 1.0, "mean_reward_of_others": 0.0}
+    assert compute_attrition(make_tally(rows))["retried"] == {
+        "count": 1,
+        "mean_reward": 1.0,
+        "mean_reward_of_others": 0.0,
+    }
 
 
 def test_every_number_has_its_interval_and_nan_has_none():
     """Token counts vary too."""
     rows = [row(t, 0, float(t % 2), steps=t, junk=math.nan) for t in range(4)]
 
-    scores = scores_of(tallied(rows))
+    scores = compute_scores(make_tally(rows))
 
     assert list(scores) == ["reward", "steps"]
     assert scores["steps"]["ci95"][0] < 1.5 < scores["steps"]["ci95"][1]

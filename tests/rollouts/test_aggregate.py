@@ -4,9 +4,16 @@ import orjson
 import pytest
 
 from nemo_gym.errors import AgentFailed
+from nemo_gym.journal.lines import StoreError
 from nemo_gym.metrics.aggregate import compute_aggregate_metrics
-from nemo_gym.rollouts.aggregate import Gathered, aggregate, entries_of, entry_of, stripped, write_metrics
-from nemo_gym.rollouts.jsonl import StoreError
+from nemo_gym.rollouts.aggregate import (
+    RolloutsByAgent,
+    aggregate,
+    metrics_entries,
+    metrics_entry,
+    strip_conversation,
+    write_metrics,
+)
 
 BIG = {
     "_ng_task_index": 0,
@@ -32,7 +39,7 @@ async def nobody(agent, records):
 
 def test_conversations_are_not_sent_but_usage_is():
     """They are most of the size and no part of a score."""
-    kept = stripped(BIG)
+    kept = strip_conversation(BIG)
 
     assert kept == {
         "_ng_task_index": 0,
@@ -41,7 +48,7 @@ def test_conversations_are_not_sent_but_usage_is():
         "agent_ref": {"name": "a"},
         "response": {"usage": {"total_tokens": 3}},
     }
-    assert stripped({"reward": 1, "response": {"usage": None}}) == {"reward": 1}
+    assert strip_conversation({"reward": 1, "response": {"usage": None}}) == {"reward": 1}
 
 
 @pytest.mark.asyncio
@@ -68,7 +75,7 @@ async def test_without_asking_the_figures_are_the_standard_ones(tmp_path):
     """Computed from the file alone, to the same numbers and keys as a server without hooks answers."""
     rows = [record(1, 0, 0.5, steps=2), record(0, 1, 1.0), record(0, 0, 0.0, steps=4)]
 
-    entries, failed = await aggregate(rows, nobody, asked=lambda _: False)
+    entries, failed = await aggregate(rows, nobody, has_own_metrics=lambda _: False)
     write_metrics(tmp_path / "m.json", entries)
 
     (entry,) = orjson.loads((tmp_path / "m.json").read_bytes())
@@ -84,7 +91,7 @@ async def test_without_asking_the_figures_are_the_standard_ones(tmp_path):
 async def test_the_file_is_indented_as_if_written_in_one_piece(tmp_path):
     """Written task by task, and still the file that people diff."""
     rows = [record(0, 0, 1.0, note="two\nlines"), record(1, 0, 0.0), record(0, 0, 1.0, "b")]
-    entries, _ = await aggregate(rows, nobody, asked=lambda _: False)
+    entries, _ = await aggregate(rows, nobody, has_own_metrics=lambda _: False)
 
     write_metrics(tmp_path / "m.json", entries)
 
@@ -112,14 +119,14 @@ async def test_records_without_an_agent_are_counted_and_nobody_is_asked_about_th
 
 def test_failures_count_unless_the_rollout_was_scored_in_the_end():
     """The failures file keeps every attempt; the summary counts rollouts."""
-    gathered = Gathered()
+    gathered = RolloutsByAgent()
     gathered.add(record(0, 0, 1.0))
     gathered.fail(record(0, 0, 0.0, _ng_failure_class="timeout"))
     gathered.fail(record(0, 1, 0.0, _ng_failure_class="timeout"))
     gathered.fail(record(0, 1, 0.0, _ng_failure_class="judge_failed", _ng_attempt_index=1))
     gathered.fail(record(0, 2, 0.0, _ng_failure_class="x", _ng_no_persist=True))
 
-    entry = entry_of("a", gathered.agents["a"])
+    entry = metrics_entry("a", gathered.agents["a"])
 
     assert entry["attrition"] == {"scored": 1, "failed": 1, "failed_by_kind": {"judge_failed": 1}}
     assert entry["scores"]["reward"]["failures_as_zero"]["mean"] == 0.5
@@ -129,11 +136,11 @@ def test_failures_count_unless_the_rollout_was_scored_in_the_end():
 @pytest.mark.asyncio
 async def test_parts_of_the_data_are_scored_apart():
     """A mean over easy and hard tasks hides both."""
-    gathered = Gathered(subset_of=lambda row: row.get("level"))
+    gathered = RolloutsByAgent(subset_of=lambda row: row.get("level"))
     for row in (record(0, 0, 1.0, level="easy"), record(1, 0, 0.0, level="hard"), record(2, 0, 0.5)):
         gathered.add(row)
 
-    entries, _ = await entries_of(gathered, nobody)
+    entries, _ = await metrics_entries(gathered, nobody)
 
     subsets = entries[0]["subsets"]
     assert {name: scores["reward"]["mean"] for name, scores in subsets.items()} == {"easy": 1.0, "hard": 0.0}
@@ -151,10 +158,10 @@ def test_metrics_that_cannot_be_written_are_an_error_with_a_place(tmp_path):
 async def test_scoring_the_same_rollouts_again_gives_the_same_bytes(tmp_path):
     """However they were ordered when they finished: a score that can be checked is one that can be trusted."""
     rows = [record(t, r, float(t == r), agent) for agent in "ab" for t in range(3) for r in range(2)]
-    asked = []
+    requests = []
 
     async def ask(agent, records):
-        asked.append([(one["_ng_task_index"], one["_ng_rollout_index"]) for one in records])
+        requests.append([(one["_ng_task_index"], one["_ng_rollout_index"]) for one in records])
         return compute_aggregate_metrics(records).model_dump()
 
     for name, order in (("one", rows), ("two", rows[:1] + rows[:0:-1])):
@@ -162,7 +169,7 @@ async def test_scoring_the_same_rollouts_again_gives_the_same_bytes(tmp_path):
         write_metrics(tmp_path / name, entries)
 
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-    assert all(places == sorted(places) for places in asked)
+    assert all(places == sorted(places) for places in requests)
 
 
 @pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""Many jobs, so many at a time, an outcome each."""
+"""Many jobs, a bounded number at a time, one outcome each."""
 
 import asyncio
 import logging
@@ -6,13 +6,10 @@ import logging
 import pytest
 
 from nemo_gym.errors import AgentFailed, DeadlineExceeded
-from nemo_gym.net.allowance import ToolCallTimeout
-from nemo_gym.rollouts.again import Retries
-from nemo_gym.rollouts.collect import Terms, collect
-from nemo_gym.rollouts.job import Job
-from nemo_gym.rollouts.outcome import Cancelled, Failed, Scored, record_of
-from nemo_gym.rollouts.rules import Rule
-from nemo_gym.rollouts.stop import Stopping
+from nemo_gym.rollouts.collect import AttemptRules, StopCondition, collect
+from nemo_gym.rollouts.outcome import CancelledRollout, FailedRollout, Job, ScoredRollout, ScoringRule, outcome_record
+from nemo_gym.rollouts.retries import RolloutRetryPolicy
+from nemo_gym.transport.deadlines import ToolCallTimeout
 
 pytestmark = pytest.mark.asyncio
 
@@ -34,13 +31,14 @@ async def test_a_failed_row_does_not_stop_its_siblings():
             raise AgentFailed("502 from the agent", where="simple_agent")
         return {"reward": 1.0, **SAID}
 
-    await collect(jobs_of(3), send, [outcomes.append], at_once=2)
+    await collect(jobs_of(3), send, [outcomes.append], concurrency=2)
 
-    assert sorted(o.job.key.task for o in outcomes if isinstance(o, Scored)) == [0, 2]
-    assert [o.failure.message for o in outcomes if isinstance(o, Failed)] == ["simple_agent: 502 from the agent"]
+    assert sorted(o.job.key.task for o in outcomes if isinstance(o, ScoredRollout)) == [0, 2]
+    assert [o.failure.message for o in outcomes if isinstance(o, FailedRollout)] == ["simple_agent: 502 from the agent"]
 
 
 async def test_even_a_bug_of_ours_costs_one_record_and_is_logged(caplog):
+    """A bug must neither end a night's run nor stay hidden."""
     outcomes = []
 
     async def send(job):
@@ -58,7 +56,7 @@ async def test_no_more_jobs_are_taken_than_are_in_flight():
     taken = flying = most = 0
     done = 0
 
-    def counted():
+    def count_jobs():
         nonlocal taken
         for job in jobs_of(50):
             taken += 1
@@ -74,19 +72,20 @@ async def test_no_more_jobs_are_taken_than_are_in_flight():
         done += 1
         return {"reward": 0, **SAID}
 
-    await collect(counted(), send, [], at_once=4)
+    await collect(count_jobs(), send, [], concurrency=4)
 
     assert (taken, done, most) == (50, 50, 4)
 
 
-async def test_an_outcome_is_told_before_the_next_job_is_taken():
+async def test_an_outcome_is_reported_before_the_next_job_is_taken():
+    """Memory stays bounded by the rollouts in flight."""
     order = []
 
     async def send(job):
         order.append(("sent", job.key.task))
         return {"reward": 0, **SAID}
 
-    await collect(jobs_of(2), send, [lambda o: order.append(("told", o.job.key.task))], at_once=1)
+    await collect(jobs_of(2), send, [lambda o: order.append(("told", o.job.key.task))], concurrency=1)
 
     assert order == [("sent", 0), ("told", 0), ("sent", 1), ("told", 1)]
 
@@ -94,7 +93,7 @@ async def test_an_outcome_is_told_before_the_next_job_is_taken():
 async def test_a_full_disk_ends_the_collection_at_once():
     """Results that cannot be kept must not be paid for."""
     started = asyncio.Event()
-    told = []
+    outcomes = []
 
     async def send(job):
         if job.key.task == 0:
@@ -104,18 +103,19 @@ async def test_a_full_disk_ends_the_collection_at_once():
         return await asyncio.Event().wait()
 
     def store(outcome):
-        told.append(type(outcome))
-        if isinstance(outcome, Scored):
+        outcomes.append(type(outcome))
+        if isinstance(outcome, ScoredRollout):
             raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        await collect(jobs_of(5), send, [store], at_once=2)
+        await collect(jobs_of(5), send, [store], concurrency=2)
 
-    assert told == [Scored, Cancelled]
+    assert outcomes == [ScoredRollout, CancelledRollout]
 
 
-async def test_a_cancelled_collection_says_which_rollouts_were_under_way():
-    told = []
+async def test_a_cancelled_collection_reports_the_rollouts_in_flight():
+    """An interrupted user wants to know what was lost."""
+    outcomes = []
     begun = asyncio.Event()
 
     async def send(job):
@@ -123,22 +123,23 @@ async def test_a_cancelled_collection_says_which_rollouts_were_under_way():
             begun.set()
         await asyncio.Event().wait()
 
-    run = asyncio.create_task(collect(jobs_of(9), send, [told.append], at_once=3))
+    run = asyncio.create_task(collect(jobs_of(9), send, [outcomes.append], concurrency=3))
     await begun.wait()
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
 
-    assert sorted(outcome.job.key.task for outcome in told) == [0, 1, 2]
-    assert {type(outcome) for outcome in told} == {Cancelled}
+    assert sorted(outcome.job.key.task for outcome in outcomes) == [0, 1, 2]
+    assert {type(outcome) for outcome in outcomes} == {CancelledRollout}
 
 
-async def test_nothing_in_flight_is_refused():
+async def test_a_concurrency_of_zero_is_refused():
+    """It would wait without end."""
     with pytest.raises(ValueError, match="at least one"):
-        await collect(jobs_of(1), None, [], at_once=0)
+        await collect(jobs_of(1), None, [], concurrency=0)
 
 
-AGAIN = Retries(max_attempts=3, pause_seconds=0)
+AGAIN = RolloutRetryPolicy(max_attempts=3, pause_seconds=0)
 
 
 async def test_a_failure_that_may_pass_is_tried_again_and_told_once():
@@ -150,27 +151,28 @@ async def test_a_failure_that_may_pass_is_tried_again_and_told_once():
             raise ConnectionError("gone")
         return {"reward": 1.0, **SAID}
 
-    await collect(jobs_of(3), send, [ended.append], store=attempts.append, at_once=1, retries=AGAIN)
+    await collect(jobs_of(3), send, [ended.append], store=attempts.append, concurrency=1, retries=AGAIN)
 
     assert [(str(o.job.key), type(o)) for o in attempts] == [
-        ("0-0", Scored),
-        ("1-0", Failed),
-        ("1-0-a1", Scored),
-        ("2-0", Scored),
+        ("0-0", ScoredRollout),
+        ("1-0", FailedRollout),
+        ("1-0-a1", ScoredRollout),
+        ("2-0", ScoredRollout),
     ]
     assert [str(o.job.key) for o in ended] == ["0-0", "1-0-a1", "2-0"]
 
 
-async def test_a_rollout_in_its_pause_is_told_as_it_stands_when_the_run_is_cancelled():
+async def test_a_rollout_waiting_for_its_retry_is_reported_as_failed_on_cancel():
+    """Its failed attempt is already stored."""
     ended = []
     stored = asyncio.Event()
 
     async def send(job):
         raise ConnectionError("gone")
 
-    retries = Retries(max_attempts=3, pause_seconds=60, uniform=lambda low, high: high)
+    retries = RolloutRetryPolicy(max_attempts=3, pause_seconds=60, uniform=lambda low, high: high)
     run = asyncio.create_task(
-        collect(jobs_of(1), send, [ended.append], store=lambda _: stored.set(), retries=retries, at_once=1)
+        collect(jobs_of(1), send, [ended.append], store=lambda _: stored.set(), retries=retries, concurrency=1)
     )
     await stored.wait()
     await asyncio.sleep(0)
@@ -192,95 +194,100 @@ async def test_a_second_attempt_that_is_cancelled_leaves_the_first_as_the_outcom
         again.set()
         await asyncio.Event().wait()
 
-    run = asyncio.create_task(collect(jobs_of(1), send, [ended.append], retries=AGAIN, at_once=1))
+    run = asyncio.create_task(collect(jobs_of(1), send, [ended.append], retries=AGAIN, concurrency=1))
     await again.wait()
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
 
-    assert [(type(o), str(o.job.key)) for o in ended] == [(Failed, "0-0")]
+    assert [(type(o), str(o.job.key)) for o in ended] == [(FailedRollout, "0-0")]
 
 
-async def test_so_many_failures_end_the_collection_and_cancel_what_is_in_flight():
-    told = []
+async def test_too_many_failures_end_the_collection_and_cancel_rollouts_in_flight():
+    """A broken setup must not use up a night's tokens."""
+    outcomes = []
 
     async def send(job):
         if job.key.task == 0:
             return await asyncio.Event().wait()
         raise AgentFailed("no")
 
-    stopping = Stopping(max_failures=3)
-    await collect(jobs_of(100), send, [told.append], at_once=2, stopping=stopping)
+    stopping = StopCondition(max_failures=3)
+    await collect(jobs_of(100), send, [outcomes.append], concurrency=2, stop=stopping)
 
-    assert [type(o) for o in told] == [Failed, Failed, Failed, Cancelled]
-    assert stopping.at_once
+    assert [type(o) for o in outcomes] == [FailedRollout, FailedRollout, FailedRollout, CancelledRollout]
+    assert stopping.is_immediate
 
 
 async def test_spent_tokens_end_the_collection_when_those_in_flight_are_done():
     """Ten tokens each, three at once: nothing that was begun is thrown away."""
-    told = []
+    outcomes = []
 
     async def send(job):
         await asyncio.sleep(0)
         return {"reward": 1.0, **SAID}
 
-    stopping = Stopping(max_tokens=35)
-    await collect(jobs_of(100), send, [told.append], at_once=3, stopping=stopping)
+    stopping = StopCondition(max_tokens=35)
+    await collect(jobs_of(100), send, [outcomes.append], concurrency=3, stop=stopping)
 
-    assert {type(o) for o in told} == {Scored}
-    assert 4 <= len(told) <= 6
-    assert stopping.tokens == 10 * len(told)
+    assert {type(o) for o in outcomes} == {ScoredRollout}
+    assert 4 <= len(outcomes) <= 6
+    assert stopping.tokens == 10 * len(outcomes)
 
 
 async def test_a_failure_is_not_tried_again_when_the_tokens_are_spent():
+    """A retry would exceed the token budget."""
     attempts = []
 
     async def send(job):
         attempts.append(job)
         return {"_ng_failure_class": "judge_failed", **SAID}
 
-    await collect(jobs_of(1), send, [], retries=AGAIN, stopping=Stopping(max_tokens=10))
+    await collect(jobs_of(1), send, [], retries=AGAIN, stop=StopCondition(max_tokens=10))
 
     assert len(attempts) == 1
 
 
 async def test_a_timeout_at_the_end_of_the_rollouts_time_is_the_rollouts():
-    """Whoever notices first, the limit that has to be raised is this one."""
-    told = []
+    """Whichever server notices first, this is the limit the user has to raise."""
+    outcomes = []
 
     async def send(job):
         await asyncio.sleep(0.5 if job.key.task else 0)
         raise DeadlineExceeded("late", where="m")
 
-    await collect(jobs_of(2), send, [told.append], terms=Terms(rollout_seconds=0.5), at_once=1)
+    await collect(jobs_of(2), send, [outcomes.append], rules=AttemptRules(rollout_seconds=0.5), concurrency=1)
 
-    assert [o.failure.which for o in told] == ["request", "rollout"]
+    assert [o.failure.which for o in outcomes] == ["request", "rollout"]
 
 
 async def test_a_server_further_down_notices_the_end_of_the_rollouts_time_earlier():
     """Each passes on a little less than it has; raising the tool's limit instead of the rollout's would not help."""
-    told = []
+    outcomes = []
 
     async def send(job):
         await asyncio.sleep(0.45)
         raise (ToolCallTimeout if job.key.task else DeadlineExceeded)("late", where="tool")
 
-    await collect(jobs_of(2), send, [told.append], terms=Terms(rollout_seconds=0.5), at_once=2)
+    await collect(jobs_of(2), send, [outcomes.append], rules=AttemptRules(rollout_seconds=0.5), concurrency=2)
 
-    which = {o.job.key.task: o.failure.which for o in told}
+    which = {o.job.key.task: o.failure.which for o in outcomes}
     assert which == {0: "rollout", 1: "tool_call"}  # who held the call to its own limit knows better
 
 
 async def test_results_are_held_to_the_rules_of_their_agent():
-    told = []
+    """Environments declare different reward ranges."""
+    outcomes = []
 
     async def send(job):
         return {"reward": 2.0, **SAID}
 
-    await collect(jobs_of(1), send, [told.append], terms=Terms(rules={"a": Rule(reward_range=(0, 1))}))
+    await collect(
+        jobs_of(1), send, [outcomes.append], rules=AttemptRules(scoring={"a": ScoringRule(reward_range=(0, 1))})
+    )
 
-    assert told[0].failure.kind == "invalid_reward"
-    assert told[0].seconds is not None
+    assert outcomes[0].failure.kind == "invalid_reward"
+    assert outcomes[0].seconds is not None
 
 
 async def test_every_outcome_says_how_long_it_took_and_the_answered_ones_where_the_time_went():
@@ -293,7 +300,7 @@ async def test_every_outcome_says_how_long_it_took_and_the_answered_ones_where_t
             raise AgentFailed("502 from the agent", where="simple_agent")
         return {"reward": "x" if job.key.task == 2 else 1.0, "_ng_phases": [0.001, 0.002, 0.0, 0.001, 0.005], **SAID}
 
-    await collect(jobs_of(3), send, [lambda outcome: records.append(record_of(outcome))], at_once=1)
+    await collect(jobs_of(3), send, [lambda outcome: records.append(outcome_record(outcome))], concurrency=1)
 
     assert all(0.005 < record["_ng_seconds"] < 60 for record in records)
     assert [sorted(record.get("_ng_phases", ())) for record in records] == [

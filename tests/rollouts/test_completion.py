@@ -14,6 +14,7 @@ def gates(count):
 
 
 async def test_results_come_in_the_order_they_are_finished():
+    """A trainer starts with the first results instead of waiting for the slowest."""
     opened = gates(3)
 
     async def send(row):
@@ -62,6 +63,7 @@ async def test_all_awaitables_can_be_taken_at_once():
 
 
 async def test_no_more_rows_are_in_flight_than_allowed():
+    """The model server decides how much load it takes."""
     flying = most = 0
 
     async def send(row):
@@ -99,7 +101,8 @@ async def test_leaving_early_cancels_what_is_in_flight():
         await cancelled.wait()
 
 
-async def test_a_result_nobody_waits_for_any_more_goes_to_the_next():
+async def test_the_result_of_a_cancelled_awaitable_goes_to_the_next():
+    """A finished rollout must not be lost."""
     opened = gates(1)
 
     async def send(row):
@@ -116,4 +119,5 @@ async def test_a_result_nobody_waits_for_any_more_goes_to_the_next():
 
 
 async def test_no_rows_give_no_awaitables():
+    """An empty batch must not hang."""
     assert list(in_completion_order([], None, at_once=5)) == []

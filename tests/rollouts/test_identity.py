@@ -1,20 +1,22 @@
 """Which run this is, and what makes it another."""
 
+from dataclasses import replace
+
 import orjson
 import pytest
 from omegaconf import OmegaConf
 
+from nemo_gym.journal.lines import StoreError
 from nemo_gym.rollouts.identity import (
     Identity,
     RowHash,
-    code_of,
+    code_versions,
+    file_stat,
+    has_same_rows,
     read_identity,
-    same_rows,
-    seen_file,
-    servers_of,
+    server_fields,
     write_identity,
 )
-from nemo_gym.rollouts.jsonl import StoreError
 
 
 def identity(**changes):
@@ -42,11 +44,12 @@ def config(**fields):
 
 
 def test_the_same_run_has_no_differences():
+    """Otherwise nothing could be resumed."""
     assert identity().differences(identity()) == []
 
 
 def test_every_difference_is_listed_with_both_values():
-    """Somebody who is refused must see at a glance which of fifty settings it was."""
+    """A refused user must see at a glance which of fifty settings it was."""
     now = identity(
         rows="blake2b:2",
         plan={"responses_create_params": {"temperature": 0.7}, "limit": None, "agent_name": "a"},
@@ -63,7 +66,8 @@ def test_every_difference_is_listed_with_both_values():
     ]
 
 
-def test_a_long_value_is_cut_but_still_told_apart():
+def test_long_values_are_shortened_and_still_differ():
+    """A changed prompt must not look unchanged."""
     before = identity(plan={"prompt": "a" * 1000})
     (line,) = before.differences(identity(plan={"prompt": "a" * 999 + "b"}))
 
@@ -74,12 +78,13 @@ def test_a_long_value_is_cut_but_still_told_apart():
 
 def test_repeats_and_limits_are_not_differences():
     """Those a resumed run may change."""
-    assert identity().differences(identity(repeats=9, limits={"max_steps": 1}, seen={"size": 1})) == []
+    assert identity().differences(identity(repeats=9, limits={"max_steps": 1}, file_stat={"size": 1})) == []
 
 
-def test_no_secret_is_in_it():
-    assert "very-secret" not in orjson.dumps(servers_of(config())).decode()
-    assert servers_of(config())["m.openai_model.openai_api_key"] == "****"
+def test_the_identity_contains_no_secret():
+    """The file is shared with the results."""
+    assert "very-secret" not in orjson.dumps(server_fields(config())).decode()
+    assert server_fields(config())["m.openai_model.openai_api_key"] == "****"
 
 
 def test_where_a_server_runs_is_not_part_of_it():
@@ -87,42 +92,44 @@ def test_where_a_server_runs_is_not_part_of_it():
     here = config(host="a", port=1, openai_base_url="http://a/v1", max_concurrent_requests=4, num_workers=2)
     there = config(host="b", port=2, openai_base_url="http://b/v1", max_concurrent_requests=9, num_workers=1)
 
-    assert servers_of(here) == servers_of(there) == servers_of(config())
+    assert server_fields(here) == server_fields(there) == server_fields(config())
 
 
-def test_what_a_server_answers_is_part_of_it():
-    assert servers_of(config())["r.arithmetic.nested.deep"] == [1, 2]
-    assert servers_of(config(temperature=1)) != servers_of(config())
-    assert servers_of({**config(), "skip_verification": True})["skip_verification"] is True
+def test_fields_that_change_answers_are_part_of_it():
+    """Half a run with another model is not one result."""
+    assert server_fields(config())["r.arithmetic.nested.deep"] == [1, 2]
+    assert server_fields(config(temperature=1)) != server_fields(config())
+    assert server_fields({**config(), "skip_verification": True})["skip_verification"] is True
 
 
 def test_code_is_versions_and_the_sources_of_the_servers(tmp_path, monkeypatch):
-    """An edited verifier scores differently: half a run with each would be nobody's result."""
+    """An edited verifier scores differently: half a run with each would be the result of neither."""
     folder = tmp_path / "resources_servers" / "arithmetic"
     folder.mkdir(parents=True)
     (folder / "app.py").write_text("one")
     monkeypatch.setenv("NEMO_GYM_EXTRA_ROOTS", str(tmp_path))
 
-    first = code_of(config())
+    first = code_versions(config())
     (folder / "tests").mkdir()
     (folder / "tests" / "test_app.py").write_text("a test")
     (folder / ".venv").mkdir()
     (folder / ".venv" / "site.py").write_text("installed")
     (folder / "README.md").write_text("words")
-    assert code_of(config()) == first, "what is not run does not count"
+    assert code_versions(config()) == first, "what is not run does not count"
     (folder / "app.py").write_text("two")
 
-    assert code_of(config()) != first
+    assert code_versions(config()) != first
     assert {"python", "nemo-gym", "pydantic", "resources_servers/arithmetic"} <= set(first)
     assert not {"pytest", "ruff"} & set(first), "tools of developers do not change a score"
 
 
-def test_what_was_written_is_read_and_the_story_goes_on(tmp_path):
+def test_the_run_id_stays_and_notes_are_added(tmp_path):
+    """Each resume must be traceable."""
     path = tmp_path / "x_run.json"
     write_identity(path, identity(limits={"max_steps": 3}))
-    known = read_identity(path)
-    assert known is not None
-    before, content = known
+    stored = read_identity(path)
+    assert stored is not None
+    before, content = stored
 
     assert before == identity(limits={"max_steps": 3})
     write_identity(path, identity(repeats=3), content, "num_repeats: 2 -> 3")
@@ -133,7 +140,8 @@ def test_what_was_written_is_read_and_the_story_goes_on(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["x_run.json"]
 
 
-def test_no_file_is_no_identity_and_a_broken_one_is_said(tmp_path):
+def test_a_missing_file_is_none_and_a_broken_one_is_an_error(tmp_path):
+    """Resuming with a broken identity would check nothing."""
     assert read_identity(tmp_path / "none") is None
     for broken in (b"{", b"[]", b"{}"):
         (tmp_path / "x_run.json").write_bytes(broken)
@@ -142,23 +150,27 @@ def test_no_file_is_no_identity_and_a_broken_one_is_said(tmp_path):
 
 
 def test_the_hash_is_that_of_the_rows_and_not_of_their_line_breaks():
-    def hashed(*lines):
+    """An editor may change line ends without changing rows."""
+
+    def hash_lines(*lines):
         rows = RowHash()
         assert list(rows.over(enumerate(lines))) == list(enumerate(lines))
         return rows.text()
 
-    assert hashed(b'{"a":1}\n', b'{"b":1}') == hashed(b'{"a":1}\r\n', b'{"b":1}\n')
-    assert hashed(b'{"a":1}\n') != hashed(b'{"a":2}\n')
-    assert hashed(b"12\n", b"3\n") != hashed(b"1\n", b"23\n")
+    assert hash_lines(b'{"a":1}\n', b'{"b":1}') == hash_lines(b'{"a":1}\r\n', b'{"b":1}\n')
+    assert hash_lines(b'{"a":1}\n') != hash_lines(b'{"a":2}\n')
+    assert hash_lines(b"12\n", b"3\n") != hash_lines(b"1\n", b"23\n")
 
 
 def test_a_file_that_was_not_touched_need_not_be_read(tmp_path):
+    """Hashing a large file takes long."""
     path = tmp_path / "in.jsonl"
     path.write_text("{}\n")
-    before = identity(seen=seen_file(path))
+    before = identity(file_stat=file_stat(path))
 
-    assert same_rows(before, seen_file(path), before.plan)
-    assert not same_rows(before, seen_file(path), {**before.plan, "limit": 1})
+    assert has_same_rows(before, before)
+    assert not has_same_rows(before, replace(before, plan={**before.plan, "limit": 1}))
     path.write_text("{} \n")
-    assert not same_rows(before, seen_file(path), before.plan)
-    assert not same_rows(identity(), seen_file(tmp_path / "none"), before.plan)
+    assert not has_same_rows(before, replace(before, file_stat=file_stat(path)))
+    missing = identity(file_stat=file_stat(tmp_path / "none"))
+    assert not has_same_rows(missing, missing)

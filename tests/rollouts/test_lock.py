@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from nemo_gym.rollouts.jsonl import StoreError
+from nemo_gym.journal.lines import StoreError
 from nemo_gym.rollouts.lock import OutputInUse, RunLock
 
 HOLDER = """
@@ -20,7 +20,8 @@ time.sleep(600)
 """
 
 
-def test_the_second_is_refused_and_told_who_was_first(tmp_path):
+def test_a_second_collector_is_refused_and_sees_the_holder(tmp_path):
+    """Two writers would mix their results."""
     first, second = RunLock(tmp_path / "x.lock"), RunLock(tmp_path / "x.lock")
     first.acquire()
 
@@ -33,6 +34,7 @@ def test_the_second_is_refused_and_told_who_was_first(tmp_path):
 
 
 def test_nothing_is_left_behind(tmp_path):
+    """A lock file that stays makes users wonder whether a run is active."""
     lock = RunLock(tmp_path / "deep" / "x.lock")
     lock.acquire()
     lock.release()
@@ -42,7 +44,7 @@ def test_nothing_is_left_behind(tmp_path):
 
 
 def test_a_holder_that_was_killed_lets_go(tmp_path):
-    """`kill -9` must not leave an output that nobody can resume; the file that stays means nothing."""
+    """`kill -9` must not leave an output that cannot be resumed; the file that stays means nothing."""
     path = tmp_path / "x.lock"
     child = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE)
     try:
@@ -72,7 +74,8 @@ def test_a_lock_that_says_nothing_is_still_a_lock(tmp_path):
     first.release()
 
 
-def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
+    """The message must come before the servers start."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(StoreError, match="cannot write"):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from nemo_gym.path_utils import failures_path_for as public_failures_path_for
-from nemo_gym.rollouts.paths import (
+from nemo_gym.rollouts.run_files import (
     aggregate_metrics_path_for,
     failures_path_for,
     index_folder_for,
@@ -15,6 +15,7 @@ from nemo_gym.rollouts.paths import (
 
 
 def test_files_of_a_run_lie_beside_its_output():
+    """Other tools find the files by these names."""
     assert failures_path_for("out/x.jsonl") == Path("out/x_failures.jsonl")
     assert materialized_path_for(Path("out/x.jsonl")) == Path("out/x_materialized_inputs.jsonl")
     assert aggregate_metrics_path_for("x.jsonl") == Path("x_aggregate_metrics.json")

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.prompt import PromptConfig, apply_prompt_to_row
-from nemo_gym.rollouts.plan import FirstLines, InputRowsError, PlanOptions, added_repeats, plan, plan_more, read_lines
+from nemo_gym.rollouts.plan import (
+    InputRowsError,
+    PlanOptions,
+    added_repeats,
+    plan_jobs,
+    plan_more,
+    read_lines,
+)
+from nemo_gym.rollouts.task_numbers import FirstLines
 
 
 def row(agent: str | None = "a", **fields):
@@ -23,8 +31,8 @@ def lines_of(*rows):
     return [(number, orjson.dumps(item) + b"\n") for number, item in enumerate(rows, start=1)]
 
 
-def planned(*rows, **options):
-    return list(plan(lines_of(*rows), PlanOptions(**options), source="rows.jsonl"))
+def plan_rows(*rows, **options):
+    return list(plan_jobs(lines_of(*rows), PlanOptions(**options), source="rows.jsonl"))
 
 
 def keys(jobs):
@@ -33,7 +41,7 @@ def keys(jobs):
 
 def test_repeats_of_a_row_stand_together():
     """Row-major order keeps a group's rollouts close in time, and is what stored runs have."""
-    jobs = planned(row(x=1), row(x=2), repeats=2)
+    jobs = plan_rows(row(x=1), row(x=2), repeats=2)
 
     assert keys(jobs) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [job.row["x"] for job in jobs] == [1, 1, 2, 2]
@@ -42,18 +50,19 @@ def test_repeats_of_a_row_stand_together():
 
 def test_identical_lines_share_a_task():
     """Collating with `num_repeats` duplicates lines; the copies are rollouts of one task, numbered on."""
-    jobs = planned(row(x=1), row(x=2), row(x=1), repeats=2)
+    jobs = plan_rows(row(x=1), row(x=2), row(x=1), repeats=2)
 
     assert keys(jobs) == [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3)]
 
 
 def test_a_task_is_numbered_by_its_first_line():
-    assert keys(planned(row(x=1), row(x=1), row(x=2))) == [(0, 0), (0, 1), (2, 0)]
+    """The number must not depend on later duplicates."""
+    assert keys(plan_rows(row(x=1), row(x=1), row(x=2))) == [(0, 0), (0, 1), (2, 0)]
 
 
 def test_a_task_number_of_the_rows_own_is_kept():
     """Shards of one dataset are scored together only if they agree on numbers."""
-    jobs = planned(row(_ng_task_index=70), row(_ng_task_index=70, x=2), row(_ng_task_index=1), row(), repeats=1)
+    jobs = plan_rows(row(_ng_task_index=70), row(_ng_task_index=70, x=2), row(_ng_task_index=1), row(), repeats=1)
 
     assert keys(jobs) == [(70, 0), (70, 1), (1, 0), (3, 0)]
 
@@ -64,26 +73,29 @@ def test_no_two_jobs_have_the_same_key(contents, repeats):
     """Resume, capture files and groups all go by the key."""
     rows = [row(x=x, **({} if task is None else {"_ng_task_index": task})) for x, task in contents]
 
-    jobs = planned(*rows, repeats=repeats)
+    jobs = plan_rows(*rows, repeats=repeats)
 
     assert len(set(keys(jobs))) == len(jobs) == len(rows) * repeats
 
 
 def test_repeats_can_differ_by_agent(caplog):
+    """Some environments need more rollouts than others."""
     with caplog.at_level(logging.WARNING, logger="nemo_gym.rollouts"):
-        jobs = planned(row("a"), row("b"), row("c"), repeats={"a": 3, "_default": 1, "zeta": 2})
+        jobs = plan_rows(row("a"), row("b"), row("c"), repeats={"a": 3, "_default": 1, "zeta": 2})
 
     assert [job.agent for job in jobs] == ["a", "a", "a", "b", "c"]
     assert "agents that no row uses: zeta" in caplog.text
 
 
 def test_agents_without_a_repeat_count_are_all_named():
+    """One message instead of one per try."""
     with pytest.raises(ValueError, match=r"'b'.*line 2.*'c'.*line 3"):
-        planned(row("a"), row("b"), row("c"), repeats={"a": 3})
+        plan_rows(row("a"), row("b"), row("c"), repeats={"a": 3})
 
 
 def test_the_agent_of_the_run_does_not_override_the_rows():
-    jobs = planned(row("a"), row(None), agent_name="b")
+    """Mixed datasets name an agent per row."""
+    jobs = plan_rows(row("a"), row(None), agent_name="b")
 
     assert [job.agent for job in jobs] == ["a", "b"]
     assert jobs[1].row["agent_ref"] == {"type": "responses_api_agents", "name": "b"}
@@ -92,7 +104,7 @@ def test_the_agent_of_the_run_does_not_override_the_rows():
 def test_rows_without_an_agent_are_listed_by_line():
     """One look at the message must be enough to fix the file."""
     with pytest.raises(InputRowsError) as caught:
-        planned(row("a"), row(None), row("a"), row(None))
+        plan_rows(row("a"), row(None), row("a"), row(None))
 
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, ConfigError)
@@ -101,15 +113,17 @@ def test_rows_without_an_agent_are_listed_by_line():
 
 
 def test_a_thousand_bad_rows_make_a_short_message():
+    """The cause must stay visible on a terminal."""
     with pytest.raises(InputRowsError, match=r"1000 rows: line 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …") as caught:
-        planned(*[row(None)] * 1000)
+        plan_rows(*[row(None)] * 1000)
 
     assert len(str(caught.value)) < 300
 
 
 def test_all_kinds_of_problems_are_reported_together():
+    """Users fix a file once, not problem by problem."""
     with pytest.raises(InputRowsError, match=r"responses_create_params.*line 1.*agent_ref.*line 2"):
-        planned({"agent_ref": {"name": "a"}}, row(None))
+        plan_rows({"agent_ref": {"name": "a"}}, row(None))
 
 
 @pytest.mark.parametrize(
@@ -122,14 +136,16 @@ def test_all_kinds_of_problems_are_reported_together():
     ],
 )
 def test_a_line_that_is_no_row_is_named(line, message):
+    """The line number is what the user needs to fix it."""
     with pytest.raises(ConfigError, match=message) as caught:
-        list(plan([(1, orjson.dumps(row())), (7, line)], PlanOptions(), source="rows.jsonl"))
+        list(plan_jobs([(1, orjson.dumps(row())), (7, line)], PlanOptions(), source="rows.jsonl"))
 
     assert caught.value.where == "rows.jsonl:7"
 
 
 def test_overrides_win_and_are_shallow():
-    jobs = planned(
+    """A deep merge would keep settings the user replaced."""
+    jobs = plan_rows(
         {
             **row(),
             "responses_create_params": {"input": "hi", "reasoning": {"effort": "low", "summary": "x"}, "top_p": 1},
@@ -146,10 +162,11 @@ def test_overrides_win_and_are_shallow():
 
 
 def test_seeds_count_rollouts_and_leave_the_rest_of_the_extra_body():
+    """Repeats need different seeds and the row's other options."""
     given_body = json.dumps({"top_k": 4})
     params = {"input": "hi", "metadata": {"a": "b", "extra_body": given_body}}
 
-    jobs = planned({**row(), "responses_create_params": params}, row(), repeats=2, add_seed=True)
+    jobs = plan_rows({**row(), "responses_create_params": params}, row(), repeats=2, add_seed=True)
 
     metadata = [job.row["responses_create_params"]["metadata"] for job in jobs]
     assert [json.loads(item["extra_body"]) for item in metadata] == [
@@ -162,16 +179,18 @@ def test_seeds_count_rollouts_and_leave_the_rest_of_the_extra_body():
 
 
 def test_an_extra_body_that_is_no_object_is_named():
+    """The model server would refuse it hours later."""
     params = {"input": "hi", "metadata": {"extra_body": "[1]"}}
 
     with pytest.raises(InputRowsError, match="extra_body is not a JSON object") as caught:
-        planned({**row(), "responses_create_params": params}, add_seed=True)
+        plan_rows({**row(), "responses_create_params": params}, add_seed=True)
 
     assert caught.value.where == "rows.jsonl:1"
 
 
 def test_other_fields_pass_untouched_and_skills_are_stamped():
-    job = planned(row(verifier_metadata={"n": [1]}, _ng_rollout_id="mine"), skills_ref={"hash": "abc"})[0]
+    """Verifiers read their own fields from the row."""
+    job = plan_rows(row(verifier_metadata={"n": [1]}, _ng_rollout_id="mine"), skills_ref={"hash": "abc"})[0]
 
     assert job.row["verifier_metadata"] == {"n": [1]}
     assert job.row["_ng_rollout_id"] == "mine"
@@ -184,25 +203,29 @@ def prompt(template="Q: {q}"):
 
 
 def test_a_prompt_builds_the_input():
+    """Datasets store questions, not prompts."""
     bare = {"q": "why?", "agent_ref": {"name": "a"}}
 
-    jobs = planned(bare, {**bare, "responses_create_params": {"top_p": 0.5}}, fill_prompt=prompt())
+    jobs = plan_rows(bare, {**bare, "responses_create_params": {"top_p": 0.5}}, fill_prompt=prompt())
 
     assert jobs[0].row["responses_create_params"] == {"input": [{"role": "user", "content": "Q: why?"}]}
     assert jobs[1].row["responses_create_params"]["top_p"] == 0.5
 
 
 def test_a_prompt_does_not_replace_an_input():
+    """Two sources of a prompt are a mistake in the configuration."""
     with pytest.raises(InputRowsError, match=r"input' is there already.*line 2"):
-        planned({"q": 1, "agent_ref": {"name": "a"}}, row(q=1), fill_prompt=prompt())
+        plan_rows({"q": 1, "agent_ref": {"name": "a"}}, row(q=1), fill_prompt=prompt())
 
 
 def test_a_field_the_prompt_lacks_is_named_with_its_line():
+    """The model would otherwise see an unfilled template."""
     with pytest.raises(KeyError, match=r"rows.jsonl:1.*'q'"):
-        planned({"agent_ref": {"name": "a"}}, fill_prompt=prompt())
+        plan_rows({"agent_ref": {"name": "a"}}, fill_prompt=prompt())
 
 
 def test_lines_are_read_up_to_the_limit_and_blank_ones_do_not_count(tmp_path):
+    """A limit of 5 means five rows."""
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a":1}\n\n{"a":2}\n   \n{"a":3}')
 
@@ -212,6 +235,7 @@ def test_lines_are_read_up_to_the_limit_and_blank_ones_do_not_count(tmp_path):
 
 
 def test_an_input_that_is_not_there_is_a_configuration_error(tmp_path):
+    """It must be reported without a traceback."""
     with pytest.raises(ConfigPathNotFoundError, match=r"nowhere\.jsonl"):
         list(read_lines(tmp_path / "nowhere.jsonl"))
 
@@ -227,16 +251,17 @@ def test_jobs_are_planned_as_they_are_taken():
             taken.append(number)
             yield number, orjson.dumps(row(x=number))
 
-    jobs = plan(endless(), PlanOptions(), source="endless")
+    jobs = plan_jobs(endless(), PlanOptions(), source="endless")
 
     assert keys([next(jobs), next(jobs)]) == [(0, 0), (1, 0)]
     assert taken == [1, 2]
 
 
 @pytest.mark.parametrize("number", [-1, "3", 1.5, True])
-def test_a_task_number_that_is_none_is_refused(number):
+def test_an_invalid_task_number_is_refused(number):
+    """It would collide with another task."""
     with pytest.raises(InputRowsError, match="_ng_task_index must be a whole number") as caught:
-        planned(row(_ng_task_index=number))
+        plan_rows(row(_ng_task_index=number))
 
     assert caught.value.where == "rows.jsonl:1"
 
@@ -251,10 +276,10 @@ def test_more_repeats_add_rollouts_and_change_none(contents, before, more):
     lines = lines_of(
         *(row(agent, x=x, **({} if task is None else {"_ng_task_index": task})) for x, agent, task in contents)
     )
-    first = list(plan(lines, PlanOptions(repeats=before), source="rows"))
+    first = list(plan_jobs(lines, PlanOptions(repeats=before), source="rows"))
     added = list(plan_more(lambda: lines, PlanOptions(repeats=before + more), before=before, source="rows"))
 
-    whole = list(plan(lines, PlanOptions(repeats=before + more), source="rows"))
+    whole = list(plan_jobs(lines, PlanOptions(repeats=before + more), source="rows"))
 
     assert sorted(keys(first) + keys(added)) == sorted(keys(whole))
     assert len(set(keys(first) + keys(added))) == len(first) + len(added)
@@ -267,6 +292,7 @@ def test_more_repeats_add_rollouts_and_change_none(contents, before, more):
 
 
 def test_more_repeats_are_counted_by_agent():
+    """Resuming with more repeats adds exactly the difference."""
     assert added_repeats(2, 3) == {"_default": 1}
     assert added_repeats(2, {"a": 5, "_default": 2}) == {"a": 3, "_default": 0}
     assert added_repeats({"a": 4, "_default": 1}, 2) == {"a": -2, "_default": 1}
@@ -276,24 +302,33 @@ def test_more_repeats_are_counted_by_agent():
 @given(st.lists(st.binary(max_size=2), max_size=60))
 @settings(max_examples=60, deadline=None)
 def test_first_lines_are_found_as_a_dictionary_would(contents):
-    table, known = FirstLines(), {}
+    """The table only saves memory: its answers are those of a dictionary."""
+    table, expected = FirstLines(), {}
 
     for index, content in enumerate(contents):
-        assert table.of(content, index) == known.setdefault(content, index)
+        assert table.find_or_add(content, index) == expected.setdefault(content, index)
 
 
 def test_first_lines_are_found_after_the_table_has_grown():
+    """Growing moves every entry."""
     table = FirstLines()
 
     for index in range(5000):
-        assert table.of(b"%d" % index, index) == index
+        assert table.find_or_add(b"%d" % index, index) == index
 
-    assert [table.of(b"%d" % index, 9999) for index in (0, 1, 681, 682, 683, 4999)] == [0, 1, 681, 682, 683, 4999]
+    assert [table.find_or_add(b"%d" % index, 9999) for index in (0, 1, 681, 682, 683, 4999)] == [
+        0,
+        1,
+        681,
+        682,
+        683,
+        4999,
+    ]
 
 
 def test_the_attempt_of_an_earlier_run_is_not_taken_over():
     """Rows of a materialized file, or of failures, are rows like any other."""
-    (job,) = planned(row(_ng_attempt_index=2, _ng_rollout_index=7, _ng_seconds=3.0, _ng_phases={"model": 2.0}))
+    (job,) = plan_rows(row(_ng_attempt_index=2, _ng_rollout_index=7, _ng_seconds=3.0, _ng_phases={"model": 2.0}))
 
     assert keys([job]) == [(0, 0)]
     assert not {"_ng_attempt_index", "_ng_seconds", "_ng_phases"} & set(job.row)

@@ -13,9 +13,9 @@ import pytest
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.identity import Identity
-from nemo_gym.rollouts.outcome import Failed, Failure, Scored
+from nemo_gym.rollouts.outcome import FailedRollout, Failure, ScoredRollout
 from nemo_gym.rollouts.plan import PlanOptions
-from nemo_gym.rollouts.resume import Request, ResumeRefused, check, prepare, prepare_apart
+from nemo_gym.rollouts.resume import CollectionRequest, ResumeRefused, check_request, prepare_run, prepare_run_in_thread
 from nemo_gym.rollouts.store import RolloutStore
 
 
@@ -31,8 +31,8 @@ def request_of(tmp_path):
     rows = [{"responses_create_params": {"input": str(n)}, "agent_ref": {"name": "a"}} for n in range(3)]
     source.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
 
-    def made(*, repeats=1, code="1", **changes):
-        return Request(
+    def make_request(*, repeats=1, code="1", **changes):
+        return CollectionRequest(
             source=source,
             source_name="in.jsonl",
             limit=None,
@@ -41,39 +41,41 @@ def request_of(tmp_path):
             **changes,
         )
 
-    return made
+    return make_request
 
 
 def keys(jobs):
     return [str(job.key) for job in jobs]
 
 
-def test_a_new_run_is_all_of_it(store, request_of):
+def test_a_new_run_has_all_jobs(store, request_of):
+    """Without an earlier run nothing may be skipped."""
     with store:
-        prepared = prepare(store, request_of(repeats=2))
+        prepared = prepare_run(store, request_of(repeats=2))
 
         assert keys(prepared.jobs) == ["0-0", "0-1", "1-0", "1-1", "2-0", "2-1"]
-    assert (prepared.planned.total, prepared.planned.to_run, prepared.planned.notes) == (6, 6, [])
+    assert (prepared.summary.total, prepared.summary.to_run, prepared.summary.notes) == (6, 6, [])
     assert store.can_resume()
 
 
-def test_a_resumed_run_is_the_rest_of_it_with_what_was_spent(store, request_of):
+def test_a_resumed_run_has_the_remaining_jobs_and_the_used_tokens(store, request_of):
+    """Finished rollouts cost money only once."""
     with store:
-        jobs = list(prepare(store, request_of()).jobs)
-        store.write(Scored(jobs[0], {"reward": 1.0, "response": {"usage": {"total_tokens": 9}}}))
-        store.write(Failed(jobs[1], Failure("timeout", "model", "", "m")))
+        jobs = list(prepare_run(store, request_of()).jobs)
+        store.write(ScoredRollout(jobs[0], {"reward": 1.0, "response": {"usage": {"total_tokens": 9}}}))
+        store.write(FailedRollout(jobs[1], Failure("timeout", "model", "", "m")))
 
     with store:
-        prepared = prepare(store, request_of(resume=True))
+        prepared = prepare_run(store, request_of(resume=True))
 
         assert keys(prepared.jobs) == ["1-0-a1", "2-0"]
-    assert (prepared.planned.finished, prepared.planned.to_run, prepared.tokens) == (1, 2, 9)
+    assert (prepared.summary.finished, prepared.summary.to_run, prepared.tokens) == (1, 2, 9)
 
 
 def test_rows_added_before_a_crash_are_not_added_again(store, request_of, monkeypatch):
     """The rows are on disk, but the crash came before the new number of repeats was written down."""
     with store:
-        prepare(store, request_of())
+        prepare_run(store, request_of())
 
     def crash(*args):
         raise KeyboardInterrupt
@@ -81,57 +83,60 @@ def test_rows_added_before_a_crash_are_not_added_again(store, request_of, monkey
     with monkeypatch.context() as patched, store:
         patched.setattr("nemo_gym.rollouts.resume.write_identity", crash)
         with pytest.raises(KeyboardInterrupt):
-            prepare(store, request_of(resume=True, repeats=2))
-    assert store.planned() == 6
+            prepare_run(store, request_of(resume=True, repeats=2))
+    assert store.planned_count() == 6
 
     with store:
-        prepared = prepare(store, request_of(resume=True, repeats=2))
+        prepared = prepare_run(store, request_of(resume=True, repeats=2))
 
         assert keys(prepared.jobs) == ["0-0", "1-0", "2-0", "0-1", "1-1", "2-1"]
     with store:
-        assert prepare(store, request_of(resume=True, repeats=2)).planned.notes == []
+        assert prepare_run(store, request_of(resume=True, repeats=2)).summary.notes == []
 
 
-def test_other_code_is_refused_unless_somebody_insists(store, request_of):
+def test_changed_code_is_refused_without_force(store, request_of):
+    """Half a run with another verifier is not one result."""
     with store:
-        prepare(store, request_of())
+        prepare_run(store, request_of())
         with pytest.raises(ResumeRefused, match='code: nemo-gym: "1" -> "2"'):
-            prepare(store, request_of(resume=True, code="2"))
+            prepare_run(store, request_of(resume=True, code="2"))
         with pytest.raises(ResumeRefused):
-            check(store, request_of(resume=True, code="2"))
+            check_request(store, request_of(resume=True, code="2"))
 
-        prepared = prepare(store, request_of(resume=True, force=True, code="2"))
-        assert "by force" in prepared.planned.notes[0]
-        assert prepare(store, request_of(resume=True, code="2")).planned.notes == [], "it is that run now"
+        prepared = prepare_run(store, request_of(resume=True, force=True, code="2"))
+        assert "by force" in prepared.summary.notes[0]
+        assert prepare_run(store, request_of(resume=True, code="2")).summary.notes == [], "it is that run now"
 
 
 def test_by_force_the_rows_stay_those_that_were_planned(store, request_of):
     """Fewer repeats by force do not take rollouts away that may be finished already."""
     with store:
-        prepare(store, request_of(repeats=2))
+        prepare_run(store, request_of(repeats=2))
 
-        assert prepare(store, request_of(resume=True, force=True, repeats=1)).planned.total == 6
+        assert prepare_run(store, request_of(resume=True, force=True, repeats=1)).summary.total == 6
 
 
 def test_checking_changes_nothing(store, request_of, tmp_path):
+    """The check runs before the user can still say no."""
     with store:
-        check(store, request_of())
+        check_request(store, request_of())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
 
     with store, pytest.raises(ConfigError, match="there is no input file"):
-        check(store, replace(request_of(), source=tmp_path / "none.jsonl"))
+        check_request(store, replace(request_of(), source=tmp_path / "none.jsonl"))
 
 
 def test_a_long_list_of_differences_is_cut(store, request_of):
+    """The first lines must stay on the screen."""
     many = request_of()
     with store:
-        prepare(store, many)
+        prepare_run(store, many)
         changed = replace(
             many, resume=True, identity=replace(many.identity, servers={f"s{n:03}": n for n in range(100)})
         )
 
         with pytest.raises(ResumeRefused) as caught:
-            prepare(store, changed)
+            prepare_run(store, changed)
 
     assert "and 80 more" in str(caught.value)
     assert str(caught.value).count("\n") < 30
@@ -145,7 +150,7 @@ def crashing(monkeypatch, after):
     """Let `after` changes of the file system happen, and crash at the next."""
     left = [after]
 
-    def guarded(real):
+    def guard(real):
         def change(*args, **kwargs):
             if left[0] == 0:
                 raise Crash
@@ -155,13 +160,13 @@ def crashing(monkeypatch, after):
         return change
 
     for owner, name in ((Path, "replace"), (Path, "unlink"), (Path, "mkdir"), (Path, "open"), (shutil, "rmtree")):
-        monkeypatch.setattr(owner, name, guarded(getattr(owner, name)))
+        monkeypatch.setattr(owner, name, guard(getattr(owner, name)))
 
 
 def finish(store, request):
     with store:
-        for job in prepare(store, request).jobs:
-            store.write(Scored(job, {"reward": 1.0, "new": True}))
+        for job in prepare_run(store, request).jobs:
+            store.write(ScoredRollout(job, {"reward": 1.0, "new": True}))
 
 
 @pytest.mark.parametrize("after", range(0, 45, 2))
@@ -170,12 +175,12 @@ def test_a_crash_at_any_change_of_the_files_loses_and_doubles_nothing(store, req
     """Between any two renames: the run can be finished, and what was there before is still somewhere."""
     finish(store, request_of())
     old = store.output.read_bytes()
-    asked = request_of(repeats=2, resume=change == "more repeats")
+    request = request_of(repeats=2, resume=change == "more repeats")
 
     with monkeypatch.context() as patched, contextlib.suppress(Crash):
         crashing(patched, after)
-        finish(store, asked)
-    finish(store, replace(asked, resume=True))
+        finish(store, request)
+    finish(store, replace(request, resume=True))
 
     places = Counter((row["_ng_task_index"], row["_ng_rollout_index"]) for row in store.records())
     if change == "more repeats":
@@ -198,12 +203,12 @@ def many(tmp_path, request_of):
     return request_of
 
 
-@pytest.mark.parametrize("work", [check, lambda store, request: prepare(store, request).planned])
+@pytest.mark.parametrize("work", [check_request, lambda store, request: prepare_run(store, request).summary])
 def test_whoever_waits_is_told_how_far_it_is(store, many, work):
     """A million rows take a while; a screen on which nothing moves looks like a program that hangs."""
     seen = []
     with store:
-        work(store, many(watch=lambda rows, read: seen.append((rows, read))))
+        work(store, many(on_read=lambda rows, read: seen.append((rows, read))))
 
     assert [rows for rows, _ in seen] == [2048, 4096]
     assert 0 < seen[0][1] < seen[1][1] < (store.output.parent / "in.jsonl").stat().st_size
@@ -212,7 +217,7 @@ def test_whoever_waits_is_told_how_far_it_is(store, many, work):
 async def test_an_interrupt_ends_the_planning_and_changes_nothing(store, many):
     """Ctrl-C is heard while rows are read, and the results that are there stay where they are."""
     with store:
-        prepare(store, many())
+        prepare_run(store, many())
     store.output.write_bytes(b'{"_ng_task_index":0,"_ng_rollout_index":0,"reward":1}\n')
     before = {path.name: path.read_bytes() for path in store.output.parent.iterdir() if path.is_file()}
     reading, go = threading.Event(), threading.Event()
@@ -222,7 +227,7 @@ async def test_an_interrupt_ends_the_planning_and_changes_nothing(store, many):
         go.wait(30)
 
     with store:
-        working = asyncio.create_task(prepare_apart(store, many(watch=watch)))
+        working = asyncio.create_task(prepare_run_in_thread(store, many(on_read=watch)))
         await asyncio.to_thread(reading.wait, 30)  # the loop is free meanwhile
         working.cancel()
         go.set()
@@ -235,8 +240,8 @@ async def test_an_interrupt_ends_the_planning_and_changes_nothing(store, many):
 async def test_planning_apart_is_planning(store, many):
     """The same jobs, and what goes wrong is raised."""
     with store:
-        prepared = await prepare_apart(store, many())
-        assert prepared.planned.total == len(list(prepared.jobs)) == 5000
+        prepared = await prepare_run_in_thread(store, many())
+        assert prepared.summary.total == len(list(prepared.jobs)) == 5000
 
         with pytest.raises(ResumeRefused):
-            await prepare_apart(store, many(code="2", resume=True))
+            await prepare_run_in_thread(store, many(code="2", resume=True))

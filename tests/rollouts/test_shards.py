@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.rollouts.shards import Shards, find_shards, merged
+from nemo_gym.rollouts.shards import Shards, find_shards, merge_shards
 
 
 def write(path, *places, tail=b""):
@@ -20,28 +20,30 @@ def test_shards_are_found_once_and_sidecars_are_not_shards(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
 
-    found = find_shards(f"{tmp_path}/**/*.jsonl, {tmp_path}/a.jsonl", output=tmp_path / "out.jsonl")
+    shards = find_shards(f"{tmp_path}/**/*.jsonl, {tmp_path}/a.jsonl", output=tmp_path / "out.jsonl")
 
-    assert [path.name for path in found] == ["a.jsonl", "b.jsonl"]
+    assert [path.name for path in shards] == ["a.jsonl", "b.jsonl"]
 
 
 def test_an_output_that_is_alone_is_scored_again(tmp_path):
-    """Whoever changed a metric asks for the merged file of last time."""
+    """After a metric changed, users score the merged file of last time."""
     (tmp_path / "out.jsonl").write_text("")
 
     assert find_shards(f"{tmp_path}/out.jsonl", output=tmp_path / "out.jsonl") == [tmp_path / "out.jsonl"]
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(tmp_path):
+    """An empty result would look like a score of nothing."""
     with pytest.raises(ConfigPathNotFoundError, match=r"no rollouts match"):
         find_shards(f"{tmp_path}/*.jsonl", output=tmp_path / "out.jsonl")
 
 
 def test_records_of_all_shards_come_sorted(tmp_path):
+    """The merged file must not depend on the order of the shards."""
     write(tmp_path / "a", (2, 0), (0, 1), tail=b'{"_ng_task_index": 7, "torn')
     write(tmp_path / "b", (1, 0), (0, 0))
 
-    rows = list(merged([tmp_path / "a", tmp_path / "b"]))
+    rows = list(map(orjson.loads, merge_shards([tmp_path / "a", tmp_path / "b"])))
 
     assert [(row["_ng_task_index"], row["_ng_rollout_index"], row["from"]) for row in rows] == [
         (0, 0, "b"),
@@ -70,7 +72,7 @@ def test_the_same_rollout_in_two_shards_is_refused(tmp_path):
     write(tmp_path / "b", (0, 0))
 
     with pytest.raises(ConfigError, match="task 0, rollout 0 is there twice"):
-        list(merged([tmp_path / "a", tmp_path / "b"]))
+        list(map(orjson.loads, merge_shards([tmp_path / "a", tmp_path / "b"])))
 
 
 @pytest.mark.parametrize("line", [b"[]\n", b"{}\n", b"nonsense\n"])
@@ -79,7 +81,7 @@ def test_a_line_that_is_no_rollout_is_refused(tmp_path, line):
     (tmp_path / "a").write_bytes(line)
 
     with pytest.raises(ConfigError, match=r"a:1: this line is not a rollout"):
-        list(merged([tmp_path / "a"]))
+        list(merge_shards([tmp_path / "a"]))
 
 
 def test_lines_of_other_tools_are_named_and_merged_as_json(tmp_path):
@@ -93,6 +95,6 @@ def test_lines_of_other_tools_are_named_and_merged_as_json(tmp_path):
 
     records = list(shards.records())
 
-    assert shards.foreign == [f"{path}:1"]
+    assert shards.lenient_lines == [f"{path}:1"]
     assert [record.get("_ng_failure_class") for record in records] == ["invalid_reward", None]
     assert [orjson.loads(line) for line in shards.sorted_lines()] == [records[1], records[0]]

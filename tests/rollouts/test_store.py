@@ -10,9 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.rollouts.job import Job
-from nemo_gym.rollouts.jsonl import StoreError, read_rows
-from nemo_gym.rollouts.outcome import Cancelled, Failed, Failure, Limit, Scored
+from nemo_gym.journal.lines import StoreError, read_rows
+from nemo_gym.rollouts.outcome import CancelledRollout, FailedRollout, Failure, Job, LimitedRollout, ScoredRollout
 from nemo_gym.rollouts.store import RolloutStore
 
 
@@ -20,8 +19,8 @@ def job(task, rollout=0):
     return Job.of({"_ng_task_index": task, "_ng_rollout_index": rollout, "agent_ref": {"name": "a"}, "q": task})
 
 
-def failed(of, *, retryable=True):
-    return Failed(of, Failure("timeout", "model", "late", "m", retryable=retryable))
+def failed_rollout(of, *, retryable=True):
+    return FailedRollout(of, Failure("timeout", "model", "late", "m", retryable=retryable))
 
 
 def keys(jobs):
@@ -29,20 +28,30 @@ def keys(jobs):
 
 
 def test_scored_and_failed_go_to_their_own_files_and_cancelled_to_none(tmp_path):
+    """Readers of the output must never meet a failure."""
     store = RolloutStore(tmp_path / "x.jsonl")
 
     with store:
-        store.write(Scored(job(0), {"reward": 1.0}))
-        store.write(failed(job(1)))
-        store.write(Limit(job(2), "tokens"))
-        store.write(Cancelled(job(3)))
+        store.write(ScoredRollout(job(0), {"reward": 1.0}))
+        store.write(failed_rollout(job(1)))
+        store.write(LimitedRollout(job(2), "tokens"))
+        store.write(CancelledRollout(job(3)))
 
     assert [row["_ng_task_index"] for row in store.records()] == [0]
     assert [row["_ng_failure_class"] for row in read_rows(store.failures)] == ["timeout", "limit"]
     assert not [row for row in read_rows(store.failures) if "reward" in row]
 
 
-def test_the_failures_file_is_there_even_when_nothing_failed(tmp_path):
+def test_integers_beyond_64_bits_are_stored(tmp_path):
+    """A verifier may compare numbers of any size; its record must not be lost."""
+    with RolloutStore(tmp_path / "x.jsonl") as store:
+        store.write(ScoredRollout(job(0), {"reward": 1.0, "n": 2**70}))
+
+    assert str(2**70) in store.output.read_text()
+
+
+def test_the_failures_file_exists_even_without_failures(tmp_path):
+    """Its absence would mean that the run never started."""
     store = RolloutStore(tmp_path / "deep" / "x.jsonl")
 
     with store:
@@ -57,8 +66,8 @@ def test_starting_over_keeps_what_an_earlier_run_left_aside(tmp_path):
     store = RolloutStore(tmp_path / "x.jsonl")
     with store:
         store.begin([job(0)])
-        store.write(Scored(job(0), {"reward": 1.0}))
-        store.write(failed(job(1)))
+        store.write(ScoredRollout(job(0), {"reward": 1.0}))
+        store.write(failed_rollout(job(1)))
     store.aggregate_metrics.write_text("[]")
 
     with store:
@@ -74,10 +83,11 @@ def test_starting_over_keeps_what_an_earlier_run_left_aside(tmp_path):
 
 
 def test_overwriting_keeps_nothing(tmp_path):
+    """The user asked for it, and disk space may be short."""
     store = RolloutStore(tmp_path / "x.jsonl")
     with store:
         store.begin([job(0)])
-        store.write(Scored(job(0), {"reward": 1.0}))
+        store.write(ScoredRollout(job(0), {"reward": 1.0}))
 
         assert store.begin([job(5)], keep=False) is None
 
@@ -89,7 +99,7 @@ def test_nothing_is_removed_when_the_new_rows_are_bad(tmp_path):
     store = RolloutStore(tmp_path / "x.jsonl")
     with store:
         store.begin([job(0)])
-        store.write(Scored(job(0), {"reward": 1.0}))
+        store.write(ScoredRollout(job(0), {"reward": 1.0}))
 
     def bad():
         yield job(9)
@@ -109,23 +119,24 @@ def test_nothing_is_removed_when_the_new_rows_are_bad(tmp_path):
 
 
 def test_a_resumed_run_does_what_is_missing_and_counts_attempts(tmp_path):
+    """A rollout that fails every time must be given up at some point."""
     store = RolloutStore(tmp_path / "x.jsonl")
     with store:
         store.begin([job(task) for task in range(6)])
-        store.write(Scored(job(0), {"reward": 1.0, "response": {"usage": {"total_tokens": 5}}}))
-        store.write(failed(job(1)))
+        store.write(ScoredRollout(job(0), {"reward": 1.0, "response": {"usage": {"total_tokens": 5}}}))
+        store.write(failed_rollout(job(1)))
         for _ in range(3):
-            store.write(failed(job(2)))
-        store.write(failed(job(3), retryable=False))
-        store.write(failed(job(4)))
-        store.write(Scored(job(4), {"reward": 0.0}))
+            store.write(failed_rollout(job(2)))
+        store.write(failed_rollout(job(3), retryable=False))
+        store.write(failed_rollout(job(4)))
+        store.write(ScoredRollout(job(4), {"reward": 0.0}))
 
     with store:
         history = store.history()
 
     assert store.can_resume()
-    assert keys(store.unfinished(history, max_attempts=3)) == ["1-0-a1", "5-0"]
-    assert (store.planned(), len(history.finished), history.given_up(3)) == (6, 2, 2)
+    assert keys(store.unfinished_jobs(history, max_attempts=3)) == ["1-0-a1", "5-0"]
+    assert (store.planned_count(), len(history.finished), history.count_given_up(3)) == (6, 2, 2)
     assert history.tokens == 5
 
 
@@ -139,7 +150,7 @@ def test_added_rows_come_after_the_others_and_only_once(tmp_path):
         assert store.extend([job(0, 1), job(1, 1)]) == 0
 
     assert keys(store.jobs()) == ["0-0", "1-0", "0-1", "1-1"]
-    assert store.planned() == 4
+    assert store.planned_count() == 4
 
 
 OUTCOMES = st.tuples(
@@ -151,13 +162,13 @@ def play(store, steps, done):
     """Carry out steps as a collector would: a finished job is never sent again."""
     for task, rollout, what in steps:
         of = job(task, rollout)
-        if of.key.place in done:
+        if of.key.rollout_id in done:
             continue
         if what == "scored":
-            done.add(of.key.place)
-            store.write(Scored(of, {"reward": 1.0, "text": "\n" * task}))
+            done.add(of.key.rollout_id)
+            store.write(ScoredRollout(of, {"reward": 1.0, "text": "\n" * task}))
         elif what != "cancelled":
-            store.write(failed(of, retryable=what == "failed"))
+            store.write(failed_rollout(of, retryable=what == "failed"))
 
 
 def damage(path, cut, noise):
@@ -189,8 +200,8 @@ def test_whatever_was_cut_every_rollout_ends_stored_exactly_once(tmp_path, monke
     with store:
         play(store, second, {divmod(packed, 2**32) for packed in store.history().finished})
     with store:
-        for waiting in store.unfinished(store.history(), max_attempts=100):
-            store.write(Scored(waiting, {"reward": 0.0}))
+        for waiting in store.unfinished_jobs(store.history(), max_attempts=100):
+            store.write(ScoredRollout(waiting, {"reward": 0.0}))
         history = store.history()
     places = Counter((row["_ng_task_index"], row["_ng_rollout_index"]) for row in store.records())
     given_up = {divmod(packed, 2**32) for packed in history.terminal}
@@ -210,16 +221,18 @@ def test_a_stored_record_without_a_key_is_refused(tmp_path):
 
 
 def test_a_closed_store_takes_nothing(tmp_path):
+    """Writing without the lock could mix two runs."""
     with pytest.raises(RuntimeError, match="not open"):
-        RolloutStore(tmp_path / "x.jsonl").write(Scored(job(0), {"reward": 1.0}))
+        RolloutStore(tmp_path / "x.jsonl").write(ScoredRollout(job(0), {"reward": 1.0}))
 
 
-def test_a_second_collector_is_refused_and_told_who_has_the_output(tmp_path):
+def test_a_second_collector_is_refused_and_sees_the_holder(tmp_path):
+    """The user must know which process to stop."""
     with RolloutStore(tmp_path / "x.jsonl"), pytest.raises(StoreError, match=f"process {os.getpid()}"):
         RolloutStore(tmp_path / "x.jsonl").__enter__()
 
     with RolloutStore(tmp_path / "x.jsonl") as again:
-        again.write(Scored(job(0), {"reward": 1.0}))
+        again.write(ScoredRollout(job(0), {"reward": 1.0}))
 
 
 def test_a_resumed_run_reads_its_index_and_not_its_payloads(tmp_path):
@@ -228,7 +241,7 @@ def test_a_resumed_run_reads_its_index_and_not_its_payloads(tmp_path):
     with store:
         store.begin([job(task) for task in range(500)])
         for task in range(400):
-            store.write(Scored(job(task), {"reward": 1.0, "text": "x" * 50}))
+            store.write(ScoredRollout(job(task), {"reward": 1.0, "text": "x" * 50}))
     for path in (store.output, store.materialized):
         with path.open("r+b") as file:
             content = file.read()
@@ -239,7 +252,7 @@ def test_a_resumed_run_reads_its_index_and_not_its_payloads(tmp_path):
     with store:
         history = store.history()
 
-        assert keys(store.unfinished(history, 3)) == [f"{task}-0" for task in range(400, 500)]
+        assert keys(store.unfinished_jobs(history, 3)) == [f"{task}-0" for task in range(400, 500)]
 
 
 def test_an_output_that_cannot_be_written_stops_before_anything_is_lost(tmp_path):
@@ -253,7 +266,7 @@ def test_an_output_that_cannot_be_written_stops_before_anything_is_lost(tmp_path
 
 COLLECTOR = """
 import asyncio, sys
-from nemo_gym.rollouts.again import Retries
+from nemo_gym.rollouts.retries import RolloutRetryPolicy
 from nemo_gym.rollouts.collect import collect
 from nemo_gym.rollouts.store import RolloutStore
 
@@ -265,14 +278,14 @@ async def send(job):
         raise ConnectionError("first attempt")
     return {"reward": float(job.key.task), "text": "x" * 20_000, "response": {"usage": {"total_tokens": 1}}}
 
-def tell(outcome):
+def report(outcome):
     sys.stdout.write(".")
     sys.stdout.flush()
 
 with store:
-    jobs = store.unfinished(store.history(), 99)
-    retries = Retries(max_attempts=99, pause_seconds=0)
-    asyncio.run(collect(jobs, send, [tell], store=store.write, retries=retries, at_once=7))
+    jobs = store.unfinished_jobs(store.history(), 99)
+    retries = RolloutRetryPolicy(max_attempts=99, pause_seconds=0)
+    asyncio.run(collect(jobs, send, [report], store=store.write, retries=retries, concurrency=7))
 """
 
 

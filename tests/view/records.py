@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 
-def record(task: int = 0, repeat: int = 0, reward: float = 1.0, said: str = "It is 4.", **more: Any) -> dict[str, Any]:
+def record(
+    task: int = 0, repeat: int = 0, reward: float = 1.0, answer: str = "It is 4.", **more: Any
+) -> dict[str, Any]:
     """A scored rollout with one tool call."""
     return {
         "responses_create_params": {"input": [{"role": "user", "content": f"What is {task} + 1?"}]},
@@ -14,7 +16,7 @@ def record(task: int = 0, repeat: int = 0, reward: float = 1.0, said: str = "It 
                 {"type": "reasoning", "summary": [{"type": "summary_text", "text": "let me think"}]},
                 {"type": "function_call", "name": "add", "call_id": "c1", "arguments": '{"a": 1}'},
                 {"type": "function_call_output", "call_id": "c1", "output": "4"},
-                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": said}]},
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": answer}]},
             ],
             "usage": {"input_tokens": 10, "output_tokens": 5},
         },
@@ -28,7 +30,7 @@ def record(task: int = 0, repeat: int = 0, reward: float = 1.0, said: str = "It 
     }
 
 
-def timed(task: int, seconds: float, **phases: float) -> dict[str, Any]:
+def timed_record(task: int, seconds: float, **phases: float) -> dict[str, Any]:
     """A scored rollout that took so long, and where the time went."""
     spent = {"queue": 0.0, "seed_session": 0.0, "model": 0.0, "tools": 0.0, "verify": 0.0, "agent": 0.0, **phases}
     return record(task, _ng_seconds=seconds, _ng_phases=spent)

@@ -6,13 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.view.conversation import LONGEST_TEXT, event_text, event_tokens, events, judgements, timings
-from nemo_gym.view.facts import facts_of
-from tests.view.records import record, timed
+from nemo_gym.view.conversation import (
+    LONGEST_TEXT,
+    event_text,
+    event_tokens,
+    read_events,
+    read_judgements,
+    read_timings,
+)
+from nemo_gym.view.facts import read_facts
+from tests.view.records import record, timed_record
 
 
 def test_a_conversation_reads_in_order() -> None:
-    total, shown = events(record())
+    """Readers follow cause and effect."""
+    total, shown = read_events(record())
 
     assert total == 5
     assert [(event["role"], event["kind"]) for event in shown] == [
@@ -29,28 +37,33 @@ def test_a_conversation_reads_in_order() -> None:
 def test_a_long_text_is_cut_and_can_be_read_on() -> None:
     """Fifty megabytes in one answer must not end up in one page."""
     text = "abcde" * LONGEST_TEXT
-    told = record(said=text)
+    stored = record(answer=text)
 
-    shown = events(told)[1][-1]
+    shown = read_events(stored)[1][-1]
 
     assert (len(shown["text"]), shown["length"]) == (LONGEST_TEXT, len(text))
-    assert event_text(told, 4, LONGEST_TEXT) == text[LONGEST_TEXT : 2 * LONGEST_TEXT]
+    assert event_text(stored, 4, LONGEST_TEXT) == text[LONGEST_TEXT : 2 * LONGEST_TEXT]
 
 
 def test_events_come_in_pages() -> None:
-    told = record()
-    told["response"]["output"] = [{"role": "assistant", "content": str(number)} for number in range(300_000)]
+    """A rollout may have ten thousand events."""
+    stored = record()
+    stored["response"]["output"] = [{"role": "assistant", "content": str(number)} for number in range(300_000)]
 
-    total, shown = events(told, start=200_001, count=50)
+    total, shown = read_events(stored, start=200_001, count=50)
 
     assert total == 300_001
     assert [event["text"] for event in shown] == [str(number) for number in range(200_000, 200_050)]
 
 
 def test_instructions_and_plain_input_are_part_of_it() -> None:
-    told = {"responses_create_params": {"instructions": "Be brief.", "input": "Hello"}}
+    """They explain what the model did."""
+    stored = {"responses_create_params": {"instructions": "Be brief.", "input": "Hello"}}
 
-    assert [(event["role"], event["text"]) for event in events(told)[1]] == [("system", "Be brief."), ("user", "Hello")]
+    assert [(event["role"], event["text"]) for event in read_events(stored)[1]] == [
+        ("system", "Be brief."),
+        ("user", "Hello"),
+    ]
 
 
 def test_only_pictures_inside_the_record_are_shown() -> None:
@@ -59,59 +72,61 @@ def test_only_pictures_inside_the_record_are_shown() -> None:
     parts = [
         {"type": "input_image", "image_url": url} for url in (inside, "https://elsewhere/p.png", "data:text/html,x")
     ]
-    told = {"responses_create_params": {"input": [{"role": "user", "content": parts}]}}
+    stored = {"responses_create_params": {"input": [{"role": "user", "content": parts}]}}
 
-    assert events(told)[1][0]["images"] == [
+    assert read_events(stored)[1][0]["images"] == [
         inside,
         "not shown: https://elsewhere/p.png",
         "not shown: data:text/html,x",
     ]
 
 
-def test_tokens_are_shown_with_their_chances() -> None:
-    told = record()
-    told["response"]["output"][-1] |= {
+def test_tokens_are_shown_with_their_log_probabilities() -> None:
+    """Trainers debug with them."""
+    stored = record()
+    stored["response"]["output"][-1] |= {
         "prompt_token_ids": list(range(100)),
         "generation_token_ids": [7, 8, 9],
         "generation_log_probs": [-0.1, -0.2, -0.3],
     }
 
-    assert events(told)[1][-1]["tokens"] == 3
-    found = event_tokens(told, 4)
-    assert (found["prompt_count"], found["ids"], found["log_probs"]) == (100, [7, 8, 9], [-0.1, -0.2, -0.3])
+    assert read_events(stored)[1][-1]["tokens"] == 3
+    events = event_tokens(stored, 4)
+    assert (events["prompt_count"], events["ids"], events["log_probs"]) == (100, [7, 8, 9], [-0.1, -0.2, -0.3])
 
 
 def test_phases_say_more_than_single_calls() -> None:
     """They add up to the whole rollout; calls of the model alone do not."""
-    told = timed(0, 3.0, model=2.0, verify=1.0) | {"ng_model_call_capture": {"calls": [{"latency_ms": 5}]}}
+    stored = timed_record(0, 3.0, model=2.0, verify=1.0) | {"ng_model_call_capture": {"calls": [{"latency_ms": 5}]}}
 
-    assert timings(told) == [{"name": "model", "ms": 2000.0}, {"name": "verify", "ms": 1000.0}]
+    assert read_timings(stored) == [{"name": "model", "ms": 2000.0}, {"name": "verify", "ms": 1000.0}]
 
 
 def test_judges_are_shown_with_what_they_were_asked_and_what_they_said() -> None:
-    """A verdict nobody can read is a verdict nobody trusts."""
-    asked = {"input": [{"role": "user", "content": "Are 1/2 and 0.5 equal?"}]}
-    said = {"output": [{"role": "assistant", "content": [{"type": "output_text", "text": "[[A=B]]"}]}]}
-    told = record(
+    """A verdict that cannot be read is not trusted."""
+    request = {"input": [{"role": "user", "content": "Are 1/2 and 0.5 equal?"}]}
+    answer = {"output": [{"role": "assistant", "content": [{"type": "output_text", "text": "[[A=B]]"}]}]}
+    stored = record(
         judge_evaluations=[
-            {"responses_create_params": asked, "response": said, "verdict_label": "[[A=B]]"},
+            {"responses_create_params": request, "response": answer, "verdict_label": "[[A=B]]"},
             {"response": {}},
             "no judgement at all",
         ]
     )
 
-    assert judgements(told) == [
+    assert read_judgements(stored) == [
         {"asked": "Are 1/2 and 0.5 equal?", "answered": "[[A=B]]", "verdict": "[[A=B]]"},
         {"asked": "", "answered": "", "verdict": "none"},
     ]
 
 
 def test_calls_that_were_timed_are_listed() -> None:
-    told = record(
+    """Other tools store only calls, not phases."""
+    stored = record(
         ng_model_call_capture={"calls": [{"model_ref": {"name": "m"}, "latency_ms": 5}, {"latency_ms": None}]}
     )
 
-    assert timings(told) == [{"name": "m", "ms": 5.0}]
+    assert read_timings(stored) == [{"name": "m", "ms": 5.0}]
 
 
 JSON = st.recursive(
@@ -137,16 +152,17 @@ NAMES = st.sampled_from(
 
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(NAMES, JSON | st.dictionaries(NAMES, JSON, max_size=3), max_size=6))
-def test_no_record_is_too_odd_to_look_at(told: dict[str, object]) -> None:
+def test_no_record_is_too_odd_to_look_at(stored: dict[str, object]) -> None:
     """Files of other tools, and of broken ones, are the ones people most need to look at."""
-    facts_of(told, 0)
-    total, shown = events(told)
+    read_facts(stored, 0)
+    total, shown = read_events(stored)
     assert total == len(shown) or total > 200
     json.dumps(shown)
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), "1", None, [1]])
-def test_what_is_no_number_is_no_reward(reward: object) -> None:
-    facts = facts_of({"reward": reward}, 0)
+def test_a_reward_that_is_not_finite_is_not_scored(reward: object) -> None:
+    """It must not enter a mean on the page."""
+    facts = read_facts({"reward": reward}, 0)
 
     assert (facts.reward, facts.outcome) == (None, "failed")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.view.index import RunIndex
-from nemo_gym.view.query import FilterError, condition, search
+from nemo_gym.view.database import RunDatabase
+from nemo_gym.view.query import FilterError, full_text_query, parse_filter
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,13 @@ from nemo_gym.view.query import FilterError, condition, search
         ('kind == "timeout" or message == "too slow"', [(2, 1)]),
     ],
 )
-def test_a_filter_chooses_the_rows_it_describes(index: RunIndex, typed: str, places: list[tuple[int, int]]) -> None:
+def test_a_filter_chooses_the_rows_it_describes(index: RunDatabase, typed: str, places: list[tuple[int, int]]) -> None:
+    """The filter is how rollouts are found."""
     assert [(row["task"], row["rollout"]) for row in index.page(where=typed).rows] == places
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "message"),
     [
         ("reward <", "cannot read"),
         ("rewards < 1", "reward"),
@@ -46,27 +47,29 @@ def test_a_filter_chooses_the_rows_it_describes(index: RunIndex, typed: str, pla
         ("(" * 500 + "1" + ")" * 500 + " == 1", "cannot read"),
     ],
 )
-def test_what_cannot_be_read_is_said(typed: str, said: str) -> None:
-    with pytest.raises(FilterError, match=said):
-        condition(typed)
+def test_a_filter_that_cannot_be_parsed_is_explained(typed: str, message: str) -> None:
+    """The user must see what to write instead."""
+    with pytest.raises(FilterError, match=message):
+        parse_filter(typed)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=60))
 def test_no_text_breaks_the_filter_or_the_search(text: str) -> None:
     """Whatever is typed gives rows or a message."""
-    search(text)
+    full_text_query(text)
     with contextlib.suppress(FilterError):
-        condition(text)
+        parse_filter(text)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.text(min_size=1, max_size=30))
 def test_values_reach_the_database_bound_and_never_as_sql(text: str) -> None:
     """A quotation mark in an answer must not become part of a statement."""
-    assert condition(f"answer == {text!r}").values == (text,)
+    assert parse_filter(f"answer == {text!r}").values == (text,)
 
 
 @pytest.mark.parametrize(("words", "count"), [("it is", 5), ("too sl", 1), ("nothing", 2), ('"; DROP', 0), ("", 6)])
-def test_words_are_found_by_their_beginnings(index: RunIndex, words: str, count: int) -> None:
+def test_words_are_found_by_their_beginnings(index: RunDatabase, words: str, count: int) -> None:
+    """Users type part of a word."""
     assert index.page(words=words).total == count

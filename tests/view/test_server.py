@@ -1,22 +1,22 @@
-"""The page's server answers its own page and nobody else's."""
+"""The viewer's server answers its page and no other page."""
 
 from collections.abc import Iterator
 
 import pytest
 from starlette.testclient import TestClient
 
-from nemo_gym.view.index import RunIndex
+from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.server import view_app
 
 
 @pytest.fixture
-def client(index: RunIndex) -> Iterator[TestClient]:
+def client(index: RunDatabase) -> Iterator[TestClient]:
     with TestClient(view_app([index]), base_url="http://127.0.0.1:8000") as client:
         yield client
 
 
 def test_the_page_and_its_parts_are_served_with_a_strict_policy(client: TestClient) -> None:
-    """Even if text became HTML by a mistake of ours, it could run nothing and reach nobody."""
+    """Even if text became HTML by a mistake of ours, it could run nothing and send nothing."""
     for path in ("/", "/app.js", "/filter.js", "/style.css"):
         answer = client.get(path)
         assert answer.status_code == 200
@@ -26,14 +26,24 @@ def test_the_page_and_its_parts_are_served_with_a_strict_policy(client: TestClie
     assert client.get("/secrets.txt").status_code == 404
 
 
-def test_everything_the_page_asks_for_is_there(client: TestClient) -> None:
+def test_the_viewer_has_an_icon(client: TestClient) -> None:
+    """Browsers request it for every page; a 404 looks like an error of the viewer in their console."""
+    answer = client.get("/favicon.ico")
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "image/svg+xml"
+    assert answer.text.startswith("<svg")
+
+
+def test_every_request_of_the_page_is_answered(client: TestClient) -> None:
+    """The page depends on each of these endpoints."""
     assert [run["name"] for run in client.get("/api/runs").json()] == ["rollouts/rollouts"]
     assert client.get("/api/runs/0").json()["reward"]["n"] == 5
     assert client.get("/api/runs/0/rollouts", params={"where": "reward < 1"}).json()["total"] == 2
     assert client.get("/api/runs/0/tasks").json()["total"] == 3
-    found = client.get("/api/runs/0/rollouts/1/0").json()
-    assert (found["previous"], found["next"], found["next_failed"]) == ([0, 1], [1, 1], [2, 1])
-    assert found["fields"]["reward"] == 0.0
+    rollout = client.get("/api/runs/0/rollouts/1/0").json()
+    assert (rollout["previous"], rollout["next"], rollout["next_failed"]) == ([0, 1], [1, 1], [2, 1])
+    assert rollout["fields"]["reward"] == 0.0
     assert client.get("/api/runs/0/rollouts/1/0/text/4").json()["text"] == "It is 4."
     assert client.get("/api/runs/0/rollouts/1/0/tokens/4").json()["count"] == 0
     assert client.get("/api/runs/0/rollouts/1/0/raw").json()["_ng_task_index"] == 1
@@ -44,11 +54,13 @@ def test_everything_the_page_asks_for_is_there(client: TestClient) -> None:
     "path",
     ["/api/runs/5", "/api/runs/0/rollouts/99/0", "/api/runs/0/rollouts/99/0/raw", "/api/compare/0/7", "/api/nothing"],
 )
-def test_what_is_not_there_is_a_plain_404(client: TestClient, path: str) -> None:
+def test_a_missing_resource_is_a_404(client: TestClient, path: str) -> None:
+    """The page shows it as missing, not as broken."""
     assert client.get(path).status_code == 404
 
 
 def test_a_filter_that_cannot_be_read_is_explained(client: TestClient) -> None:
+    """The page shows the reason under the filter."""
     answer = client.get("/api/runs/0/rollouts", params={"where": "rewrd < 1"})
 
     assert answer.status_code == 400
@@ -65,16 +77,18 @@ def test_a_filter_that_cannot_be_read_is_explained(client: TestClient) -> None:
     ],
 )
 def test_other_pages_cannot_read_it(client: TestClient, headers: dict[str, str]) -> None:
-    """A page somebody visits must not be able to read rollouts through their browser, by any name for this machine."""
+    """A page that the user visits must not read rollouts through the browser, by any name of this machine."""
     assert client.get("/api/runs", headers=headers).status_code == 403
 
 
-def test_nothing_can_be_changed_through_it(client: TestClient) -> None:
+def test_writing_methods_are_refused(client: TestClient) -> None:
+    """Viewing must never change results."""
     assert client.post("/api/runs").status_code == 403
     assert client.delete("/api/runs/0").status_code == 403
 
 
-def test_beyond_this_machine_a_token_is_asked_for(index: RunIndex) -> None:
+def test_beyond_this_machine_a_token_is_required(index: RunDatabase) -> None:
+    """Rollouts may be confidential."""
     app = view_app([index], token="right", hosts=frozenset({"10.0.0.5"}))
     with TestClient(app, base_url="http://10.0.0.5:8000") as client:
         assert client.get("/api/runs").status_code == 403

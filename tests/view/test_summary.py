@@ -4,46 +4,49 @@ from collections.abc import Callable
 
 import pytest
 
-from nemo_gym.view.index import RunIndex
-from nemo_gym.view.summary import compare, summary
-from tests.view.records import failure, record, timed
+from nemo_gym.view.database import RunDatabase
+from nemo_gym.view.summary import compare_runs, summarize
+from tests.view.records import failure, record, timed_record
 
-Make = Callable[..., RunIndex]
+Make = Callable[..., RunDatabase]
 
 
-def test_failures_are_counted_and_never_averaged(index: RunIndex) -> None:
-    found = summary(index)
+def test_failures_are_counted_and_never_averaged(index: RunDatabase) -> None:
+    """A failure has no reward."""
+    summary = summarize(index)
 
-    assert {(entry["outcome"], entry["kind"]): entry["count"] for entry in found["outcomes"]} == {
+    assert {(entry["outcome"], entry["kind"]): entry["count"] for entry in summary["outcomes"]} == {
         ("scored", ""): 5,
         ("failed", "timeout"): 1,
     }
-    assert found["reward"]["mean"] == pytest.approx(3 / 5)
-    assert (found["reward"]["n"], found["reward"]["tasks"]) == (5, 3)
-    assert sum(found["histogram"]["counts"]) == 5
+    assert summary["reward"]["mean"] == pytest.approx(3 / 5)
+    assert (summary["reward"]["n"], summary["reward"]["tasks"]) == (5, 3)
+    assert sum(summary["histogram"]["counts"]) == 5
 
 
 def test_where_the_time_went_is_said_per_phase(index_of: Make) -> None:
     """Ten rollouts, each a second longer than the one before; the model takes three quarters of it."""
-    slow = [timed(task, task + 1.0, model=0.75 * (task + 1), verify=0.25 * (task + 1)) for task in range(10)]
+    slow = [timed_record(task, task + 1.0, model=0.75 * (task + 1), verify=0.25 * (task + 1)) for task in range(10)]
     index = index_of(*slow, record(10))
 
-    found = {entry["phase"]: entry for entry in summary(index)["latency"]}
+    summary = {entry["phase"]: entry for entry in summarize(index)["latency"]}
 
-    assert found["all"] == {"phase": "all", "mean": 5.5, "p50": 6.0, "p95": 10.0, "max": 10.0, "share": None}
-    assert (found["model"]["share"], found["verify"]["share"]) == pytest.approx((0.75, 0.25))
-    assert found["queue"]["max"] == 0.0
+    assert summary["all"] == {"phase": "all", "mean": 5.5, "p50": 6.0, "p95": 10.0, "max": 10.0, "share": None}
+    assert (summary["model"]["share"], summary["verify"]["share"]) == pytest.approx((0.75, 0.25))
+    assert summary["queue"]["max"] == 0.0
     assert index.page(where="seconds_model > 6").total == 2
 
 
-def test_a_run_nobody_timed_has_no_latency(index: RunIndex) -> None:
-    assert summary(index)["latency"] == []
+def test_a_run_without_timings_has_no_latency(index: RunDatabase) -> None:
+    """Zeros would look like an instant model."""
+    assert summarize(index)["latency"] == []
 
 
 def test_pass_at_k_is_the_chance_that_one_of_k_is_solved(index_of: Make) -> None:
+    """The page must agree with the report."""
     index = index_of(*[record(0, repeat, float(repeat == 0)) for repeat in range(4)])
 
-    chances = [point["chance"] for point in summary(index)["pass_at_k"]]
+    chances = [point["chance"] for point in summarize(index)["pass_at_k"]]
 
     assert chances == pytest.approx([0.25, 0.5, 0.75, 1.0])
 
@@ -55,22 +58,24 @@ def test_repeats_of_one_task_do_not_make_it_surer(index_of: Make) -> None:
         *[record(task, repeat, float(task % 2)) for task in range(10) for repeat in range(10)], name="often"
     )
 
-    assert summary(often)["reward"]["half_width_95"] == pytest.approx(summary(once)["reward"]["half_width_95"])
+    assert summarize(often)["reward"]["half_width_95"] == pytest.approx(summarize(once)["reward"]["half_width_95"])
 
 
-def test_a_run_with_nothing_in_it_can_be_looked_at(index_of: Make) -> None:
-    found = summary(index_of(failures=(failure(),)))
+def test_a_run_without_scores_can_be_viewed(index_of: Make) -> None:
+    """Its failures are what the user wants to see."""
+    summary = summarize(index_of(failures=(failure(),)))
 
-    assert found["reward"]["mean"] is None
-    assert found["pass_at_k"] == []
+    assert summary["reward"]["mean"] is None
+    assert summary["pass_at_k"] == []
 
 
 def test_two_runs_are_compared_task_by_task(index_of: Make) -> None:
+    """Differences of means hide which tasks changed."""
     first = index_of(*[record(task, 0, 0.0) for task in range(3)], record(9, 0, 1.0), name="first")
     second = index_of(record(0, 0, 0.0), record(1, 0, 1.0), record(2, 0, 0.5), name="second")
 
-    found = compare(first, second)
+    summary = compare_runs(first, second)
 
-    assert (found["tasks"], found["better"], found["worse"]) == (3, 2, 0)
-    assert [row["task"] for row in found["rows"]] == [1, 2]
-    assert found["mean_difference"] == pytest.approx(0.5)
+    assert (summary["tasks"], summary["better"], summary["worse"]) == (3, 2, 0)
+    assert [row["task"] for row in summary["rows"]] == [1, 2]
+    assert summary["mean_difference"] == pytest.approx(0.5)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.cli.main import main
-from nemo_gym.view.text import harmless
+from nemo_gym.view.text import escape_terminal_codes
 from tests.view.records import failure, record, write
 
 
@@ -15,49 +15,53 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def print_view(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(["view", "--text", *words]) == 0
     return capsys.readouterr().out
 
 
-def test_a_run_is_told_in_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_printed_as_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Remote shells have no browser."""
     output = write(tmp_path / "rollouts.jsonl", record(0), record(1, reward=0.0))
     write(tmp_path / "rollouts_failures.jsonl", failure(2))
 
-    text = shown(capsys, str(output))
+    text = print_view(capsys, str(output))
 
     assert "mean reward  0.5000" in text
     assert "failed: timeout" in text
     assert "too slow" in text
-    assert "What is" not in shown(capsys, str(output), "--failed")
+    assert "What is" not in print_view(capsys, str(output), "--failed")
 
 
-def test_one_rollout_is_told_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    output = write(tmp_path / "rollouts.jsonl", record(0, 0, said="first"), record(0, 1, said="second"))
+def test_one_rollout_is_printed_completely(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Reading a rollout must not need a browser."""
+    output = write(tmp_path / "rollouts.jsonl", record(0, 0, answer="first"), record(0, 1, answer="second"))
 
-    assert "second" in shown(capsys, str(output), "0:1")
-    both = shown(capsys, str(output), "0")
+    assert "second" in print_view(capsys, str(output), "0:1")
+    both = print_view(capsys, str(output), "0")
     assert "first" in both and "second" in both
     assert main(["view", "--text", str(output), "5"]) == 1
 
 
 def test_programs_get_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scripts read the same facts."""
     output = write(tmp_path / "rollouts.jsonl", record(0), record(1, reward=0.0))
 
-    [found] = json.loads(shown(capsys, str(output), "--json", "--where", "reward < 1"))
+    [lines] = json.loads(print_view(capsys, str(output), "--json", "--where", "reward < 1"))
 
-    assert [row["task"] for row in found["rollouts"]] == [1]
+    assert [row["task"] for row in lines["rollouts"]] == [1]
 
 
 def test_the_old_command_finds_the_file_by_its_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`ng_viewer +jsonl_fpath=…`, as the first README said."""
     output = write(tmp_path / "rollouts.jsonl", record(0))
 
-    assert "mean reward" in shown(capsys, f"+jsonl_fpath={output}")
+    assert "mean reward" in print_view(capsys, f"+jsonl_fpath={output}")
 
 
 @pytest.mark.parametrize("words", [[], ["/nowhere/x.jsonl"]])
 def test_a_wrong_path_is_one_clear_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistyped path is the most frequent mistake."""
     assert main(["view", *words]) in (1, 2)
 
     assert capsys.readouterr().err.startswith("Error: ")
@@ -68,9 +72,9 @@ def test_nothing_a_terminal_would_obey_gets_through(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An answer must not be able to clear the screen, set the title or turn a line around."""
-    output = write(tmp_path / "rollouts.jsonl", record(0, said=text, extracted_answer=text))
+    output = write(tmp_path / "rollouts.jsonl", record(0, answer=text, extracted_answer=text))
 
-    told = shown(capsys, str(output)) + shown(capsys, str(output), "0:0")
+    message = print_view(capsys, str(output)) + print_view(capsys, str(output), "0:0")
 
-    assert not set(told) & set("\x1b\x07\r\x9b\u202e\u2066")
-    assert "\\x" in harmless(text)
+    assert not set(message) & set("\x1b\x07\r\x9b\u202e\u2066")
+    assert "\\x" in escape_terminal_codes(text)

@@ -1,0 +1,132 @@
+"""Find exporters by entry point, open them from the configuration, and send data to all open ones."""
+
+import atexit
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from importlib.metadata import entry_points
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from nemo_gym.config.secrets import mask_secrets, scrub_text, secret_values
+from nemo_gym.config_types import ExporterConfig
+from nemo_gym.exporters.base import BaseExporter
+from nemo_gym.keys import NG_MODEL_CALL_CAPTURE_KEY, NG_TRAJECTORY_KEY
+from nemo_gym.wire.stored_rollout import StoredRollout
+
+logger = logging.getLogger("nemo_gym.exporters")
+
+ENTRY_POINT_GROUP = "nemo_gym.exporters"
+LONGEST_REASON = 500
+RAW_CALL_KEYS = frozenset({"request", "response", "request_raw", "response_raw"})
+
+_open_exporters: list[BaseExporter] = []
+
+
+def find_exporters() -> dict[str, type[BaseExporter]]:
+    """Return the exporter classes of all installed packages by name; a broken one is a warning."""
+    classes: dict[str, type[BaseExporter]] = {}
+    for entry_point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
+        try:
+            classes[entry_point.name] = entry_point.load()
+        except Exception as error:
+            logger.warning("exporter %s (%s) cannot be loaded: %s", entry_point.name, entry_point.value, error)
+    return classes
+
+
+def get_exporters() -> list[BaseExporter]:
+    """Return the exporters that are open in this process."""
+    return list(_open_exporters)
+
+
+def setup_exporters(global_config_dict: Mapping[str, Any]) -> list[BaseExporter]:
+    """Open every exporter whose configuration is complete; they are closed at the latest when the process ends.
+
+    Exporters that were open before are closed first. This may take as long as the trackers' timeouts: call it in a
+    thread from an event loop.
+    """
+    teardown_exporters()
+    config = _as_dict(global_config_dict)
+    masked = mask_secrets(config)
+    for name, exporter_class in find_exporters().items():
+        config_class = exporter_class.config_class
+        try:
+            exporter_config = config_class.model_validate({key: config.get(key) for key in config_class.model_fields})
+        except ValueError as error:
+            logger.warning("not exporting to %s: %s", name, scrub_text(str(error), secret_values(config)))
+            continue
+        if not exporter_config.is_available:
+            _warn_about_missing_keys(name, exporter_class, exporter_config)
+            continue
+        exporter = exporter_class(exporter_config, str(config.get("results_dir") or "results"))
+        exporter.secrets = secret_values(config)
+        if _try(f"not exporting to {name}", exporter, partial(exporter.setup, masked)):
+            _open_exporters.append(exporter)
+    if _open_exporters:
+        atexit.register(teardown_exporters)
+    return get_exporters()
+
+
+def _warn_about_missing_keys(name: str, exporter_class: type[BaseExporter], config: ExporterConfig) -> None:
+    """Warn if a project or run is named but other keys are missing; an address alone may have another purpose."""
+    values = config.model_dump()
+    missing = [key.name for key in exporter_class.keys if key.is_required and values.get(key.name) is None]
+    if missing and any(key.names_run and values.get(key.name) is not None for key in exporter_class.keys):
+        logger.warning("not exporting to %s; not set: %s", name, ", ".join(missing))
+
+
+def teardown_exporters() -> None:
+    """Close all open exporters. Safe to repeat."""
+    while _open_exporters:
+        exporter = _open_exporters.pop()
+        _try(f"{exporter.name}: the run may be incomplete", exporter, exporter.teardown)
+    atexit.unregister(teardown_exporters)
+
+
+def export_metrics(metrics: Mapping[str, Any], step: int | None = None) -> None:
+    """Send numbers (as metrics) and texts to every open exporter; other values are left out."""
+    simple = {key: value for key, value in metrics.items() if isinstance(value, bool | int | float | str)}
+    for exporter in _open_exporters:
+        _try(f"{exporter.name}: metrics were not exported", exporter, partial(exporter._log_metrics, simple, step))
+
+
+def export_rollouts(rollouts: Iterable[Mapping[str, Any]] | Callable[[], Iterable[Mapping[str, Any]]]) -> None:
+    """Send rollouts to every open exporter. Pass a function that reads them if they are too many for a list."""
+    if not _open_exporters:
+        return
+    source = rollouts if callable(rollouts) else list(rollouts)
+    for exporter in _open_exporters:
+        export = partial(exporter._log_rollouts, without_payloads(source() if callable(source) else source))
+        _try(f"{exporter.name}: rollouts were not exported", exporter, export)
+
+
+def without_payloads(rollouts: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield rollouts without trajectories and without the bodies of captured calls, which repeat the conversation."""
+    for rollout in rollouts:
+        slim = {key: value for key, value in rollout.items() if key != NG_TRAJECTORY_KEY}
+        stored = StoredRollout(rollout)
+        if stored.capture:
+            calls = [
+                {key: value for key, value in call.items() if key not in RAW_CALL_KEYS}
+                for call in stored.captured_calls
+            ]
+            slim[NG_MODEL_CALL_CAPTURE_KEY] = {**stored.capture, "calls": calls}
+        yield slim
+
+
+def _try(consequence: str, exporter: BaseExporter, work: Callable[[], None]) -> bool:
+    """Run `work`; an exception is logged without secrets and not raised."""
+    try:
+        work()
+    except Exception as error:
+        reason = scrub_text(str(error) or type(error).__name__, exporter.secrets)
+        logger.warning("%s: %s", consequence, " ".join(reason.split())[:LONGEST_REASON])
+        logger.debug("%s", consequence, exc_info=True)
+        return False
+    return True
+
+
+def _as_dict(config: Mapping[str, Any]) -> dict[str, Any]:
+    values = OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
+    return {str(key): value for key, value in dict(values).items()}  # type: ignore[arg-type]

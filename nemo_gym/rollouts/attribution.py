@@ -1,0 +1,173 @@
+"""Attribute a failed `/run` call: which kind of failure it is, in which phase, caused by which server."""
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any
+
+import orjson
+from aiohttp import ClientResponseError
+from yarl import URL
+
+from nemo_gym.errors import (
+    CircuitOpen,
+    DeadlineExceeded,
+    EnvFailed,
+    GymError,
+    ModelFailed,
+    RolloutFailed,
+    ServerUnreachable,
+)
+from nemo_gym.rollouts.outcome import Failure, FailureKind, Phase
+from nemo_gym.rollouts.server_blocks import AGENTS, MODELS, RESOURCES_SERVERS, ServerBlock, server_blocks
+from nemo_gym.transport.deadlines import VERIFY_PATH, ModelCallTimeout, ToolCallTimeout, VerifyTimeout
+from nemo_gym.transport.responses import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
+
+ServerTypeOf = Callable[[str], str | None]
+"""Return the server type (`responses_api_models`, …) of an instance, or None if it is unknown."""
+
+REQUEST_DEADLINE = "request"
+"""The deadline of a call that has no other one (`request_timeout_seconds`)."""
+
+_PHASE_OF_TYPE = {MODELS: Phase.MODEL, RESOURCES_SERVERS: Phase.ENVIRONMENT, AGENTS: Phase.AGENT}
+_KIND_OF_PHASE = {
+    Phase.MODEL: FailureKind.MODEL_REFUSED,
+    Phase.ENVIRONMENT: FailureKind.VERIFIER_ERROR,  # without a path it cannot be a tool
+    Phase.VERIFY: FailureKind.VERIFIER_ERROR,
+    Phase.AGENT: FailureKind.AGENT_ERROR,
+}
+_DEADLINE_OF_ERROR = {
+    ModelCallTimeout.__name__: "model_call",
+    ToolCallTimeout.__name__: "tool_call",
+    VerifyTimeout.__name__: "verify",
+}
+_DEADLINE_OF_PHASE = {Phase.MODEL: "model_call", Phase.ENVIRONMENT: "tool_call", Phase.VERIFY: "verify"}
+_TIMEOUT_STATUS = frozenset({408, 504})
+_UNREACHABLE_ERRORS = frozenset({ServerUnreachable.__name__, CircuitOpen.__name__})
+_TIMEOUT_ERRORS = frozenset({DeadlineExceeded.__name__, *_DEADLINE_OF_ERROR})
+_BAD_REPLY_ERRORS = frozenset({"ValidationError", "ConversionError", "JSONDecodeError", ModelFailed.__name__})
+
+
+def server_types(config: Mapping[str, Any]) -> ServerTypeOf:
+    """Return a lookup of the server type by instance name or provider address.
+
+    The address or URL of an endpoint that a model server forwards to (`*base_url`) counts as a model.
+    """
+    types: dict[str, str] = {}
+    for block in server_blocks(config).values():
+        types[block.name] = block.server_type
+        if block.server_type == MODELS:
+            types.update(dict.fromkeys(_provider_addresses(block), MODELS))
+
+    def server_type(name: str) -> str | None:
+        return types.get(name) or types.get(_host_and_port(name) or "")
+
+    return server_type
+
+
+def _provider_addresses(block: ServerBlock) -> Iterator[str]:
+    for key, value in block.fields.items():
+        if str(key).endswith("base_url"):
+            for url in [value] if isinstance(value, str) else value or ():
+                address = _host_and_port(str(url))
+                if address is not None:
+                    yield address
+
+
+def _host_and_port(text: str) -> str | None:
+    """Return `host:port` of a URL or of text that already has this form."""
+    try:
+        url = URL(text if "://" in text else f"http://{text}")
+        return f"{url.host}:{url.port}" if url.host and url.port else None
+    except ValueError:
+        return None
+
+
+def classify_error(error: Exception, agent: str, server_type: ServerTypeOf, *, judges: Container[str] = ()) -> Failure:
+    """Return the failure that an error of a call to `agent` stands for.
+
+    Clients and servers report in headers whom they called; error texts are never parsed. `judges` are models that the
+    verifier calls.
+    """
+    if isinstance(error, ClientResponseError):
+        return _failure_of_status(error, agent, server_type, judges)
+    if isinstance(error, RolloutFailed):
+        return _failure_of_rollout_error(error, agent)
+    message = str(error)
+    whom = (error.where if isinstance(error, GymError) else None) or agent
+    if isinstance(error, ServerUnreachable | CircuitOpen | ConnectionError):
+        return Failure(FailureKind.SERVER_DIED, Phase.DISPATCH, message, whom)
+    if isinstance(error, DeadlineExceeded | TimeoutError):
+        message = message or "the call took too long"
+        which = _passed_deadline(type(error).__name__)
+        return Failure(FailureKind.TIMEOUT, Phase.DISPATCH, message, whom, which=which)
+    if isinstance(error, orjson.JSONDecodeError):
+        return Failure(FailureKind.AGENT_ERROR, Phase.AGENT, f"/run did not answer with JSON: {message}", agent)
+    return Failure(FailureKind.INTERNAL, Phase.DISPATCH, f"{type(error).__name__}: {message}", "collector")
+
+
+def is_call_timeout(error: Exception) -> bool:
+    """Return whether the timeout of one kind of call ended the rollout, as reported by the server that enforced it."""
+    if isinstance(error, ClientResponseError):
+        headers: Mapping[str, str] = error.headers or {}
+        return headers.get(ERROR_HEADER, "") in _DEADLINE_OF_ERROR
+    return type(error).__name__ in _DEADLINE_OF_ERROR
+
+
+def _failure_of_status(
+    error: ClientResponseError, agent: str, server_type: ServerTypeOf, judges: Container[str]
+) -> Failure:
+    headers: Mapping[str, str] = error.headers or {}
+    whom = headers.get(FAILED_HEADER) or agent
+    phase = _PHASE_OF_TYPE.get(server_type(whom) or "", Phase.AGENT)
+    path = headers.get(FAILED_PATH_HEADER, "")
+    if phase is Phase.ENVIRONMENT and path.endswith(VERIFY_PATH):
+        phase = Phase.VERIFY
+    body = response_text(error)
+    message = f"/run of {agent} answered {error.status}" + (f": {body}" if body else "")
+    upstream = headers.get(UPSTREAM_STATUS_HEADER, "")
+    status = int(upstream) if upstream.isdecimal() else error.status
+    cause = headers.get(ERROR_HEADER, "")
+    if whom in judges:
+        return Failure(FailureKind.JUDGE_FAILED, Phase.VERIFY, message, whom, retryable=_is_transient(status))
+    if status == 429:
+        return Failure(FailureKind.RATE_LIMITED, phase, message, whom)
+    if status in _TIMEOUT_STATUS or cause in _TIMEOUT_ERRORS:
+        return Failure(FailureKind.TIMEOUT, phase, message, whom, which=_passed_deadline(cause, phase))
+    if cause in _UNREACHABLE_ERRORS:
+        kind = FailureKind.MODEL_UNREACHABLE if phase is Phase.MODEL else FailureKind.SERVER_DIED
+        return Failure(kind, phase, message, whom)
+    if phase is Phase.MODEL and cause in _BAD_REPLY_ERRORS:
+        return Failure(FailureKind.MODEL_BAD_REPLY, phase, message, whom)
+    kind = FailureKind.TOOL_ERROR if phase is Phase.ENVIRONMENT and path else _KIND_OF_PHASE[phase]
+    return Failure(kind, phase, message, whom, retryable=_is_transient(status))
+
+
+def _is_transient(status: int) -> bool:
+    """Return whether a retry can succeed: a 422 for a malformed row or a 401 for a key would be repeated."""
+    return status >= 500 or status in (408, 409, 425, 429)
+
+
+def _passed_deadline(cause: str, phase: Phase | None = None) -> str:
+    """Name the deadline that passed: the one of the exception, else that of the phase."""
+    return _DEADLINE_OF_ERROR.get(cause) or (_DEADLINE_OF_PHASE.get(phase) if phase else None) or REQUEST_DEADLINE
+
+
+def _failure_of_rollout_error(error: RolloutFailed, agent: str) -> Failure:
+    if isinstance(error, ModelFailed):
+        kind, phase = FailureKind.MODEL_REFUSED, Phase.MODEL
+    elif isinstance(error, EnvFailed):
+        kind, phase = FailureKind.VERIFIER_ERROR, Phase.ENVIRONMENT
+    else:
+        kind, phase = FailureKind.AGENT_ERROR, Phase.AGENT
+    return Failure(kind, phase, str(error), error.where or agent)
+
+
+def response_text(error: ClientResponseError) -> str:
+    """Return the body of an error response as text."""
+    content = getattr(error, "response_content", b"")
+    if not isinstance(content, bytes):
+        return str(content)
+    try:
+        parsed = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        parsed = None
+    return parsed if isinstance(parsed, str) else content.decode("utf-8", errors="replace")

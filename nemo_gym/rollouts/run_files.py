@@ -1,0 +1,201 @@
+"""The files of a run: their paths beside the output, finding runs, and keeping an earlier run's files.
+
+When a run starts over, the files of the earlier run move into the folder `<stem>_previous`, under their names, so that
+they can be read, profiled and resumed there. One earlier run is kept.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_gym.errors import GymError
+from nemo_gym.journal.lines import StoreError
+
+FAILURES_ENDING = "_failures.jsonl"
+MATERIALIZED_ENDING = "_materialized_inputs.jsonl"
+AGGREGATE_METRICS_ENDING = "_aggregate_metrics.json"
+PREVIOUS_ENDING = "_previous"
+PROFILE_ENDING = "_reward_profiling.jsonl"
+DERIVED_ENDINGS = (PROFILE_ENDING, "_agent_metrics.json")
+"""Files that other commands make from the output; beside another output they would be wrong."""
+INDEX_NAMES = ("inputs", "scored", "failed")
+
+
+class NothingToView(GymError, FileNotFoundError):
+    """A path leads to no rollouts."""
+
+
+def failures_path_for(output: str | Path) -> Path:
+    """Return `dir/x_failures.jsonl` for `dir/x.jsonl`: the rollouts without a reward."""
+    return _sibling(output, FAILURES_ENDING)
+
+
+def materialized_path_for(output: str | Path) -> Path:
+    """Return `dir/x_materialized_inputs.jsonl` for `dir/x.jsonl`: every row as it is sent, repeats included."""
+    return _sibling(output, MATERIALIZED_ENDING)
+
+
+def aggregate_metrics_path_for(output: str | Path) -> Path:
+    """Return `dir/x_aggregate_metrics.json` for `dir/x.jsonl`: one entry per agent."""
+    return _sibling(output, AGGREGATE_METRICS_ENDING)
+
+
+def run_path_for(output: str | Path) -> Path:
+    """Return `dir/x_run.json` for `dir/x.jsonl`: the identity of the run, for resume matching."""
+    return _sibling(output, "_run.json")
+
+
+def index_folder_for(output: str | Path) -> Path:
+    """Return `dir/x_index` for `dir/x.jsonl`: the indexes of its files; rebuilt when missing."""
+    return _sibling(output, "_index")
+
+
+def previous_folder_for(output: str | Path) -> Path:
+    """Return `dir/x_previous` for `dir/x.jsonl`: the files of the run before."""
+    return _sibling(output, PREVIOUS_ENDING)
+
+
+def lock_path_for(output: str | Path) -> Path:
+    """Return `dir/x.lock` for `dir/x.jsonl`: present while a collector writes this output."""
+    return _sibling(output, ".lock")
+
+
+def _sibling(output: str | Path, ending: str) -> Path:
+    path = Path(output)
+    return path.with_name(path.stem + ending)
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """One output and the files beside it, any of which may be missing."""
+
+    output: Path
+
+    @property
+    def name(self) -> str:
+        """Enough of the path to distinguish runs: `folder/stem`."""
+        return "/".join([*self.output.parts[-2:-1], self.output.stem]).lstrip("/")
+
+    @property
+    def failures(self) -> Path:
+        return failures_path_for(self.output)
+
+    @property
+    def metrics(self) -> Path:
+        return aggregate_metrics_path_for(self.output)
+
+    @property
+    def identity(self) -> Path:
+        return run_path_for(self.output)
+
+
+def find_runs(paths: Sequence[str | Path]) -> list[RunFiles]:
+    """Return the runs that `paths` name: files of rollouts, or folders that hold some (also one level down).
+
+    Raises:
+        NothingToView: a path does not exist, or a folder holds no rollouts.
+    """
+    outputs: list[Path] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = [file for file in sorted([*path.glob("*.jsonl"), *path.glob("*/*.jsonl")]) if _is_output(file)]
+            if not inside:
+                raise NothingToView("this folder holds no rollouts (*.jsonl)", where=str(path))
+            outputs += inside
+        elif path.is_file() or failures_path_for(path).is_file() or run_path_for(path).is_file():
+            outputs.append(_output_beside(path))  # a run that has scored nothing yet has no output
+        else:
+            raise NothingToView("there is no such file or folder", where=str(path), fix="gym eval run --output FILE")
+    return [RunFiles(output) for output in dict.fromkeys(output.absolute() for output in outputs)]
+
+
+def _is_output(path: Path) -> bool:
+    return not path.name.endswith((FAILURES_ENDING, MATERIALIZED_ENDING))
+
+
+def _output_beside(path: Path) -> Path:
+    """Return the output that a file belongs to, if the user named a file beside it."""
+    for ending in (FAILURES_ENDING, MATERIALIZED_ENDING, AGGREGATE_METRICS_ENDING):
+        if path.name.endswith(ending):
+            return path.with_name(path.name.removesuffix(ending) + ".jsonl")
+    return path
+
+
+def files_of_run(output: Path) -> list[Path]:
+    """List the files of a run in the order they are moved: without its rows, an output can no longer be resumed."""
+    derived = [output.with_name(output.stem + ending) for ending in DERIVED_ENDINGS]
+    own = (materialized_path_for, run_path_for, index_folder_for, failures_path_for, aggregate_metrics_path_for)
+    return [*(path_of(output) for path_of in own), *derived, output]
+
+
+def move_aside(output: Path) -> Path | None:
+    """Move the files of an earlier run into their folder and return it; None if there are no results to keep.
+
+    An earlier kept run is replaced, but never by a run without results. An interrupted move is finished by the next.
+
+    Raises:
+        StoreError: a file cannot be moved; it stays where it is.
+    """
+    folder = previous_folder_for(output)
+    partial = folder.with_name(f"{folder.name}.partial")
+    if not partial.exists() and not any(_has_content(path) for path in (output, failures_path_for(output))):
+        remove_run(output)
+        return None
+    check_no_foreign_files(output)
+    try:
+        partial.mkdir(parents=True, exist_ok=True)
+        for path in files_of_run(output):
+            if path.exists():
+                path.replace(partial / path.name)
+        if folder.exists():
+            shutil.rmtree(folder)
+        partial.replace(folder)
+    except OSError as error:
+        raise _immovable("move aside", error) from error
+    return folder
+
+
+def remove_run(output: Path) -> None:
+    """Remove the files of an earlier run."""
+    check_no_foreign_files(output)
+    for path in files_of_run(output):
+        try:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise _immovable("remove", error) from error
+
+
+def check_no_foreign_files(output: Path) -> None:
+    """Refuse to move or remove anything that does not belong to a run.
+
+    Raises:
+        StoreError: a folder has the name of a file of the run, or one of our folders holds another file.
+    """
+    files = files_of_run(output)
+    previous = previous_folder_for(output)
+    names = {path.name for path in files}
+    folders = {index_folder_for(output): set(INDEX_NAMES), previous: names}
+    folders[previous.with_name(f"{previous.name}.partial")] = names
+    for path in files:
+        if path.is_dir() and path not in folders:
+            raise StoreError("this is a folder, not a file of results", where=str(path), fix="choose another output")
+    for folder, expected in folders.items():
+        others = sorted(path.name for path in folder.iterdir() if path.name not in expected) if folder.is_dir() else []
+        if others:
+            raise StoreError(
+                f"this folder holds something that is not of a run: {others[0]}",
+                where=str(folder),
+                fix="move it away or choose another output",
+            )
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _immovable(action: str, error: OSError) -> StoreError:
+    return StoreError(f"cannot {action}: {error.strerror or error}", where=str(error.filename or ""))

@@ -1,0 +1,312 @@
+"""A database of a run's rollouts for the viewer: built once, extended as the files grow.
+
+It is kept in the user's cache folder, so that viewing a run changes nothing in it. Numbers are in one table, longer
+texts in another, words in a full-text index, so that each query reads as little as possible.
+"""
+
+import hashlib
+import json
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.journal.lines import RolloutReader, parse_line, scan_lines
+from nemo_gym.keys import NG_FAILURE_CLASS_KEY
+from nemo_gym.rollouts.run_files import RunFiles
+from nemo_gym.view.facts import Facts, read_facts, reward_components
+from nemo_gym.view.query import COLUMNS, Condition, full_text_query, parse_filter
+from nemo_gym.wire.stored_rollout import RolloutId
+
+FORMAT = 5
+BATCH = 4000
+HEAD_BYTES = 4096
+UNREADABLE_LINE = "unreadable line"
+
+_TEXT_COLUMNS = ("message", "expected", "extracted", "rule", "answer", "question")
+_NUMBER_COLUMNS = tuple(field.name for field in fields(Facts) if field.name not in _TEXT_COLUMNS)
+_numbers_of, _texts_of = attrgetter(*_NUMBER_COLUMNS), attrgetter(*_TEXT_COLUMNS)
+
+_SCHEMA = f"""
+CREATE TABLE rollouts(
+    id INTEGER PRIMARY KEY, file INTEGER, start INTEGER, length INTEGER, current INTEGER DEFAULT 1,
+    {", ".join(f"{name}{' REAL' if name.startswith(('reward', 'seconds')) else ''}" for name in _NUMBER_COLUMNS)});
+CREATE TABLE cells(id INTEGER PRIMARY KEY, {", ".join(_TEXT_COLUMNS)}, components TEXT);
+CREATE VIRTUAL TABLE words USING fts5(text, content='', detail='none', tokenize='unicode61');
+CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT);
+CREATE INDEX by_place ON rollouts(task, rollout, current);
+CREATE INDEX by_task ON rollouts(task, reward) WHERE current;
+CREATE INDEX by_reward ON rollouts(reward, task, rollout) WHERE current;
+CREATE INDEX by_failed ON rollouts(task, rollout) WHERE file = 1 AND current;
+CREATE INDEX by_outcome ON rollouts(current, outcome, kind);
+"""
+
+
+@dataclass(frozen=True)
+class ResultPage:
+    """Some rows, and the number of all rows."""
+
+    total: int
+    rows: list[dict[str, Any]]
+
+
+class RunDatabase:
+    """The database of one run. Each use opens a connection, so any thread may query while another builds."""
+
+    def __init__(self, run: RunFiles, path: Path | None = None) -> None:
+        self.run = run
+        self.path = path or _cache_path(run)
+        self._recreate_if_outdated()
+
+    @property
+    def files(self) -> tuple[Path, Path]:
+        return self.run.output, self.run.failures
+
+    def grow(self) -> bool:
+        """Add some new lines of the files; return whether there may be more. An incomplete last line waits."""
+        has_output, has_failures = (self._add_lines(number, path) for number, path in enumerate(self.files))
+        return has_output or has_failures
+
+    def build(self) -> None:
+        """Add all lines."""
+        while self.grow():
+            pass
+
+    def progress(self) -> tuple[int, int]:
+        """Return the bytes added so far and the bytes of the files."""
+        with self.connection() as database:
+            done = sum(_bytes_done(database, number) for number in range(len(self.files)))
+        return done, sum(path.stat().st_size for path in self.files if path.exists())
+
+    def page(
+        self,
+        *,
+        where: str = "",
+        words: str = "",
+        sort: str = "task",
+        down: bool = False,
+        start: int = 0,
+        count: int = 100,
+    ) -> ResultPage:
+        """Return rows that match a filter, in order; raises FilterError if the filter cannot be parsed."""
+        condition = _condition(where, words)
+        column = COLUMNS.get(sort, "r.task")
+        direction = "DESC" if down else "ASC"
+        order = f"{column} {direction}, r.task, r.rollout" if column != "r.task" else f"r.task {direction}, r.rollout"
+        source = _source(condition, needs_cells=column.startswith("c."))
+        with self.connection() as database:
+            total = database.execute(f"SELECT count(*) {source}", condition.values).fetchone()[0]
+            query = f"SELECT id {source} ORDER BY {order} LIMIT ? OFFSET ?"
+            ids = [row[0] for row in database.execute(query, (*condition.values, count, start))]
+            return ResultPage(total, _read_rows(database, ids))
+
+    def tasks(self, *, where: str = "", words: str = "", start: int = 0, count: int = 100) -> ResultPage:
+        """Return tasks with their matching rollouts; raises FilterError if the filter cannot be parsed."""
+        condition = _condition(where, words)
+        source = _source(condition)
+        with self.connection() as database:
+            total = database.execute(f"SELECT count(DISTINCT r.task) {source}", condition.values).fetchone()[0]
+            query = f"SELECT r.task, avg(r.reward) {source} GROUP BY r.task ORDER BY r.task LIMIT ? OFFSET ?"
+            means = database.execute(query, (*condition.values, count, start)).fetchall()
+            rows = []
+            for task, mean in means:
+                query = (
+                    f"SELECT r.id, r.rollout, r.reward, r.outcome, r.kind {source} AND r.task = ? ORDER BY r.rollout"
+                )
+                repeats = database.execute(query, (*condition.values, task)).fetchall()
+                question = database.execute("SELECT question FROM cells WHERE id = ?", repeats[0][:1]).fetchone()[0]
+                names = ("rollout", "reward", "outcome", "kind")
+                rollouts = [dict(zip(names, repeat[1:], strict=True)) for repeat in repeats]
+                rows.append({"task": task, "mean": mean, "question": question, "rollouts": rollouts})
+            return ResultPage(total, rows)
+
+    def neighbours(
+        self, rollout_id: RolloutId, *, where: str = "", words: str = ""
+    ) -> dict[str, tuple[int, int] | None]:
+        """Return the matching rollouts before and after one in the order of tasks."""
+        condition = _condition(where, words)
+        query = f"SELECT r.task, r.rollout {_source(condition)} AND (r.task, r.rollout)"
+        values = (*condition.values, *rollout_id)
+        with self.connection() as database:
+            after = database.execute(f"{query} > (?, ?) ORDER BY 1, 2 LIMIT 1", values).fetchone()
+            before = database.execute(f"{query} < (?, ?) ORDER BY 1 DESC, 2 DESC LIMIT 1", values).fetchone()
+        return {"previous": before, "next": after}
+
+    def locations(self, rollout_id: RolloutId) -> list[tuple[int, int]]:
+        """Return file number and byte offset of each record of a rollout, the current one first."""
+        query = "SELECT file, start FROM rollouts WHERE task = ? AND rollout = ? ORDER BY current DESC, id DESC"
+        with self.connection() as database:
+            return database.execute(query, rollout_id).fetchall()
+
+    def record(self, rollout_id: RolloutId, attempt: int = 0) -> dict[str, Any] | None:
+        """Return the stored record of a rollout, newest first; None if it does not exist."""
+        locations = self.locations(rollout_id)
+        if attempt >= len(locations):
+            return None
+        file, start = locations[attempt]
+        with RolloutReader(self.files) as reader:
+            line = reader.line(start, file)
+        record = parse_line(line)
+        return record if record is not None else {UNREADABLE_LINE: line.decode("utf-8", errors="replace")}
+
+    def cached_value(self, name: str) -> Any:
+        """Return the value stored by `cache_value` under a name, or None."""
+        with self.connection() as database:
+            row = database.execute(
+                "SELECT value FROM meta WHERE name = 'kept' AND value LIKE ?", (f"{name}\n%",)
+            ).fetchone()
+        return json.loads(row[0].partition("\n")[2]) if row else None
+
+    def cache_value(self, name: str, value: Any) -> None:
+        """Store one value that took long to compute; it replaces the one before."""
+        with self.connection() as database:
+            _set_meta(database, "kept", f"{name}\n{json.dumps(value)}")
+            database.commit()
+
+    @contextmanager
+    def connection(self) -> Iterator[sqlite3.Connection]:
+        database = sqlite3.connect(self.path, timeout=30)
+        try:
+            database.execute("PRAGMA synchronous = OFF")  # it can always be built again
+            database.execute("PRAGMA cache_size = -65536")
+            yield database
+        finally:
+            database.close()
+
+    def _recreate_if_outdated(self) -> None:
+        """Start over if the database has another format or was made from other files."""
+        try:
+            with self.connection() as database:
+                meta = dict(database.execute("SELECT name, value FROM meta"))
+            is_current = meta.get("format") == str(FORMAT) and all(
+                _has_same_head(path, meta.get(f"head {number}", ""), int(meta.get(f"done {number}", 0)))
+                for number, path in enumerate(self.files)
+            )
+        except sqlite3.DatabaseError:
+            is_current = False
+        if is_current:
+            return
+        for ending in ("", "-wal", "-shm"):
+            Path(f"{self.path}{ending}").unlink(missing_ok=True)
+        with self.connection() as database:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.executescript(_SCHEMA)
+            database.execute("INSERT INTO meta VALUES ('format', ?)", (str(FORMAT),))
+            database.commit()
+
+    def _add_lines(self, number: int, path: Path) -> bool:
+        """Add the next lines of a file; return whether there were any."""
+        if not path.exists():
+            return False
+        with self.connection() as database:
+            done = _bytes_done(database, number)
+            if path.stat().st_size < done:  # rewritten: the database holds another file
+                _delete_rows(database)
+                done = 0
+            first_id = database.execute("SELECT coalesce(max(id), 0) FROM rollouts").fetchone()[0] + 1
+            rows: list[tuple[Any, ...]] = []
+            cells: list[tuple[Any, ...]] = []
+            texts: list[tuple[int, str]] = []
+            for start, line in islice(scan_lines(path, done), BATCH):
+                if not line.endswith(b"\n"):
+                    break  # still being written
+                record = parse_line(line)
+                if record is None:
+                    record = {NG_FAILURE_CLASS_KEY: UNREADABLE_LINE}
+                row_id = first_id + len(rows)
+                facts = read_facts(record, row_id - 1)
+                rows.append((row_id, number, start, len(line), 1, *_numbers_of(facts)))
+                cells.append((row_id, *_texts_of(facts), json.dumps(reward_components(record))))
+                texts.append((row_id, " ".join(text for text in _texts_of(facts) if text)))
+                done = start + len(line)
+            if not rows:
+                return False
+            database.executemany(f"INSERT INTO rollouts VALUES ({_marks(rows)})", rows)
+            database.executemany(f"INSERT INTO cells VALUES ({_marks(cells)})", cells)
+            database.executemany("INSERT INTO words(rowid, text) VALUES (?, ?)", texts)
+            _mark_superseded_failures(database)
+            _set_meta(database, f"done {number}", str(done))
+            _set_meta(database, f"head {number}", _file_head(path, done))
+            database.commit()
+            return True
+
+
+def _condition(where: str, words: str) -> Condition:
+    condition = parse_filter(where)
+    sql, values = f"r.current AND {condition.sql}", condition.values
+    query = full_text_query(words)
+    if query is None:
+        return Condition(sql, values)
+    return Condition(f"{sql} AND r.id IN (SELECT rowid FROM words WHERE words MATCH ?)", (*values, query))
+
+
+def _source(condition: Condition, *, needs_cells: bool = False) -> str:
+    join = "JOIN cells c USING (id)" if needs_cells or condition.needs_cells else ""
+    return f"FROM rollouts r {join} WHERE {condition.sql}"
+
+
+def _read_rows(database: sqlite3.Connection, ids: Sequence[int]) -> list[dict[str, Any]]:
+    names = [*_NUMBER_COLUMNS, *_TEXT_COLUMNS, "components"]
+    query = f"SELECT {', '.join(names)} FROM rollouts JOIN cells USING (id) WHERE id = ?"
+    rows = [dict(zip(names, database.execute(query, (row_id,)).fetchone(), strict=True)) for row_id in ids]
+    return [{**row, "components": json.loads(row["components"])} for row in rows]
+
+
+def _mark_superseded_failures(database: sqlite3.Connection) -> None:
+    """Mark failures of rollouts that were scored or retried later."""
+    database.execute(
+        """UPDATE rollouts SET current = 0 WHERE file = 1 AND current AND EXISTS (
+            SELECT 1 FROM rollouts later WHERE later.task = rollouts.task AND later.rollout = rollouts.rollout
+            AND (later.file = 0 OR later.id > rollouts.id AND later.file = 1))"""
+    )
+
+
+def _delete_rows(database: sqlite3.Connection) -> None:
+    for table in ("rollouts", "cells"):
+        database.execute(f"DELETE FROM {table}")
+    database.execute("INSERT INTO words(words) VALUES ('delete-all')")
+    database.execute("DELETE FROM meta WHERE name != 'format'")
+
+
+def _bytes_done(database: sqlite3.Connection, number: int) -> int:
+    row = database.execute("SELECT value FROM meta WHERE name = ?", (f"done {number}",)).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _marks(rows: Sequence[Sequence[Any]]) -> str:
+    return ", ".join("?" * len(rows[0]))
+
+
+def _set_meta(database: sqlite3.Connection, name: str, value: str) -> None:
+    database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+
+
+def _file_head(path: Path, done: int) -> str:
+    """Return a hash of the beginning of a file: a file that grew still begins the same."""
+    with path.open("rb") as file:
+        return f"{min(done, HEAD_BYTES)} {hashlib.sha256(file.read(min(done, HEAD_BYTES))).hexdigest()}"
+
+
+def _has_same_head(path: Path, head: str, done: int) -> bool:
+    if not done:
+        return True
+    return path.exists() and path.stat().st_size >= done and _file_head(path, done) == head
+
+
+def _cache_path(run: RunFiles) -> Path:
+    """Return a path in the user's cache folder, or in a temporary one if that cannot be written."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nemo-gym" / "view"
+    name = hashlib.sha256(str(run.output).encode()).hexdigest()[:24] + ".sqlite"
+    try:
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.access(cache, os.W_OK):
+            return cache / name
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="nemo-gym-view-")) / name

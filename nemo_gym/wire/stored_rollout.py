@@ -1,0 +1,225 @@
+"""The key of a rollout, and a typed view of its stored record.
+
+`RolloutKey` identifies a rollout and its attempt. `StoredRollout` reads the fields of a record from `journal.lines` or
+`rollouts_failures.jsonl`; it never raises on a record of another tool, whose fields may be missing or malformed.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nemo_gym.keys import (
+    AGENT_REF_KEY_NAME,
+    ATTEMPT_INDEX_KEY_NAME,
+    NG_FAILURE_CLASS_KEY,
+    NG_FAILURE_DETAIL_KEY,
+    NG_MODEL_CALL_CAPTURE_KEY,
+    NG_NO_PERSIST_KEY,
+    NG_PHASES_KEY,
+    NG_SECONDS_KEY,
+    NG_TERMINAL_KEY,
+    RESPONSE_KEY_NAME,
+    RESPONSES_CREATE_PARAMS_KEY_NAME,
+    ROLLOUT_INDEX_KEY_NAME,
+    TASK_INDEX_KEY_NAME,
+)
+
+Row = dict[str, Any]
+RolloutId = tuple[int, int]
+"""Task index and rollout index: the same for all attempts at a rollout."""
+
+REWARD_KEY = "reward"
+LIMIT_CLASS = "limit"
+"""The failure class of a rollout that a limit ended."""
+
+_TEXT_FORM = re.compile(r"(\d+)-(\d+)(?:-a([1-9]\d*))?", re.ASCII)
+_MAX_TOKENS = 2**63 - 1
+_EMPTY: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class RolloutKey:
+    """One attempt at one repeat of one task. `attempt` is 0 unless earlier ones failed."""
+
+    task: int
+    rollout: int
+    attempt: int = 0
+
+    def __post_init__(self) -> None:
+        if self.task < 0 or self.rollout < 0 or self.attempt < 0:
+            raise ValueError(f"task, rollout and attempt count from 0: {self.task}, {self.rollout}, {self.attempt}")
+
+    def __str__(self) -> str:
+        """Format as `<task>-<rollout>`, with `-a<attempt>` after a retry: the URL prefix and the capture file."""
+        suffix = f"-a{self.attempt}" if self.attempt else ""
+        return f"{self.task}-{self.rollout}{suffix}"
+
+    @property
+    def rollout_id(self) -> RolloutId:
+        """Task and rollout index, which resume matching compares."""
+        return self.task, self.rollout
+
+    @classmethod
+    def parse(cls, text: str) -> "RolloutKey":
+        """Parse the text form.
+
+        Raises:
+            ValueError: `text` is not the text form of a key.
+        """
+        match = _TEXT_FORM.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is not of the form <task>-<rollout> or <task>-<rollout>-a<attempt>")
+        task, rollout, attempt = match.groups(default="0")
+        return cls(int(task), int(rollout), int(attempt))
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "RolloutKey":
+        """Read the key of a row or record.
+
+        Raises:
+            ValueError: an index is missing or is not a whole number from 0.
+        """
+        return cls(
+            _required_index(row, TASK_INDEX_KEY_NAME),
+            _required_index(row, ROLLOUT_INDEX_KEY_NAME),
+            _required_index(row, ATTEMPT_INDEX_KEY_NAME) if row.get(ATTEMPT_INDEX_KEY_NAME) is not None else 0,
+        )
+
+    def fields(self) -> dict[str, int]:
+        """Return the row fields that carry this key; the first attempt is not written."""
+        fields = {TASK_INDEX_KEY_NAME: self.task, ROLLOUT_INDEX_KEY_NAME: self.rollout}
+        if self.attempt:
+            fields[ATTEMPT_INDEX_KEY_NAME] = self.attempt
+        return fields
+
+
+class StoredRollout:
+    """A view of one stored record. Fields that are missing or malformed read as None or empty."""
+
+    __slots__ = ("record",)
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        self.record = record
+
+    @property
+    def key(self) -> RolloutKey:
+        """The rollout's key; raises ValueError if an index is missing or malformed."""
+        return RolloutKey.of(self.record)
+
+    @property
+    def agent(self) -> str | None:
+        """Name of the agent instance that ran the rollout."""
+        name = self._mapping(AGENT_REF_KEY_NAME).get("name")
+        return str(name) if name else None
+
+    @property
+    def failure_class(self) -> str | None:
+        """Kind of the failure, or None for a scored rollout."""
+        kind = self.record.get(NG_FAILURE_CLASS_KEY)
+        return None if kind is None else str(kind)
+
+    @property
+    def failure(self) -> Mapping[str, Any]:
+        """Details of the failure: kind, phase, message, whom, which limit."""
+        return self._mapping(NG_FAILURE_DETAIL_KEY)
+
+    @property
+    def is_terminal(self) -> bool:
+        """True if another attempt would fail the same way."""
+        return bool(self.record.get(NG_TERMINAL_KEY))
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True if the agent requested not to store the rollout."""
+        return bool(self.record.get(NG_NO_PERSIST_KEY))
+
+    @property
+    def reward(self) -> float | None:
+        """The finite reward of a scored rollout, else None."""
+        return None if self.failure_class is not None else finite_float(self.record.get(REWARD_KEY))
+
+    @property
+    def request(self) -> Mapping[str, Any]:
+        """The `responses_create_params` of the row."""
+        return self._mapping(RESPONSES_CREATE_PARAMS_KEY_NAME)
+
+    @property
+    def response(self) -> Mapping[str, Any]:
+        return self._mapping(RESPONSE_KEY_NAME)
+
+    @property
+    def output(self) -> list[Any]:
+        """Items of the response."""
+        items = self.response.get("output")
+        return items if isinstance(items, list) else []
+
+    @property
+    def usage(self) -> Mapping[str, Any]:
+        """Token counts of the response."""
+        usage = self.response.get("usage")
+        return usage if isinstance(usage, dict) else _EMPTY
+
+    @property
+    def total_tokens(self) -> int:
+        """Input and output tokens of all model calls; 0 if the record does not count them."""
+        usage = self.usage
+        total = usage.get("total_tokens")
+        if total is None:
+            total = sum(_token_count(usage.get(name)) for name in ("input_tokens", "output_tokens"))
+        return _token_count(total)
+
+    @property
+    def capture(self) -> Mapping[str, Any]:
+        """The captured model calls and their summary."""
+        return self._mapping(NG_MODEL_CALL_CAPTURE_KEY)
+
+    @property
+    def captured_calls(self) -> list[Mapping[str, Any]]:
+        calls = self.capture.get("calls")
+        return [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+
+    @property
+    def phases(self) -> Mapping[str, Any]:
+        """Seconds by phase, if the agent measured them."""
+        return self._mapping(NG_PHASES_KEY)
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of the rollout: as stored, as other tools store it, or the sum of captured model calls."""
+        for name in (NG_SECONDS_KEY, "duration_seconds", "rollout_seconds"):
+            seconds = finite_float(self.record.get(name))
+            if seconds is not None:
+                return seconds
+        metrics = self.capture.get("metrics")
+        total = metrics.get("latency_total_ms") if isinstance(metrics, dict) else None
+        return total / 1000.0 if isinstance(total, int | float) else None
+
+    def _mapping(self, name: str) -> Mapping[str, Any]:
+        value = self.record.get(name)
+        return value if isinstance(value, Mapping) else _EMPTY
+
+
+def total_tokens(record: Mapping[str, Any]) -> int:
+    """Count the tokens of all model calls of a record."""
+    return StoredRollout(record).total_tokens
+
+
+def finite_float(value: Any) -> float | None:
+    """Return a finite number as a float, else None."""
+    try:
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    except OverflowError:  # an integer beyond the range of a float
+        return None
+
+
+def _required_index(row: Mapping[str, Any], name: str) -> int:
+    value = row.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{name} must be a whole number from 0, not {value!r}")
+    return value
+
+
+def _token_count(value: Any) -> int:
+    return min(max(0, value), _MAX_TOKENS) if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -1,0 +1,49 @@
+"""What bounds a collection, as it is written in a configuration."""
+
+import pytest
+from pydantic import ValidationError
+
+from nemo_gym.rollouts.config import FailureOptions, LimitOptions
+from nemo_gym.transport.deadlines import Allowance
+
+
+def test_limits_are_on_without_being_asked_for():
+    """A run without configured limits must still end."""
+    options = LimitOptions().model_dump()
+
+    assert not [name for name, value in options.items() if value is None]
+
+
+def test_a_rollout_is_sent_with_its_limits():
+    """Servers enforce the limits they receive."""
+    options = LimitOptions(
+        model_call_timeout_seconds=1,
+        tool_call_timeout_seconds=2,
+        verify_timeout_seconds=3,
+        max_steps_per_rollout=4,
+        max_tokens_per_rollout=5,
+    )
+
+    assert options.allowance == Allowance(1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize("name", LimitOptions.model_fields)
+def test_null_switches_a_limit_off_and_nothing_is_no_limit(name):
+    """Users must be able to run without a limit."""
+    assert getattr(LimitOptions(**{name: None}), name) is None
+    for nonsense in (0, -1, "soon"):
+        with pytest.raises(ValidationError):
+            LimitOptions(**{name: nonsense})
+
+
+@pytest.mark.parametrize("nonsense", [{"max_failures": 0}, {"max_rollout_attempts": 0}, {"retry_pause_seconds": -1}])
+def test_impossible_counts_are_refused(nonsense):
+    """Zero attempts would run nothing and look like success."""
+    with pytest.raises(ValidationError):
+        FailureOptions(**nonsense)
+
+
+@pytest.mark.parametrize("kind", [LimitOptions, FailureOptions])
+def test_every_option_says_what_it_is(kind):
+    """The descriptions are the help of `+help=true`."""
+    assert not [name for name, field in kind.model_fields.items() if not field.description]
