@@ -1,14 +1,14 @@
-"""Benchmarks under their public names."""
+"""Benchmarks: the public names of `nemo_gym.catalog.benchmarks` and `nemo_gym.catalog.preparation`."""
 
 from nemo_gym.catalog.benchmarks import BenchmarkConfig, PrepareBenchmarkConfig, discover_benchmarks
-from nemo_gym.catalog.prepare import Preparation, Prepared, PrepareFailed, preparations, prepare_all
+from nemo_gym.catalog.preparation import Preparation, PreparedBenchmark, PrepareFailed, preparations, prepare_all
 
 __all__ = [
     "BenchmarkConfig",
     "Preparation",
     "PrepareBenchmarkConfig",
     "PrepareFailed",
-    "Prepared",
+    "PreparedBenchmark",
     "discover_benchmarks",
     "preparations",
     "prepare_all",

@@ -1,29 +1,24 @@
-"""Datasets between registries under their public names."""
+"""Datasets between registries: the public functions."""
 
 from nemo_gym.config_types import UploadJsonlDatasetHuggingFaceConfig, UploadJsonlDatasetHuggingFaceMaybeDeleteConfig
 from nemo_gym.data import hub
-from nemo_gym.data.gitlab_client import Registry
-from nemo_gym.data.hub import Published
-from nemo_gym.data.hub_migrate import migrate
-from nemo_gym.errors import ConfigMissingValuesError
+from nemo_gym.data.gitlab_client import Registry, registry_address
+from nemo_gym.data.hub import PublishedFile
+from nemo_gym.data.migration import migrate
 from nemo_gym.global_config import get_global_config_dict
 
 __all__ = ["migrate_jsonl_dataset", "upload_jsonl_dataset_to_hf"]
 
 
-def upload_jsonl_dataset_to_hf(config: UploadJsonlDatasetHuggingFaceMaybeDeleteConfig) -> Published:
+def upload_jsonl_dataset_to_hf(config: UploadJsonlDatasetHuggingFaceMaybeDeleteConfig) -> PublishedFile:
     """Publish on the Hub; with `delete_from_gitlab`, delete GitLab's copy once the Hub's is verified."""
     return migrate(config, _registry()) if config.delete_from_gitlab else hub.upload(config)
 
 
-def migrate_jsonl_dataset(config: UploadJsonlDatasetHuggingFaceConfig) -> Published:
-    """Publish on the Hub and, once that is verified, delete from GitLab. Does not ask; `gym dataset migrate` does."""
+def migrate_jsonl_dataset(config: UploadJsonlDatasetHuggingFaceConfig) -> PublishedFile:
+    """Publish on the Hub, verify, then delete from GitLab; only `gym dataset migrate` asks for a confirmation."""
     return migrate(config, _registry())
 
 
 def _registry() -> Registry:
-    config = get_global_config_dict()
-    uri, token = config.get("mlflow_tracking_uri"), config.get("mlflow_tracking_token")
-    if not uri:
-        raise ConfigMissingValuesError("mlflow_tracking_uri is not set", fix="add it to env.yaml")
-    return Registry(str(uri), str(token) if token else None)
+    return Registry(*registry_address(get_global_config_dict()))

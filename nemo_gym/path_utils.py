@@ -1,5 +1,5 @@
-"""Where the files beside an output live, under the public name."""
+"""Paths of the files beside an output: the public name."""
 
-from nemo_gym.rollouts.paths import failures_path_for
+from nemo_gym.rollouts.run_files import failures_path_for
 
 __all__ = ["failures_path_for"]

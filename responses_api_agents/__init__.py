@@ -1,4 +1,4 @@
-"""Server folders. Those of other trees on the path are found here too, in the order of the path."""
+"""Server folders, of this tree and of other trees on `sys.path`, in its order."""
 
 from pkgutil import extend_path
 

@@ -1,4 +1,4 @@
-"""Benchmarks are found by what their files declare."""
+"""Benchmarks are discovered by the declarations in their files."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_a_benchmark_is_described_by_its_file(root):
-    """Which agent, which rows, how often: what a person needs before running it."""
+    """Agent, rows and repeats are what a user needs to know before running it."""
     path = write(root / "benchmarks/sums/config.yaml", AGENT.format(name="sums"))
 
     benchmark = BenchmarkConfig.from_config_path(path)
@@ -47,8 +47,8 @@ def test_a_benchmark_is_described_by_its_file(root):
     assert benchmark.dataset.prepare_script == Path("benchmarks/sums/prepare.py")
 
 
-def test_what_is_included_and_inherited_counts(root):
-    """Most benchmarks take over a generic agent and change a line or two."""
+def test_includes_and_inheritance_are_applied(root):
+    """Most benchmarks reuse a generic agent and change a line or two."""
     write(root / "resources_servers/sums/configs/sums.yaml", AGENT.format(name="generic"))
     path = write(
         root / "benchmarks/hard/config.yaml",
@@ -68,16 +68,16 @@ def test_what_is_included_and_inherited_counts(root):
 
 
 def test_names_come_from_the_path(root):
-    """They are what `--benchmark` takes."""
+    """`--benchmark` takes these names."""
     write(root / "benchmarks/sums/config.yaml", AGENT.format(name="a"))
     write(root / "benchmarks/sums/long.yaml", AGENT.format(name="b"))
     write(root / "benchmarks/suite/deep/config.yaml", AGENT.format(name="c"))
     write(root / "benchmarks/sums/prompt.yaml", "user: benchmark {q}\n")
     write(root / "benchmarks/.hidden/config.yaml", AGENT.format(name="d"))
 
-    found = discover_benchmarks([root])
+    benchmarks = discover_benchmarks([root])
 
-    assert {name: benchmark.name for name, benchmark in found.items()} == {
+    assert {name: benchmark.name for name, benchmark in benchmarks.items()} == {
         "suite/deep": "c",
         "sums": "a",
         "sums/long": "b",
@@ -85,7 +85,7 @@ def test_names_come_from_the_path(root):
 
 
 def test_the_first_root_wins(root, tmp_path_factory):
-    """A folder of one's own shadows what is installed."""
+    """A user's folder must shadow an installed one."""
     other = tmp_path_factory.mktemp("other")
     write(root / "benchmarks/sums/config.yaml", AGENT.format(name="mine"))
     write(other / "benchmarks/sums/config.yaml", AGENT.format(name="theirs"))
@@ -106,8 +106,8 @@ def test_the_first_root_wins(root, tmp_path_factory):
         ("a: {_inherit_from: nowhere}\n", "nowhere"),
     ],
 )
-def test_a_file_that_is_no_benchmark_is_an_error_only_when_asked_for(root, text, reason):
-    """Somebody who names a file wants to know; a listing goes on without it."""
+def test_a_file_that_is_no_benchmark_is_an_error_only_if_strict(root, text, reason):
+    """A user who names the file needs the error; a listing continues without it."""
     path = write(root / "benchmarks/sums/config.yaml", text)
 
     with pytest.raises(ConfigError, match=reason) as caught:
@@ -118,7 +118,7 @@ def test_a_file_that_is_no_benchmark_is_an_error_only_when_asked_for(root, text,
 
 
 def test_a_broken_neighbour_does_not_hide_the_others(root, caplog):
-    """And it is said that it was left out."""
+    """One broken file must not empty the list, and the user must learn about it."""
     write(root / "benchmarks/bad/config.yaml", "type: benchmark\na: [\n")
     write(root / "benchmarks/sums/config.yaml", AGENT.format(name="a"))
 
@@ -127,13 +127,13 @@ def test_a_broken_neighbour_does_not_hide_the_others(root, caplog):
 
 
 def test_a_missing_file_is_a_configuration_error(root):
-    """Not a traceback."""
+    """A wrong path must not be a traceback."""
     with pytest.raises(ConfigError, match=r"none\.yaml"):
         BenchmarkConfig.from_config_path(root / "none.yaml")
 
 
 def test_preparing_has_defaults_and_limits():
-    """Zero processes would prepare nothing and say so never."""
+    """Zero processes would silently prepare nothing."""
     config = PrepareBenchmarkConfig.model_validate({"config_paths": ["x.yaml"]})
 
     assert (config.use_cached_prepared_benchmarks, config.num_prepare_benchmark_processes) == (False, 1)

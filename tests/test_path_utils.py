@@ -1,4 +1,4 @@
-"""The failures file has a place people can predict."""
+"""The path of the failures file follows from the output."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from nemo_gym.path_utils import failures_path_for
 
 
-@pytest.mark.parametrize("given", ["dir/x.jsonl", Path("dir/x.jsonl")])
-def test_the_failures_file_lies_next_to_the_output(given):
+@pytest.mark.parametrize("output", ["dir/x.jsonl", Path("dir/x.jsonl")])
+def test_the_failures_file_is_beside_the_output(output):
     """Agents and tools outside this package compute the same path."""
-    assert failures_path_for(given) == Path("dir/x_failures.jsonl")
+    assert failures_path_for(output) == Path("dir/x_failures.jsonl")

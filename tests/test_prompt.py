@@ -1,4 +1,4 @@
-"""Prompt files fill rows, and say clearly when they cannot."""
+"""Prompt files fill rows, or explain why they cannot."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def test_system_comes_before_user():
 
 @settings(max_examples=60, deadline=None)
 @given(st.text())
-def test_what_a_row_contains_is_never_read_as_a_template(text):
+def test_the_content_of_a_row_is_never_a_template(text):
     """A question about Python's format strings must arrive as written."""
     (message,) = fill_prompt(PromptConfig(user="{q}"), {"q": text})
 
@@ -66,20 +66,20 @@ def test_what_a_row_contains_is_never_read_as_a_template(text):
     ],
 )
 def test_a_template_may_only_name_fields(template, reason):
-    """Reaching into objects is how format strings leak what they should not."""
+    """Format strings that reach into objects leak data."""
     with pytest.raises(ValidationError, match=reason):
         PromptConfig(user=template)
 
 
 def test_formats_and_conversions_work():
-    """They are Python's own, so nobody has to learn new ones."""
+    """Authors know them from Python."""
     (message,) = fill_prompt(PromptConfig(user="{price:.2f} {name!r}"), {"price": 1.5, "name": "x"})
 
     assert message["content"] == "1.50 'x'"
 
 
-def test_a_missing_field_names_itself_and_what_exists():
-    """The typo is then found in seconds."""
+def test_a_missing_field_is_named_with_the_existing_ones():
+    """The list shows a typo at once."""
     with pytest.raises(KeyError) as caught:
         fill_prompt(PromptConfig(user="{qestion}"), {"question": "?", "id": 1}, where="rows.jsonl:3")
 
@@ -87,13 +87,13 @@ def test_a_missing_field_names_itself_and_what_exists():
 
 
 def test_a_value_that_does_not_take_the_format_is_named():
-    """A text where a number should be is a mistake in the data, not in the program."""
+    """A text instead of a number is a mistake in the data, and must be reported as one."""
     with pytest.raises(ValueError, match=r"'price' does not take the format '\.2f'"):
         fill_prompt(PromptConfig(user="{price:.2f}"), {"price": "cheap"})
 
 
 def test_a_prompt_file_is_found_in_the_search_roots_and_read_once(root):
-    """Benchmarks name their prompt relative to the tree they live in."""
+    """Benchmarks name their prompt relative to their tree."""
     prompt_file(root, "user: '{q}'\n")
 
     first = load_prompt_config("prompts/p.yaml")
@@ -104,7 +104,7 @@ def test_a_prompt_file_is_found_in_the_search_roots_and_read_once(root):
 
 
 def test_a_changed_prompt_file_is_read_again(root):
-    """Somebody who edits a prompt and runs again means the new one."""
+    """A user who edits a prompt expects the next run to use it."""
     prompt_file(root, "user: '{q}'\n")
     load_prompt_config("prompts/p.yaml")
 
@@ -113,7 +113,7 @@ def test_a_changed_prompt_file_is_read_again(root):
     assert load_prompt_config("prompts/p.yaml").user == "Answer: {q}"
 
 
-def test_a_missing_prompt_file_says_where_it_was_looked_for(root):
+def test_a_missing_prompt_file_lists_the_paths_tried(root):
     """The usual cause is a relative path from another folder."""
     with pytest.raises(ConfigPathNotFoundError) as caught:
         load_prompt_config("prompts/none.yaml")
@@ -132,7 +132,7 @@ def test_a_missing_prompt_file_says_where_it_was_looked_for(root):
     ],
 )
 def test_a_broken_prompt_file_is_named_with_its_problem(root, text, reason):
-    """One sentence with the file, not a stack of calls."""
+    """The author needs file and problem, not a traceback."""
     path = prompt_file(root, text)
 
     with pytest.raises(ValueError) as caught:
@@ -143,7 +143,7 @@ def test_a_broken_prompt_file_is_named_with_its_problem(root, text, reason):
 
 
 def test_an_error_while_filling_names_the_prompt_file(root):
-    """Of all the prompts of a run, this one."""
+    """A run may use many prompts."""
     path = prompt_file(root, "user: '{q}'\n")
 
     with pytest.raises(KeyError, match="asks for 'q'") as caught:
@@ -153,7 +153,7 @@ def test_an_error_while_filling_names_the_prompt_file(root):
 
 
 def test_the_rest_of_the_row_and_its_parameters_stay():
-    """Only the input is built; temperature and tools are the row's own."""
+    """The prompt supplies only the input; temperature and tools come from the row."""
     row = {"q": "?", "responses_create_params": {"temperature": 0.5, "input": []}}
 
     filled = apply_prompt_to_row(row, PromptConfig(user="{q}"))
@@ -163,8 +163,8 @@ def test_the_rest_of_the_row_and_its_parameters_stay():
     assert apply_prompt_to_row({"q": "?"}, PromptConfig(user="{q}"))["responses_create_params"].keys() == {"input"}
 
 
-def test_rows_with_their_own_input_are_listed():
-    """Filling the prompt would throw their input away."""
+def test_rows_with_an_input_are_listed():
+    """Filling the prompt would replace their input."""
     rows = [{"q": 1}, {"responses_create_params": {"input": "mine"}}, {"responses_create_params": {"input": [{}]}}]
 
     with pytest.raises(ValueError, match=r"2 rows already have responses_create_params.input: 1, 2"):
@@ -172,8 +172,8 @@ def test_rows_with_their_own_input_are_listed():
     validate_prompt_compatibility(rows[:1], PromptConfig(user="{q}"))
 
 
-def test_a_rendered_dataset_carries_the_prompt_it_was_made_with(root):
-    """Months later one can tell which prompt these rows were made with."""
+def test_a_rendered_dataset_names_its_prompt(root):
+    """The origin of the rows must be known months later."""
     path = prompt_file(root, "user: '{q}'\n")
     rows, out = root / "rows.jsonl", root / "deep" / "out.jsonl"
     rows.write_text('{"q": "a"}\n\n{"q": "b"}\n')
@@ -199,7 +199,7 @@ def test_a_rendered_dataset_carries_the_prompt_it_was_made_with(root):
     ],
 )
 def test_a_bad_row_is_named_by_line_and_leaves_no_half_output(root, line, kind, reason):
-    """Half a dataset that looks whole is worse than none."""
+    """Half a dataset that looks complete is worse than none."""
     prompt_file(root, "user: '{q}'\n")
     rows, out = root / "rows.jsonl", root / "out.jsonl"
     rows.write_text('{"q": "a"}\n' + line + "\n")
@@ -214,8 +214,8 @@ def test_a_bad_row_is_named_by_line_and_leaves_no_half_output(root, line, kind, 
     assert sorted(p.name for p in root.iterdir()) == ["out.jsonl", "prompts", "rows.jsonl"]
 
 
-def test_a_missing_dataset_is_an_error_about_the_path(root):
-    """Not an empty output."""
+def test_a_missing_dataset_is_an_error(root):
+    """A wrong path must not give an empty output."""
     prompt_file(root, "user: '{q}'\n")
 
     with pytest.raises(ConfigPathNotFoundError, match=r"none\.jsonl"):

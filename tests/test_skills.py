@@ -1,4 +1,4 @@
-"""Skills are found, hashed and copied without surprises."""
+"""Skills are loaded, hashed and copied safely."""
 
 import os
 import re
@@ -21,8 +21,8 @@ def skills(tmp_path):
     return root
 
 
-def test_rows_name_the_skills_they_were_run_with(skills):
-    """Enough to tell later which text the model had before it."""
+def test_the_reference_names_path_hash_and_skills(skills):
+    """It must be possible to find out later which instructions a rollout had."""
     reference = load_skill_directory(SkillsConfig(path=str(skills)).path)
 
     assert reference["path"] == str(skills.resolve())
@@ -33,15 +33,15 @@ def test_rows_name_the_skills_they_were_run_with(skills):
     ]
 
 
-def test_the_path_is_absolute_wherever_it_was_written(skills, monkeypatch):
+def test_a_relative_path_becomes_absolute(skills, monkeypatch):
     """The agent that copies the skills runs in another folder."""
     monkeypatch.chdir(skills.parent)
 
     assert load_skill_directory("skills")["path"] == str(skills.resolve())
 
 
-def test_the_hash_changes_with_content_and_names_and_with_nothing_else(skills):
-    """Same hash, same skills: on any machine, at any time."""
+def test_the_hash_changes_only_with_content_and_names(skills):
+    """Equal hashes must mean equal skills, on any machine."""
     before = hash_skill_dir(skills)
     script = skills / "edit" / "run.sh"
 
@@ -57,8 +57,8 @@ def test_the_hash_changes_with_content_and_names_and_with_nothing_else(skills):
     assert len({before, renamed, hash_skill_dir(skills)}) == 3
 
 
-def test_bytes_cannot_move_between_name_and_content_unnoticed(tmp_path):
-    """A hash over plain concatenation would call these two the same."""
+def test_the_hash_separates_names_from_content(tmp_path):
+    """A hash over the plain concatenation would be equal for these two."""
     for name, file, content in (("one", "ab", "c"), ("two", "a", "bc")):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text(content)
@@ -67,7 +67,7 @@ def test_bytes_cannot_move_between_name_and_content_unnoticed(tmp_path):
 
 
 def test_staged_skills_are_copies(skills, tmp_path):
-    """What an agent does to its copy never reaches the original."""
+    """An agent may change its copy, but never the original."""
     dest = tmp_path / "work" / ".skills"
 
     assert stage_skills(skills, dest) == dest
@@ -79,7 +79,7 @@ def test_staged_skills_are_copies(skills, tmp_path):
 
 
 def test_staging_again_replaces_files_and_never_writes_through_links(skills, tmp_path):
-    """A workspace an agent has worked in may hold anything."""
+    """An agent may have left any links in its workspace."""
     dest, precious = tmp_path / "work", tmp_path / "precious"
     precious.write_text("mine")
     (dest / "edit").mkdir(parents=True)
@@ -98,7 +98,7 @@ def test_staging_again_replaces_files_and_never_writes_through_links(skills, tmp
 )
 @pytest.mark.parametrize("target", ["/etc/hostname", "/etc", "../../outside", "missing/../../../x"])
 def test_a_link_that_leaves_the_folder_is_refused(skills, act, target):
-    """Skills come from strangers; a link could carry the machine's secrets into a rollout."""
+    """Skills come from third parties, and a link could copy secrets of the machine into a rollout."""
     (skills.parent / "outside").write_text("secret")
     (skills / "edit" / "leak").symlink_to(target)
 
@@ -107,8 +107,8 @@ def test_a_link_that_leaves_the_folder_is_refused(skills, act, target):
     assert not (skills.parent / "d").exists()
 
 
-def test_a_link_to_a_file_inside_is_read_as_that_file(skills, tmp_path):
-    """Two skills may share a text."""
+def test_a_link_to_a_file_inside_is_copied_as_a_file(skills, tmp_path):
+    """Two skills may share a file."""
     (skills / "search" / "same.sh").symlink_to("../edit/run.sh")
 
     stage_skills(skills, tmp_path / "d")
@@ -118,8 +118,8 @@ def test_a_link_to_a_file_inside_is_read_as_that_file(skills, tmp_path):
 
 
 @pytest.mark.parametrize("make", [lambda p: os.mkfifo(p), lambda p: p.symlink_to("."), lambda p: p.symlink_to("none")])
-def test_what_is_not_a_file_is_refused(skills, make):
-    """Reading a pipe would wait for ever; a link to a folder may go in circles."""
+def test_other_kinds_of_files_are_refused(skills, make):
+    """Reading a pipe would block, and a link to a folder may be circular."""
     make(skills / "edit" / "odd")
 
     with pytest.raises(ValueError, match="not a regular file"):
@@ -139,7 +139,7 @@ def test_what_is_not_a_file_is_refused(skills, make):
     ],
 )
 def test_a_malformed_skill_is_named(skills, text, reason):
-    """The file and what is wrong with it."""
+    """The author needs the file and the problem."""
     path = skills / "edit" / "SKILL.md"
     path.write_text(text)
 
@@ -149,7 +149,7 @@ def test_a_malformed_skill_is_named(skills, text, reason):
 
 
 def test_a_header_may_leave_out_all_but_the_name(tmp_path):
-    """And may come from an editor that writes a byte-order mark."""
+    """Minimal skills are valid, also from editors that write a byte order mark."""
     path = tmp_path / "SKILL.md"
     path.write_bytes(b"\xef\xbb\xbf---\r\nname: x\r\n---\r\nbody\r\n")
 
@@ -157,7 +157,7 @@ def test_a_header_may_leave_out_all_but_the_name(tmp_path):
 
 
 def test_folders_that_are_no_skills_are_errors(skills, tmp_path):
-    """A skill that is silently left out makes the whole comparison wrong."""
+    """A skill that is silently left out makes a comparison wrong."""
     with pytest.raises(ValueError, match="no such folder"):
         load_skill_directory(tmp_path / "none")
     with pytest.raises(ValueError, match="this is one skill"):
@@ -171,7 +171,7 @@ def test_folders_that_are_no_skills_are_errors(skills, tmp_path):
 
 
 def test_two_skills_may_not_share_a_name(skills):
-    """The model could not say which it means."""
+    """A model could not choose between them by name."""
     (skills / "search" / "SKILL.md").write_text(HEADER.format(name="edit"))
 
     with pytest.raises(ValueError, match="two skills are called 'edit'"):
@@ -179,7 +179,7 @@ def test_two_skills_may_not_share_a_name(skills):
 
 
 def test_skills_are_not_copied_into_themselves(skills):
-    """That would never end well."""
+    """The copy would contain itself or overwrite the original."""
     for dest in (skills / "copy", skills.parent):
         with pytest.raises(ValueError, match="one folder contains the other"):
             stage_skills(skills, dest)

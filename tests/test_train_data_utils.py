@@ -1,4 +1,4 @@
-"""Preparing data from Python, under the names trainers import."""
+"""Training data is prepared from Python with the names that trainers import."""
 
 import json
 
@@ -39,7 +39,7 @@ def write(path, *rows):
 
 
 def test_the_keys_are_those_of_the_contract():
-    """Scripts set them by name."""
+    """Scripts set the keys by name."""
     config = TrainDataProcessorConfig(output_dirpath="out", mode="example_validation")
 
     assert (config.should_download, config.data_source, config.overwrite_metrics_conflicts) == (
@@ -52,7 +52,7 @@ def test_the_keys_are_those_of_the_contract():
 
 
 def test_a_whole_configuration_can_be_given(tmp_path, config):
-    """As the trainer has it; keys of others are ignored."""
+    """A trainer passes its configuration, with keys of other components."""
     write(tmp_path / "train.jsonl", {"responses_create_params": {"input": "hi"}})
 
     done = TrainDataProcessor().run(config)
@@ -62,7 +62,7 @@ def test_a_whole_configuration_can_be_given(tmp_path, config):
 
 
 def test_errors_are_of_the_kinds_callers_catch(tmp_path, config):
-    """An assertion for what is missing, a ValueError for what is wrong."""
+    """Existing callers catch AssertionError for missing files and ValueError for invalid rows."""
     with pytest.raises(AssertionError) as missing:
         TrainDataProcessor().run(config)
     write(tmp_path / "train.jsonl", {})
@@ -74,7 +74,7 @@ def test_errors_are_of_the_kinds_callers_catch(tmp_path, config):
 
 
 def test_prepare_data_reads_the_command_line(tmp_path, config, monkeypatch):
-    """`python -m` scripts of others call it without arguments."""
+    """Existing scripts call it without arguments."""
     write(tmp_path / "train.jsonl", {"responses_create_params": {"input": "hi"}})
     (tmp_path / "c.yaml").write_text(OmegaConf.to_yaml(OmegaConf.masked_copy(config, ["sums", "sums_agent"])))
     words = ["x", "+config_paths=[c.yaml]", "+mode=train_preparation", "+output_dirpath=out"]

@@ -1,4 +1,4 @@
-"""Write the rows of the arithmetic suite: calculations drawn from a seed, the same for everybody."""
+"""Write the rows of the arithmetic suite: calculations generated from a seed, reproducibly."""
 
 import json
 import random
@@ -11,7 +11,7 @@ from nemo_gym.catalog.files import whole_file
 
 FOLDER = Path(__file__).resolve().parent
 LEVELS = (1, 2, 3)
-"""How many digits the numbers have."""
+"""Number of digits."""
 INSTRUCTION = "Work it out and end your reply with the result as a plain number."
 
 Question = tuple[str, int]
@@ -19,7 +19,7 @@ Draw = random.Random
 
 
 def number(draw: Draw, digits: int) -> int:
-    """A number of so many digits; a single digit is at least 2, so that no question is trivial."""
+    """Draw a number with this many digits; a single digit is at least 2, so that no question is trivial."""
     return draw.randint(10 ** (digits - 1) if digits > 1 else 2, 10**digits - 1)
 
 
@@ -66,14 +66,14 @@ OPERATIONS: tuple[Callable[[Draw, int], Question], ...] = (
 
 
 def rows(per_kind: int = 10, seed: int = 0) -> list[dict[str, Any]]:
-    """`per_kind` different questions of every operation and level."""
+    """Generate `per_kind` different questions of every operation and level."""
     draw = random.Random(seed)
-    asked: set[str] = set()
+    used: set[str] = set()
     tasks = []
     for operation in OPERATIONS:
         for level in LEVELS:
             for _ in range(per_kind):
-                question, answer = _new(operation, level, draw, asked)
+                question, answer = _new_question(operation, level, draw, used)
                 message = {"role": "user", "content": f"{question} {INSTRUCTION}"}
                 tasks.append(
                     {
@@ -86,18 +86,18 @@ def rows(per_kind: int = 10, seed: int = 0) -> list[dict[str, Any]]:
     return tasks
 
 
-def _new(operation: Callable[[Draw, int], Question], level: int, draw: Draw, asked: set[str]) -> Question:
-    """A question not asked before, whose last number is not its answer: repeating it must earn nothing."""
+def _new_question(operation: Callable[[Draw, int], Question], level: int, draw: Draw, used: set[str]) -> Question:
+    """Draw an unused question whose last number is not its answer, so that repeating it earns no reward."""
     for _ in range(10_000):
         question, answer = operation(draw, level)
-        if question not in asked and int(re.findall(r"\d+", question)[-1]) != abs(answer):
-            asked.add(question)
+        if question not in used and int(re.findall(r"\d+", question)[-1]) != abs(answer):
+            used.add(question)
             return question, answer
-    raise ValueError(f"there are not so many different questions of {operation.__name__} at level {level}")
+    raise ValueError(f"{operation.__name__} at level {level} does not have that many different questions")
 
 
 def prepare(per_kind: int = 10, seed: int = 0) -> Path:
-    """Write the rows and return where they are. Another seed asks other questions of the same kinds."""
+    """Write the rows and return their path. Another seed gives other questions of the same kinds."""
     path = FOLDER / "data" / "arithmetic_suite.jsonl"
     with whole_file(path) as file:
         file.writelines(json.dumps(task).encode() + b"\n" for task in rows(per_kind, seed))

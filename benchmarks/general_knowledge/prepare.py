@@ -1,4 +1,4 @@
-"""Write the rows of the general knowledge benchmark: every question once, its options in a drawn order."""
+"""Write the rows of the general knowledge benchmark: every question once, its options in random order."""
 
 import json
 import random
@@ -14,37 +14,37 @@ INSTRUCTION = (
 )
 
 
-def row(question: dict[str, Any], place: int, draw: random.Random) -> dict[str, Any]:
-    """One task; the right option stands at `place`."""
+def row(question: dict[str, Any], position: int, draw: random.Random) -> dict[str, Any]:
+    """Build one row with the right option at `position`."""
     texts = draw.sample(question["others"], k=len(question["others"]))
-    texts.insert(place, question["answer"])
+    texts.insert(position, question["answer"])
     options = dict(zip(LETTERS, texts, strict=True))
     listed = "\n".join(f"{letter}) {text}" for letter, text in options.items())
     message = {"role": "user", "content": f"{question['question']}\n\n{listed}\n\n{INSTRUCTION}"}
     return {
         "responses_create_params": {"input": [message]},
         "options": options,
-        "expected_answer": LETTERS[place],
+        "expected_answer": LETTERS[position],
         "topic": question["topic"],
     }
 
 
 def questions() -> list[dict[str, Any]]:
-    """The questions as they were written."""
+    """Load the questions."""
     return [json.loads(line) for line in (FOLDER / "questions.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def rows(seed: int = 0) -> list[dict[str, Any]]:
-    """All tasks. Every letter is right equally often, so that always answering the same one earns a quarter."""
-    asked = questions()
+    """Build all rows. Every letter is right equally often, so a constant answer scores a quarter."""
+    sources = questions()
     draw = random.Random(seed)
-    places = [number % len(LETTERS) for number in range(len(asked))]
-    draw.shuffle(places)
-    return [row(question, place, draw) for question, place in zip(asked, places, strict=True)]
+    positions = [number % len(LETTERS) for number in range(len(sources))]
+    draw.shuffle(positions)
+    return [row(question, position, draw) for question, position in zip(sources, positions, strict=True)]
 
 
 def prepare(seed: int = 0) -> Path:
-    """Write the rows and return where they are. Another seed orders the options differently."""
+    """Write the rows and return their path. Another seed orders the options differently."""
     path = FOLDER / "data" / "general_knowledge.jsonl"
     with whole_file(path) as file:
         file.writelines(json.dumps(task, ensure_ascii=False).encode() + b"\n" for task in rows(seed))

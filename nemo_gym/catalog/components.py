@@ -1,20 +1,21 @@
-"""Everything there is to run, by name: what `gym list` and `gym search` show.
+"""Every component by name: what `gym list` and `gym search` show.
 
-Read from the files alone and tolerantly: a configuration that cannot be read is left out with a warning, values that
+Only files are read, and tolerantly: a configuration that cannot be read is left out with a warning, and values that
 are still unset do not matter.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from nemo_gym.config.directives import expand_directives
-from nemo_gym.config.load import load_files
-from nemo_gym.config.merge import Tree, merge_into
+from nemo_gym.catalog.config_tree import AGENTS as AGENTS_FOLDER
+from nemo_gym.catalog.config_tree import datasets_of, load_tree, server_blocks
 from nemo_gym.errors import ConfigError
 
 logger = logging.getLogger("nemo_gym.catalog")
@@ -22,19 +23,23 @@ logger = logging.getLogger("nemo_gym.catalog")
 ENVIRONMENT, BENCHMARK = "environment", "benchmark"
 AGENT, MODEL, RESOURCES_SERVER = "agent", "model", "resources-server"
 
-RESOURCES_FOLDER, AGENTS_FOLDER, MODELS_FOLDER = "resources_servers", "responses_api_agents", "responses_api_models"
+RESOURCES_FOLDER, MODELS_FOLDER = "resources_servers", "responses_api_models"
 OWN_FRAMEWORK_KEYS = ("agent_framework", "anthropic_api_key")
+RUNNABLE_FACTS = ("domain", "verified", "agent", "repeats", "resources_server", "datasets")
 EXPERIMENTAL, NO_MANIFEST = "experimental", "no-manifest"
+
+SIMILAR = 0.7
+_BETWEEN_WORDS = re.compile(r"[\s_\-/]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """One thing that can be named on the command line."""
+    """Something with a name that the command line accepts."""
 
     name: str
     kind: str
     path: Path
-    """Its configuration file, or its folder where it has several."""
+    """Its configuration file, or its folder if it has several."""
     domain: str = ""
     description: str = ""
     agent: str = ""
@@ -47,10 +52,10 @@ class Component:
     variants: tuple[str, ...] = ()
     """The names of its configuration files."""
     self_contained: bool = False
-    """An agent that brings its own environment instead of working with a resources server of its user's choice."""
+    """An agent that brings its environment, instead of working with any resources server."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     shadowed: tuple[Path, ...] = ()
-    """Others of the same name in later roots, which are not used."""
+    """Components of the same name in later roots, which are not used."""
 
     @property
     def status(self) -> str:
@@ -58,39 +63,54 @@ class Component:
 
 
 def catalog(roots: Sequence[Path]) -> list[Component]:
-    """Environments and benchmarks, also those that are only a resources server's configuration with an agent."""
-    found = [*_of_folder("environments", ENVIRONMENT, roots), *_of_folder("benchmarks", BENCHMARK, roots)]
-    return _unique([*found, *_runnable(roots)])
+    """List environments and benchmarks, including resources-server configurations that have an agent with datasets."""
+    environments = _folder_components("environments", ENVIRONMENT, roots)
+    benchmarks = _folder_components("benchmarks", BENCHMARK, roots)
+    return _unique([*environments, *benchmarks, *_runnable_configs(roots)])
 
 
 def resources_servers(roots: Sequence[Path]) -> list[Component]:
-    found = []
-    for path, name in _configs(RESOURCES_FOLDER, roots):
-        facts = _facts(path, roots)
-        if facts is not None and facts.get("has_resources"):
-            found.append(Component(name=name, kind=RESOURCES_SERVER, path=path, **_shown(facts, "domain", "verified")))
-    return _unique(found)
+    return _unique(
+        Component(name=name, kind=RESOURCES_SERVER, path=path, **_select(facts, "domain", "verified"))
+        for path, name, facts in _server_configs(roots)
+    )
 
 
 def agents(roots: Sequence[Path]) -> list[Component]:
-    return _unique([_folder_component(folder, AGENT, roots) for folder in _folders(AGENTS_FOLDER, roots)])
+    return _unique(_server_folders(AGENTS_FOLDER, AGENT, roots))
 
 
 def models(roots: Sequence[Path]) -> list[Component]:
-    return _unique([_folder_component(folder, MODEL, roots) for folder in _folders(MODELS_FOLDER, roots)])
+    return _unique(_server_folders(MODELS_FOLDER, MODEL, roots))
 
 
 EVERY_KIND = {
-    "benchmarks": lambda roots: [found for found in catalog(roots) if found.kind == BENCHMARK],
+    "benchmarks": lambda roots: [component for component in catalog(roots) if component.kind == BENCHMARK],
     "environments": catalog,
     "agents": agents,
     "models": models,
     "resources-servers": resources_servers,
 }
-"""What can be listed -> how it is found."""
+"""Argument of `gym list` -> function that lists those components."""
 
 
-def _of_folder(folder: str, kind: str, roots: Sequence[Path]) -> Iterator[Component]:
+def matches_query(query: str, fields: Iterable[str]) -> bool:
+    """Return whether a field contains the query, or the field or one of its words is spelt almost like it."""
+    query = query.lower()
+    for text in filter(None, map(str.lower, fields)):
+        if query in text or any(_is_similar(query, word) for word in (text, *_BETWEEN_WORDS.split(text)) if word):
+            return True
+    return False
+
+
+def _is_similar(query: str, word: str) -> bool:
+    matcher = SequenceMatcher(None, query, word)
+    # The two quick bounds avoid the full comparison for almost every word.
+    return matcher.real_quick_ratio() >= SIMILAR and matcher.quick_ratio() >= SIMILAR and matcher.ratio() >= SIMILAR
+
+
+def _folder_components(folder: str, kind: str, roots: Sequence[Path]) -> Iterator[Component]:
+    """Yield the folders with a `config.yaml`; their manifest overrides the facts of the configuration."""
     for root in roots:
         for path in sorted((root / folder).rglob("config.yaml")):
             relative = path.parent.relative_to(root / folder)
@@ -100,74 +120,69 @@ def _of_folder(folder: str, kind: str, roots: Sequence[Path]) -> Iterator[Compon
             if facts is None:
                 continue
             manifest = _manifest(path.parent / "manifest.yaml")
-            known = {name: str(manifest[name]) for name in ("domain", "description") if manifest.get(name)}
-            if manifest.get("licensing"):
-                known["licence"] = str(manifest["licensing"])
-            shown = {**_shown(facts, "domain", "verified", "agent", "repeats", "resources_server", "datasets"), **known}
+            names = {"domain": "domain", "description": "description", "licensing": "licence"}
+            overrides = {name: str(manifest[key]) for key, name in names.items() if manifest.get(key)}
+            shown = {**_select(facts, *RUNNABLE_FACTS), **overrides}
             yield Component(name=relative.as_posix(), kind=kind, path=path, manifest=manifest, **shown)
 
 
-def _runnable(roots: Sequence[Path]) -> Iterator[Component]:
-    """Configurations of resources servers that bring an agent with datasets: they can be run as they are."""
-    for path, name in _configs(RESOURCES_FOLDER, roots):
-        facts = _facts(path, roots)
-        if facts is not None and facts.get("has_resources") and facts.get("datasets"):
-            shown = _shown(facts, "domain", "verified", "agent", "repeats", "resources_server", "datasets")
+def _runnable_configs(roots: Sequence[Path]) -> Iterator[Component]:
+    """Yield the resources-server configurations that have an agent with datasets: they run as they are."""
+    for path, name, facts in _server_configs(roots):
+        if facts["datasets"]:
+            shown = _select(facts, *RUNNABLE_FACTS)
             yield Component(name=f"{RESOURCES_FOLDER}/{name}", kind=ENVIRONMENT, path=path, **shown)
 
 
-def _configs(folder: str, roots: Sequence[Path]) -> Iterator[tuple[Path, str]]:
-    """Configuration files of server folders and the names they are asked for."""
+def _server_configs(roots: Sequence[Path]) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """Yield path, name and facts of every configuration that has a resources server."""
     for root in roots:
-        for path in sorted((root / folder).glob("*/configs/*.yaml")):
+        for path in sorted((root / RESOURCES_FOLDER).glob("*/configs/*.yaml")):
             server = path.parents[1].name
-            yield path, server if path.stem == server else f"{server}/{path.stem}"
+            facts = _facts(path, roots)
+            if facts is not None and facts["has_resources"]:
+                yield path, server if path.stem == server else f"{server}/{path.stem}", facts
 
 
-def _folders(kind: str, roots: Sequence[Path]) -> Iterator[Path]:
+def _server_folders(folder: str, kind: str, roots: Sequence[Path]) -> Iterator[Component]:
     for root in roots:
-        for path in sorted((root / kind).glob("*/app.py")):
-            yield path.parent
+        for path in sorted((root / folder).glob("*/app.py")):
+            yield _folder_component(path.parent, kind, roots)
 
 
 def _folder_component(folder: Path, kind: str, roots: Sequence[Path]) -> Component:
     configs = sorted(folder.glob("configs/**/*.yaml"))
-    facts = [found for path in configs if (found := _facts(path, roots)) is not None]
-    composable = any(found["uses_resources"] for found in facts) and not any(found["own_framework"] for found in facts)
+    every = [facts for path in configs if (facts := _facts(path, roots)) is not None]
+    composable = any(facts["uses_resources"] for facts in every) and not any(facts["own_framework"] for facts in every)
     return Component(
         name=folder.name,
         kind=kind,
         path=folder,
-        description=next((found["description"] for found in facts if found["description"]), _first_sentence(folder)),
+        description=next((facts["description"] for facts in every if facts["description"]), _first_sentence(folder)),
         variants=tuple(path.relative_to(folder / "configs").with_suffix("").as_posix() for path in configs),
         self_contained=kind == AGENT and not composable,
     )
 
 
 def _facts(path: Path, roots: Sequence[Path]) -> dict[str, Any] | None:
-    """What a configuration says about itself, with what it includes; None if it cannot be read."""
+    """Return what a configuration and its includes say about the component; None if it cannot be read."""
     try:
-        sources = load_files([str(path.absolute())], roots).sources
-        tree: Tree = {}
-        for source in sources:
-            merge_into(tree, source.tree, root=tree)
-        tree = expand_directives(tree).tree
+        tree = load_tree(path, roots, strict=False)
     except ConfigError as error:
         logger.warning("left out: %s", error)
         return None
-    resources = list(_blocks(tree, RESOURCES_FOLDER))
-    agent_blocks = list(_blocks(tree, AGENTS_FOLDER))
-    with_data = [(name, block) for name, block in agent_blocks if _datasets(block)]
-    datasets = [dataset for _, block in with_data for dataset in _datasets(block)]
-    blocks = [block for _, block in [*resources, *agent_blocks]]
+    resources = [(name, settings) for name, _, settings in server_blocks(tree, RESOURCES_FOLDER)]
+    agent_blocks = [(name, settings) for name, _, settings in server_blocks(tree, AGENTS_FOLDER)]
+    blocks = [settings for _, settings in [*resources, *agent_blocks]]
+    datasets = [dataset for _, settings in agent_blocks for _, dataset in datasets_of(settings)]
     return {
         "has_resources": bool(resources),
-        "uses_resources": any(block.get("resources_server") for _, block in agent_blocks),
-        "own_framework": any(key in block for _, block in agent_blocks for key in OWN_FRAMEWORK_KEYS),
+        "uses_resources": any(settings.get("resources_server") for _, settings in agent_blocks),
+        "own_framework": any(key in settings for _, settings in agent_blocks for key in OWN_FRAMEWORK_KEYS),
         "domain": _first(blocks, "domain"),
         "description": _first(blocks, "description") or _first_comment(path),
         "verified": _first(blocks, "verified", None),
-        "agent": next((name for name, _ in with_data), ""),
+        "agent": next((name for name, settings in agent_blocks if datasets_of(settings)), ""),
         "resources_server": next((name for name, _ in resources), ""),
         "repeats": next((int(d["num_repeats"]) for d in datasets if isinstance(d.get("num_repeats"), int)), None),
         "licence": next((str(d["license"]) for d in datasets if d.get("license")), ""),
@@ -175,21 +190,8 @@ def _facts(path: Path, roots: Sequence[Path]) -> dict[str, Any] | None:
     }
 
 
-def _shown(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _select(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: facts[name] for name in ("description", "licence", *names)}
-
-
-def _blocks(tree: Tree, kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for name, block in tree.items():
-        implementations = block.get(kind) if isinstance(block, Mapping) else None
-        for implementation in implementations.values() if isinstance(implementations, Mapping) else ():
-            if isinstance(implementation, Mapping):
-                yield str(name), implementation
-
-
-def _datasets(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    datasets = block.get("datasets")
-    return [dataset for dataset in datasets if isinstance(dataset, Mapping)] if isinstance(datasets, list) else []
 
 
 def _first(blocks: Sequence[Mapping[str, Any]], key: str, default: Any = "") -> Any:
@@ -197,14 +199,14 @@ def _first(blocks: Sequence[Mapping[str, Any]], key: str, default: Any = "") -> 
 
 
 def _first_comment(path: Path) -> str:
-    """The comment at the top of a configuration: people describe it there before they find the key for it."""
+    """Return the comment on the first line of a configuration: many authors describe the component there."""
     with path.open(encoding="utf-8", errors="replace") as file:
         line = file.readline().strip()
     return line.lstrip("# ").strip() if line.startswith("#") else ""
 
 
 def _first_sentence(folder: Path) -> str:
-    """The first line of prose in a folder's README."""
+    """Return the first line of prose in a folder's README."""
     try:
         lines = (folder / "README.md").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -224,10 +226,10 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest if isinstance(manifest, dict) else {}
 
 
-def _unique(found: Sequence[Component]) -> list[Component]:
-    """The first of each name, told which others it hides; sorted as people read."""
+def _unique(components: Iterable[Component]) -> list[Component]:
+    """Keep the first component of each name, record the paths it shadows, and sort by name."""
     first: dict[tuple[str, str], Component] = {}
-    for component in found:
+    for component in components:
         key = (component.kind, component.name)
         if key not in first:
             first[key] = component

@@ -1,4 +1,4 @@
-"""Whether a server has metrics of its own, told by reading its source, not by running it."""
+"""Find out from a server's source, without running it, whether it computes metrics."""
 
 import ast
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 HOOKS = frozenset({"compute_metrics", "get_key_metrics"})
 ENDPOINT = "aggregate_metrics"
 PATH = "/aggregate_metrics"
-PLAIN_BASES = frozenset(
+STANDARD_BASES = frozenset(
     {
         "BaseModel",
         "BaseResourcesServer",
@@ -16,22 +16,24 @@ PLAIN_BASES = frozenset(
         "SimpleResponsesAPIAgent",
     }
 )
-"""Server classes whose own metrics are the standard ones."""
+"""Server classes that compute only the standard metrics."""
 
 
 @dataclass(frozen=True)
 class MetricHooks:
-    """What a server does with metrics: computes its own, or passes the question on to another server."""
+    """The metric hooks of a server."""
 
     own: bool
+    """The server computes metrics besides the standard ones."""
     passes_on: bool = False
+    """The server forwards the request for metrics to another server."""
 
 
 def metric_hooks(source: Path) -> MetricHooks:
-    """What the server classes in `source` override.
+    """Return which hooks the server classes in `source` override.
 
-    A class whose parent is defined elsewhere may have inherited hooks, and a file that cannot be read may have
-    anything: both count as having their own, so that nobody's metrics are left out.
+    A class whose parent is defined in another file may inherit hooks, and a file that cannot be read may have any:
+    both count as `own`, so that no metrics are left out.
     """
     try:
         tree = ast.parse(source.read_bytes())
@@ -48,25 +50,25 @@ def metric_hooks(source: Path) -> MetricHooks:
                 passes_on = True
             elif function.name in HOOKS or function.name == ENDPOINT:
                 own = True
-    inherited = any(base not in PLAIN_BASES for cls in servers for base in _bases(cls, classes))
+    inherited = any(base not in STANDARD_BASES for cls in servers for base in _bases(cls, classes))
     return MetricHooks(own=own or inherited or not servers, passes_on=passes_on)
 
 
 def _servers(classes: list[ast.ClassDef]) -> list[ast.ClassDef]:
-    """The classes that are servers: by their parent's name, or by that of a parent in the same file."""
-    found: list[ast.ClassDef] = []
+    """Return the server classes, by the name of their parent or of a parent in the same file."""
+    servers: list[ast.ClassDef] = []
     names: set[str] = set()
     for cls in classes:
         bases = {_name(base) for base in cls.bases}
         if bases & names or any(base.endswith(("Server", "Agent")) for base in bases):
-            found.append(cls)
+            servers.append(cls)
             names.add(cls.name)
-    return found
+    return servers
 
 
-def _bases(cls: ast.ClassDef, known: list[ast.ClassDef]) -> set[str]:
-    """The parents of a class that are not in the same file."""
-    here = {other.name for other in known}
+def _bases(cls: ast.ClassDef, classes: list[ast.ClassDef]) -> set[str]:
+    """Return the parents of a class that are defined in another file."""
+    here = {other.name for other in classes}
     return {_name(base) for base in cls.bases} - here
 
 

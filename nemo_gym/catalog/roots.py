@@ -1,6 +1,6 @@
-"""The folders in which components and configuration files are looked for, earliest first.
+"""Search roots: the folders that are searched for components and configuration files, in order of precedence.
 
-Extra roots (`NEMO_GYM_EXTRA_ROOTS`, `--search-dir`) shadow the working directory, which shadows what is installed.
+Extra roots (`NEMO_GYM_EXTRA_ROOTS`, `--search-dir`) shadow the working directory, which shadows the installed package.
 """
 
 import logging
@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
-from nemo_gym.config.renamed import current_path, rename_note
+from nemo_gym.config.path_aliases import current_path, rename_notice
+from nemo_gym.errors import ConfigPathNotFoundError
 from nemo_gym.keys import EXTRA_ROOTS_ENV_VAR
 
 logger = logging.getLogger(__name__)
@@ -25,12 +26,12 @@ RESULTS_DIR = WORKING_DIR / "results"
 
 
 def extra_roots() -> list[Path]:
-    """The entries of `NEMO_GYM_EXTRA_ROOTS`, read now."""
+    """Read `NEMO_GYM_EXTRA_ROOTS`."""
     return [Path(entry) for entry in os.environ.get(EXTRA_ROOTS_ENV_VAR, "").split(os.pathsep) if entry]
 
 
 def component_search_roots(*, sys_path: Iterable[str] | None = None) -> list[Path]:
-    """Folders to search, in order, each once: extra roots, `sys_path` if given, the working directory, the install."""
+    """Return the folders to search, each once: extra roots, `sys_path` if given, the working directory, the install."""
     ends = [Path.cwd(), PARENT_DIR]
     resolved_ends = {end.resolve() for end in ends}
     middle = [Path(entry) for entry in sys_path or () if Path(entry or ".").resolve() not in resolved_ends]
@@ -40,34 +41,48 @@ def component_search_roots(*, sys_path: Iterable[str] | None = None) -> list[Pat
     return list(seen.values())
 
 
+def find_file(path: str | Path, subject: str) -> Path:
+    """Return the file `path` in the first search root that has it.
+
+    Raises:
+        ConfigPathNotFoundError: no root has it; the message begins with `subject` and lists the paths tried.
+    """
+    candidates = [Path(path)] if Path(path).is_absolute() else [root / path for root in component_search_roots()]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    tried = "\n".join(f"  {candidate}" for candidate in candidates)
+    raise ConfigPathNotFoundError(f"{subject} {str(path)!r} does not exist; looked at\n{tried}")
+
+
 def _resolve_under_cwd_or_install(
     rel_path: str | os.PathLike[str], *, validator: Callable[[Path], bool] | None = None
 ) -> Path:
-    """The first root's `rel_path` that exists (or pleases `validator`), else the path under the first root.
+    """Return the first root's `rel_path` that exists (or that `validator` accepts), else the path in the first root.
 
-    For reading only: what is written goes where the user said.
+    For reading only: output goes to the path the user gave.
     """
     path = Path(rel_path)
     if path.is_absolute():
         return path
     accepts = validator or Path.exists
     roots = component_search_roots()
-    found = next((root / path for root in roots if accepts(root / path)), None)
-    if found is None and (now := renamed(path)) is not None:
-        found = next((root / now for root in roots if accepts(root / now)), None)
-    return found or roots[0] / path
+    existing = next((root / path for root in roots if accepts(root / path)), None)
+    if existing is None and (new := follow_rename(path)) is not None:
+        existing = next((root / new for root in roots if accepts(root / new)), None)
+    return existing or roots[0] / path
 
 
-def renamed(path: str | Path) -> Path | None:
-    """Where a relative path of an earlier release is now, saying so once; None for every other path."""
-    now = current_path(path)
-    if now is not None:
-        _say(rename_note(path))
-    return now
+def follow_rename(path: str | Path) -> Path | None:
+    """Return the current form of a relative path of an earlier release and log the change once; None for others."""
+    new = current_path(path)
+    if new is not None:
+        _warn_once(rename_notice(path))
+    return new
 
 
-@cache  # remembers what was said
-def _say(note: str) -> None:
+@cache
+def _warn_once(note: str) -> None:
     logger.warning(note)
 
 

@@ -1,6 +1,6 @@
-"""A benchmark's script in a process of its own: reads what to run from stdin, writes what came of it to a descriptor.
+"""Run a benchmark's script in this process: read the request from stdin, write the reply to a file descriptor.
 
-Run as a file, and made of the standard library alone, so that it starts at once.
+Started as a file and made of the standard library alone, so that it starts quickly.
 """
 
 import importlib.util
@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 
-def imported(script: Path, module: str) -> ModuleType:
-    """The script as a module, loaded from this very file whatever else has its name."""
+def import_script(script: Path, module: str) -> ModuleType:
+    """Import the script from exactly this file, even if another module has its name."""
     spec = importlib.util.spec_from_file_location(module, script)
     if spec is None or spec.loader is None:
         raise ImportError(f"{script} is not a Python file")
@@ -25,22 +25,22 @@ def imported(script: Path, module: str) -> ModuleType:
     return loaded
 
 
-def answered(request: dict[str, Any]) -> dict[str, Any]:
-    """Import the script and call its `prepare`; what goes wrong inside is said in one sentence."""
+def run_prepare(request: dict[str, Any]) -> dict[str, Any]:
+    """Import the script and call its `prepare`; an exception becomes one sentence."""
     try:
         with redirect_stdout(sys.stderr):
-            result = imported(Path(request["script"]), request["module"]).prepare(**request["arguments"])
-    except Exception as error:  # a boundary: somebody else's script
+            result = import_script(Path(request["script"]), request["module"]).prepare(**request["arguments"])
+    except Exception as error:  # a boundary: a user's script
         return {"problem": f"prepare() failed: {type(error).__name__}: {error}"}
     return {"result": str(result) if isinstance(result, str | Path) else None}
 
 
-def checked(request: dict[str, Any]) -> dict[str, Any]:
-    """Import the script and see whether its `prepare` takes the arguments, without calling it."""
+def check_prepare(request: dict[str, Any]) -> dict[str, Any]:
+    """Import the script and check that its `prepare` accepts the arguments, without calling it."""
     try:
         with redirect_stdout(sys.stderr):
-            function = getattr(imported(Path(request["script"]), request["module"]), "prepare", None)
-    except Exception as error:  # a boundary: somebody else's script
+            function = getattr(import_script(Path(request["script"]), request["module"]), "prepare", None)
+    except Exception as error:  # a boundary: a user's script
         return {"problem": f"cannot be imported: {type(error).__name__}: {error}"}
     if not callable(function):
         return {"problem": "has no function 'prepare'"}
@@ -55,8 +55,8 @@ def checked(request: dict[str, Any]) -> dict[str, Any]:
 def main(descriptor: int) -> None:
     request = json.loads(sys.stdin.buffer.read())
     sys.path[:] = request["path"]
-    answer = checked(request) if request["only_check"] else answered(request)
-    os.write(descriptor, json.dumps(answer).encode())
+    reply = check_prepare(request) if request["only_check"] else run_prepare(request)
+    os.write(descriptor, json.dumps(reply).encode())
 
 
 if __name__ == "__main__":

@@ -1,22 +1,32 @@
-"""Parts of a file that begin and end with whole lines, so that each can be worked on by itself."""
+"""Chunks of a dataset file: split the file at line ends, then check, measure and write the rows of each chunk."""
 
+import json
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
+from nemo_gym.catalog.config_tree import AGENTS
+from nemo_gym.catalog.row_problems import RowProblem, RowProblems
+from nemo_gym.catalog.rows import Row, RowChecker, exact_row, read_line, row_line, row_problems
+from nemo_gym.data.prompt import PromptConfig, fill_row, load_prompt_config
+from nemo_gym.data.row_metrics import Metrics, MetricsCollector
+from nemo_gym.keys import AGENT_REF_KEY_NAME
+from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as PARAMS
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The bytes of a file from `start` up to `end`; `end` follows a line feed or is where reading ends."""
+    """The bytes of a file from `start` to `end`; `end` follows a line feed or is the end of the span."""
 
     path: Path
     start: int
     end: int
 
     def lines(self) -> list[bytes]:
-        """The lines, without their line feeds."""
+        """Read the lines, without their line feeds."""
         with self.path.open("rb") as stream:
             stream.seek(self.start)
             content = stream.read(self.end - self.start)
@@ -24,8 +34,8 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """The part of a file that is used: its bytes, and how many lines come before."""
+class FileSpan:
+    """The part of a file that is used: its bytes, and the number of lines before it."""
 
     path: Path
     start: int
@@ -37,7 +47,7 @@ class Span:
         return self.end - self.start
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """Chunks of about `size` bytes, more where a line is longer than that."""
+        """Yield chunks of about `size` bytes, larger if a line is longer."""
         with self.path.open("rb") as stream:
             start = self.start
             while start < self.end:
@@ -50,21 +60,128 @@ class Span:
                 start = end
 
 
-def span_of(path: Path, first: int | None = None, end: int | None = None) -> Span:
-    """The lines `first` up to `end`, counted from 0; all of them unless said otherwise."""
+def span_of(path: Path, first: int | None = None, end: int | None = None) -> FileSpan:
+    """Return the span of the lines from `first` up to, not including, `end`, counted from 0; by default all lines."""
     size = path.stat().st_size
     if first is None and end is None:
-        return Span(path, 0, size)
+        return FileSpan(path, 0, size)
     with path.open("rb") as stream:
         before, start = _skip(stream, first or 0)
         stop = size if end is None else start + _skip(stream, max(end - (first or 0), 0))[1]
-    return Span(path, start, stop, before)
+    return FileSpan(path, start, stop, before)
 
 
 def _skip(stream: BinaryIO, count: int) -> tuple[int, int]:
-    """How many lines (at most `count`) and how many bytes they have."""
+    """Read at most `count` lines; return the number of lines and of bytes."""
     lines = size = 0
     for line in islice(stream, count):
         lines += 1
         size += len(line)
     return lines, size
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTask:
+    """A chunk and how its rows are prepared."""
+
+    chunk: Chunk
+    agent: str
+    repeats: int = 1
+    prompt: Path | None = None
+    max_errors: int | None = None
+    """Stop after this many invalid rows."""
+
+
+@dataclass(slots=True)
+class PreparedChunk:
+    """The rows of a chunk, checked, measured and encoded."""
+
+    lines: int = 0
+    written: bytes = b""
+    """The rows as they go into the collated file; empty if a row is invalid."""
+    metrics: Metrics = field(default_factory=Metrics)
+    problems: RowProblems = field(default_factory=RowProblems)
+    other_agents: Counter[str] = field(default_factory=Counter)
+    """Agents named by rows, other than the agent of the dataset."""
+
+
+class ChunkPreparer:
+    """Prepares chunks one after the other, keeping the caches of row checker and metrics.
+
+    Without `measure`, rows are only checked and written.
+    """
+
+    def __init__(self, *, measure: bool = True) -> None:
+        self._checker = RowChecker()
+        self._metrics = MetricsCollector() if measure else None
+
+    def prepare(self, task: ChunkTask) -> PreparedChunk:
+        """Prepare all rows of a chunk, or stop after `max_errors` invalid ones."""
+        result = PreparedChunk()
+        prompt = load_prompt_config(task.prompt) if task.prompt else None
+        stamp = AgentStamp(task.agent)
+        lines = []
+        for raw in task.chunk.lines():
+            result.lines += 1
+            line, problems = self._prepare_line(raw, prompt, stamp, task.repeats)
+            if problems:
+                result.problems.add(result.lines, problems)
+                if task.max_errors is not None and result.problems.rows >= task.max_errors:
+                    break
+            lines.append(line)
+        if not result.problems:
+            result.written = b"".join(lines)
+        if self._metrics is not None:
+            result.metrics = self._metrics.take()
+        result.other_agents = stamp.replaced
+        return result
+
+    def _prepare_line(
+        self, raw: bytes, prompt: PromptConfig | None, stamp: "AgentStamp", repeats: int
+    ) -> tuple[bytes, list[RowProblem]]:
+        row, problems = read_line(raw)
+        if row is None:
+            return b"", problems
+        filled: Row | None = None
+        if prompt is not None:
+            result = fill_row(row if problems else exact_row(raw), prompt)
+            if isinstance(result, RowProblem):
+                return b"", [*problems, result]
+            filled = result
+            # Integers beyond 64 bits are written exactly, but checked as the floats that the servers will read.
+            row = {**row, PARAMS: {**(row.get(PARAMS) or {}), "input": filled[PARAMS]["input"]}}
+        request = self._checker.parse_request(row)
+        if request is None:
+            problems += row_problems(row)
+        if problems or request is None:
+            return b"", problems
+        if self._metrics is not None:
+            self._metrics.add(row, request, repeats)
+        line = stamp.on_line(raw, row) if filled is None else stamp.on_row(filled)
+        return (line if repeats == 1 else line * repeats), []
+
+
+class AgentStamp:
+    """Writes the agent's reference on rows and leaves the rest of the line as it is."""
+
+    def __init__(self, agent: str) -> None:
+        self.replaced: Counter[str] = Counter()
+        self._ref = {"type": AGENTS, "name": agent}
+        encoded = json.dumps({AGENT_REF_KEY_NAME: self._ref}, ensure_ascii=False)
+        self._ending = f", {encoded[1:]}\n".encode()
+
+    def on_line(self, raw: bytes, row: Row) -> bytes:
+        """Return the line with the agent's reference."""
+        if AGENT_REF_KEY_NAME not in row:
+            return raw.strip()[:-1] + self._ending
+        if row[AGENT_REF_KEY_NAME] == self._ref:
+            return raw.strip() + b"\n"
+        return self.on_row(exact_row(raw))
+
+    def on_row(self, row: Row) -> bytes:
+        """Return the encoded row with the agent's reference, counting a reference to another agent."""
+        reference = row.get(AGENT_REF_KEY_NAME)
+        if reference is not None and reference != self._ref:
+            name = reference.get("name") if isinstance(reference, dict) else None
+            self.replaced[str(name)] += 1
+        return row_line({**row, AGENT_REF_KEY_NAME: self._ref})

@@ -1,7 +1,7 @@
-"""From the datasets of agents to the files a trainer reads: every row checked and measured in one pass.
+"""Collate the datasets of agents into the files a trainer reads, checking and measuring every row in one pass.
 
-Nothing is written where anybody looks until all rows of all datasets are good and agree with the metrics that are
-kept beside them; then every file appears at once.
+No file appears until all rows of all datasets are valid and agree with the metrics files beside them; then all files
+appear together.
 """
 
 from collections import Counter, deque
@@ -11,35 +11,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nemo_gym.catalog.files import whole_file
-from nemo_gym.data.chunks import Span, span_of
-from nemo_gym.data.measure import Metrics, Report
-from nemo_gym.data.prepare import Prepared, Task
-from nemo_gym.data.problems import DataError, Problems, counted
-from nemo_gym.data.sidecar import State, compared, metrics_text
-from nemo_gym.data.sources import Source, Watch, described
-from nemo_gym.data.staged import StagedFiles
-from nemo_gym.data.tokens import EXTRA_NOTE
-from nemo_gym.data.workers import MOST, PARALLEL_FROM, prepare_all, usable_processors
+from nemo_gym.catalog.files import StagedFiles, whole_file
+from nemo_gym.catalog.row_problems import DataError, RowProblems, row_count_text
+from nemo_gym.data.chunks import ChunkTask, FileSpan, PreparedChunk, span_of
+from nemo_gym.data.metrics_file import MetricsState, compare_metrics, encode_metrics
+from nemo_gym.data.row_metrics import NO_TOKENIZER_NOTE, Metrics, Report
+from nemo_gym.data.sources import DatasetSource, Watch
+from nemo_gym.data.workers import MAX_PROCESSES, PARALLEL_FROM, prepare_chunks, usable_processors
 
 CHUNK = 2 * 1024 * 1024
-"""Bytes that a chunk has when it is written; rows that are repeated are read in smaller ones."""
+"""Bytes of a chunk when it is written; rows that are repeated are read in smaller chunks."""
 SMALLEST_CHUNK = 4096
 
 
 class RowsRefused(DataError):
-    """Rows that cannot be used; nothing was written."""
+    """Some rows are invalid; nothing was written."""
 
-    def __init__(self, files: Sequence[tuple[Source, Problems]], *, stopped: bool) -> None:
+    def __init__(self, files: Sequence[tuple[DatasetSource, RowProblems]], *, stopped: bool) -> None:
         self.files = list(files)
         self.stopped = stopped
         rows = sum(problems.rows for _, problems in files)
-        super().__init__(f"{counted(rows)} cannot be used; nothing was written")
+        super().__init__(f"{row_count_text(rows)} cannot be used; nothing was written")
 
     def __str__(self) -> str:
         parts = [self.problem]
         for source, problems in self.files:
-            parts.append(f"{source.path} ({source.agent}): {counted(problems.rows)}")
+            parts.append(f"{source.path} ({source.agent}): {row_count_text(problems.rows)}")
             parts += [f"  {line}" for line in str(problems).splitlines()]
         if self.stopped:
             parts.append("reading stopped here (--max-errors); there may be more")
@@ -47,9 +44,9 @@ class RowsRefused(DataError):
 
 
 class MetricsConflict(DataError):
-    """The rows are not those that the metrics beside them were made from."""
+    """The rows differ from those that the metrics files beside them describe."""
 
-    def __init__(self, conflicts: Sequence[tuple[Source, Sequence[str]]]) -> None:
+    def __init__(self, conflicts: Sequence[tuple[DatasetSource, Sequence[str]]]) -> None:
         self.conflicts = list(conflicts)
         files = [str(path) for source, _ in conflicts for path in (source.metrics_path, source.conflict_path)]
         super().__init__(
@@ -67,18 +64,18 @@ class MetricsConflict(DataError):
 
 @dataclass(frozen=True, slots=True)
 class CollatedDataset:
-    """What was found about one dataset."""
+    """The metrics of one dataset."""
 
-    source: Source
+    source: DatasetSource
     examples: int
     metrics: dict[str, Any]
-    state: State
+    state: MetricsState
     """How the metrics file beside it compared; a conflict was overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollatedType:
-    """One file of rows for training or validation, and what was measured about it."""
+    """One file of rows for training or validation, and its metrics."""
 
     type: str
     path: Path
@@ -88,8 +85,8 @@ class CollatedType:
 
 
 @dataclass(slots=True)
-class Collated:
-    """What was written."""
+class CollationResult:
+    """The files that were written."""
 
     datasets: list[CollatedDataset] = field(default_factory=list)
     types: list[CollatedType] = field(default_factory=list)
@@ -97,178 +94,183 @@ class Collated:
 
 
 @dataclass(slots=True)
-class _Reading:
-    """A source while its rows come in."""
+class _SourceReader:
+    """A source that is being read, and the results so far."""
 
-    source: Source
-    span: Span
+    source: DatasetSource
+    span: FileSpan
     status: tuple[int, int]
+    """Size and modification time of the file when reading began."""
     metrics: Metrics = field(default_factory=Metrics)
-    problems: Problems = field(default_factory=Problems)
+    problems: RowProblems = field(default_factory=RowProblems)
     other_agents: Counter[str] = field(default_factory=Counter)
     lines: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How much is done at once, and after how many rows that cannot be used reading stops."""
+class CollateLimits:
+    """The number of invalid rows after which reading stops, and the number of processes."""
 
     max_errors: int | None = None
     processes: int | None = None
 
 
 def collate(
-    sources: Sequence[Source], output: Path, *, overwrite: bool = False, limits: Limits | None = None, watch: Watch
-) -> Collated:
-    """Check, measure and write the rows of all sources; their files must be there.
+    sources: Sequence[DatasetSource],
+    output: Path,
+    *,
+    overwrite: bool = False,
+    limits: CollateLimits | None = None,
+    watch: Watch,
+) -> CollationResult:
+    """Check, measure and write the rows of all sources, whose files must exist.
 
     Raises:
-        RowsRefused: with every row that cannot be used.
-        MetricsConflict: a metrics file says something else, and `overwrite` is not set.
+        RowsRefused: lists every invalid row.
+        MetricsConflict: a metrics file differs, and `overwrite` is not set.
         DataError: a dataset has no rows, changed while it was read, or a file cannot be written.
     """
     _check_outputs(sources, output)
-    readings = [_reading(source) for source in sources]
+    readers = [_SourceReader(source, span_of(source.path, *source.rows), _status(source.path)) for source in sources]
     try:
         with StagedFiles() as staged:
-            stopped = _read(readings, output, staged, limits or Limits(), watch)
-            _check(readings, stopped=stopped)
-            collated = _compared(readings, staged, overwrite=overwrite)
-            _write_types(readings, output, staged, collated)
+            stopped = _read(readers, output, staged, limits or CollateLimits(), watch)
+            _check_readers(readers, stopped=stopped)
+            result = _stage_metrics(readers, staged, overwrite=overwrite)
+            _stage_types(readers, output, staged, result)
             staged.commit()
     except OSError as error:
         where = str(error.filename or output)
         raise DataError(f"cannot be read or written: {error.strerror or error}", where=where) from error
-    for reading in readings:
-        reading.source.conflict_path.unlink(missing_ok=True)
-    return collated
-
-
-def _reading(source: Source) -> _Reading:
-    span = span_of(source.path, *source.rows)
-    return _Reading(source, span, _status(source.path))
+    for source in sources:
+        source.conflict_path.unlink(missing_ok=True)
+    return result
 
 
 def _status(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
 
 
-def _read(readings: Sequence[_Reading], output: Path, staged: StagedFiles, limits: Limits, watch: Watch) -> bool:
-    """Read all rows and write them to where they will appear; whether reading stopped before the end."""
-    total = sum(reading.span.size for reading in readings)
-    done = bad = 0
-    owners: deque[tuple[_Reading, int]] = deque()
-    kinds = dict.fromkeys(reading.source.config.type for reading in readings)
+def _read(
+    readers: Sequence[_SourceReader], output: Path, staged: StagedFiles, limits: CollateLimits, watch: Watch
+) -> bool:
+    """Read all rows and stage the files with them; return whether reading stopped before the end."""
+    total = sum(reader.span.size for reader in readers)
+    done = invalid = 0
+    owners: deque[tuple[_SourceReader, int]] = deque()
+    kinds = dict.fromkeys(reader.source.config.type for reader in readers)
     collated = {kind: staged.create(output / f"{kind}.jsonl") for kind in kinds}
-    current: _Reading | None = None
+    current: _SourceReader | None = None
     beside: BinaryIO | None = None
-    tasks = _tasks(readings, owners, limits.max_errors)
-    with closing(prepare_all(tasks, processes=_processes(limits, total))) as results:
-        for found in results:
-            reading, size = owners.popleft()
-            if reading is not current:
-                current, beside = reading, staged.create(reading.source.prepared_path)
+    tasks = _tasks(readers, owners, limits.max_errors)
+    with closing(prepare_chunks(tasks, processes=_process_count(limits, total))) as chunks:
+        for chunk in chunks:
+            reader, size = owners.popleft()
+            if reader is not current:
+                current, beside = reader, staged.create(reader.source.prepared_path)
             assert beside is not None
-            _take(reading, found)
-            beside.write(found.written)
-            collated[reading.source.config.type].write(found.written)
+            _add_chunk(reader, chunk)
+            beside.write(chunk.written)
+            collated[reader.source.config.type].write(chunk.written)
             done += size
-            bad += found.problems.rows
+            invalid += chunk.problems.rows
             watch("collating", done, total)
-            if limits.max_errors is not None and bad >= limits.max_errors:
-                over = bad - limits.max_errors
-                reading.problems = reading.problems.first(reading.problems.rows - over)
+            if limits.max_errors is not None and invalid >= limits.max_errors:
+                excess = invalid - limits.max_errors
+                reader.problems = reader.problems.first(reader.problems.rows - excess)
                 return True
     return False
 
 
 def _tasks(
-    readings: Sequence[_Reading], owners: "deque[tuple[_Reading, int]]", max_errors: int | None
-) -> Iterator[Task]:
-    """The work on all files; whose a task is, and how many bytes it has, is put on `owners`."""
-    for reading in readings:
-        source = reading.source
+    readers: Sequence[_SourceReader], owners: "deque[tuple[_SourceReader, int]]", max_errors: int | None
+) -> Iterator[ChunkTask]:
+    """Yield the tasks of all files, and append the reader and the size of each to `owners`."""
+    for reader in readers:
+        source = reader.source
         repeats = source.config.num_repeats
-        for chunk in reading.span.chunks(max(CHUNK // repeats, SMALLEST_CHUNK)):
-            owners.append((reading, chunk.end - chunk.start))
-            yield Task(chunk, source.agent, repeats, source.prompt, max_errors)
+        for chunk in reader.span.chunks(max(CHUNK // repeats, SMALLEST_CHUNK)):
+            owners.append((reader, chunk.end - chunk.start))
+            yield ChunkTask(chunk, source.agent, repeats, source.prompt, max_errors)
 
 
-def _take(reading: _Reading, found: Prepared) -> None:
-    reading.metrics.merge(found.metrics)
-    reading.problems.merge(found.problems, after=reading.span.lines_before + reading.lines)
-    reading.other_agents += found.other_agents
-    reading.lines += found.lines
+def _add_chunk(reader: _SourceReader, chunk: PreparedChunk) -> None:
+    reader.metrics.merge(chunk.metrics)
+    reader.problems.merge(chunk.problems, after=reader.span.lines_before + reader.lines)
+    reader.other_agents += chunk.other_agents
+    reader.lines += chunk.lines
 
 
-def _processes(limits: Limits, size: int) -> int:
+def _process_count(limits: CollateLimits, size: int) -> int:
     if limits.processes is not None:
         return limits.processes
-    return min(usable_processors(), MOST) if size >= PARALLEL_FROM else 1
+    return min(usable_processors(), MAX_PROCESSES) if size >= PARALLEL_FROM else 1
 
 
-def _check(readings: Sequence[_Reading], *, stopped: bool) -> None:
-    refused = [(reading.source, reading.problems) for reading in readings if reading.problems]
+def _check_readers(readers: Sequence[_SourceReader], *, stopped: bool) -> None:
+    """Refuse invalid rows, files that changed while they were read, and empty datasets."""
+    refused = [(reader.source, reader.problems) for reader in readers if reader.problems]
     if refused:
         raise RowsRefused(refused, stopped=stopped)
-    for reading in readings:
-        path = reading.source.path
-        if _status(path) != reading.status:
+    for reader in readers:
+        path = reader.source.path
+        if _status(path) != reader.status:
             raise DataError("the file changed while it was read", where=str(path), fix="collate again")
-        if not reading.metrics.examples:
-            first, end = reading.source.rows
-            sliced = "" if first is None and end is None else f" between start_idx {first or 0} and end_idx {end}"
-            raise DataError(f"the dataset has no rows{sliced}", where=str(path))
+        if not reader.metrics.examples:
+            first, end = reader.source.rows
+            rows = "" if first is None and end is None else f" between start_idx {first or 0} and end_idx {end}"
+            raise DataError(f"the dataset has no rows{rows}", where=str(path))
 
 
-def _compared(readings: Sequence[_Reading], staged: StagedFiles, *, overwrite: bool) -> Collated:
-    """Compare with the metrics beside each file, and stage what is to be written there."""
-    collated = Collated()
+def _stage_metrics(readers: Sequence[_SourceReader], staged: StagedFiles, *, overwrite: bool) -> CollationResult:
+    """Compare the metrics of each source with the file beside it, and stage new content."""
+    result = CollationResult()
     conflicts = []
-    for reading in readings:
-        source = reading.source
-        metrics = described(source) | reading.metrics.report()
-        state, differences, wanted = compared(source.metrics_path, metrics)
+    for reader in readers:
+        source = reader.source
+        metrics = source.config.model_dump(mode="json") | reader.metrics.report()
+        state, differences, content = compare_metrics(source.metrics_path, metrics)
         if state == "conflict" and not overwrite:
             conflicts.append((source, differences))
             with whole_file(source.conflict_path) as stream:
-                stream.write(metrics_text(wanted))
+                stream.write(encode_metrics(content))
         if state != "same":
-            staged.write(source.metrics_path, metrics_text(wanted))
-        collated.datasets.append(CollatedDataset(source, reading.metrics.examples, wanted, state))
-        collated.notes += _notes(reading, differences)
+            staged.write(source.metrics_path, encode_metrics(content))
+        result.datasets.append(CollatedDataset(source, reader.metrics.examples, content, state))
+        result.notes += _notes(reader, differences)
     if conflicts:
         raise MetricsConflict(conflicts)
-    if not any(reading.metrics.tokens.seen for reading in readings):
-        collated.notes.append(EXTRA_NOTE)
-    return collated
+    if not any(reader.metrics.tokens.seen for reader in readers):
+        result.notes.append(NO_TOKENIZER_NOTE)
+    return result
 
 
-def _notes(reading: _Reading, differences: Sequence[str]) -> list[str]:
-    path = reading.source.path
+def _notes(reader: _SourceReader, differences: Sequence[str]) -> list[str]:
+    source = reader.source
     notes = [
-        f"{path}: {counted(count)} named the agent {name!r} and {'is' if count == 1 else 'are'} now "
-        f"for {reading.source.agent!r}"
-        for name, count in reading.other_agents.items()
+        f"{source.path}: {row_count_text(count)} named the agent {name!r} and {'is' if count == 1 else 'are'} now "
+        f"for {source.agent!r}"
+        for name, count in reader.other_agents.items()
     ]
     if differences:
-        notes.append(f"{reading.source.metrics_path} was overwritten: {len(differences)} figures differed")
+        notes.append(f"{source.metrics_path} was overwritten: {len(differences)} figures differed")
     return notes
 
 
-def _write_types(readings: Sequence[_Reading], output: Path, staged: StagedFiles, collated: Collated) -> None:
+def _stage_types(readers: Sequence[_SourceReader], output: Path, staged: StagedFiles, result: CollationResult) -> None:
+    """Merge the metrics of each dataset type and stage its metrics file."""
     merged: dict[str, Metrics] = {}
-    for reading in readings:
-        merged.setdefault(reading.source.config.type, Metrics()).merge(reading.metrics)
+    for reader in readers:
+        merged.setdefault(reader.source.config.type, Metrics()).merge(reader.metrics)
     for kind, metrics in merged.items():
         report, path = metrics.report(), output / f"{kind}_metrics.json"
-        staged.write(path, metrics_text(report))
-        collated.types.append(CollatedType(kind, output / f"{kind}.jsonl", path, metrics, report))
+        staged.write(path, encode_metrics(report))
+        result.types.append(CollatedType(kind, output / f"{kind}.jsonl", path, metrics, report))
 
 
-def _check_outputs(sources: Sequence[Source], output: Path) -> None:
-    """Refuse to write over what is read."""
+def _check_outputs(sources: Sequence[DatasetSource], output: Path) -> None:
+    """Refuse to overwrite a file that is read."""
     read = {source.path.resolve() for source in sources}
     kinds = dict.fromkeys(source.config.type for source in sources)
     written = [output / f"{kind}.jsonl" for kind in kinds] + [source.prepared_path for source in sources]

@@ -1,8 +1,7 @@
-"""Datasets to and from a GitLab model registry, which speaks MLflow.
+"""Publish and download datasets in a GitLab model registry, which speaks the MLflow protocol.
 
-A dataset is a registered model, a version of it holds files that never change. Beside `train.jsonl` lies
-`train.jsonl.sha256`, written first: it says what the file will be, so that an interrupted upload can be told from other
-content, and a download can be checked.
+A dataset is a registered model, and a version of it holds files that never change. `train.jsonl.sha256` is uploaded
+before `train.jsonl`: it distinguishes an interrupted upload from other content, and downloads are verified with it.
 """
 
 import re
@@ -19,19 +18,16 @@ from nemo_gym.config.schema_datasets import (
 )
 from nemo_gym.data.gitlab_client import MissingFile, Registry
 from nemo_gym.data.hub import check_rows
-from nemo_gym.data.hub_transfer import (
-    Ask,
+from nemo_gym.data.transfer import (
     ChecksumMismatch,
     Digest,
     Meter,
     RegistryError,
-    digest_of,
-    local_file,
-    no_meter,
+    download_file,
+    existing_file,
+    file_digest,
+    ignore_progress,
     remote_sha256,
-)
-from nemo_gym.data.hub_transfer import (
-    download as download_file,
 )
 from nemo_gym.errors import ConfigError
 
@@ -41,15 +37,15 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+(?:[-+][0-9A-Za-z.\-+]+)?")
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A file that the registry holds, checksum and all."""
+class StoredFile:
+    """A verified file in the registry."""
 
     name: str
     version: str
     path: str
     digest: Digest
     changed: bool
-    """Whether it had to be sent; False if the registry had it already."""
+    """The file was uploaded; False if the registry already had it."""
 
 
 def upload(
@@ -57,23 +53,22 @@ def upload(
     *,
     tracking_uri: str,
     token: str | None = None,
-    meter: Meter = no_meter,
-    pause: float = 1.0,
-) -> Stored:
-    """Put a file into a version of a dataset, making both if they are new, and verify it.
+    meter: Meter = ignore_progress,
+) -> StoredFile:
+    """Upload a file to a version of a dataset, creating both if they are new, and verify it.
 
     Raises:
         ConfigError: the file, the name or the version cannot be used; nothing was sent.
-        RegistryError: the registry refused or went away, or the version holds other content under that name.
+        RegistryError: the registry refused or could not be reached, or the version has other content under that name.
     """
     name, version = config.dataset_name, config.version
     _check_names(name, version)
-    file = local_file(config.input_jsonl_fpath)
+    file = existing_file(config.input_jsonl_fpath)
     check_rows(file, "test")
-    digest = digest_of(file)
+    digest = file_digest(file)
     registry = Registry(tracking_uri, token)
     entry = registry.version(name, version)
-    state = "absent" if entry is None else _state(registry, entry, file.name, digest, pause)
+    state = "absent" if entry is None else _state(registry, entry, file.name, digest)
     if state == "other":
         raise RegistryError(
             f"version {version} already has a {file.name} with other content, and versions do not change",
@@ -81,17 +76,17 @@ def upload(
             fix="choose a new version with --revision",
         )
     if state != "same":
-        entry = entry or registry.make_version(name, version)
+        entry = entry or registry.create_version(name, version)
         _send_checksum(registry, entry, file.name, digest)
         registry.send(entry, file, meter)
-        got = remote_sha256(registry.ask(entry, file.name), where=f"{name}/{file.name}", pause=pause)
-        if got != digest.sha256:
+        actual = remote_sha256(registry.open_stream(entry, file.name), f"{name}/{file.name}")
+        if actual != digest.sha256:
             raise ChecksumMismatch(
-                f"the registry's copy has the SHA-256 {got}, {file} has {digest.sha256}",
+                f"the registry's copy has the SHA-256 {actual}, {file} has {digest.sha256}",
                 where=f"{name} {version}/{file.name}",
                 fix="upload it again",
             )
-    return Stored(name, version, file.name, digest, state != "same")
+    return StoredFile(name, version, file.name, digest, state != "same")
 
 
 def fetch(
@@ -100,33 +95,33 @@ def fetch(
     *,
     tracking_uri: str,
     token: str | None = None,
-    meter: Meter = no_meter,
-    pause: float = 1.0,
+    meter: Meter = ignore_progress,
 ) -> Digest:
-    """Download one file of one version to `target`, checked against the checksum stored beside it, if there is one."""
+    """Download one file of one version to `target` and verify it with the checksum stored beside it, if any."""
     name, version, path = identifier.dataset_name, identifier.version, identifier.artifact_fpath
     _check_names(name, version)
     registry = Registry(tracking_uri, token)
     entry = registry.version(name, version)
     if entry is None:
-        there = ", ".join(registry.versions(name)) or "no versions"
-        problem = f"there is no version {version}; there are: {there}" if registry.has(name) else "no such dataset"
+        versions = ", ".join(registry.versions(name)) or "no versions"
+        problem = f"there is no version {version}; there are: {versions}" if registry.has(name) else "no such dataset"
         raise RegistryError(problem, where=name, fix="check the name and the version")
-    want = _stored_checksum(registry, entry, path, pause)
+    expected = _stored_checksum(registry, entry, path)
 
-    def check(got: Digest) -> str | None:
-        if want is None or got.sha256 == want:
+    def check(digest: Digest) -> str | None:
+        if expected is None or digest.sha256 == expected:
             return None
-        return f"the SHA-256 of what arrived is {got.sha256}; the registry says {want}"
+        return f"the SHA-256 of the received file is {digest.sha256}; the registry says {expected}"
 
-    if want is not None and target.is_file():
-        present = digest_of(target)
-        if present.sha256 == want:
+    if expected is not None and target.is_file():
+        present = file_digest(target)
+        if present.sha256 == expected:
             return present
     where = f"{name} {version}/{path}"
-    # Without a checksum nobody could tell whether what is kept of an earlier download belongs to this file.
-    key = want or f"{entry.run_id}"
-    return download_file(registry.ask(entry, path), target, key=key, where=where, check=check, meter=meter, pause=pause)
+    # Without a checksum, the run id identifies the content of a part that an earlier download left.
+    key = expected or f"{entry.run_id}"
+    stream = registry.open_stream(entry, path)
+    return download_file(stream, target, key=key, where=where, check=check, meter=meter)
 
 
 def download(
@@ -134,12 +129,11 @@ def download(
     *,
     tracking_uri: str,
     token: str | None = None,
-    meter: Meter = no_meter,
-    pause: float = 1.0,
+    meter: Meter = ignore_progress,
 ) -> dict[Path, Digest]:
-    """What `config` asks for."""
+    """Download one file of one version; return the file written."""
     target = Path(config.output_fpath)
-    return {target: fetch(config, target, tracking_uri=tracking_uri, token=token, meter=meter, pause=pause)}
+    return {target: fetch(config, target, tracking_uri=tracking_uri, token=token, meter=meter)}
 
 
 def _check_names(name: str, version: str) -> None:
@@ -149,30 +143,26 @@ def _check_names(name: str, version: str) -> None:
         raise ConfigError(f"{version!r} is not a version", fix="write it as x.y.z, for example 0.0.1")
 
 
-def _state(registry: Registry, entry: Any, path: str, digest: Digest, pause: float) -> str:
-    """`same`, `other`, or `unfinished` for what this version has under the name."""
-    want = _stored_checksum(registry, entry, path, pause)
-    if want is not None and want != digest.sha256:
+def _state(registry: Registry, entry: Any, path: str, digest: Digest) -> str:
+    """Compare the version's file of that name with ours: `same`, `other` or `unfinished`."""
+    expected = _stored_checksum(registry, entry, path)
+    if expected is not None and expected != digest.sha256:
         return "other"
-    have = _if_there(registry.ask(entry, path), pause)
-    if have == digest.sha256:
-        return "same"
-    return "other" if want is None and have is not None else "unfinished"
-
-
-def _if_there(ask: Ask, pause: float) -> str | None:
     try:
-        return remote_sha256(ask, where="", pause=pause)
+        actual = remote_sha256(registry.open_stream(entry, path), path)
     except MissingFile:
-        return None
+        return "unfinished"
+    if actual == digest.sha256:
+        return "same"
+    return "other" if expected is None else "unfinished"
 
 
-def _stored_checksum(registry: Registry, entry: Any, path: str, pause: float) -> str | None:
+def _stored_checksum(registry: Registry, entry: Any, path: str) -> str | None:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "checksum"
-        ask = registry.ask(entry, f"{path}{CHECKSUM_SUFFIX}")
+        stream = registry.open_stream(entry, f"{path}{CHECKSUM_SUFFIX}")
         try:
-            download_file(ask, target, key="checksum", where=path, check=lambda _digest: None, pause=pause)
+            download_file(stream, target, key="checksum", where=path, check=lambda _digest: None)
         except MissingFile:
             return None
         words = target.read_text(encoding="utf-8", errors="replace").split()
@@ -180,8 +170,8 @@ def _stored_checksum(registry: Registry, entry: Any, path: str, pause: float) ->
 
 
 def _send_checksum(registry: Registry, entry: Any, path: str, digest: Digest) -> None:
-    """In the form that `sha256sum --check` reads."""
+    """Upload the checksum in the form that `sha256sum --check` reads."""
     with tempfile.TemporaryDirectory() as folder:
-        note = Path(folder) / f"{path}{CHECKSUM_SUFFIX}"
-        note.write_text(f"{digest.sha256}  {path}\n", encoding="utf-8")
-        registry.send(entry, note)
+        file = Path(folder) / f"{path}{CHECKSUM_SUFFIX}"
+        file.write_text(f"{digest.sha256}  {path}\n", encoding="utf-8")
+        registry.send(entry, file)

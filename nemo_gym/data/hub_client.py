@@ -1,4 +1,4 @@
-"""The Hugging Face Hub through its own client library, with limits on every wait and errors in plain words."""
+"""The Hugging Face Hub through its client library, with a limit on every wait and errors in plain words."""
 
 import importlib
 import sys
@@ -9,181 +9,161 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nemo_gym.config.secrets import scrubbed
-from nemo_gym.data.hub_transfer import (
+from nemo_gym.config.secrets import scrub_text
+from nemo_gym.data.transfer import (
     LONGEST_PAUSE,
-    PATIENCE,
-    Answer,
-    Ask,
+    RETRYABLE_STATUSES,
+    TIMEOUT,
     Digest,
+    FileStream,
     Meter,
+    OpenStream,
     RegistryError,
-    TransferBroken,
-    again,
-    digest_of,
-    download,
-    no_meter,
-    remote_sha256,
-    watched,
+    TransferInterrupted,
+    download_file,
+    file_digest,
+    ignore_progress,
+    metering_reads,
+    retry,
 )
 from nemo_gym.errors import ConfigError
 
 DATASET = "dataset"
-CALLS = 3
-"""How often a small request is made before the Hub counts as down."""
-_WORTH_ANOTHER_TRY = frozenset({408, 429, 500, 502, 503, 504})
+CALL_ATTEMPTS = 3
+"""Attempts of a small request before the Hub counts as unavailable."""
 
 
 class Hub:
-    """Datasets on the Hub. Without a token the library's own login is used, if there is one."""
+    """Datasets on the Hub. Without a token the library's saved login is used, if any."""
 
-    def __init__(self, token: str | None = None, *, endpoint: str | None = None, pause: float = 1.0) -> None:
+    def __init__(self, token: str | None = None) -> None:
         self._library = _library()
         self._utils = importlib.import_module("huggingface_hub.utils")
-        self._known = importlib.import_module("huggingface_hub.errors")
+        self._errors = importlib.import_module("huggingface_hub.errors")
         _limit_waits(self._library)
-        self._http = _http_of(self._library)
+        self._http = _http_package(self._library)
         self._utils.disable_progress_bars()
-        self._api = self._library.HfApi(endpoint=endpoint, token=token)
+        self._api = self._library.HfApi(token=token)
         self._token = token
-        self._pause = pause
 
     def page(self, repo: str) -> str:
-        """Where people look at a dataset."""
+        """Return the address of a dataset's web page."""
         return f"{self._api.endpoint}/datasets/{repo}"
 
     def create(self, repo: str, branch: str | None) -> None:
-        """Make a private dataset repository, and a branch of it, unless they are there."""
-        make = partial(self._api.create_repo, repo, repo_type=DATASET, private=True, exist_ok=True)
-        self._patiently(repo, make)
+        """Create a private dataset repository, and a branch of it, unless they exist."""
+        self._call(repo, self._api.create_repo, repo, repo_type=DATASET, private=True, exist_ok=True)
         if branch and branch != "main" and not branch.startswith("refs/"):
-            grow = partial(self._api.create_branch, repo, branch=branch, repo_type=DATASET, exist_ok=True)
-            self._patiently(repo, grow)
+            self._call(repo, self._api.create_branch, repo, branch=branch, repo_type=DATASET, exist_ok=True)
 
-    def send(self, file: Path, repo: str, path: str, meter: Meter = no_meter, **commit: Any) -> Any:
-        """Commit a file; the library's account of the commit."""
-        with self._explained(repo), watched(file, meter):
+    def send(self, file: Path, repo: str, path: str, meter: Meter = ignore_progress, **commit: Any) -> Any:
+        """Commit a file and return the library's `CommitInfo`."""
+        with self._translating_errors(repo), metering_reads(file, meter):
             return self._api.upload_file(
                 path_or_fileobj=str(file), path_in_repo=path, repo_id=repo, repo_type=DATASET, **commit
             )
 
-    def collect(self, repo: str, collection: str) -> None:
-        """Put a dataset into a collection, unless it is there."""
-        add = partial(self._api.add_collection_item, collection, item_id=repo, item_type=DATASET, exists_ok=True)
-        self._patiently(f"collection {collection}", add)
+    def add_to_collection(self, repo: str, collection: str) -> None:
+        """Add a dataset to a collection, unless it is in it."""
+        add = self._api.add_collection_item
+        self._call(f"collection {collection}", add, collection, item_id=repo, item_type=DATASET, exists_ok=True)
 
     def files(self, repo: str, revision: str | None) -> list[str]:
-        """The paths of all files."""
-        with self._explained(repo):
+        """List the paths of all files."""
+        with self._translating_errors(repo):
             return list(self._api.list_repo_files(repo, repo_type=DATASET, revision=revision))
 
-    def holds(self, repo: str, path: str, revision: str | None, digest: Digest, *, read_back: bool) -> bool:
-        """Whether the Hub has exactly this content there.
-
-        Of large files it knows the SHA-256. Of small ones it knows git's checksum; with `read_back` they are also read
-        and summed.
-        """
+    def has(self, repo: str, path: str, revision: str | None, digest: Digest) -> bool:
+        """Return whether the Hub's file has exactly this content, by the checksum that the Hub computed."""
         entry = self._entry(repo, path, revision)
-        if entry is None or entry.size != digest.size:
-            return False
-        if entry.lfs is not None:
-            return bool(entry.lfs.sha256 == digest.sha256)
-        if not read_back:
-            return bool(entry.blob_id == digest.git)
-        ask = self._ask(repo, path, revision, entry.size)
-        return remote_sha256(ask, where=f"{repo}/{path}", pause=self._pause) == digest.sha256
+        return entry is not None and entry.size == digest.size and _mismatch(entry, digest) is None
 
-    def fetch(self, repo: str, path: str, target: Path, revision: str | None, meter: Meter = no_meter) -> Digest:
-        """Download one file, checked against what the Hub says about it; one that is already there is left alone."""
-        where = f"{repo}/{path}"
+    def fetch(self, repo: str, path: str, target: Path, revision: str | None, meter: Meter = ignore_progress) -> Digest:
+        """Download one file and verify the Hub's checksum; a target with the right content is not downloaded."""
         entry = self._entry(repo, path, revision)
         if entry is None:
-            there = [name for name in self.files(repo, revision) if not name.startswith(".")]
-            raise RegistryError(f"the dataset has no file {path!r}; it has: {', '.join(there) or 'none'}", where=repo)
-
-        def check(got: Digest) -> str | None:
-            kind, want, have = ("git checksum", entry.blob_id, got.git)
-            if entry.lfs is not None:
-                kind, want, have = ("SHA-256", entry.lfs.sha256, got.sha256)
-            return None if want == have else f"the {kind} of what arrived is {have}; the Hub says {want}"
-
+            names = [name for name in self.files(repo, revision) if not name.startswith(".")]
+            raise RegistryError(f"the dataset has no file {path!r}; it has: {', '.join(names) or 'none'}", where=repo)
+        check = partial(_mismatch, entry)
         if target.is_file() and target.stat().st_size == entry.size:
-            present = digest_of(target)
+            present = file_digest(target)
             if check(present) is None:
                 return present
-        ask = self._ask(repo, path, revision, entry.size)
         key = entry.lfs.sha256 if entry.lfs is not None else entry.blob_id
-        return download(ask, target, key=key, where=where, check=check, meter=meter, pause=self._pause)
+        stream = self._open_stream(repo, path, revision, entry.size)
+        where = f"{repo}/{path}"
+        return download_file(stream, target, key=key, where=where, check=check, meter=meter)
 
     def _entry(self, repo: str, path: str, revision: str | None) -> Any:
-        """What the Hub knows about a file, or None."""
-        ask = partial(self._api.get_paths_info, repo, [path], repo_type=DATASET, revision=revision)
-        found = self._patiently(repo, ask)
-        return next((entry for entry in found if entry.path == path and hasattr(entry, "blob_id")), None)
+        """Return the Hub's size and checksum of a file, or None."""
+        entries = self._call(repo, self._api.get_paths_info, repo, [path], repo_type=DATASET, revision=revision)
+        return next((entry for entry in entries if entry.path == path and hasattr(entry, "blob_id")), None)
 
-    def _ask(self, repo: str, path: str, revision: str | None, size: int) -> Ask:
+    def _open_stream(self, repo: str, path: str, revision: str | None, size: int) -> OpenStream:
         url = self._library.hf_hub_url(repo, path, repo_type=DATASET, revision=revision, endpoint=self._api.endpoint)
 
         @contextmanager
-        def ask(offset: int) -> Iterator[Answer]:
+        def open_stream(offset: int) -> Iterator[FileStream]:
             offset = offset if offset <= size else 0
             if offset == size:
-                yield Answer(size, size, iter(()))
+                yield FileStream(size, size, iter(()))
                 return
             headers = {**self._utils.build_hf_headers(token=self._token), "Accept-Encoding": "identity"}
             if offset:
                 headers["Range"] = f"bytes={offset}-"
-            with self._explained(f"{repo}/{path}", broken=True):
-                stream = self._library.get_session().stream("GET", url, headers=headers, timeout=PATIENCE)
+            with self._translating_errors(f"{repo}/{path}", retryable=True):
+                stream = self._library.get_session().stream("GET", url, headers=headers, timeout=TIMEOUT)
                 with stream as response:
-                    if response.status_code in _WORTH_ANOTHER_TRY:
-                        raise TransferBroken(f"the Hub answered {response.status_code}")
                     if response.status_code >= 400:
                         response.read()
                         self._utils.hf_raise_for_status(response)
-                    yield Answer(offset if response.status_code == 206 else 0, size, response.iter_bytes())
+                    yield FileStream(offset if response.status_code == 206 else 0, size, response.iter_bytes())
 
-        return ask
+        return open_stream
 
-    def _patiently(self, where: str, call: Callable[[], Any]) -> Any:
-        """A call that does no harm when made twice, and that the library itself makes only once."""
+    def _call(self, where: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call an idempotent function of the library, with retries: the library itself tries once."""
 
         def attempt() -> Any:
-            with self._explained(where, broken=True):
-                return call()
+            with self._translating_errors(where, retryable=True):
+                return function(*args, **options)
 
-        return again(attempt, where=where, pause=self._pause, attempts=CALLS)
+        return retry(attempt, where, attempts=CALL_ATTEMPTS)
 
     @contextmanager
-    def _explained(self, where: str, *, broken: bool = False) -> Iterator[None]:
-        """Errors of the library as ours, without the token. With `broken`, an outage is worth another try."""
+    def _translating_errors(self, where: str, *, retryable: bool = False) -> Iterator[None]:
+        """Turn the library's errors into ours without the token; `retryable` outages into `TransferInterrupted`."""
         try:
             yield
-        except self._known.HfHubHTTPError as error:
-            if broken and getattr(error.response, "status_code", None) in _WORTH_ANOTHER_TRY:
-                raise TransferBroken(f"the Hub answered {error.response.status_code}") from None
+        except self._errors.HfHubHTTPError as error:
+            if retryable and getattr(error.response, "status_code", None) in RETRYABLE_STATUSES:
+                raise TransferInterrupted(f"the Hub answered {error.response.status_code}") from None
             raise self._refusal(error, where) from None
         except self._http.TransportError as error:
-            problem = self._hidden(f"the Hub cannot be reached: {error}")
-            if broken:
-                raise TransferBroken(problem) from None
+            problem = self._without_token(f"the Hub cannot be reached: {error}")
+            if retryable:
+                raise TransferInterrupted(problem) from None
             fix = "check the network, and HF_ENDPOINT if you set it"
             raise RegistryError(problem, where=where, fix=fix) from None
-        except (ValueError, RuntimeError) as error:  # arguments it refuses, and what its Rust parts raise
-            said = f"{error} ({error.__cause__})" if error.__cause__ else str(error)
-            raise RegistryError(self._hidden(f"the Hub's client gave up: {said}"), where=where) from None
+        except (ValueError, RuntimeError) as error:  # invalid arguments, and errors of the library's Rust parts
+            text = f"{error} ({error.__cause__})" if error.__cause__ else str(error)
+            raise RegistryError(self._without_token(f"the Hub's client gave up: {text}"), where=where) from None
 
     def _refusal(self, error: Any, where: str) -> RegistryError:
         status = getattr(error.response, "status_code", None)
         kinds: list[tuple[Any, str, str | None]] = [
-            (self._known.GatedRepoError, "access to this dataset must be asked for", "ask on its page, then try again"),
-            (self._known.EntryNotFoundError, "the Hub has no such file there", None),
-            (self._known.RevisionNotFoundError, "the Hub has no such revision", "name an existing branch or tag"),
+            (
+                self._errors.GatedRepoError,
+                "access to this dataset must be requested",
+                "request it on its page",
+            ),
+            (self._errors.EntryNotFoundError, "the Hub has no such file there", None),
+            (self._errors.RevisionNotFoundError, "the Hub has no such revision", "name an existing branch or tag"),
         ]
         for kind, problem, fix in kinds:
             if isinstance(error, kind):
                 return RegistryError(problem, where=where, fix=fix)
-        if status == 401 and self._token:  # without one, the Hub says so of every repository that it does not show
+        if status == 401 and self._token:  # without a token, the Hub answers 401 for every repository it hides
             fix = "check hf_token in env.yaml, or make a new one on the Hub's settings page"
             return RegistryError("the Hub does not accept the token (401)", where=where, fix=fix)
         if status == 403:
@@ -192,11 +172,19 @@ class Hub:
         if status in (401, 404):
             fix = "check the name; for a private one give hf_token in env.yaml"
             return RegistryError("there is no such dataset, or it is private", where=where, fix=fix)
-        says = getattr(error, "server_message", None) or str(error)
-        return RegistryError(self._hidden(f"the Hub answered {status}: {says.strip()}"), where=where)
+        message = getattr(error, "server_message", None) or str(error)
+        return RegistryError(self._without_token(f"the Hub answered {status}: {message.strip()}"), where=where)
 
-    def _hidden(self, text: str) -> str:
-        return scrubbed(text, [self._token] if self._token else [])
+    def _without_token(self, text: str) -> str:
+        return scrub_text(text, [self._token] if self._token else [])
+
+
+def _mismatch(entry: Any, digest: Digest) -> str | None:
+    """Compare with the Hub's checksum: SHA-256 of large files, git's blob id of small ones; None if they are equal."""
+    kind, expected, actual = ("git checksum", entry.blob_id, digest.git)
+    if entry.lfs is not None:
+        kind, expected, actual = ("SHA-256", entry.lfs.sha256, digest.sha256)
+    return None if expected == actual else f"the {kind} of the received file is {actual}; the Hub says {expected}"
 
 
 def _library() -> ModuleType:
@@ -207,24 +195,24 @@ def _library() -> ModuleType:
         raise ConfigError("datasets on the Hugging Face Hub need the package huggingface_hub", fix=fix) from None
 
 
-def _http_of(library: ModuleType) -> ModuleType:
-    """The HTTP package this version of the library is built on."""
+def _http_package(library: ModuleType) -> ModuleType:
+    """Return the HTTP package that this version of the library is built on."""
     return sys.modules[type(library.get_session()).__module__.partition(".")[0]]
 
 
 def _limit_waits(library: ModuleType) -> None:
-    """The library's own client waits without end; whoever has set one with limits keeps it."""
+    """Give the library's HTTP client a timeout, which it lacks; a client that has one is kept."""
     session = library.get_session()
     if session.timeout.read is not None:
         return
     kind: Callable[..., Any] = type(session)
     hooks = session.event_hooks
     hooks = {**hooks, "response": [*hooks.get("response", ()), _refuse_long_pauses]}
-    library.set_client_factory(partial(kind, event_hooks=hooks, follow_redirects=True, timeout=PATIENCE))
+    library.set_client_factory(partial(kind, event_hooks=hooks, follow_redirects=True, timeout=TIMEOUT))
 
 
 def _refuse_long_pauses(response: Any) -> None:
-    """The library sleeps for as long as the Hub asks; beyond a limit, stopping is better."""
-    asked = response.headers.get("retry-after", "")
-    if asked.isdigit() and int(asked) > LONGEST_PAUSE:
-        raise RegistryError(f"the Hub asks to come back in {asked} s", where=response.url.host, fix="try again then")
+    """Stop on a long Retry-After: the library would sleep for as long as the Hub asks."""
+    seconds = response.headers.get("retry-after", "")
+    if seconds.isdigit() and int(seconds) > LONGEST_PAUSE:
+        raise RegistryError(f"the Hub asks to come back in {seconds} s", where=response.url.host, fix="try again then")

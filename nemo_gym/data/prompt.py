@@ -1,11 +1,12 @@
 """Prompt templates: a YAML file whose `user` and `system` texts are filled from the fields of a row.
 
 A template names top-level fields and nothing else: `{question}`, perhaps with a format such as `{price:.2f}`.
-It cannot reach into values (`{a.b}`, `{a[0]}`), so what a row contains never decides what is read.
+It cannot reach into values (`{a.b}`, `{a[0]}`), so the content of a row never decides which data is read.
 """
 
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
@@ -14,30 +15,34 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, PrivateAttr, ValidationError, field_validator, model_validator
 
-from nemo_gym.catalog.roots import component_search_roots
-from nemo_gym.data.problems import Problem
-from nemo_gym.errors import ConfigPathNotFoundError, GymError
-from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME
+from nemo_gym.catalog.files import StagedFiles
+from nemo_gym.catalog.roots import find_file
+from nemo_gym.catalog.row_problems import RowProblem, RowProblems
+from nemo_gym.catalog.rows import SPACE, Row, exact_row, read_line, row_line
+from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
+from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, GymError
+from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as PARAMS
 
-SHOWN = 10
+MAX_LISTED = 10
+PROMPT_CONFIG_USED_KEY = "prompt_config_used"
 
-Row = dict[str, Any]
+_CONVERSIONS: dict[str | None, Callable[[Any], Any]] = {None: lambda value: value, "s": str, "r": repr, "a": ascii}
 
 
 class PromptError(GymError, ValueError):
-    """A prompt file that cannot be used, or rows it does not fit."""
+    """A prompt file cannot be used, or rows do not fit it."""
 
 
 class PromptFieldError(GymError, KeyError):
-    """A template asks for a field that the row does not have."""
+    """A template names a field that the row does not have."""
 
 
-class HasInput(Problem):
-    """The prompt would throw away what the row asks."""
+class ExistingInput(RowProblem):
+    """The row has an input, which the prompt would replace."""
 
 
-class NoSuchField(Problem):
-    """The template asks for a field the row does not have."""
+class MissingField(RowProblem):
+    """The template names a field that the row does not have."""
 
 
 class PromptConfig(BaseModel):
@@ -53,96 +58,200 @@ class PromptConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_misspelt_keys(cls, data: Any) -> Any:
-        """A misspelt `system` would quietly change every prompt of a run; other keys are the author's notes."""
+        """Refuse `sytem`, which would silently change every prompt of a run; other keys are the author's notes."""
         for key in data if isinstance(data, Mapping) else ():
-            meant = get_close_matches(str(key), cls.model_fields, n=1, cutoff=0.7)
-            if key not in cls.model_fields and meant:
-                raise ValueError(f"{key!r} is not a key of a prompt; did you mean {meant[0]!r}?")
+            close = get_close_matches(str(key), cls.model_fields, n=1, cutoff=0.7)
+            if key not in cls.model_fields and close:
+                raise ValueError(f"{key!r} is not a key of a prompt; did you mean {close[0]!r}?")
         return data
 
     @field_validator("user", "system")
     @classmethod
-    def _can_be_filled(cls, template: str | None) -> str | None:
+    def _check_template(cls, template: str | None) -> str | None:
         if template is not None:
-            list(_pieces(template))
+            list(_parse_template(template))
         return template
 
 
+class MaterializePromptsConfig(BaseNeMoGymCLIConfig):
+    """Fill a prompt template from every row of a dataset and write the resulting rows."""
+
+    input_jsonl_fpath: str
+    """The rows, without `responses_create_params.input`."""
+    prompt_config: str
+    """The prompt file."""
+    output_jsonl_fpath: str
+    """The file for the filled rows."""
+
+
 def load_prompt_config(path: str | Path) -> PromptConfig:
-    """The prompt file at `path`, looked for in the search roots; read again only when it has changed.
+    """Load the prompt file at `path`, looked up in the search roots; it is read again only when it has changed.
 
     Raises:
-        ConfigPathNotFoundError: it is in none of the roots.
-        PromptError: (a ValueError) it is not YAML, lacks `user`, or a template cannot be filled from field names.
+        ConfigPathNotFoundError: no root has it.
+        PromptError: (a ValueError) it is not YAML, lacks `user`, or a template has anything but field names.
     """
-    found = find_prompt_config(path)
-    status = found.stat()
-    return _read(found, status.st_mtime_ns, status.st_size)
+    file = find_prompt_config(path)
+    status = file.stat()
+    return _read(file, status.st_mtime_ns, status.st_size)
 
 
 def find_prompt_config(path: str | Path) -> Path:
-    """Where the prompt file is, resolved."""
-    candidates = [Path(path)] if Path(path).is_absolute() else [root / path for root in component_search_roots()]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate.resolve()
-    places = "\n".join(f"  {candidate}" for candidate in candidates)
-    raise ConfigPathNotFoundError(f"there is no prompt file {str(path)!r}; looked at\n{places}")
+    """Return the absolute path of a prompt file, looked up in the search roots."""
+    return find_file(path, "the prompt file").resolve()
 
 
 def fill_prompt(config: PromptConfig, row: Mapping[str, Any], *, where: str | None = None) -> list[dict[str, str]]:
-    """The messages for one row: system if the prompt has one, then user.
+    """Build the messages for one row: system if the prompt has one, then user.
 
     `where` names the row in an error, for example `rows.jsonl:7`.
 
     Raises:
-        PromptFieldError: (a KeyError) a field is missing; the message names those there are.
-        PromptError: (a ValueError) a value does not take the format the template asks for.
+        PromptFieldError: (a KeyError) a field is missing; the message lists the fields of the row.
+        PromptError: (a ValueError) a value does not accept the format in the template.
     """
-    place = ": ".join(part for part in (config._source, where) if part) or None
-    messages = []
-    if config.system is not None:
-        messages.append({"role": "system", "content": _filled(config.system, row, place)})
-    messages.append({"role": "user", "content": _filled(config.user, row, place)})
-    return messages
+    location = ": ".join(part for part in (config._source, where) if part) or None
+    templates = {"system": config.system, "user": config.user}
+    return [
+        {"role": role, "content": _fill_template(template, row, location)}
+        for role, template in templates.items()
+        if template is not None
+    ]
 
 
 def validate_prompt_compatibility(rows: Iterable[Mapping[str, Any]], config: PromptConfig) -> None:
-    """Refuse rows that bring their own input: filling the prompt would throw it away.
+    """Refuse rows that have an input, because filling the prompt would replace it.
 
     Raises:
         PromptError: (a ValueError) lists the indices of such rows.
     """
-    offending = [index for index, row in enumerate(rows) if has_input(row)]
-    if offending:
-        listed = ", ".join(map(str, offending[:SHOWN])) + (", …" if len(offending) > SHOWN else "")
+    indices = [index for index, row in enumerate(rows) if has_input(row)]
+    if indices:
+        listed = ", ".join(map(str, indices[:MAX_LISTED])) + (", …" if len(indices) > MAX_LISTED else "")
         raise PromptError(
-            f"{len(offending)} rows already have {RESPONSES_CREATE_PARAMS_KEY_NAME}.input: {listed}",
+            f"{len(indices)} rows already have {PARAMS}.input: {listed}",
             where=config._source,
             fix="leave the prompt config out, or use rows without an input",
         )
 
 
 def apply_prompt_to_row(row: Mapping[str, Any], config: PromptConfig, *, where: str | None = None) -> Row:
-    """A copy of `row` whose `responses_create_params.input` is the filled prompt; its other parameters stay."""
-    given = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME) or {}
-    if not isinstance(given, Mapping):
-        raise PromptError(f"{RESPONSES_CREATE_PARAMS_KEY_NAME} should be an object", where=where)
-    return {**row, RESPONSES_CREATE_PARAMS_KEY_NAME: {**given, "input": fill_prompt(config, row, where=where)}}
+    """Return a copy of `row` whose `responses_create_params.input` is the filled prompt; other parameters stay."""
+    params = row.get(PARAMS) or {}
+    if not isinstance(params, Mapping):
+        raise PromptError(f"{PARAMS} should be an object", where=where)
+    return {**row, PARAMS: {**params, "input": fill_prompt(config, row, where=where)}}
 
 
-def prompted(row: Row, prompt: PromptConfig) -> Row | Problem:
-    """The row with its input filled in, or why it cannot be."""
+def fill_row(row: Row, prompt: PromptConfig) -> Row | RowProblem:
+    """Return the row with its input filled in, or the problem that prevents it."""
     if has_input(row):
         advice = "leave the prompt config out, or use rows without an input"
-        return HasInput(f"{RESPONSES_CREATE_PARAMS_KEY_NAME}.input", "the row already has an input", advice)
+        return ExistingInput(f"{PARAMS}.input", "the row already has an input", advice)
     try:
         return apply_prompt_to_row(row, prompt)
     except PromptFieldError as error:
-        reason, _, there = error.problem.partition("; ")
-        return NoSuchField("", reason, there)
+        reason, _, fields = error.problem.partition("; ")
+        return MissingField("", reason, fields)
     except PromptError as error:
-        return Problem("", error.problem)
+        return RowProblem("", error.problem)
+
+
+def has_input(row: Mapping[str, Any]) -> bool:
+    """Return whether a row has an input for the model."""
+    params = row.get(PARAMS)
+    return isinstance(params, Mapping) and bool(params.get("input"))
+
+
+# -- a whole file -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class RenderResult:
+    """The result of filling a prompt for every row of a file."""
+
+    path: Path
+    rows: int = 0
+    problems: RowProblems = field(default_factory=RowProblems)
+    first: tuple[int, RowProblem] | None = None
+    """The first line with a problem, and the problem."""
+    preview: list[Row] = field(default_factory=list)
+
+
+def render(path: Path, prompt_config: str | Path, output: Path, *, preview: int = 0) -> RenderResult:
+    """Fill the prompt for every row of a file, one at a time; the output appears only if all rows fit.
+
+    Each row also names the prompt file (`prompt_config_used`). Empty lines are left out.
+
+    Raises:
+        ConfigPathNotFoundError: the file or the prompt does not exist.
+        PromptError: (a ValueError) the prompt file cannot be used.
+    """
+    prompt = load_prompt_config(prompt_config)
+    used = str(find_prompt_config(prompt_config))
+    if not path.is_file():
+        raise ConfigPathNotFoundError(f"there is no file {str(path)!r}")
+    if output.resolve() == path.resolve():
+        raise ConfigError("the rows would be overwritten by the rendered ones", where=str(path), fix="another --output")
+    result = RenderResult(output)
+    with StagedFiles() as staged:
+        stream = staged.create(output)
+        for number, row in _fill_lines(path, prompt):
+            if isinstance(row, list):
+                result.first = result.first or (number, row[0])
+                result.problems.add(number, row)
+            elif not result.problems:
+                row[PROMPT_CONFIG_USED_KEY] = used
+                stream.write(row_line(row))
+                result.rows += 1
+                if len(result.preview) < preview:
+                    result.preview.append(row)
+        if not result.problems:
+            staged.commit()
+    return result
+
+
+def materialize_prompts(
+    input_jsonl_fpath: str | Path, prompt_config: str | Path, output_jsonl_fpath: str | Path
+) -> Path:
+    """Fill the prompt for every row of a file; the output appears only if all rows fit.
+
+    Raises:
+        ConfigError: the input is missing or a line is not a JSON object.
+        PromptError, PromptFieldError: a row does not fit the prompt; the message gives file and line.
+    """
+    path = Path(input_jsonl_fpath)
+    result = render(path, prompt_config, Path(output_jsonl_fpath))
+    if result.first is not None:
+        raise _row_error(*result.first, path, others=result.problems.rows - 1)
+    return result.path
+
+
+def _fill_lines(path: Path, prompt: PromptConfig) -> Iterator[tuple[int, Row | list[RowProblem]]]:
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            raw = line.strip(SPACE)
+            if not raw:
+                continue
+            row, problems = read_line(raw)
+            if problems or row is None:
+                yield number, problems
+                continue
+            filled = fill_row(exact_row(raw), prompt)
+            yield number, [filled] if isinstance(filled, RowProblem) else filled
+
+
+def _row_error(line: int, problem: RowProblem, path: Path, *, others: int) -> GymError:
+    where = f"{path}:{line}"
+    more = f" (and {others} more rows)" if others else ""
+    if isinstance(problem, MissingField):
+        return PromptFieldError(f"{problem}; {problem.detail}{more}", where=where)
+    if isinstance(problem, ExistingInput):
+        return PromptError(f"the row already has {PARAMS}.input{more}", where=where, fix=problem.detail)
+    return (ConfigError if "line is" in problem.reason else PromptError)(f"{problem}{more}", where=where)
+
+
+# -- templates ----------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=256)
@@ -152,7 +261,7 @@ def _read(path: Path, _changed: int, _size: int) -> PromptConfig:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise PromptError(f"the prompt file is not valid YAML: {error}", where=str(path)) from None
     except ValidationError as error:
-        problems = "; ".join(_problem(detail["loc"], detail["msg"]) for detail in error.errors())
+        problems = "; ".join(_validation_text(detail["loc"], detail["msg"]) for detail in error.errors())
         raise PromptError(
             problems, where=str(path), fix="a prompt has 'user: <text>', perhaps 'system: <text>'"
         ) from None
@@ -160,47 +269,38 @@ def _read(path: Path, _changed: int, _size: int) -> PromptConfig:
     return config
 
 
-def _problem(place: tuple[int | str, ...], message: str) -> str:
-    name = ".".join(map(str, place))
+def _validation_text(location: tuple[int | str, ...], message: str) -> str:
+    name = ".".join(map(str, location))
     text = message.removeprefix("Value error, ")
     return f"{name}: {text}" if name else text
 
 
-def _pieces(template: str) -> Iterator[tuple[str, str | None, str, str | None]]:
-    """The literal texts and fields of a template; anything but a plain field name is refused."""
-    for literal, field, spec, conversion in string.Formatter().parse(template):
-        if field is not None:
-            if not field or field.isdigit():
-                raise ValueError(f"'{{{field}}}' names no field; write '{{{{' and '}}}}' for literal braces")
-            if "." in field or "[" in field:
-                raise ValueError(f"'{{{field}}}' reaches into a value; only plain field names can be filled in")
+def _parse_template(template: str) -> Iterator[tuple[str, str | None, str, str | None]]:
+    """Yield the literal texts and fields of a template; refuse anything but plain field names."""
+    for literal, name, spec, conversion in string.Formatter().parse(template):
+        if name is not None:
+            if not name or name.isdigit():
+                raise ValueError(f"'{{{name}}}' names no field; write '{{{{' and '}}}}' for literal braces")
+            if "." in name or "[" in name:
+                raise ValueError(f"'{{{name}}}' reaches into a value; only plain field names can be filled in")
             if "{" in (spec or ""):
-                raise ValueError(f"'{{{field}:{spec}}}' has a field inside its format")
-            if conversion not in (None, "s", "r", "a"):
-                raise ValueError(f"'{{{field}!{conversion}}}' has an unknown conversion")
-        yield literal, field, spec or "", conversion
+                raise ValueError(f"'{{{name}:{spec}}}' has a field inside its format")
+            if conversion not in _CONVERSIONS:
+                raise ValueError(f"'{{{name}!{conversion}}}' has an unknown conversion")
+        yield literal, name, spec or "", conversion
 
 
-_CONVERSIONS: dict[str | None, Callable[[Any], Any]] = {None: lambda value: value, "s": str, "r": repr, "a": ascii}
-
-
-def _filled(template: str, row: Mapping[str, Any], place: str | None) -> str:
+def _fill_template(template: str, row: Mapping[str, Any], location: str | None) -> str:
     parts: list[str] = []
-    for literal, field, spec, conversion in _pieces(template):
+    for literal, name, spec, conversion in _parse_template(template):
         parts.append(literal)
-        if field is None:
+        if name is None:
             continue
-        if field not in row:
-            available = ", ".join(sorted(map(str, row))) or "none"
-            raise PromptFieldError(f"the template asks for {field!r}; the row has: {available}", where=place)
+        if name not in row:
+            fields = ", ".join(sorted(map(str, row))) or "none"
+            raise PromptFieldError(f"the template asks for {name!r}; the row has: {fields}", where=location)
         try:
-            parts.append(format(_CONVERSIONS[conversion](row[field]), spec))
+            parts.append(format(_CONVERSIONS[conversion](row[name]), spec))
         except (ValueError, TypeError) as error:
-            raise PromptError(f"{field!r} does not take the format {spec!r}: {error}", where=place) from None
+            raise PromptError(f"{name!r} does not take the format {spec!r}: {error}", where=location) from None
     return "".join(parts)
-
-
-def has_input(row: Mapping[str, Any]) -> bool:
-    """Whether a row says itself what the model is asked."""
-    parameters = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
-    return isinstance(parameters, Mapping) and bool(parameters.get("input"))

@@ -1,6 +1,6 @@
-"""Skills: folders of instructions, each with a `SKILL.md`, that agents are given for a run.
+"""Skills: folders of instructions for agents, each with a `SKILL.md`.
 
-A row names the skills it was run with by path, by a hash of every byte, and by what each calls itself.
+A row records the skills of its run: their path, a hash of every byte, and name, description and version of each.
 """
 
 import hashlib
@@ -18,32 +18,32 @@ from nemo_gym.errors import GymError
 SKILL_FILE = "SKILL.md"
 HASH_LENGTH = 12
 FENCE = "---"
-LEFT_OUT = frozenset({"__pycache__", ".git"})
-"""Folders that change without the skills changing."""
+IGNORED_FOLDERS = frozenset({"__pycache__", ".git"})
+"""Folders that change although the skills do not."""
 
 
 class SkillsError(GymError, ValueError):
-    """A skills folder that cannot be used as it is."""
+    """A skills folder cannot be used."""
 
 
 class SkillsConfig(BaseModel):
-    """Which skills the agents of a run are given."""
+    """The skills for the agents of a run."""
 
     path: str
     """A folder of skill folders."""
 
 
 def load_skill_directory(path: str | Path) -> dict[str, Any]:
-    """The `skills_ref` that rows carry: absolute path, hash, and each skill's name, description and version.
+    """Return the `skills_ref` of rows: absolute path, hash, and each skill's name, description and version.
 
     Raises:
-        SkillsError: (a ValueError) there is no such folder, it holds no skills, one is not well formed, or two have
-            the same name.
+        SkillsError: (a ValueError) the folder is missing or has no skills, a skill is malformed, or two have the same
+            name.
     """
     root = _folder(path)
     if (root / SKILL_FILE).is_file():
         raise SkillsError("this is one skill, not a folder of skills", where=str(root), fix=f"use {root.parent}")
-    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and not _is_left_out(entry.name))
+    folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and entry.name not in IGNORED_FOLDERS)
     skills = [parse_skill_md(folder / SKILL_FILE) for folder in folders]
     if not skills:
         raise SkillsError("no skill is in this folder", where=str(root), fix=f"add <skill>/{SKILL_FILE}")
@@ -55,7 +55,7 @@ def load_skill_directory(path: str | Path) -> dict[str, Any]:
 
 
 def parse_skill_md(path: str | Path) -> dict[str, Any]:
-    """Name, description and version out of the header of a `SKILL.md`; what is not given is None.
+    """Read name, description and version from the header of a `SKILL.md`; missing ones are None.
 
     Raises:
         SkillsError: (a ValueError) the file is missing, has no header, or its header names no skill.
@@ -74,15 +74,15 @@ def parse_skill_md(path: str | Path) -> dict[str, Any]:
 
 
 def hash_skill_dir(path: str | Path) -> str:
-    """Twelve hexadecimal digits that change whenever a file of the folder changes, moves or is renamed.
+    """Return twelve hexadecimal digits that change whenever a file of the folder changes, moves or is renamed.
 
-    The same on every machine: neither times, modes nor the order of the file system matter.
+    The hash is the same on every machine: it does not depend on times, modes or the order of the file system.
     """
     root = _folder(path)
     digest = hashlib.sha256()
     for relative, file in _files(root):
         content = file.read_bytes()
-        # Lengths keep "ab" + "c" and "a" + "bc" apart.
+        # The lengths distinguish "ab" + "c" from "a" + "bc".
         digest.update(f"{len(os.fsencode(relative))}:{len(content)}:".encode())
         digest.update(os.fsencode(relative))
         digest.update(content)
@@ -90,10 +90,10 @@ def hash_skill_dir(path: str | Path) -> str:
 
 
 def stage_skills(path: str | Path, dest: str | Path) -> Path:
-    """Copy the skills into `dest`, beside what is there, and return it. Files of the same name are replaced.
+    """Copy the skills into `dest`, beside existing files, and return it. Files of the same name are replaced.
 
     Raises:
-        SkillsError: (a ValueError) the folder is missing, holds something that may not be copied, or contains `dest`.
+        SkillsError: (a ValueError) the folder is missing, has a file that may not be copied, or contains `dest`.
     """
     root = _folder(path)
     target = Path(dest)
@@ -104,7 +104,7 @@ def stage_skills(path: str | Path, dest: str | Path) -> Path:
     for relative, file in files:
         copy = target / relative
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.unlink(missing_ok=True)  # never write through a link that lies there
+        copy.unlink(missing_ok=True)  # never write through an existing link
         shutil.copy(file, copy)
     return target
 
@@ -116,18 +116,14 @@ def _folder(path: str | Path) -> Path:
     return folder
 
 
-def _is_left_out(name: str) -> bool:
-    return name in LEFT_OUT
-
-
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Every file below `root` with its relative path, in the order of those paths.
+    """Yield every file below `root` with its relative path, sorted by path.
 
-    Links are read as what they point to, which must be a file inside `root`; nothing else may be in there.
+    A link stands for its target, which must be a regular file inside `root`; other kinds of files are refused.
     """
-    found: list[tuple[str, Path]] = []
+    entries: list[tuple[str, Path]] = []
     for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not _is_left_out(name)]
+        folders[:] = [name for name in folders if name not in IGNORED_FOLDERS]
         links = [name for name in folders if Path(folder, name).is_symlink()]
         for name in (*links, *files):
             file = Path(folder, name)
@@ -139,12 +135,12 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
                 raise SkillsError(
                     "this is not a regular file", where=str(file), fix="copy what it stands for, or remove it"
                 )
-            found.append((file.relative_to(root).as_posix(), file))
-    yield from sorted(found, key=lambda entry: os.fsencode(entry[0]))
+            entries.append((file.relative_to(root).as_posix(), file))
+    yield from sorted(entries, key=lambda entry: os.fsencode(entry[0]))
 
 
 def _header(file: Path) -> dict[str, Any]:
-    """The YAML between the first two lines `---`."""
+    """Parse the YAML between the first two lines `---`."""
     where = str(file)
     if not file.is_file():
         raise SkillsError(f"there is no {SKILL_FILE}", where=str(file.parent), fix="add one, or move the folder away")

@@ -1,55 +1,60 @@
-"""Which datasets of which agents are collated, where their files are, and how missing ones are fetched."""
+"""Sources: the datasets of agents, where their files are, and downloading missing ones."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
+from nemo_gym.catalog.config_tree import AGENTS as AGENTS
 from nemo_gym.catalog.roots import _resolve_under_cwd_or_install
+from nemo_gym.catalog.rows import parse_row, row_line
 from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig, DatasetConfig
 from nemo_gym.config.schema_servers import ServerInstanceConfig
 from nemo_gym.data import gitlab, hub
 from nemo_gym.data.prompt import find_prompt_config, load_prompt_config
 from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.keys import AGENT_REF_KEY_NAME
 
 Mode: TypeAlias = Literal["train_preparation", "example_validation"]
 Storage: TypeAlias = Literal["gitlab", "huggingface"]
 
-IN_SCOPE: Mapping[Mode, tuple[str, ...]] = {
+TYPES_OF_MODE: Mapping[Mode, tuple[str, ...]] = {
     "train_preparation": ("train", "validation", "benchmark"),
     "example_validation": ("example",),
 }
-AGENTS = "responses_api_agents"
+PREFERRED_TYPES = ("benchmark", "validation", "example")
+"""Dataset types in the order in which a run looks for rows if the user gives none."""
 
 Watch = Callable[[str, int, int | None], None]
-"""Told what is under way, how many bytes are done, and of how many if that is known."""
+"""Called with the current step, the number of bytes done and the total, if known."""
 
 
 class MissingDatasetsError(ConfigError, AssertionError):
-    """Files of datasets are not there, and nobody may or can fetch them."""
+    """Dataset files are missing and cannot be downloaded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DatasetSource:
     """One dataset of one agent, and its file."""
 
     agent: str
     config: DatasetConfig | BenchmarkDatasetConfig
     path: Path
     stem: str
-    """What the names of the files written beside it begin with; different for each source."""
+    """Start of the names of the files written beside it; unique for each source."""
 
     @property
     def rows(self) -> tuple[int | None, int | None]:
-        """The first row and the one before which to stop."""
+        """The first row and the row before which reading stops."""
         if isinstance(self.config, BenchmarkDatasetConfig):
             return None, None
         return self.config.start_idx, self.config.end_idx
 
     @property
     def prompt(self) -> Path | None:
-        given = self.config.prompt_config if isinstance(self.config, BenchmarkDatasetConfig) else None
-        return find_prompt_config(given) if given else None
+        path = self.config.prompt_config if isinstance(self.config, BenchmarkDatasetConfig) else None
+        return find_prompt_config(path) if path else None
 
     @property
     def metrics_path(self) -> Path:
@@ -65,72 +70,113 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """What the registries ask for."""
+class RegistryAccess:
+    """Addresses and tokens of the registries."""
 
     storage: Storage = "huggingface"
-    """Which one is asked when a dataset is in both."""
+    """The registry to use if a dataset is in both."""
     hf_token: str | None = None
     mlflow_tracking_uri: str | None = None
     mlflow_tracking_token: str | None = None
 
 
-def sources_of(instances: Iterable[ServerInstanceConfig], mode: Mode) -> list[Source]:
-    """The datasets that `mode` is about, by type and then in the order of the configuration.
+def find_sources(instances: Iterable[ServerInstanceConfig], mode: Mode) -> list[DatasetSource]:
+    """List the datasets that a mode covers, by type and then in the order of the configuration.
 
     Raises:
-        ConfigError: no agent has one, or a prompt that a benchmark names cannot be used.
+        ConfigError: no agent has one, or the prompt of a benchmark cannot be used.
     """
-    found: list[Source] = []
-    has: list[str] = []
+    sources: list[DatasetSource] = []
+    types: list[str] = []
     for instance in instances:
         for config in instance.datasets or [] if instance.SERVER_TYPE == AGENTS else []:
-            has.append(config.type)
-            if config.type in IN_SCOPE[mode]:
+            types.append(config.type)
+            if config.type in TYPES_OF_MODE[mode]:
                 path = _resolve_under_cwd_or_install(config.jsonl_fpath)
-                found.append(Source(instance.name, config, path, path.stem))
-    if not found:
-        there = ", ".join(dict.fromkeys(has)) or "none"
+                sources.append(DatasetSource(instance.name, config, path, path.stem))
+    if not sources:
+        existing = ", ".join(dict.fromkeys(types)) or "none"
         raise ConfigError(
-            f"no agent has a dataset of type {' or '.join(IN_SCOPE[mode])} (there are: {there})",
+            f"no agent has a dataset of type {' or '.join(TYPES_OF_MODE[mode])} (there are: {existing})",
             fix="add one under 'datasets' of an agent, or choose the other --mode",
         )
-    _check_prompts(found)
-    found.sort(key=lambda source: IN_SCOPE[mode].index(source.config.type))
-    return _told_apart(found)
+    _check_prompts(sources)
+    sources.sort(key=lambda source: TYPES_OF_MODE[mode].index(source.config.type))
+    return assign_stems(sources)
 
 
-def missing_of(sources: Sequence[Source]) -> list[Source]:
+def missing_sources(sources: Sequence[DatasetSource]) -> list[DatasetSource]:
     return [source for source in sources if not source.path.is_file()]
 
 
-def fetch_missing(sources: Sequence[Source], mode: Mode, access: Access | None, watch: Watch) -> list[Source]:
-    """The sources with every file in its place, fetched where that was asked for (`access`) and is possible.
+def fetch_missing(
+    sources: Sequence[DatasetSource], mode: Mode, access: RegistryAccess | None, watch: Watch
+) -> list[DatasetSource]:
+    """Download missing files, if `access` is given; return the sources with the paths of existing files.
 
     Raises:
-        MissingDatasetsError: (an AssertionError) names every file that is missing and cannot be had, before any is
-            fetched.
+        MissingDatasetsError: (an AssertionError) lists every file that is missing and cannot be downloaded, before
+            any download.
     """
-    missing = missing_of(sources)
+    missing = missing_sources(sources)
     if not missing:
         return list(sources)
-    hopeless = [(source, _obstacle(source, mode, access)) for source in missing]
-    told = [f"{source.path} ({source.agent}, {source.config.type}): {why}" for source, why in hopeless if why]
-    if told:
-        different = list(dict.fromkeys(told))
-        count = "1 dataset file is" if len(different) == 1 else f"{len(different)} dataset files are"
+    obstacles = [(source, _obstacle(source, mode, access)) for source in missing]
+    lines = [f"{source.path} ({source.agent}, {source.config.type}): {fix}" for source, fix in obstacles if fix]
+    if lines or access is None:
+        different = list(dict.fromkeys(lines))
+        number = "1 dataset file is" if len(different) == 1 else f"{len(different)} dataset files are"
         listed = "\n  ".join(different)
-        raise MissingDatasetsError(f"{count} missing\n  {listed}")
-    assert access is not None
+        raise MissingDatasetsError(f"{number} missing\n  {listed}")
     targets: dict[Path, Path] = {}
     for source in missing:
         if source.path not in targets:
-            targets[source.path] = _fetched(source, access, watch)
+            targets[source.path] = _download(source, access, watch)
     return [replace(source, path=targets.get(source.path, source.path)) for source in sources]
 
 
-def _obstacle(source: Source, mode: Mode, access: Access | None) -> str | None:
-    """Why a missing file cannot be fetched, and what to do."""
+def stamp_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
+    """Yield the rows of all sources in order, each with a reference to its agent, as JSON lines.
+
+    Rows are not checked, and prompts of benchmarks are not applied.
+
+    Raises:
+        ConfigError: a line is not a JSON object.
+    """
+    for source in sources:
+        reference = {"type": AGENTS, "name": source.agent}
+        with source.path.open("rb") as lines:
+            for number, line in islice(enumerate(lines, start=1), *source.rows):
+                if line.isspace():
+                    continue
+                row = parse_row(line, where=f"{source.path}:{number}")
+                row.setdefault(AGENT_REF_KEY_NAME, reference)
+                stamped = row_line(row)
+                for _ in range(source.config.num_repeats):
+                    yield stamped
+
+
+def assign_stems(sources: Sequence[DatasetSource]) -> list[DatasetSource]:
+    """Give each source a unique stem for the files written beside its file.
+
+    A slice is named by its rows; a file that several agents share also by the agent, from the second on.
+    """
+    taken: set[Path] = set()
+    named = []
+    for source in sources:
+        first, end = source.rows
+        rows = "" if first is None and end is None else f"_{first or 0}-{'end' if end is None else end}"
+        longest = f"_{source.agent}_{source.config.name}"
+        suffixes = chain(("", f"_{source.agent}", longest), (f"{longest}_{number}" for number in count(2)))
+        candidates = (replace(source, stem=f"{source.path.stem}{rows}{suffix}") for suffix in suffixes)
+        chosen = next(candidate for candidate in candidates if candidate.metrics_path not in taken)
+        taken.add(chosen.metrics_path)
+        named.append(chosen)
+    return named
+
+
+def _obstacle(source: DatasetSource, mode: Mode, access: RegistryAccess | None) -> str | None:
+    """Return what to do about a missing file that cannot be downloaded; None if it can."""
     config = source.config
     if isinstance(config, BenchmarkDatasetConfig):
         return "prepare it first with 'gym eval prepare'"
@@ -145,14 +191,14 @@ def _obstacle(source: Source, mode: Mode, access: Access | None) -> str | None:
     return None
 
 
-def _storage(config: DatasetConfig, access: Access) -> Storage:
+def _storage(config: DatasetConfig, access: RegistryAccess) -> Storage:
     if config.gitlab_identifier and config.huggingface_identifier:
         return access.storage
     return "gitlab" if config.gitlab_identifier else "huggingface"
 
 
-def _fetched(source: Source, access: Access, watch: Watch) -> Path:
-    """Download the file of a source to the place its configuration names, below the working directory."""
+def _download(source: DatasetSource, access: RegistryAccess, watch: Watch) -> Path:
+    """Download the file of a source to the path in its configuration, below the working directory."""
     config = source.config
     assert isinstance(config, DatasetConfig)
     target = Path(config.jsonl_fpath).absolute()
@@ -171,43 +217,14 @@ def _fetched(source: Source, access: Access, watch: Watch) -> Path:
     return target
 
 
-def _check_prompts(sources: Sequence[Source]) -> None:
-    """Every prompt is there and can be filled; said before any row is read."""
-    wrong = []
+def _check_prompts(sources: Sequence[DatasetSource]) -> None:
+    """Load every prompt, so that an unusable one is reported before any row is read."""
+    problems = []
     for source in sources:
         try:
             if source.prompt:
                 load_prompt_config(source.prompt)
         except GymError as error:
-            wrong.append(f"{source.agent}: {error}")
-    if wrong:
-        raise ConfigError("\n  ".join(dict.fromkeys(wrong)))
-
-
-def _told_apart(sources: Sequence[Source]) -> list[Source]:
-    """Give each source names of its own for what is written beside its file.
-
-    A slice is named by its rows; a file that several agents share also by the agent, from the second on.
-    """
-    taken: set[Path] = set()
-    named = []
-    for source in sources:
-        first, end = source.rows
-        sliced = "" if first is None and end is None else f"_{first or 0}-{'end' if end is None else end}"
-        stem = f"{source.path.stem}{sliced}"
-        for ending in ("", f"_{source.agent}", f"_{source.agent}_{source.config.name}", *_numbered(source)):
-            candidate = replace(source, stem=f"{stem}{ending}")
-            if candidate.metrics_path not in taken:
-                taken.add(candidate.metrics_path)
-                named.append(candidate)
-                break
-    return named
-
-
-def _numbered(source: Source) -> Iterable[str]:
-    return (f"_{source.agent}_{source.config.name}_{number}" for number in range(2, 10_000))
-
-
-def described(source: Source) -> dict[str, Any]:
-    """What the configuration says about a dataset, for the head of its metrics file."""
-    return source.config.model_dump(mode="json")
+            problems.append(f"{source.agent}: {error}")
+    if problems:
+        raise ConfigError("\n  ".join(dict.fromkeys(problems)))

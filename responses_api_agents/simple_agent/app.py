@@ -1,4 +1,4 @@
-"""Simple agent: the model speaks, the tools it calls are run, until it is done; then the answer is verified."""
+"""Simple agent: alternate model turns and tool calls until the model is done, then verify its answer."""
 
 import asyncio
 import json
@@ -22,8 +22,6 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_DETAIL_KEY
-from nemo_gym.net import allowance
-from nemo_gym.net.bounded import AnswerTooLong, read_at_most
 from nemo_gym.openai_utils import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
@@ -39,46 +37,49 @@ from nemo_gym.server_utils import (
     get_response_model,
     raise_for_status,
 )
+from nemo_gym.transport import deadlines
+from nemo_gym.transport.responses import ResponseTooLong, read_at_most
 
 logger = logging.getLogger("nemo_gym.simple_agent")
 
 TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-SILENT_TURNS = 2
-"""So many turns in a row without a tool call or a message end the episode: the model has nothing more to say."""
+MAX_SILENT_TURNS = 2
+"""Turns in a row without a tool call or a message after which the episode ends."""
 
 
 @dataclass
 class Session:
-    """What an episode carries from call to call: the cookies of both servers, whose names differ."""
+    """The state of an episode between calls: the cookies of both servers, whose names differ."""
 
     cookies: dict[str, str]
     opened: bool = False
-    """The environment has answered once, so its cookie is among them."""
+    """The environment has replied once, so its cookie is known."""
     limit: str | None = None
     """The limit of the rollout that ended the episode before the model was done."""
 
     def remember(self, reply: Any) -> None:
-        values = getattr(reply, "cookie_values", None)  # a server in this process says them plainly
+        """Store the cookies of a reply."""
+        values = getattr(reply, "cookie_values", None)  # set by a server in this process
         if not isinstance(values, dict):
             values = {name: getattr(cookie, "value", cookie) for name, cookie in reply.cookies.items()}
         self.cookies.update(values)
 
 
 class Watcher(Protocol):
-    """Somebody who follows an episode and cannot change it."""
+    """An observer of an episode, which cannot change it."""
 
     def model_turn(self, response: NeMoGymResponse) -> None: ...
 
     def tool_turn(self, call: NeMoGymResponseFunctionToolCall, output: NeMoGymFunctionCallOutput) -> None: ...
 
-    def finished(self, response: NeMoGymResponse) -> None: ...
+    def episode_finished(self, response: NeMoGymResponse) -> None: ...
 
 
 def tool_arguments(call: NeMoGymResponseFunctionToolCall) -> dict[str, Any]:
-    """The arguments as an object.
+    """Parse the arguments of a tool call.
 
     Raises:
-        ValueError: with a text the model can act on.
+        ValueError: the message is written for the model.
     """
     if call.name in RESERVED_MCP_TOOL_NAMES or not TOOL_NAME.fullmatch(call.name):
         raise ValueError(f"There is no tool named {call.name!r}.")
@@ -93,11 +94,17 @@ def has_message(response: NeMoGymResponse) -> bool:
 
 
 def verify_request(body: BaseRunRequest, response: NeMoGymResponse) -> "SimpleAgentVerifyRequest":
-    """What the run request said, and the response, as it is sent to `/verify`."""
-    if not all(isinstance(item, BaseModel) for item in response.output):  # an episode of somebody else's making
+    """Build the body of `/verify`: the fields of the run request, and the response."""
+    if not all(isinstance(item, BaseModel) for item in response.output):  # built without validation, by a subclass
         response = NeMoGymResponse.model_validate(response.model_dump(exclude_unset=True))
-    given = {name: value for name, value in vars(body).items() if name in body.model_fields_set}
-    return SimpleAgentVerifyRequest.model_validate({**given, **(body.model_extra or {}), "response": response})
+    fields = {name: value for name, value in vars(body).items() if name in body.model_fields_set}
+    return SimpleAgentVerifyRequest.model_validate({**fields, **(body.model_extra or {}), "response": response})
+
+
+def episode_response(last: NeMoGymResponse, items: list[Any], usages: Sequence[Any]) -> NeMoGymResponse:
+    """Build the response of a whole episode: all items, and the usage of all turns."""
+    usage = NeMoGymResponseUsage.sum_from_list(list(usages)) if any(usages) else None
+    return last.model_copy(update={"output": items, "usage": usage})
 
 
 class SimpleAgentConfig(BaseResponsesAPIAgentConfig):
@@ -106,13 +113,13 @@ class SimpleAgentConfig(BaseResponsesAPIAgentConfig):
     max_steps: int | None = Field(default=None, ge=1)
     """Model turns per episode; unlimited when unset."""
     max_tool_output_bytes: int = Field(default=10_000_000, ge=1)
-    """A tool that answers more is told of in one sentence instead, so that it cannot take the rest down."""
+    """Longest tool output in bytes; the model gets an error instead of a longer one."""
 
 
 class SimpleAgentRunRequest(BaseRunRequest):
     model_config = ConfigDict(extra="allow")
 
-    PARTS_ARE_CHECKED: ClassVar[bool] = True  # by pydantic, when the request came in
+    PARTS_ARE_CHECKED: ClassVar[bool] = True  # by pydantic, when the request arrived
 
 
 class SimpleAgentVerifyRequest(BaseVerifyRequest):
@@ -127,42 +134,43 @@ class SimpleAgentVerifyResponse(BaseVerifyResponse):
 
 class SimpleAgent(SimpleResponsesAPIAgent):
     HOSTING = "cell"
-    SESSION_POLICY = "stateless"  # nothing is kept between requests, so nobody need be recognised
+    SESSION_POLICY = "stateless"  # no state between requests, so no session cookie
 
     config: SimpleAgentConfig
 
     def watchers(self) -> Sequence[Watcher]:
-        """Who follows the next episode; a subclass that records or draws returns its own."""
+        """Return the observers of the next episode; override to record or display episodes."""
         return ()
 
     async def run(self, request: Request, body: SimpleAgentRunRequest) -> SimpleAgentVerifyResponse:
-        """Seed the environment, play one episode, have it verified."""
+        """Seed the session, run one episode and verify it."""
         session = Session(dict(request.cookies))
-        environment = self.config.resources_server.name
-        await self._reply(environment, "/seed_session", body, session)
+        await self._reply(self.config.resources_server.name, "/seed_session", body, session)
         session.opened = True
 
         path = self.url_path_for_run("/v1/responses", body)
         response = await self.episode(body.responses_create_params, path, session)
 
-        asked = verify_request(body, response)
+        return await self.verify_episode(verify_request(body, response), session)
+
+    async def verify_episode(self, body: SimpleAgentVerifyRequest, session: Session) -> SimpleAgentVerifyResponse:
+        """Verify an episode, unless a limit ended it or verification is switched off."""
         if session.limit:
-            said = {NG_FAILURE_CLASS_KEY: "limit", NG_FAILURE_DETAIL_KEY: {"which": session.limit}}
-            return SimpleAgentVerifyResponse.model_validate({**dict(asked), **said, "reward": 0.0})
+            failure = {NG_FAILURE_CLASS_KEY: "limit", NG_FAILURE_DETAIL_KEY: {"which": session.limit}}
+            return SimpleAgentVerifyResponse.model_validate({**dict(body), **failure, "reward": 0.0})
         if self.config.skip_verification:
-            reward = self.config.skip_verification_reward
-            skipped = {**dict(asked), "reward": reward, "verification_skipped": True}
-            return SimpleAgentVerifyResponse.model_validate(skipped)
-        reply = await self._reply(environment, "/verify", asked, session)
-        verdict = getattr(reply, "model", None)  # in one process the verdict comes as it was made
-        if not isinstance(verdict, BaseVerifyResponse):
-            verdict = await get_response_json(reply)
-        return SimpleAgentVerifyResponse.model_validate(dict(verdict))
+            skipped = {"reward": self.config.skip_verification_reward, "verification_skipped": True}
+            return SimpleAgentVerifyResponse.model_validate({**dict(body), **skipped})
+        reply = await self._reply(self.config.resources_server.name, "/verify", body, session)
+        result = getattr(reply, "model", None)  # a server in this process returns the object itself
+        if not isinstance(result, BaseVerifyResponse):
+            result = await get_response_json(reply)
+        return SimpleAgentVerifyResponse.model_validate(dict(result))
 
     async def responses(
         self, request: Request, response: Response, body: NeMoGymResponseCreateParamsNonStreaming = Body()
     ) -> NeMoGymResponse:
-        """One episode without seed or verification; the cookies of both servers come back with the reply."""
+        """Run one episode without seed and verification, and return the cookies of both servers with the reply."""
         session = Session(dict(request.cookies))
         path = self.url_path_for_request("/v1/responses", request)
         final = await self.episode(body, path, session)
@@ -173,51 +181,50 @@ class SimpleAgent(SimpleResponsesAPIAgent):
     async def episode(
         self, params: NeMoGymResponseCreateParamsNonStreaming, model_path: str, session: Session
     ) -> NeMoGymResponse:
-        """Model turns and tool turns until the model is done. `session` is brought up to date on the way."""
-        asked = params.input
-        if isinstance(asked, str):
-            asked = [NeMoGymEasyInputMessage(role="user", content=asked)]
-        said: list[Any] = []
+        """Alternate model turns and tool calls until the model is done, and update `session`."""
+        prompt = params.input
+        if isinstance(prompt, str):
+            prompt = [NeMoGymEasyInputMessage(role="user", content=prompt)]
+        items: list[Any] = []
         usages: list[Any] = []
         silent = 0
         watchers = self.watchers()
 
         for turn in count(1):
-            body = params.model_copy(update={"input": [*asked, *said]})
+            body = params.model_copy(update={"input": [*prompt, *items]})
             reply = await self._reply(self.config.model_server.name, model_path, body, session)
             response = await get_response_model(reply, NeMoGymResponse)
-            said += response.output
+            items += response.output
             usages.append(response.usage)
             for watcher in watchers:
                 watcher.model_turn(response)
 
             calls = [item for item in response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
             silent = 0 if calls else silent + 1
-            if response.incomplete_details or (not calls and (has_message(response) or silent == SILENT_TURNS)):
+            if response.incomplete_details or (not calls and (has_message(response) or silent == MAX_SILENT_TURNS)):
                 break
-            session.limit = allowance.reached(steps=turn, usages=usages)
+            session.limit = deadlines.reached_limit(steps=turn, usages=usages)
             if session.limit:
                 break
             outputs = await self._run_tools(calls, session)
-            said += outputs
+            items += outputs
             for watcher in watchers:
                 for call, output in zip(calls, outputs, strict=True):
                     watcher.tool_turn(call, output)
             if turn == self.config.max_steps:
                 break
 
-        usage = NeMoGymResponseUsage.sum_from_list(usages) if any(usages) else None
-        final = response.model_copy(update={"output": said, "usage": usage})
+        final = episode_response(response, items, usages)
         for watcher in watchers:
-            watcher.finished(final)
+            watcher.episode_finished(final)
         return final
 
     async def _run_tools(
         self, calls: Sequence[NeMoGymResponseFunctionToolCall], session: Session
     ) -> list[NeMoGymFunctionCallOutput]:
-        """All calls of one turn at the same time, their outputs in the order of the calls."""
+        """Run all calls of one turn concurrently; return their outputs in the order of the calls."""
         outputs: list[NeMoGymFunctionCallOutput] = []
-        # Calls that race to open the session would open several; a single one needs no company.
+        # Concurrent calls would each open a session, so open it with the first; a single call needs no task group.
         while len(outputs) < len(calls) and (not session.opened or len(calls) == 1):
             outputs.append(await self._tool(calls[len(outputs)], session))
         if len(outputs) == len(calls):
@@ -230,7 +237,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         return [*outputs, *(task.result() for task in running)]
 
     async def _tool(self, call: NeMoGymResponseFunctionToolCall, session: Session) -> NeMoGymFunctionCallOutput:
-        """What the tool answered, or what is wrong with the call, as text for the model."""
+        """Run one tool call; the output is the tool's reply or an error for the model."""
         try:
             arguments = tool_arguments(call)
         except ValueError as problem:
@@ -248,15 +255,16 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         return NeMoGymFunctionCallOutput(type="function_call_output", call_id=call.call_id, output=text)
 
     async def _tool_text(self, reply: Any, tool: str) -> str:
-        """What the tool answered; of an answer that no model could read, only that it was one."""
-        most, where = self.config.max_tool_output_bytes, f"{self.config.resources_server.name} /{tool}"
+        """Read the reply of a tool, or return an error for the model if it is too long."""
+        limit, where = self.config.max_tool_output_bytes, f"{self.config.resources_server.name} /{tool}"
         try:
-            return (await read_at_most(reply, most, where=where)).decode(errors="replace")
-        except AnswerTooLong as problem:
-            logger.warning("%s; the model is told so (max_tool_output_bytes)", problem)
-            return json.dumps({"error": f"The tool's answer is longer than {most:,} bytes. Ask for less."})
+            return (await read_at_most(reply, limit, where=where)).decode(errors="replace")
+        except ResponseTooLong as problem:
+            logger.warning("%s; the model gets an error instead (max_tool_output_bytes)", problem)
+            return json.dumps({"error": f"The tool's answer is longer than {limit:,} bytes. Ask for less."})
 
     async def _reply(self, server: str, path: str, body: Any, session: Session) -> Any:
+        """Send a request within the session and return the successful reply."""
         reply = await self.server_client.post(
             server_name=server, url_path=path, json=body, cookies=session.cookies.copy()
         )
@@ -265,15 +273,16 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         return reply
 
     async def _post(self, server: str, path: str, body: Any, session: Session) -> Mapping[str, Any]:
+        """Send a request within the session and return the JSON object of the reply."""
         payload: Mapping[str, Any] = await get_response_json(await self._reply(server, path, body, session))
         return payload
 
     async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:
-        """The resources server knows what its fields mean; without verification there is nothing to ask it."""
+        """Forward to the resources server, which knows its fields; compute standard metrics without verification."""
         if self.config.skip_verification:
             return await super().aggregate_metrics(body)
-        scores = await self._post(self.config.resources_server.name, "/aggregate_metrics", body, Session({}))
-        return AggregateMetrics.model_validate(scores)
+        metrics = await self._post(self.config.resources_server.name, "/aggregate_metrics", body, Session({}))
+        return AggregateMetrics.model_validate(metrics)
 
 
 if __name__ == "__main__":

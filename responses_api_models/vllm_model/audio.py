@@ -1,4 +1,4 @@
-"""Audio named by file in a request: read from the configured folder and sent inside the request."""
+"""Read audio files that a request names from the configured folder and put them into the request."""
 
 import base64
 import mimetypes
@@ -11,21 +11,21 @@ Json = dict[str, Any]
 
 
 def names_files(messages: list[Json]) -> bool:
-    """Whether any audio part names a file."""
+    """Return whether an audio part names a file."""
     return any(_reference(part) for message in messages for part in _parts(message))
 
 
 def with_audio_inline(messages: list[Json], root: Path) -> list[Json]:
-    """The conversation with every named audio file as a `data:` URL. Reads files: not for an event loop.
+    """Replace every named audio file by a `data:` URL. Blocking: call it in a thread.
 
     Raises:
-        HTTPException: 400, a file is missing or lies outside `root`.
+        HTTPException: 400, a file is missing or outside `root`.
     """
-    told = []
+    inlined = []
     for message in messages:
         parts = [_inline(part, root) for part in _parts(message)]
-        told.append({**message, "content": parts} if parts else message)
-    return told
+        inlined.append({**message, "content": parts} if parts else message)
+    return inlined
 
 
 def _parts(message: Json) -> list[Json]:
@@ -34,16 +34,16 @@ def _parts(message: Json) -> list[Json]:
 
 
 def _reference(part: Json) -> str | None:
-    """The file an audio part names. Base64 has no dot in it, and a file name here has one."""
+    """Return the file an audio part names. A file name contains a dot, base64 does not."""
     if part.get("type") == "input_audio":
-        given = part.get("input_audio", {}).get("data")
+        value = part.get("input_audio", {}).get("data")
     elif part.get("type") == "audio_url":
-        given = part.get("audio_url", {}).get("url")
+        value = part.get("audio_url", {}).get("url")
     else:
         return None
-    if not isinstance(given, str) or given.startswith(("data:", "http://", "https://")):
+    if not isinstance(value, str) or value.startswith(("data:", "http://", "https://")):
         return None
-    return given.removeprefix("file://") if given.startswith("file://") or "." in given[-16:] else None
+    return value.removeprefix("file://") if value.startswith("file://") or "." in value[-16:] else None
 
 
 def _inline(part: Json, root: Path) -> Json:
@@ -51,9 +51,9 @@ def _inline(part: Json, root: Path) -> Json:
     if name is None:
         return part
     folder = root.resolve()
-    file = (folder / name).resolve()  # also undoes `..`, absolute names and links
+    file = (folder / name).resolve()  # resolves `..`, absolute names and links
     if not file.is_relative_to(folder):
-        raise HTTPException(400, f"the audio file {name!r} lies outside audio_root")
+        raise HTTPException(400, f"the audio file {name!r} is outside audio_root")
     if not file.is_file():
         raise HTTPException(400, f"there is no audio file {name!r} below audio_root")
     kind = mimetypes.guess_type(file.name)[0] or f"audio/{part.get('input_audio', {}).get('format') or 'wav'}"

@@ -1,4 +1,4 @@
-"""What a vLLM model server can be configured with."""
+"""The configuration of a vLLM model server."""
 
 from typing import Any
 
@@ -9,49 +9,49 @@ from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig
 
 class VLLMModelConfig(BaseResponsesAPIModelConfig):
     base_url: str | list[str]
-    """One endpoint or several, up to and including `/v1`. A conversation stays with the endpoint it began with."""
+    """One endpoint or several, up to and including `/v1`. A conversation stays with its first endpoint."""
     api_key: str
     model: str
-    """The model every request asks for, whatever the caller wrote."""
+    """Model name in every request; replaces the name that the caller sent."""
     return_token_id_information: bool
-    """Put prompt ids, generated ids and their log-probabilities on the answer, as trainers need them."""
+    """Add prompt ids, generated ids and log-probabilities to the reply, as trainers need them."""
     uses_reasoning_parser: bool
-    """Thoughts are told apart from the answer, here and at the endpoint."""
+    """Separate reasoning from the answer, here and at the endpoint."""
 
     uses_interleaved_reasoning: bool = True
-    """Show the model its earlier thoughts. Off: they are left out of the conversation."""
+    """Send earlier reasoning to the model. False: remove it from the conversation."""
     preserve_reasoning_in_assistant_content: bool = False
-    """Send earlier thoughts as `<think>` text inside the message instead of in its reasoning field."""
+    """Send earlier reasoning as `<think>` text in the message instead of in its reasoning field."""
     sequential_reasoning_allowed: bool = True
-    """Off: a conversation with two thoughts in a row is refused, for chat templates that print only one."""
+    """False: refuse a conversation with two reasoning blocks in a row, for chat templates that keep only one."""
     replace_developer_role_with_system: bool = False
 
     request_prompt_and_generation_token_ids: bool = False
-    """Ask with vLLM's `return_token_ids`. Off: ids are read from the log-probabilities and from `/tokenize`."""
+    """Request ids with vLLM's `return_token_ids`. False: read them from the log-probabilities and `/tokenize`."""
 
     chat_template_kwargs: dict[str, Any] = {}
     extra_body: dict[str, Any] = {}
-    """Fields added to each request; what the caller sets wins."""
+    """Fields added to each request; fields that the caller sends take precedence."""
     sampling_overrides: dict[str, Any] = {}
-    """Fields of each request that are set whatever the caller says."""
+    """Fields set in each request; they take precedence over the caller's."""
     default_headers: dict[str, str] = {}
     max_concurrent_requests: int | None = Field(default=None, ge=1)
-    """Requests sent at the same time to each endpoint by this process; unlimited when unset."""
+    """Concurrent requests to each endpoint in the whole run; unlimited if unset."""
 
     is_responses_native: bool = False
-    """The endpoint answers `/v1/responses` itself."""
+    """The endpoint implements `/v1/responses`."""
     use_completions_api: bool = False
-    """Ask `/v1/completions`: for base models, or with `render_chat_template` for prompts made here."""
+    """Use `/v1/completions`: for base models, or with `render_chat_template` for prompts rendered here."""
     render_chat_template: bool = False
-    """With `use_completions_api`: the prompt is the conversation through the chat template. Off: its bare text."""
+    """With `use_completions_api`: render the prompt with the chat template. False: send the bare text."""
     tokenizer: str | None = None
     """Render with this tokenizer of the `transformers` package instead of the endpoint's `/tokenize`."""
     audio_root: str | None = None
-    """Folder of the audio files that requests name; nothing outside it is read."""
+    """Folder of the audio files that requests name; files outside it are refused."""
 
     @field_validator("chat_template_kwargs", "extra_body", "sampling_overrides", "default_headers", mode="before")
     @classmethod
-    def _nothing_is_empty(cls, value: Any) -> Any:
+    def _none_as_empty(cls, value: Any) -> Any:
         return {} if value is None else value
 
     @field_validator("base_url")

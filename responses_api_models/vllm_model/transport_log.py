@@ -1,4 +1,4 @@
-"""A file of everything sent to the endpoints and what came back, for finding out who said what."""
+"""A log file with every request to the endpoints and its reply, for debugging."""
 
 import os
 from datetime import UTC, datetime
@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.net.client import encode_json
+from nemo_gym.wire.call import encode_json
 
 TRANSPORT_LOG_ENV_VAR = "NEMO_GYM_VLLM_TRANSPORT_LOG"
 
 
 class TransportLog:
-    """One JSON line per call, appended whole, so that several processes can share the file. Keys are not in it.
+    """Appends one JSON line per call in one write, so that processes can share the file. API keys are not logged.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -32,7 +32,7 @@ class TransportLog:
 
     @classmethod
     def from_environment(cls) -> Self | None:
-        """The log that `NEMO_GYM_VLLM_TRANSPORT_LOG` names, if it does."""
+        """Open the log that `NEMO_GYM_VLLM_TRANSPORT_LOG` names; None if it is not set."""
         name = os.environ.get(TRANSPORT_LOG_ENV_VAR)
         return cls(Path(name)) if name else None
 

@@ -1,4 +1,4 @@
-"""What there is to run is found from the files alone, and a bad file hides nothing else."""
+"""Components are listed from their files alone, and a bad file hides no other."""
 
 import logging
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.catalog.components import EVERY_KIND, agents, catalog, models, resources_servers
+from nemo_gym.catalog.components import EVERY_KIND, agents, catalog, matches_query, models, resources_servers
 
 SERVER = """
 {name}:
@@ -29,31 +29,32 @@ def write(root: Path, path: str, text: str) -> Path:
 
 
 def test_a_server_that_brings_an_agent_and_rows_can_be_run_as_it_is(tmp_path: Path) -> None:
-    """Most folders of others have no entry under environments/."""
+    """Most third-party folders have no entry under environments/."""
     path = write(tmp_path, "resources_servers/counting/configs/counting.yaml", SERVER.format(name="counting"))
 
-    [found] = catalog([tmp_path])
+    [component] = catalog([tmp_path])
 
-    assert (found.name, found.kind, found.path) == ("resources_servers/counting", "environment", path)
-    assert (found.domain, found.description, found.verified) == ("math", "Counts things", True)
-    assert (found.agent, found.repeats, found.licence) == ("counting_agent", 3, "MIT")
-    assert (found.resources_server, found.datasets) == ("counting", ("count",))
+    assert (component.name, component.kind, component.path) == ("resources_servers/counting", "environment", path)
+    assert (component.domain, component.description, component.verified) == ("math", "Counts things", True)
+    assert (component.agent, component.repeats, component.licence) == ("counting_agent", 3, "MIT")
+    assert (component.resources_server, component.datasets) == ("counting", ("count",))
 
 
-def test_what_an_environment_includes_describes_it(tmp_path: Path) -> None:
-    """An environment is often nothing but a list of other configurations."""
+def test_an_environment_is_described_by_its_includes(tmp_path: Path) -> None:
+    """Many environments are only a list of other configurations."""
     write(tmp_path, "resources_servers/counting/configs/counting.yaml", SERVER.format(name="counting"))
     write(
         tmp_path, "environments/count/config.yaml", "config_paths: [resources_servers/counting/configs/counting.yaml]\n"
     )
 
-    found = {component.name: component for component in catalog([tmp_path])}
+    components = {component.name: component for component in catalog([tmp_path])}
 
-    assert found["count"].domain == "math"
-    assert found["count"].status == "no-manifest"
+    assert components["count"].domain == "math"
+    assert components["count"].status == "no-manifest"
 
 
-def test_a_manifest_is_believed_before_the_configuration(tmp_path: Path) -> None:
+def test_a_manifest_overrides_the_configuration(tmp_path: Path) -> None:
+    """The manifest is what the author publishes."""
     write(tmp_path, "environments/count/config.yaml", SERVER.format(name="counting"))
     write(
         tmp_path,
@@ -61,21 +62,21 @@ def test_a_manifest_is_believed_before_the_configuration(tmp_path: Path) -> None
         "name: count\ndomain: games\nlicensing: Apache-2.0\nlifecycle: active\n",
     )
 
-    [found] = catalog([tmp_path])
+    [component] = catalog([tmp_path])
 
-    assert (found.domain, found.licence, found.status) == ("games", "Apache-2.0", "experimental")
-    assert found.manifest["lifecycle"] == "active"
+    assert (component.domain, component.licence, component.status) == ("games", "Apache-2.0", "experimental")
+    assert component.manifest["lifecycle"] == "active"
 
 
-def test_the_users_own_root_hides_ours_and_says_so(tmp_path: Path) -> None:
-    """Somebody who edits a copy must see that the copy is used."""
+def test_an_earlier_root_shadows_a_later_one_and_records_it(tmp_path: Path) -> None:
+    """A user who edits a copy must see that the copy is used."""
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
     first = write(mine, "environments/count/config.yaml", SERVER.format(name="counting"))
     second = write(theirs, "environments/count/config.yaml", SERVER.format(name="counting"))
 
-    [found] = catalog([mine, theirs])
+    [component] = catalog([mine, theirs])
 
-    assert (found.path, found.shadowed) == (first, (second,))
+    assert (component.path, component.shadowed) == (first, (second,))
 
 
 def test_a_file_that_cannot_be_read_is_left_out_with_a_warning(
@@ -86,14 +87,14 @@ def test_a_file_that_cannot_be_read_is_left_out_with_a_warning(
     write(tmp_path, "environments/count/config.yaml", SERVER.format(name="counting"))
 
     with caplog.at_level(logging.WARNING):
-        found = catalog([tmp_path])
+        components = catalog([tmp_path])
 
-    assert [component.name for component in found] == ["count"]
+    assert [component.name for component in components] == ["count"]
     assert "broken" in caplog.text
 
 
-def test_an_agent_without_a_resources_server_brings_its_own_world(tmp_path: Path) -> None:
-    """Composable agents can be wired to any environment, self-contained ones cannot."""
+def test_an_agent_without_a_resources_server_is_self_contained(tmp_path: Path) -> None:
+    """Only composable agents work with any environment."""
     write(tmp_path, "responses_api_agents/alone/app.py", "")
     write(
         tmp_path,
@@ -101,16 +102,38 @@ def test_an_agent_without_a_resources_server_brings_its_own_world(tmp_path: Path
         "alone:\n  responses_api_agents:\n    alone: {entrypoint: app.py, agent_framework: theirs}\n",
     )
 
-    [found] = agents([tmp_path])
+    [component] = agents([tmp_path])
 
-    assert found.self_contained
-    assert found.variants == ("alone",)
+    assert component.self_contained
+    assert component.variants == ("alone",)
 
 
-def test_our_own_folders_are_all_found() -> None:
+def test_the_shipped_components_are_listed_and_described() -> None:
+    """`gym list` is the first thing a new user sees."""
     roots = [PARENT_DIR]
 
-    assert {"arithmetic", "example_single_tool_call"} <= {found.name for found in resources_servers(roots)}
-    assert {"simple_agent"} <= {found.name for found in agents(roots) if not found.self_contained}
+    assert {"arithmetic", "example_single_tool_call"} <= {component.name for component in resources_servers(roots)}
+    assert {"simple_agent"} <= {component.name for component in agents(roots) if not component.self_contained}
     assert {"embedded_model", "openai_model", "scripted_model", "vllm_model"} <= {f.name for f in models(roots)}
     assert all(component.description for kind in EVERY_KIND.values() for component in kind(roots))
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("math", "math_with_judge"),
+        ("WEATHER", "the weather tool"),
+        ("arithmatic", "arithmetic"),
+        ("calender", "my-calendar"),
+        ("judge", "math_with_judge"),
+    ],
+)
+def test_a_similar_word_matches(query: str, field: str) -> None:
+    """People misspell names and remember only a part of them."""
+    assert matches_query(query, ["something else", field])
+
+
+@pytest.mark.parametrize("field", ["code", "sql", ""])
+def test_a_different_word_does_not_match(field: str) -> None:
+    """A search that matches everything is useless."""
+    assert not matches_query("arithmetic", [field])

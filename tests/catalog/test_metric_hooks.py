@@ -1,4 +1,4 @@
-"""Whether a server has metrics of its own, told from its source."""
+"""The metric hooks of a server are found in its source."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from nemo_gym.catalog.metric_hooks import MetricHooks, metric_hooks
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PLAIN = "class Server(SimpleResourcesServer):\n    async def verify(self, body): ...\n"
+WITHOUT_HOOKS = "class Server(SimpleResourcesServer):\n    async def verify(self, body): ...\n"
 
 
 def hooks(tmp_path: Path, source: str) -> MetricHooks:
@@ -17,44 +17,44 @@ def hooks(tmp_path: Path, source: str) -> MetricHooks:
 
 
 def test_a_server_that_overrides_nothing_need_not_be_started(tmp_path: Path) -> None:
-    """Most servers: their scores come from the files alone."""
-    assert hooks(tmp_path, PLAIN) == MetricHooks(own=False, passes_on=False)
+    """Most servers compute no metrics, and starting them only for that takes seconds."""
+    assert hooks(tmp_path, WITHOUT_HOOKS) == MetricHooks(own=False, passes_on=False)
 
 
 @pytest.mark.parametrize("name", ["compute_metrics", "get_key_metrics", "aggregate_metrics"])
 def test_each_hook_counts(tmp_path: Path, name: str) -> None:
-    """Leaving any of them out would change the file."""
-    assert hooks(tmp_path, f"{PLAIN}    def {name}(self, x): return {{}}\n").own
+    """Each hook changes the metrics file, so none may be missed."""
+    assert hooks(tmp_path, f"{WITHOUT_HOOKS}    def {name}(self, x): return {{}}\n").own
 
 
 def test_a_class_with_a_parent_from_elsewhere_may_have_inherited_hooks(tmp_path: Path) -> None:
-    """Better to start one server too many than to lose its metrics."""
+    """An unneeded start is better than lost metrics."""
     assert hooks(tmp_path, "class Server(OtherServer):\n    pass\n").own
     assert hooks(tmp_path, "class Server(other.OtherServer[int]):\n    pass\n").own
 
 
-def test_a_parent_in_the_same_file_is_looked_at(tmp_path: Path) -> None:
-    """A base class with hooks, and one without."""
+def test_a_parent_in_the_same_file_is_examined(tmp_path: Path) -> None:
+    """Hooks are often in a base class beside the server."""
     child = "class Child(Server):\n    pass\n"
 
-    assert not hooks(tmp_path, PLAIN + child).own
-    assert hooks(tmp_path, f"{PLAIN}    def compute_metrics(self, tasks): ...\n{child}").own
+    assert not hooks(tmp_path, WITHOUT_HOOKS + child).own
+    assert hooks(tmp_path, f"{WITHOUT_HOOKS}    def compute_metrics(self, tasks): ...\n{child}").own
 
 
 @pytest.mark.parametrize("source", ["def broken(", "", "x = 1\n"])
-def test_what_cannot_be_told_counts_as_having_its_own(tmp_path: Path, source: str) -> None:
-    """Doubt is resolved by asking the server."""
+def test_an_unreadable_source_counts_as_having_hooks(tmp_path: Path, source: str) -> None:
+    """In doubt the server is asked, so that no metrics are lost."""
     assert hooks(tmp_path, source).own
 
 
-def test_an_agent_that_asks_its_resources_server_passes_the_question_on() -> None:
-    """As our own agent does: then only the resources server matters."""
+def test_an_agent_that_forwards_to_its_resources_server_is_recognised() -> None:
+    """Then only the resources server decides whether a start is needed."""
     agent = metric_hooks(ROOT / "responses_api_agents" / "simple_agent" / "app.py")
 
     assert agent == MetricHooks(own=False, passes_on=True)
     assert metric_hooks(ROOT / "resources_servers" / "arithmetic" / "app.py").own
 
 
-def test_a_file_that_is_not_there_counts_as_having_its_own(tmp_path: Path) -> None:
-    """The start of the server will say what is wrong."""
+def test_a_missing_file_counts_as_having_hooks(tmp_path: Path) -> None:
+    """Starting the server reports the missing file."""
     assert metric_hooks(tmp_path / "none.py").own

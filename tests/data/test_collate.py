@@ -1,4 +1,4 @@
-"""Datasets become the files a trainer reads, all of them or none."""
+"""Datasets are collated into the files a trainer reads, all of them or none."""
 
 import json
 import os
@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nemo_gym.catalog.row_problems import DataError
 from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig, DatasetConfig
 from nemo_gym.data import collate as collating
-from nemo_gym.data.collate import Collated, Limits, MetricsConflict, RowsRefused, collate
-from nemo_gym.data.problems import DataError
-from nemo_gym.data.sources import Source, _told_apart
+from nemo_gym.data.collate import CollateLimits, CollationResult, MetricsConflict, RowsRefused, collate
+from nemo_gym.data.sources import DatasetSource, assign_stems
 
 PATIENCE = 60.0
 
@@ -34,14 +34,14 @@ def read(path: Path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def source(path: Path, agent: str = "agent", kind: str = "train", **more) -> Source:
+def source(path: Path, agent: str = "agent", kind: str = "train", **more) -> DatasetSource:
     config = DatasetConfig(name=kind, type=kind, jsonl_fpath=str(path), license="MIT", **more)
-    return Source(agent, config, path, path.stem)
+    return DatasetSource(agent, config, path, path.stem)
 
 
-def run(output: Path, *sources: Source, **options) -> Collated:
+def run(output: Path, *sources: DatasetSource, **options) -> CollationResult:
     options.setdefault("watch", lambda what, done, total: None)
-    return collate(_told_apart(sources), output, **options)
+    return collate(assign_stems(sources), output, **options)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def out(tmp_path):
 
 
 def test_rows_of_all_agents_end_up_in_one_file_per_type(data, out):
-    """Each with the agent it is for, in the order of the configuration."""
+    """A trainer reads one file and sends each row to its agent."""
     first = source(write(data / "a.jsonl", [row(1), row(2)]), "a_agent")
     second = source(write(data / "b.jsonl", [row(3)]), "b_agent")
     third = source(write(data / "v.jsonl", [row(4)]), "a_agent", "validation")
@@ -73,11 +73,11 @@ def test_rows_of_all_agents_end_up_in_one_file_per_type(data, out):
     assert json.loads((out / "train_metrics.json").read_text())["Number of examples"] == 3
     beside = json.loads((data / "b_metrics.json").read_text())
     assert (beside["name"], beside["license"], beside["Number of examples"]) == ("train", "MIT", 1)
-    assert [found.type for found in done.types] == ["train", "validation"]
+    assert [result.type for result in done.types] == ["train", "validation"]
 
 
-def test_a_slice_takes_only_its_rows_and_has_files_of_its_own(data, out):
-    """One file may hold the training and the validation rows."""
+def test_a_slice_takes_only_its_rows_and_has_separate_files(data, out):
+    """One file may hold training and validation rows, which must not mix."""
     path = write(data / "all.jsonl", [row(number) for number in range(10)])
 
     run(out, source(path, end_idx=7), source(path, kind="validation", start_idx=7))
@@ -90,16 +90,16 @@ def test_a_slice_takes_only_its_rows_and_has_files_of_its_own(data, out):
     ]
 
 
-def test_problems_in_a_slice_are_told_by_their_line_in_the_file(data, out):
-    """That is where one goes to repair them."""
+def test_problems_in_a_slice_name_their_line_in_the_file(data, out):
+    """The author repairs the file, not the slice."""
     path = write(data / "all.jsonl", [row(1), {}, row(2), {}, row(3)])
 
     with pytest.raises(RowsRefused, match=r"line 4: responses_create_params: field required"):
         run(out, source(path, start_idx=2))
 
 
-def test_agents_that_share_a_file_do_not_share_what_is_written_beside_it(data, out):
-    """The second would overwrite what the first prepared."""
+def test_agents_that_share_a_file_have_separate_prepared_files(data, out):
+    """The second would overwrite the rows of the first."""
     path = write(data / "rows.jsonl", [row(1)])
 
     run(out, source(path, "a_agent"), source(path, "b_agent"))
@@ -110,7 +110,7 @@ def test_agents_that_share_a_file_do_not_share_what_is_written_beside_it(data, o
 
 
 def test_repeats_are_written_out_and_measured(data, out):
-    """Trainers shuffle lines; they do not know about repeats."""
+    """Trainers shuffle lines and know nothing about repeats."""
     path = write(data / "rows.jsonl", [row(1), row(2)])
 
     run(out, source(path, num_repeats=3))
@@ -120,7 +120,7 @@ def test_repeats_are_written_out_and_measured(data, out):
 
 
 def test_the_prompt_of_a_benchmark_is_applied(tmp_path, data, out):
-    """Its rows are raw."""
+    """The rows of a benchmark have no input until its prompt is filled in."""
     prompt = tmp_path / "prompt.yaml"
     prompt.write_text("user: 'Q: {q}'\n")
     path = write(data / "raw.jsonl", [{"q": "one"}])
@@ -128,17 +128,17 @@ def test_the_prompt_of_a_benchmark_is_applied(tmp_path, data, out):
         name="b", type="benchmark", jsonl_fpath=path, prepare_script="p.py", prompt_config=prompt
     )
 
-    run(out, Source("agent", config, path, path.stem))
+    run(out, DatasetSource("agent", config, path, path.stem))
 
-    (found,) = read(out / "benchmark.jsonl")
-    assert found["responses_create_params"]["input"] == [{"role": "user", "content": "Q: one"}]
+    (result,) = read(out / "benchmark.jsonl")
+    assert result["responses_create_params"]["input"] == [{"role": "user", "content": "Q: one"}]
 
 
 class TestBadRows:
-    """They are told, and nothing is written."""
+    """Invalid rows are reported, and nothing is written."""
 
     def test_every_file_and_line_is_named_with_the_counts(self, data, out):
-        """The whole list at once, over all files."""
+        """A complete list saves one run per mistake."""
         good = write(data / "good.jsonl", [row(1)])
         bad = write(data / "bad.jsonl", [row(1), {}, {}, row(2, responses_create_params={"input": 3})])
         worse = write(data / "worse.jsonl", [[1]])
@@ -158,7 +158,7 @@ class TestBadRows:
         assert sorted(file.name for file in data.iterdir()) == ["bad.jsonl", "good.jsonl", "worse.jsonl"]
 
     def test_lines_are_counted_through_all_chunks(self, data, out, monkeypatch):
-        """A chunk knows only its own lines."""
+        """A chunk counts its lines from 1; the report must not."""
         monkeypatch.setattr(collating, "CHUNK", 200)
         monkeypatch.setattr(collating, "SMALLEST_CHUNK", 200)
         rows = [row(number) for number in range(50)]
@@ -169,20 +169,20 @@ class TestBadRows:
         with pytest.raises(RowsRefused, match=r"lines 1, 18–19, 50: responses_create_params: field required"):
             run(out, source(path))
 
-    def test_reading_stops_after_as_many_as_were_asked_for(self, data, out, monkeypatch):
-        """Exactly so many, in the order of the file, however it was cut."""
+    def test_reading_stops_after_max_errors(self, data, out, monkeypatch):
+        """The first problems of a file are enough to recognise a wrong file, whatever the chunk size."""
         monkeypatch.setattr(collating, "CHUNK", 20)
         monkeypatch.setattr(collating, "SMALLEST_CHUNK", 20)
         path = write(data / "rows.jsonl", [{}] * 100)
 
         with pytest.raises(RowsRefused, match=r"lines 1–7: ") as refused:
-            run(out, source(path), limits=Limits(max_errors=7))
+            run(out, source(path), limits=CollateLimits(max_errors=7))
 
         assert refused.value.stopped
         assert "there may be more" in str(refused.value)
 
-    def test_earlier_output_stays(self, data, out):
-        """Yesterday's files are better than half of today's."""
+    def test_the_earlier_output_stays(self, data, out):
+        """A complete earlier result is better than half a new one."""
         path = write(data / "rows.jsonl", [row(1)])
         run(out, source(path))
         before = (out / "train.jsonl").read_bytes()
@@ -196,7 +196,7 @@ class TestBadRows:
 
 
 def test_a_dataset_without_rows_is_refused(data, out):
-    """Nobody means to train on nothing."""
+    """Training on an empty dataset is always a mistake."""
     path = write(data / "rows.jsonl", [row(1)])
 
     with pytest.raises(DataError, match="no rows between start_idx 5 and end_idx 9"):
@@ -207,7 +207,7 @@ def test_a_dataset_without_rows_is_refused(data, out):
 
 
 def test_the_rows_themselves_are_never_overwritten(data, out):
-    """`train.jsonl` is what most people call their training rows, too."""
+    """Many users name their rows `train.jsonl`, like the output."""
     path = write(data / "train.jsonl", [row(1)])
 
     with pytest.raises(DataError, match="would be overwritten") as refused:
@@ -217,7 +217,7 @@ def test_the_rows_themselves_are_never_overwritten(data, out):
 
 
 def test_a_file_in_the_way_of_the_output_is_named(data, tmp_path):
-    """Not a traceback at the end of an hour."""
+    """A traceback at the end of an hour of work helps no one."""
     (tmp_path / "out").write_text("")
 
     with pytest.raises(DataError, match="this is a file"):
@@ -225,7 +225,7 @@ def test_a_file_in_the_way_of_the_output_is_named(data, tmp_path):
 
 
 def test_a_file_that_grows_while_it_is_read_is_refused(data, out):
-    """The metrics would describe something that never was."""
+    """The metrics would describe a state of the file that never existed."""
     path = write(data / "rows.jsonl", [row(1)])
 
     def grow(what, done, total):
@@ -237,10 +237,10 @@ def test_a_file_that_grows_while_it_is_read_is_refused(data, out):
 
 
 class TestMetricsBesideTheRows:
-    """They are what reviewers look at, so they must be those of these rows."""
+    """Reviewers read the metrics, so they must describe these rows."""
 
-    def test_rows_that_no_longer_fit_their_metrics_are_a_conflict(self, data, out):
-        """The new ones are written beside the old, and both files are named."""
+    def test_changed_rows_are_in_conflict_with_their_metrics(self, data, out):
+        """The user compares both files before deciding which is right."""
         path = write(data / "rows.jsonl", [row(1)])
         run(out, source(path))
         before = (data / "rows_metrics.json").read_bytes()
@@ -255,8 +255,8 @@ class TestMetricsBesideTheRows:
         assert (data / "rows_metrics.json").read_bytes() == before
         assert len(read(out / "train.jsonl")) == 1
 
-    def test_a_conflict_can_be_overwritten_and_is_then_gone(self, data, out):
-        """For whoever changed the rows on purpose."""
+    def test_a_conflict_can_be_overwritten(self, data, out):
+        """A user who changed the rows on purpose needs new metrics."""
         path = write(data / "rows.jsonl", [row(1)])
         run(out, source(path))
         write(path, [row(1), row(2)])
@@ -270,7 +270,7 @@ class TestMetricsBesideTheRows:
         assert any("overwritten" in note for note in done.notes)
 
     def test_a_file_that_agrees_is_not_touched(self, data, out):
-        """It is under version control."""
+        """Metrics are under version control, where a touched file looks changed."""
         path = write(data / "rows.jsonl", [row(1)])
         run(out, source(path))
         os.utime(data / "rows_metrics.json", ns=(1, 1))
@@ -281,7 +281,7 @@ class TestMetricsBesideTheRows:
         assert done.datasets[0].state == "same"
 
     def test_a_file_of_an_earlier_version_is_completed(self, data, out):
-        """It says fewer things, and all of them are right."""
+        """Its figures are right; it only lacks new ones."""
         path = write(data / "rows.jsonl", [row(1)])
         run(out, source(path))
         file = data / "rows_metrics.json"
@@ -295,8 +295,8 @@ class TestMetricsBesideTheRows:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.builds(row, st.integers(0, 3), note=st.text() | st.integers()), min_size=1, max_size=5))
-def test_collating_what_was_collated_changes_nothing(tmp_path_factory, rows):
-    """Whatever comes out can go in again."""
+def test_collating_collated_rows_changes_nothing(tmp_path_factory, rows):
+    """Users collate the output of an earlier run."""
     folder = tmp_path_factory.mktemp("twice")
     path = folder / "rows.jsonl"
     path.write_bytes(b"".join(json.dumps(each).encode() + b"\n" for each in rows))
@@ -308,22 +308,22 @@ def test_collating_what_was_collated_changes_nothing(tmp_path_factory, rows):
 
 
 def test_large_data_is_read_by_several_processes_and_comes_out_the_same(data, out, monkeypatch):
-    """The same bytes, the same metrics."""
+    """Parallel work must not change a byte."""
     path = write(data / "rows.jsonl", [row(number, text=f"{number}") for number in range(400)])
     run(out, source(path))
     alone = [(out / name).read_bytes() for name in ("train.jsonl", "train_metrics.json")]
     monkeypatch.setattr(collating, "CHUNK", 4000)
     monkeypatch.setattr(collating, "SMALLEST_CHUNK", 4000)
-    told = []
+    reports = []
 
-    run(out, source(path), limits=Limits(processes=2), watch=lambda *how: told.append(how))
+    run(out, source(path), limits=CollateLimits(processes=2), watch=lambda *how: reports.append(how))
 
     assert [(out / name).read_bytes() for name in ("train.jsonl", "train_metrics.json")] == alone
-    assert told[-1] == ("collating", path.stat().st_size, path.stat().st_size)
+    assert reports[-1] == ("collating", path.stat().st_size, path.stat().st_size)
 
 
 def test_a_killed_run_leaves_the_old_files(data, out):
-    """Whoever reads them meanwhile reads whole files."""
+    """A training that reads the files meanwhile must read complete ones."""
     path = write(data / "rows.jsonl", [row(1)])
     run(out, source(path))
     before = {file: file.read_bytes() for folder in (out, data) for file in folder.iterdir() if file != path}
@@ -334,14 +334,14 @@ def test_a_killed_run_leaves_the_old_files(data, out):
         "from pathlib import Path\n"
         "from nemo_gym.config.schema_datasets import DatasetConfig\n"
         "from nemo_gym.data import collate\n"
-        "from nemo_gym.data.sources import Source\n"
+        "from nemo_gym.data.sources import DatasetSource\n"
         "path, out = map(Path, sys.argv[1:])\n"
         "collate.CHUNK = collate.SMALLEST_CHUNK = 10_000\n"
         "def watch(*how):\n"
         "    print('begun', flush=True)\n"
         "    time.sleep(600)\n"
         "config = DatasetConfig(name='train', type='train', jsonl_fpath=str(path), license='MIT')\n"
-        "collate.collate([Source('agent', config, path, path.stem)], out, overwrite=True, watch=watch)\n"
+        "collate.collate([DatasetSource('agent', config, path, path.stem)], out, overwrite=True, watch=watch)\n"
     )
 
     with subprocess.Popen([sys.executable, script, path, out], stdout=subprocess.PIPE, text=True) as running:
@@ -353,8 +353,8 @@ def test_a_killed_run_leaves_the_old_files(data, out):
     assert {file: file.read_bytes() for file in before} == before
 
 
-def test_the_disk_that_is_full_is_named(data):
-    """Everything else of the machine is still to be used."""
+def test_a_full_disk_is_named(data):
+    """The user must learn which disk is full."""
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     path = write(data / "rows.jsonl", [row(1)])
@@ -363,24 +363,24 @@ def test_the_disk_that_is_full_is_named(data):
         run(Path("/dev/full/out"), source(path))
 
 
-def test_progress_is_told_while_rows_are_read(data, out, monkeypatch):
-    """Two gigabytes take a minute."""
+def test_progress_is_reported_while_rows_are_read(data, out, monkeypatch):
+    """Two gigabytes take a minute, and silence looks like a hang."""
     monkeypatch.setattr(collating, "CHUNK", 500)
     monkeypatch.setattr(collating, "SMALLEST_CHUNK", 500)
     path = write(data / "rows.jsonl", [row(number) for number in range(40)])
-    told = []
+    reports = []
 
-    run(out, source(path), watch=lambda what, done, total: told.append((done, total)))
+    run(out, source(path), watch=lambda what, done, total: reports.append((done, total)))
 
     size = path.stat().st_size
-    assert len(told) > 3
-    assert told == sorted(told)
-    assert told[-1] == (size, size)
+    assert len(reports) > 3
+    assert reports == sorted(reports)
+    assert reports[-1] == (size, size)
 
 
 def test_without_the_tokenizer_a_note_says_what_is_left_out(data, out, monkeypatch):
-    """Everything else is there."""
-    monkeypatch.setattr("nemo_gym.data.measure.token_counter", lambda: None)
+    """Missing figures need an explanation."""
+    monkeypatch.setattr("nemo_gym.data.row_metrics.token_counter", lambda: None)
 
     done = run(out, source(write(data / "rows.jsonl", [row(1)])))
 
@@ -388,8 +388,8 @@ def test_without_the_tokenizer_a_note_says_what_is_left_out(data, out, monkeypat
     assert "Input length in OpenAI tokens" not in done.types[0].report
 
 
-def test_a_row_that_belonged_to_another_agent_is_told(data, out):
-    """It is usually a file that was collated before, under another configuration."""
+def test_a_row_of_another_agent_is_noted(data, out):
+    """The usual cause is a file that was collated with another configuration."""
     path = write(data / "rows.jsonl", [row(1, agent_ref={"type": "responses_api_agents", "name": "old"})])
 
     done = run(out, source(path, "new"))

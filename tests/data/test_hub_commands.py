@@ -1,4 +1,4 @@
-"""The commands that move datasets, before they reach a registry: usage, missing packages, rows that are not right."""
+"""Commands that transfer datasets, before they reach a registry: usage, missing packages, invalid rows."""
 
 import importlib.util
 import io
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.cli.dataset_publish import progress_bar
 from nemo_gym.cli.main import main
+from nemo_gym.cli.terminal.output import transfer_meter
 from nemo_gym.data.hub import check_rows, collection_of, repo_of, split_files
-from nemo_gym.data.hub_transfer import RegistryError
+from nemo_gym.data.transfer import RegistryError
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 
 UPLOAD_KEYS = {
@@ -36,24 +36,25 @@ def words(tmp_path: Path) -> list[str]:
     return ["dataset", "upload", "-i", "train.jsonl", f"+resource_config_path={tmp_path / 'sums.yaml'}", *keys]
 
 
-def test_everything_that_is_missing_is_told_at_once(capsys: Any) -> None:
-    """By flag where there is one, by key otherwise."""
+def test_all_missing_settings_are_reported_at_once(capsys: Any) -> None:
+    """One run should be enough to learn every flag and key that is needed."""
     code = main(["dataset", "upload"])
 
-    told = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert code == 2
     for name in ("hf_token in env.yaml", "+hf_organization", "+hf_collection_slug", "--input", "+resource_config_path"):
-        assert name in told
+        assert name in message
 
 
 def test_gitlab_needs_an_address(capsys: Any) -> None:
+    """There is no public default registry to fall back to."""
     code = main(["dataset", "rm", "--name", "x"])
 
     assert code == 2 and "mlflow_tracking_uri is not set" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--repo-id", "a/b"], "exactly one of output_dirpath and output_fpath"),
         (["--repo-id", "a/b", "-o", "x", "--output-dir", "y"], "exactly one of"),
@@ -63,22 +64,25 @@ def test_gitlab_needs_an_address(capsys: Any) -> None:
         (["--storage", "gitlab", "--name", "n"], "--revision"),
     ],
 )
-def test_a_download_that_makes_no_sense_is_refused(words: list[str], told: str, capsys: Any) -> None:
+def test_contradictory_download_flags_are_refused(words: list[str], message: str, capsys: Any) -> None:
+    """Guessing which flag counts would write to the wrong file."""
     code = main(["dataset", "download", *words])
 
-    assert code == 2 and told in capsys.readouterr().err
+    assert code == 2 and message in capsys.readouterr().err
 
 
 @pytest.mark.skipif(importlib.util.find_spec("huggingface_hub") is not None, reason="the package is installed")
 def test_without_the_hubs_package_the_extra_is_named(words: list[str], capsys: Any) -> None:
+    """The package is optional, and the message must contain the command that installs it."""
     code = main(words)
 
-    told = capsys.readouterr().err
-    assert code == 1 and "pip install 'nemo-gym[hub]'" in told and "Traceback" not in told
+    message = capsys.readouterr().err
+    assert code == 1 and "pip install 'nemo-gym[hub]'" in message and "Traceback" not in message
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mlflow") is not None, reason="the package is installed")
 def test_without_mlflow_the_extra_is_named(words: list[str], capsys: Any) -> None:
+    """The package is optional, and the message must contain the command that installs it."""
     gitlab = ["--storage", "gitlab", "--name", "x", "--revision", "0.0.1", "+mlflow_tracking_uri=http://127.0.0.1:9"]
 
     code = main([*words, *gitlab])
@@ -87,12 +91,13 @@ def test_without_mlflow_the_extra_is_named(words: list[str], capsys: Any) -> Non
 
 
 def test_rows_are_refused_with_their_lines(tmp_path: Path) -> None:
+    """A broken dataset must not be published."""
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"x": 1}\n' * 30 + b"\n" + b"nope\n")
 
-    with pytest.raises(ConfigError, match=r"lines 1–30: responses_create_params.*; line 32: not JSON"):
+    with pytest.raises(ConfigError, match=r"lines 1–30: responses_create_params.*; line 32: the line is not JSON"):
         check_rows(path, "train")
-    with pytest.raises(ConfigError, match="line 32: not JSON"):
+    with pytest.raises(ConfigError, match="line 32: the line is not JSON"):
         check_rows(path, "validation")
     path.write_bytes(b"\n\n")
     with pytest.raises(ConfigError, match="no rows"):
@@ -102,19 +107,21 @@ def test_rows_are_refused_with_their_lines(tmp_path: Path) -> None:
 def config(**more: Any) -> Any:
     from nemo_gym.config_types import UploadJsonlDatasetHuggingFaceConfig
 
-    given = {**UPLOAD_KEYS, "input_jsonl_fpath": "x", "resource_config_path": "sums.yaml", **more}
-    return UploadJsonlDatasetHuggingFaceConfig(**given)
+    settings = {**UPLOAD_KEYS, "input_jsonl_fpath": "x", "resource_config_path": "sums.yaml", **more}
+    return UploadJsonlDatasetHuggingFaceConfig(**settings)
 
 
 def test_the_repository_is_named_after_domain_and_server(words: list[str], tmp_path: Path) -> None:
-    place = {"resource_config_path": str(tmp_path / "sums.yaml")}
+    """Users find datasets on the Hub by these names."""
+    server = {"resource_config_path": str(tmp_path / "sums.yaml")}
 
-    assert repo_of(config(**place)) == "acme/Nemotron-RL-math-sums"
-    assert repo_of(config(**place, dataset_name="other", hf_dataset_prefix="P")) == "acme/P-math-other"
-    assert collection_of(config(**place)) == "acme/rl-data-1234"
+    assert repo_of(config(**server)) == "acme/Nemotron-RL-math-sums"
+    assert repo_of(config(**server, dataset_name="other", hf_dataset_prefix="P")) == "acme/P-math-other"
+    assert collection_of(config(**server)) == "acme/rl-data-1234"
 
 
-def test_a_config_without_a_domain_is_told(tmp_path: Path) -> None:
+def test_a_config_without_a_domain_is_refused(tmp_path: Path) -> None:
+    """The domain is part of the repository's name."""
     (tmp_path / "no.yaml").write_text("s:\n  resources_servers:\n    sums: {entrypoint: app.py}\n")
 
     with pytest.raises(ConfigError, match="no resources server with a 'domain'"):
@@ -124,7 +131,7 @@ def test_a_config_without_a_domain_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "want"),
+    ("files", "expected"),
     [
         (["train.jsonl", "data/train-00000-of-00001.parquet"], ["train.jsonl"]),
         (["README.md", "data/training.jsonl"], ["data/training.jsonl"]),
@@ -132,17 +139,19 @@ def test_a_config_without_a_domain_is_told(tmp_path: Path) -> None:
         (["constrained.jsonl", "test.jsonl"], []),
     ],
 )
-def test_a_split_is_found_by_the_names_of_its_files(files: list[str], want: list[str]) -> None:
-    assert split_files(files, "train", "a/b") == want
+def test_a_split_is_found_by_the_names_of_its_files(files: list[str], expected: list[str]) -> None:
+    """Datasets on the Hub name their splits in many ways."""
+    assert split_files(files, "train", "a/b") == expected
 
 
-def test_several_sets_of_files_are_not_guessed_between() -> None:
+def test_an_ambiguous_split_is_refused() -> None:
+    """A guess would train on the wrong rows."""
     with pytest.raises(RegistryError, match="several files could be the train split"):
         split_files(["train-0.parquet", "old/train.jsonl"], "train", "a/b")
 
 
-def test_the_export_command_tells_what_it_wrote(tmp_path: Path, capsys: Any) -> None:
-    """The way from rollouts to a training file, by hand."""
+def test_the_export_command_reports_its_output(tmp_path: Path, capsys: Any) -> None:
+    """The counts tell the user whether the export has what training needs."""
     row = (
         '{"responses_create_params": {"input": "x"}, "response": {"output": [{"type": "message", "role": "assistant", '
         '"content": "y"}]}, "reward": 1.0, "_ng_task_index": 0, "_ng_rollout_index": 0}\n'
@@ -157,11 +166,12 @@ def test_the_export_command_tells_what_it_wrote(tmp_path: Path, capsys: Any) -> 
     assert '"run":"abc"' in written and '"metadata":{"answer":"y"}' in written
 
     code = main(["dataset", "export", "--format", "dpo", "-i", "rollouts.jsonl", "-o", "x.jsonl", "--json"])
-    told = capsys.readouterr()
-    assert code == 1 and not told.out and "gym eval run --num-repeats" in told.err
+    message = capsys.readouterr()
+    assert code == 1 and not message.out and "gym eval run --num-repeats" in message.err
 
 
-def test_an_output_that_cannot_be_written_is_one_message(tmp_path: Path, capsys: Any) -> None:
+def test_an_unwritable_output_is_one_message(tmp_path: Path, capsys: Any) -> None:
+    """A wrong path is a user's mistake, not a bug with a traceback."""
     (tmp_path / "file").write_text("")
     (tmp_path / "r.jsonl").write_text(
         '{"responses_create_params": {"input": "x"}, "response": {"output": [{"type": "message", "role": "assistant", '
@@ -170,8 +180,8 @@ def test_an_output_that_cannot_be_written_is_one_message(tmp_path: Path, capsys:
 
     code = main(["dataset", "export", "--format", "sft", "-i", "r.jsonl", "-o", "file/sft.jsonl"])
 
-    told = capsys.readouterr().err
-    assert code == 3 and told.startswith("Error: file") and "Traceback" not in told
+    message = capsys.readouterr().err
+    assert code == 3 and message.startswith("Error: file") and "Traceback" not in message
 
 
 class Screen(io.StringIO):
@@ -187,12 +197,12 @@ class Screen(io.StringIO):
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_bar_is_drawn_on_a_terminal_and_nowhere_else(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log file is no place for a moving bar."""
+    """Control characters of a bar make a log file unreadable."""
     screen = Screen(terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr", screen)
 
-    with progress_bar("downloading") as meter:
+    with transfer_meter("downloading") as meter:
         for done in range(11):
             meter(done * 100_000, 1_000_000)
 
@@ -201,7 +211,7 @@ def test_a_bar_is_drawn_on_a_terminal_and_nowhere_else(terminal: bool, monkeypat
 
 
 def test_the_public_names_need_an_address_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`gitlab_utils` and `dataset_orchestrator` read the process's configuration."""
+    """`gitlab_utils` and `dataset_orchestrator` read the global configuration, which may lack it."""
     from omegaconf import OmegaConf
 
     from nemo_gym import dataset_orchestrator, gitlab_utils, global_config, hf_utils

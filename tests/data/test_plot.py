@@ -1,29 +1,29 @@
-"""Pictures are drawn as asked, or refused before the work begins."""
+"""A plot is drawn in the right format, or refused before the work begins."""
 
 from pathlib import Path
 
 import pytest
 
 from nemo_gym.data import plot as plotting
-from nemo_gym.data.measure import Metrics
 from nemo_gym.data.plot import PlotRefused, check_plot, plot
+from nemo_gym.data.row_metrics import Metrics
 
 
 def metrics(*, tokens: bool) -> Metrics:
-    found = Metrics()
+    metrics_of_rows = Metrics()
     for length in (3, 40, 40, 500):
-        found.words.add(length)
-        found.turns.add(1)
+        metrics_of_rows.words.add(length)
+        metrics_of_rows.turns.add(1)
         if tokens:
-            found.tokens.add(length)
-    return found
+            metrics_of_rows.tokens.add(length)
+    return metrics_of_rows
 
 
 @pytest.mark.parametrize(
     ("name", "begin", "tokens"), [("a/p.png", b"\x89PNG", True), ("p.svg", b"<?xml", False), ("P.SVG", b"<?xml", True)]
 )
 def test_the_ending_decides_the_format(tmp_path, name, begin, tokens):
-    """As everywhere else; without a tokenizer the picture shows words."""
+    """Users choose the format by the file name; without a tokenizer the plot shows words."""
     pytest.importorskip("matplotlib")
 
     plot({"train": metrics(tokens=tokens), "validation": metrics(tokens=tokens)}, tmp_path / name)
@@ -33,7 +33,7 @@ def test_the_ending_decides_the_format(tmp_path, name, begin, tokens):
 
 
 def test_other_formats_are_refused_at_once():
-    """Not after an hour of rows."""
+    """An error after an hour of reading rows is an hour late."""
     with pytest.raises(PlotRefused, match=r"written as \.png or \.svg, not as '\.gif'"):
         check_plot(Path("x.gif"))
     with pytest.raises(PlotRefused, match="without ending"):
@@ -41,7 +41,7 @@ def test_other_formats_are_refused_at_once():
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
-    """One line, and it can be typed."""
+    """matplotlib is optional, so the message must contain the command that installs it."""
     monkeypatch.setattr(plotting.importlib.util, "find_spec", lambda name: None)
 
     with pytest.raises(PlotRefused, match=r"pip install 'nemo-gym\[data\]'"):

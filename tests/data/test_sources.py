@@ -1,11 +1,20 @@
-"""Which datasets are meant, and what is missing, is known before any row is read."""
+"""The datasets of a run and their missing files are known before any row is read."""
 
+import json
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.data.sources import Access, MissingDatasetsError, fetch_missing, sources_of
+from nemo_gym.config.schema_datasets import DatasetConfig
+from nemo_gym.data.sources import (
+    DatasetSource,
+    MissingDatasetsError,
+    RegistryAccess,
+    fetch_missing,
+    find_sources,
+    stamp_rows,
+)
 from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
 
@@ -34,56 +43,56 @@ def dataset(kind: str, path: str, **more):
     return {"name": kind, "type": kind, "jsonl_fpath": path, "license": "MIT", **more}
 
 
-def unwatched(what, done, total):
+def ignore_progress(what, done, total):
     pass
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
+def _working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
 def test_each_mode_has_its_types():
-    """Example rows are for review, the others for training."""
-    found = instances(dataset("validation", "v.jsonl"), dataset("train", "t.jsonl"), dataset("example", "e.jsonl"))
+    """Example rows are for review, the others for training: mixing them would leak one into the other."""
+    sources = instances(dataset("validation", "v.jsonl"), dataset("train", "t.jsonl"), dataset("example", "e.jsonl"))
 
-    assert [source.config.type for source in sources_of(found, "train_preparation")] == ["train", "validation"]
-    assert [source.config.type for source in sources_of(found, "example_validation")] == ["example"]
+    assert [source.config.type for source in find_sources(sources, "train_preparation")] == ["train", "validation"]
+    assert [source.config.type for source in find_sources(sources, "example_validation")] == ["example"]
 
 
-def test_an_agent_without_such_data_is_told_what_there_is():
-    """The usual cause is the other mode."""
+def test_an_agent_without_such_data_lists_the_existing_types():
+    """The usual cause is the wrong mode, and the list shows it."""
     with pytest.raises(ConfigError, match=r"no agent has a dataset of type example \(there are: train\)"):
-        sources_of(instances(dataset("train", "t.jsonl")), "example_validation")
+        find_sources(instances(dataset("train", "t.jsonl")), "example_validation")
 
 
 def test_files_are_found_through_the_search_roots(tmp_path, monkeypatch):
-    """A dataset is named relative to the tree its server lives in."""
+    """The path of a dataset is relative to the tree of its server."""
     other = tmp_path / "other"
     (other / "data").mkdir(parents=True)
     (other / "data" / "t.jsonl").write_text("{}\n")
     monkeypatch.setenv("NEMO_GYM_EXTRA_ROOTS", str(other))
 
-    (source,) = sources_of(instances(dataset("train", "data/t.jsonl")), "train_preparation")
+    (source,) = find_sources(instances(dataset("train", "data/t.jsonl")), "train_preparation")
 
     assert source.path == other / "data" / "t.jsonl"
     assert source.metrics_path == other / "data" / "t_metrics.json"
 
 
-def test_a_prompt_that_cannot_be_used_is_told_at_once(tmp_path):
-    """Not after an hour of rows."""
+def test_an_unusable_prompt_is_reported_at_once(tmp_path):
+    """An error after an hour of reading rows is an hour late."""
     (tmp_path / "p.yaml").write_text("system: only\n")
     benchmark = {"type": "benchmark", "prepare_script": "p.py", "name": "b", "jsonl_fpath": "b.jsonl"}
 
     with pytest.raises(ConfigError, match="user: Field required"):
-        sources_of(instances({**benchmark, "prompt_config": "p.yaml"}), "train_preparation")
+        find_sources(instances({**benchmark, "prompt_config": "p.yaml"}), "train_preparation")
 
 
 def test_every_missing_file_is_named_with_what_to_do():
-    """All of them at once, before anything is fetched or read."""
+    """A complete list saves one run per missing file."""
     Path("there.jsonl").write_text("{}\n")
     benchmark = {"type": "benchmark", "prepare_script": "p.py", "name": "b", "jsonl_fpath": "b.jsonl"}
-    found = instances(
+    sources = instances(
         dataset("train", "there.jsonl"),
         dataset("train", "t.jsonl"),
         dataset("validation", "v.jsonl", source=HUB),
@@ -91,46 +100,46 @@ def test_every_missing_file_is_named_with_what_to_do():
     )
 
     with pytest.raises(MissingDatasetsError) as missing:
-        fetch_missing(sources_of(found, "train_preparation"), "train_preparation", None, unwatched)
+        fetch_missing(find_sources(sources, "train_preparation"), "train_preparation", None, ignore_progress)
 
-    told = str(missing.value).splitlines()
-    assert told[0] == "3 dataset files are missing"
-    assert told[1].endswith("t.jsonl (sums_agent, train): write it, or say under 'source' where it can be downloaded")
-    assert told[2].endswith("v.jsonl (sums_agent, validation): download it with --download")
-    assert told[3].endswith("b.jsonl (sums_agent, benchmark): prepare it first with 'gym eval prepare'")
+    lines = str(missing.value).splitlines()
+    assert lines[0] == "3 dataset files are missing"
+    assert lines[1].endswith("t.jsonl (sums_agent, train): write it, or say under 'source' where it can be downloaded")
+    assert lines[2].endswith("v.jsonl (sums_agent, validation): download it with --download")
+    assert lines[3].endswith("b.jsonl (sums_agent, benchmark): prepare it first with 'gym eval prepare'")
     assert isinstance(missing.value, AssertionError)
 
 
 def test_example_rows_are_never_downloaded():
-    """They are kept with the code, so that a reviewer sees them."""
-    found = sources_of(instances(dataset("example", "e.jsonl", source=HUB)), "example_validation")
+    """They are kept with the code so that a reviewer sees them."""
+    sources = find_sources(instances(dataset("example", "e.jsonl", source=HUB)), "example_validation")
 
     with pytest.raises(MissingDatasetsError, match="kept with the code"):
-        fetch_missing(found, "example_validation", Access(), unwatched)
+        fetch_missing(sources, "example_validation", RegistryAccess(), ignore_progress)
 
 
-def test_a_registry_without_an_address_is_told_before_any_download():
-    """Half of the files would have come, and then nothing."""
-    found = sources_of(
+def test_a_registry_without_an_address_is_reported_before_any_download():
+    """Otherwise half of the files are downloaded for nothing."""
+    sources = find_sources(
         instances(dataset("train", "t.jsonl", source=GITLAB), dataset("train", "h.jsonl", source=HUB)),
         "train_preparation",
     )
 
     with pytest.raises(MissingDatasetsError, match="mlflow_tracking_uri is not set"):
-        fetch_missing(found, "train_preparation", Access(), unwatched)
+        fetch_missing(sources, "train_preparation", RegistryAccess(), ignore_progress)
 
 
-def test_nothing_missing_asks_nobody():
-    """Data that is there is used, whatever it could be fetched from."""
+def test_existing_files_are_not_downloaded():
+    """A run must not depend on a registry that it does not need."""
     Path("t.jsonl").write_text("{}\n")
-    found = sources_of(instances(dataset("train", "t.jsonl", source=HUB)), "train_preparation")
+    sources = find_sources(instances(dataset("train", "t.jsonl", source=HUB)), "train_preparation")
 
-    assert fetch_missing(found, "train_preparation", Access(), unwatched) == found
+    assert fetch_missing(sources, "train_preparation", RegistryAccess(), ignore_progress) == sources
 
 
-def test_many_sources_of_one_file_all_have_names_of_their_own():
-    """Two slices, two agents, twice the same: nothing overwrites anything."""
-    found = sources_of(
+def test_sources_of_one_file_have_different_stems():
+    """Slices and agents that share a file must not overwrite each other's metrics."""
+    sources = find_sources(
         instances(
             dataset("train", "t.jsonl"),
             dataset("train", "t.jsonl"),
@@ -142,7 +151,7 @@ def test_many_sources_of_one_file_all_have_names_of_their_own():
         "train_preparation",
     )
 
-    assert [source.stem for source in found] == [
+    assert [source.stem for source in sources] == [
         "t",
         "t_sums_agent",
         "t_sums_agent_train",
@@ -150,3 +159,37 @@ def test_many_sources_of_one_file_all_have_names_of_their_own():
         "t_3-end",
         "t_3-end_sums_agent",
     ]
+
+
+class TestStampedRows:
+    """Rows that get their input later are only given their agent."""
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        path = tmp_path / "rows.jsonl"
+        path.write_text('{"id": 0}\n\n{"id": 1, "agent_ref": {"name": "own"}}\n{"id": 2}\n')
+        return path
+
+    def source(self, path, **more):
+        config = DatasetConfig(name="train", type="train", jsonl_fpath=str(path), license="MIT", **more)
+        return DatasetSource("a", config, path, path.stem)
+
+    def test_rows_get_the_agent_of_their_dataset_unless_they_name_one(self, path):
+        """The rows of one file may be for several agents."""
+        rows = [json.loads(line) for line in stamp_rows([self.source(path, num_repeats=2)])]
+
+        expected = [(0, "a"), (0, "a"), (1, "own"), (1, "own"), (2, "a"), (2, "a")]
+        assert [(row["id"], row["agent_ref"]["name"]) for row in rows] == expected
+
+    def test_a_slice_takes_only_its_rows(self, path):
+        """The configuration selects the rows of a dataset."""
+        lines = stamp_rows([self.source(path, start_idx=1, end_idx=3)])
+
+        assert [json.loads(line)["id"] for line in lines] == [1]
+
+    def test_a_line_that_is_no_row_is_named(self, path):
+        """An author needs file and line to repair a dataset."""
+        path.write_text('{"id": 0}\n[]\n')
+
+        with pytest.raises(ConfigError, match=r"rows\.jsonl:2: the line is a list, not a JSON object"):
+            list(stamp_rows([self.source(path)]))

@@ -1,4 +1,4 @@
-"""Processes change how long it takes, and nothing else."""
+"""Parallel work gives the same results, and no process outlives its parent."""
 
 import json
 import os
@@ -10,10 +10,9 @@ from contextlib import closing
 import pytest
 
 from nemo_gym.data import workers
-from nemo_gym.data.chunks import span_of
-from nemo_gym.data.measure import Metrics
-from nemo_gym.data.prepare import Task
-from nemo_gym.data.workers import WorkerFailed, Workers, prepare_all
+from nemo_gym.data.chunks import ChunkTask, span_of
+from nemo_gym.data.row_metrics import Metrics
+from nemo_gym.data.workers import ChunkWorkers, WorkerFailed, prepare_chunks
 from tests.processes import PATIENCE, eventually, is_gone
 
 
@@ -31,18 +30,18 @@ def rows(tmp_path):
 
 
 def tasks_of(path):
-    return [Task(chunk, "agent") for chunk in span_of(path).chunks(2000)]
+    return [ChunkTask(chunk, "agent") for chunk in span_of(path).chunks(2000)]
 
 
-def test_two_processes_find_what_one_finds_in_the_same_order(rows):
-    """Distinct texts too, which are known by hashes that differ between processes."""
+def test_two_processes_return_the_results_of_one_in_the_same_order(rows):
+    """Also for distinct texts, which are counted by hashes that differ between processes."""
     tasks = tasks_of(rows)
-    alone = list(prepare_all(tasks, processes=1))
+    alone = list(prepare_chunks(tasks, processes=1))
 
-    together = list(prepare_all(tasks, processes=2))
+    together = list(prepare_chunks(tasks, processes=2))
 
     assert len(tasks) > 6
-    assert [found.written for found in together] == [found.written for found in alone]
+    assert [chunk.written for chunk in together] == [chunk.written for chunk in alone]
     merged, expected = Metrics(), Metrics()
     for one, other in zip(together, alone, strict=True):
         merged.merge(one.metrics)
@@ -52,42 +51,42 @@ def test_two_processes_find_what_one_finds_in_the_same_order(rows):
 
 
 def test_stopping_early_ends_the_processes(rows):
-    """Nobody works on for a result that is not wanted."""
-    with Workers(2) as running:
-        pids = [process.pid for process in running._processes]
+    """Workers must not use the machine for results that are not needed."""
+    with ChunkWorkers(2) as running:
+        pids = [process.pid for process in running._workers]
         with closing(running.results(tasks_of(rows))) as results:
             next(results)
 
     wait_until_gone(pids)
 
 
-def test_a_process_that_dies_is_told_and_does_not_hang(rows):
-    """The kernel ends processes when memory runs out."""
-    with Workers(1) as running:
-        running._processes[0].kill()
-        running._processes[0].wait(PATIENCE)
+def test_a_dead_worker_is_an_error_and_not_a_hang(rows):
+    """The kernel kills processes when memory runs out."""
+    with ChunkWorkers(1) as running:
+        running._workers[0].kill()
+        running._workers[0].wait(PATIENCE)
 
         with pytest.raises(WorkerFailed, match=r"rows\.jsonl ended with status -9"):
             list(running.results(tasks_of(rows)))
 
 
-def test_a_file_that_vanishes_is_an_error_of_the_file(rows):
-    """What goes wrong in a process is raised here as what it is."""
+def test_an_error_in_a_worker_is_raised_unchanged(rows):
+    """A missing file must not look like a failed worker."""
     tasks = tasks_of(rows)
     rows.unlink()
 
-    with Workers(1) as running, pytest.raises(FileNotFoundError):
+    with ChunkWorkers(1) as running, pytest.raises(FileNotFoundError):
         list(running.results(tasks))
 
 
-def test_processes_end_with_the_one_that_started_them(tmp_path):
-    """Even if that one is killed and can tell nobody."""
+def test_workers_exit_with_their_parent(tmp_path):
+    """A killed parent cannot stop its workers."""
     script = tmp_path / "parent.py"
     script.write_text(
         "import sys, time\n"
-        "from nemo_gym.data.workers import Workers\n"
-        "running = Workers(2)\n"
-        "print(*[process.pid for process in running._processes], flush=True)\n"
+        "from nemo_gym.data.workers import ChunkWorkers\n"
+        "running = ChunkWorkers(2)\n"
+        "print(*[process.pid for process in running._workers], flush=True)\n"
         "time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
@@ -100,29 +99,29 @@ def test_processes_end_with_the_one_that_started_them(tmp_path):
         wait_until_gone(pids)
 
 
-def test_one_process_starts_none(rows, monkeypatch):
-    """Small files are done before a process would have started."""
-    monkeypatch.setattr(workers, "_started", lambda: pytest.fail("a process was started"))
+def test_one_process_starts_no_worker(rows, monkeypatch):
+    """Starting a worker takes longer than a small file."""
+    monkeypatch.setattr(workers, "_spawn_worker", lambda: pytest.fail("a process was started"))
 
-    assert list(prepare_all(tasks_of(rows), processes=1))
+    assert list(prepare_chunks(tasks_of(rows), processes=1))
 
 
 FORKING = """
 import os, sys
 from pathlib import Path
-from nemo_gym.data.chunks import span_of
-from nemo_gym.data.prepare import Task
-from nemo_gym.data.workers import Forked, Workers
-from nemo_gym.forks import is_alone
+from nemo_gym.data.chunks import ChunkTask, span_of
 
-assert is_alone()
-tasks = [Task(chunk, "agent") for chunk in span_of(Path(sys.argv[1])).chunks(2000)]
-with Workers(2) as running:
-    assert all(isinstance(process, Forked) for process in running._processes)
-    print(*[process.pid for process in running._processes], flush=True)
+from nemo_gym.data.workers import ChunkWorkers, ForkedWorker
+from nemo_gym.processes import has_single_thread
+
+assert has_single_thread()
+tasks = [ChunkTask(chunk, "agent") for chunk in span_of(Path(sys.argv[1])).chunks(2000)]
+with ChunkWorkers(2) as running:
+    assert all(isinstance(process, ForkedWorker) for process in running._workers)
+    print(*[process.pid for process in running._workers], flush=True)
     if sys.argv[2] == "die":
         os.kill(os.getpid(), 9)
-    print(sum(found.metrics.examples for found in running.results(tasks)), flush=True)
+    print(sum(chunk.metrics.examples for chunk in running.results(tasks)), flush=True)
 """
 
 
@@ -133,7 +132,7 @@ def run_forking(path, how: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_a_process_without_threads_forks_its_workers(rows):
-    """They begin at once, with everything imported; the same rows come back, and nobody is left."""
+    """A fork has everything imported and starts at once."""
     done = run_forking(rows, "work")
 
     pids, count = done.stdout.splitlines()
@@ -141,8 +140,8 @@ def test_a_process_without_threads_forks_its_workers(rows):
     wait_until_gone(map(int, pids.split()))
 
 
-def test_forked_workers_end_with_the_process_that_made_them(rows):
-    """Also when it is killed: each sees the end of its own input, because none holds another one's pipe open."""
+def test_forked_workers_exit_with_their_parent(rows):
+    """A fork inherits the pipes of the others, and an open one would hide the end of the input."""
     done = run_forking(rows, "die")
 
     assert done.returncode == -signal.SIGKILL

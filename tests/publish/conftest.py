@@ -1,7 +1,8 @@
-"""Real trackers for the tests here: they start once per session, listen on loopback, and end with it."""
+"""A real MLflow server for these tests: started once per session, on loopback, and killed at its end."""
 
 import contextlib
 import http.client
+import importlib.util
 import os
 import signal
 import socket
@@ -38,7 +39,7 @@ def start_mlflow(folder: Path, port: int) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     stores = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files")]
     quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-    # The bytecode of MLflow is half of its start: what an installer left out is written now, for the next time too.
+    # Compiling MLflow takes half of its start: write the bytecode that the installer left out.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with (folder / "mlflow.log").open("ab") as log:
         return subprocess.Popen(
@@ -52,18 +53,30 @@ def start_mlflow(folder: Path, port: int) -> "subprocess.Popen[bytes]":
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
-    """The server and the processes it started."""
+    """Kill the server and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(timeout=30)
 
 
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nemo_gym.data.transfer.FIRST_PAUSE", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def _no_shared_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep replies of a fake Hub out of the user's cache, where they would break the library for a day."""
+    if importlib.util.find_spec("huggingface_hub") is not None:
+        monkeypatch.setattr("huggingface_hub.constants.AGENT_HARNESSES_PATH", str(tmp_path / "agent_harnesses.json"))
+
+
 @pytest.fixture(scope="session")
 def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a real MLflow tracking server with a registry and artifacts, shared by all tests."""
+    """Yield the URL of a real MLflow server with a registry and artifacts, shared by all tests."""
     folder = tmp_path_factory.mktemp("mlflow_server")
     deadline = time.monotonic() + MLFLOW_PATIENCE
-    for _ in range(TRIES):  # somebody else may take the port between our look and the server's
+    for _ in range(TRIES):  # another process may take the port before the server does
         port = free_port()
         process = start_mlflow(folder, port)
         try:

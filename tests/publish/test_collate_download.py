@@ -1,4 +1,4 @@
-"""`gym dataset collate --download`: rows that are missing come from the registry the configuration names."""
+"""`gym dataset collate --download` fetches missing rows from the registry that the configuration names."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ SOURCE = "source: {type: huggingface, repo_id: acme/sums}"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The two questions a download asks the Hub: what is the file, and what is in it."""
+    """The two endpoints of the Hub that a download needs: facts about a file, and its content."""
 
     def log_message(self, *args: Any) -> None:
         pass
@@ -54,12 +54,14 @@ class Handler(BaseHTTPRequestHandler):
         return {"type": "file", "path": path, "size": len(ROWS), "oid": digest}
 
     def do_POST(self) -> None:
-        asked = self.rfile.read(int(self.headers["Content-Length"]))
-        path = "train.jsonl" if b"train.jsonl" in asked else "rows.jsonl"
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        path = "train.jsonl" if b"train.jsonl" in body else "rows.jsonl"
         self.answer(json.dumps([self.entry(path)]).encode())
 
     def do_GET(self) -> None:
-        if "/resolve/" in self.path:
+        if self.path.startswith("/api/agent-harnesses"):  # the library's telemetry, unless it has a cached reply
+            self.send_error(404)
+        elif "/resolve/" in self.path:
             self.answer(ROWS)
         else:
             self.answer(json.dumps([self.entry("train.jsonl")]).encode())
@@ -87,14 +89,14 @@ def collate(folder: Path, where: str, *words: str) -> int:
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:.*say it with")
 @pytest.mark.parametrize("where", [HUB, SOURCE])
 def test_rows_come_from_the_hub(tmp_path: Path, hub_address: str, where: str) -> None:
-    """A file by name, or else the split that the type of the dataset names."""
+    """A configuration names a file, or leaves the choice of the split to the type of the dataset."""
     assert collate(tmp_path, where) == 0
 
     assert (tmp_path / "data" / "train.jsonl").read_bytes() == ROWS
@@ -102,19 +104,19 @@ def test_rows_come_from_the_hub(tmp_path: Path, hub_address: str, where: str) ->
 
 
 @pytest.mark.filterwarnings("ignore:.*say it with")
-def test_rows_come_from_gitlab_if_that_is_where_they_are_or_what_was_chosen(
+def test_rows_come_from_gitlab_if_they_are_only_there_or_it_is_chosen(
     tmp_path: Path, mlflow_server: str, hub_address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real registry; in the second run the Hub has the rows too, and is not asked."""
+    """In the second run both registries have the rows, and only the chosen one may be used."""
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "")
     (tmp_path / "rows.jsonl").write_bytes(ROWS)
-    stored = UploadJsonlDatasetGitlabConfig(dataset_name="collated", version="0.0.1", input_jsonl_fpath="rows.jsonl")
-    gitlab.upload(stored, tracking_uri=mlflow_server)
+    config = UploadJsonlDatasetGitlabConfig(dataset_name="collated", version="0.0.1", input_jsonl_fpath="rows.jsonl")
+    gitlab.upload(config, tracking_uri=mlflow_server)
     address = f"+mlflow_tracking_uri={mlflow_server}"
 
     assert collate(tmp_path, GITLAB, address) == 0
     (tmp_path / "data" / "train.jsonl").unlink()
-    monkeypatch.setattr("nemo_gym.data.sources.hub.fetch", lambda *a, **k: pytest.fail("the Hub was asked"))
+    monkeypatch.setattr("nemo_gym.data.sources.hub.fetch", lambda *a, **k: pytest.fail("the Hub was used"))
     assert collate(tmp_path, f"{GITLAB}, {HUB}", address, "--data-source", "gitlab", "--overwrite-metrics") == 0
 
     assert (tmp_path / "data" / "train.jsonl").read_bytes() == ROWS

@@ -46,8 +46,8 @@ ROLLOUTS = [
 
 
 @pytest.fixture(params=["jsonl", "parquet"])
-def loaded(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Exports one kind in one format and loads it the way a training script does."""
+def load_export(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that exports one kind in one format and loads it as a training script does."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     datasets.disable_progress_bars()
 
@@ -61,14 +61,14 @@ def loaded(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return load
 
 
-def said(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages without the fields that a table adds to every row."""
+def without_nulls(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Remove the null fields that a table adds to every row."""
     return [{key: value for key, value in message.items() if value is not None} for message in messages]
 
 
 def assert_conversation(messages: list[dict[str, Any]]) -> None:
-    """The conversational format of TRL's documentation: roles, texts, calls with objects as arguments."""
-    for message in said(messages):
+    """Assert TRL's conversational format: roles, texts, calls with objects as arguments."""
+    for message in without_nulls(messages):
         assert message["role"] in ("system", "developer", "user", "assistant", "tool")
         assert isinstance(message["content"], str)
         for call in message.get("tool_calls") or ():
@@ -78,16 +78,16 @@ def assert_conversation(messages: list[dict[str, Any]]) -> None:
             assert message["name"] and message["tool_call_id"]
 
 
-def test_sft_rows_load_as_language_modelling_data(loaded: Any) -> None:
+def test_sft_rows_load_as_language_modelling_data(load_export: Any) -> None:
     """`SFTTrainer` takes `messages`, and `tools` beside them."""
-    rows = loaded("sft")
+    rows = load_export("sft")
 
     assert {"messages", "tools", "loss_mask", "task", "rollout", "reward", "agent"} <= set(rows.column_names)
     for row in rows:
         assert_conversation(row["messages"])
         assert row["messages"][-1]["role"] == "assistant"
         assert len(row["loss_mask"]) == len(row["messages"])
-    calls = [said(row["messages"])[1].get("tool_calls") for row in rows]
+    calls = [without_nulls(row["messages"])[1].get("tool_calls") for row in rows]
     assert [call and call[0]["function"]["arguments"] for call in calls] == [
         {"a": 1},
         {"q": "x", "deep": {"n": [1]}},
@@ -96,9 +96,9 @@ def test_sft_rows_load_as_language_modelling_data(loaded: Any) -> None:
     assert rows[1]["tools"] == [{"type": "function", "function": {"name": "find", "parameters": FIND["parameters"]}}]
 
 
-def test_dpo_rows_load_as_preference_data(loaded: Any) -> None:
+def test_dpo_rows_load_as_preference_data(load_export: Any) -> None:
     """`DPOTrainer` takes an explicit prompt and the two completions that follow it."""
-    rows = loaded("dpo")
+    rows = load_export("dpo")
 
     assert {"prompt", "chosen", "rejected"} <= set(rows.column_names) and len(rows) == 3
     for row in rows:
@@ -109,11 +109,11 @@ def test_dpo_rows_load_as_preference_data(loaded: Any) -> None:
         assert row["chosen_reward"] > row["rejected_reward"]
 
 
-def test_rl_rows_load_as_prompt_only_data(loaded: Any) -> None:
+def test_rl_rows_load_as_prompt_only_data(load_export: Any) -> None:
     """`GRPOTrainer` takes a prompt; every other column reaches the reward function."""
-    rows = loaded("rl")
+    rows = load_export("rl")
 
-    assert said(rows[0]["prompt"]) == [{"role": "user", "content": "question 0"}]
+    assert without_nulls(rows[0]["prompt"]) == [{"role": "user", "content": "question 0"}]
     assert [row["metadata"]["expected"] for row in rows] == ["text", {"kind": 1}, {"kind": 2}]
     assert [row["mean_reward"] for row in rows] == [0.5, 0.5, 0.75]
 

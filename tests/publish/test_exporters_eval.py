@@ -32,14 +32,14 @@ def test_a_run_reaches_its_trackers_and_one_that_is_down_costs_a_warning(mlflow_
     )
 
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert set(told["pages"]) == {"mlflow", "wandb"}
+    result = json.loads(done.stdout)
+    assert set(result["pages"]) == {"mlflow", "wandb"}
     client = MlflowClient(mlflow_server)
     experiment = client.get_experiment_by_name("eval")
     assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED"
-    assert run.data.metrics["key_metrics/arithmetic_simple_agent/mean/reward"] == told["mean_reward"]
+    assert run.data.metrics["key_metrics/arithmetic_simple_agent/mean/reward"] == result["mean_reward"]
     assert "arithmetic_simple_agent/mean/reward" in run.data.metrics
     table = Path(client.download_artifacts(run.info.run_id, "rollouts.json", str(tmp_path))).read_text()
     assert len(json.loads(table)["data"]) == 4

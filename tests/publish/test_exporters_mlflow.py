@@ -38,13 +38,13 @@ def config(server: str, experiment: str) -> dict[str, Any]:
 
 def only_run(server: str, experiment: str) -> Run:
     client = MlflowClient(server)
-    found = client.get_experiment_by_name(experiment)
-    assert found is not None
-    (run,) = client.search_runs([found.experiment_id])
+    experiment_entry = client.get_experiment_by_name(experiment)
+    assert experiment_entry is not None
+    (run,) = client.search_runs([experiment_entry.experiment_id])
     return run
 
 
-def downloaded(server: str, run: Run, name: str, folder: Path) -> Any:
+def download_json(server: str, run: Run, name: str, folder: Path) -> Any:
     path = MlflowClient(server).download_artifacts(run.info.run_id, name, str(folder))
     return json.loads(Path(path).read_bytes())
 
@@ -52,7 +52,7 @@ def downloaded(server: str, run: Run, name: str, folder: Path) -> Any:
 def test_a_run_has_its_configuration_metrics_and_rollouts(
     mlflow_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Everything needed to compare two runs is on the page."""
+    """A user compares two runs on their pages."""
     opened = exporters.setup_exporters(config(mlflow_server, "whole"))
     assert [exporter.name for exporter in opened] == ["mlflow"]
     metrics = {"agent/pass@1[avg-of-2]/accuracy": 50.0, "agent/done": True, "agent/note": "fine"}
@@ -72,14 +72,14 @@ def test_a_run_has_its_configuration_metrics_and_rollouts(
     assert run.data.tags["agent/note"] == "fine"
     assert run.data.params["policy_model.responses_api_models.openai_model.replicas"] == "2"
     assert SECRET not in str(run.data.params)
-    assert SECRET not in str(downloaded(mlflow_server, run, "global_config.json", tmp_path))
-    table = downloaded(mlflow_server, run, "rollouts.json", tmp_path)
+    assert SECRET not in str(download_json(mlflow_server, run, "global_config.json", tmp_path))
+    table = download_json(mlflow_server, run, "rollouts.json", tmp_path)
     assert table["columns"] == ["Rollout"]
     assert [json.loads(row[0]) for row in table["data"]] == [{"reward": 1.0, "text": "ä \n"}, {"reward": 0.0}]
 
 
-def test_mlflow_reads_the_table_as_one_of_its_own(mlflow_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """We write it without pandas; whoever has pandas must not notice."""
+def test_mlflow_can_load_the_table(mlflow_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """We write the table without pandas, and users of pandas must be able to read it."""
     exporters.setup_exporters(config(mlflow_server, "table"))
     exporters.export_rollouts([{"reward": 1.0}])
     exporters.export_rollouts([{"reward": 2.0}])
@@ -96,7 +96,7 @@ def test_mlflow_reads_the_table_as_one_of_its_own(mlflow_server: str, monkeypatc
 
 
 def test_metrics_of_several_steps_form_a_line(mlflow_server: str) -> None:
-    """Trainers report as they go."""
+    """Trainers report metrics of every step."""
     exporters.setup_exporters(config(mlflow_server, "steps"))
     for step, value in enumerate([0.1, 0.2]):
         exporters.export_metrics({"mean/reward": value, "broken": float("nan")}, step=step)
@@ -109,22 +109,22 @@ def test_metrics_of_several_steps_form_a_line(mlflow_server: str) -> None:
 
 
 def test_a_second_run_joins_the_experiment(mlflow_server: str) -> None:
-    """An experiment is where runs are compared."""
+    """Runs are compared within an experiment."""
     for name in ("one", "two"):
         exporters.setup_exporters({**config(mlflow_server, "shared"), "mlflow_run_name": name})
         exporters.teardown_exporters()
 
     client = MlflowClient(mlflow_server)
-    found = client.get_experiment_by_name("shared")
-    assert found is not None
-    assert {run.info.run_name for run in client.search_runs([found.experiment_id])} == {"one", "two"}
+    experiment_entry = client.get_experiment_by_name("shared")
+    assert experiment_entry is not None
+    assert {run.info.run_name for run in client.search_runs([experiment_entry.experiment_id])} == {"one", "two"}
 
 
 def test_an_absent_server_is_a_warning(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tracker is down; the run is not."""
+    """An unreachable tracker must not fail the run."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
 
-    opened = exporters.setup_exporters(config("http://127.0.0.1:9", "nobody"))
+    opened = exporters.setup_exporters(config("http://127.0.0.1:9", "unreachable"))
 
     assert opened == []
     assert "not exporting to mlflow" in caplog.text

@@ -26,8 +26,8 @@ PROGRAM = """
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
-    """The exporters that opened, and the folder they left. A program of its own: wandb leaves processes and hooks."""
+def wandb_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
+    """Run the exporters in a separate program, because wandb leaves processes and hooks; return names and folder."""
     folder = tmp_path_factory.mktemp("wandb")
     config = {
         "wandb_project": "project",
@@ -45,31 +45,31 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]
     return json.loads(done.stdout), folder / "results" / "wandb"
 
 
-def test_a_run_is_stored_below_the_results(exported: tuple[list[str], Path]) -> None:
-    """`wandb sync` finds it there later."""
-    opened, folder = exported
+def test_a_run_is_stored_below_the_results(wandb_run: tuple[list[str], Path]) -> None:
+    """`wandb sync` looks for the run there."""
+    opened, folder = wandb_run
 
     assert opened == ["wandb"]
     assert len(list(folder.glob("offline-run-*/run-*.wandb"))) == 1
 
 
-def test_the_table_has_one_rollout_per_row(exported: tuple[list[str], Path]) -> None:
-    """One column of JSON: every environment has fields of its own."""
-    (path,) = exported[1].glob("offline-run-*/files/media/table/Rollouts*.table.json")
+def test_the_table_has_one_rollout_per_row(wandb_run: tuple[list[str], Path]) -> None:
+    """Every environment has other fields, so a rollout is one JSON column."""
+    (path,) = wandb_run[1].glob("offline-run-*/files/media/table/Rollouts*.table.json")
     table = json.loads(path.read_bytes())
 
     assert table["columns"] == ["Rollout"]
     assert [json.loads(row[0]) for row in table["data"]] == [{"reward": 1.0}, {"reward": 0.0}]
 
 
-def test_the_log_has_metrics_and_no_secret(exported: tuple[list[str], Path]) -> None:
-    """The key stands in the configuration and even on the command line; neither is uploaded with it."""
-    (path,) = exported[1].glob("offline-run-*/run-*.wandb")
+def test_the_log_has_metrics_and_no_secret(wandb_run: tuple[list[str], Path]) -> None:
+    """Configuration and command line are uploaded, and the key must not be in them."""
+    (path,) = wandb_run[1].glob("offline-run-*/run-*.wandb")
     stored = path.read_bytes()
 
     assert b"agent/pass@1/accuracy" in stored
     assert b"62.5" in stored
     assert b"left out" not in stored
-    for file in exported[1].rglob("*"):
+    for file in wandb_run[1].rglob("*"):
         if file.is_file():
             assert SECRET.encode() not in file.read_bytes()

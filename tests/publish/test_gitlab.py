@@ -1,4 +1,4 @@
-"""Datasets in a GitLab registry: MLflow's own client against a real MLflow server and against GitLab's dialect."""
+"""Datasets in a GitLab registry: MLflow's client against a real MLflow server and a fake with GitLab's dialect."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from nemo_gym.config.schema_datasets import (
 )
 from nemo_gym.data import gitlab
 from nemo_gym.data.gitlab_client import Registry
-from nemo_gym.data.hub_transfer import ATTEMPTS, ChecksumMismatch, RegistryError
+from nemo_gym.data.transfer import ATTEMPTS, ChecksumMismatch, RegistryError
 from nemo_gym.errors import ConfigError
 
 TOKEN = "glpat-abcdefghijklmnop"
@@ -32,8 +32,8 @@ NUMBERS = count()
 
 
 @pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLflow is told things through the environment; what a test sets goes with it."""
+def mlflow_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limit MLflow's waits through its environment variables, and restore them after each test."""
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
@@ -44,7 +44,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class FakeGitLab:
-    """One project's registry in memory, and what shall go wrong."""
+    """The registry of one project in memory, and the faults to inject."""
 
     host: str = ""
     models: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class FakeGitLab:
     def url(self) -> str:
         return f"{self.host}/api/v4/projects/7/ml/mlflow"
 
-    def asked(self, pattern: str) -> list[str]:
+    def requests(self, pattern: str) -> list[str]:
         return [line for line in self.seen if re.search(pattern, line)]
 
 
@@ -72,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
     def handle_one(self) -> None:
         split = urllib.parse.urlsplit(self.path)
         path = urllib.parse.unquote(split.path)
-        asked = {key: values[0] for key, values in urllib.parse.parse_qs(split.query).items()}
+        query = {key: values[0] for key, values in urllib.parse.parse_qs(split.query).items()}
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.lab.seen.append(f"{self.command} {path} {self.headers.get('Range', '')}".rstrip())
         for fault in list(self.lab.faults):
@@ -89,7 +89,7 @@ class Handler(BaseHTTPRequestHandler):
         method = getattr(self, f"on_{call}", None)
         if method is None:
             return self.say(404, {"error": "404 Not Found"})
-        method({**asked, **(json.loads(body) if body else {})})
+        method({**query, **(json.loads(body) if body else {})})
         return None
 
     do_GET = do_POST = do_PUT = do_DELETE = handle_one
@@ -118,43 +118,43 @@ class Handler(BaseHTTPRequestHandler):
         self.say(206 if start else 200, content[start:])
         return None
 
-    def on_registered_models_get(self, asked: dict[str, str]) -> None:
-        if asked["name"] not in self.lab.models:
+    def on_registered_models_get(self, fields: dict[str, str]) -> None:
+        if fields["name"] not in self.lab.models:
             return self.absent()
-        self.say(200, {"registered_model": {"name": asked["name"]}})
+        self.say(200, {"registered_model": {"name": fields["name"]}})
         return None
 
-    def on_registered_models_create(self, asked: dict[str, str]) -> None:
-        self.lab.models[asked["name"]] = {}
-        self.say(200, {"registered_model": {"name": asked["name"]}})
+    def on_registered_models_create(self, fields: dict[str, str]) -> None:
+        self.lab.models[fields["name"]] = {}
+        self.say(200, {"registered_model": {"name": fields["name"]}})
 
-    def on_registered_models_delete(self, asked: dict[str, str]) -> None:
-        del self.lab.models[asked["name"]]
+    def on_registered_models_delete(self, fields: dict[str, str]) -> None:
+        del self.lab.models[fields["name"]]
         self.say(200, {})
 
-    def on_registered_models_get_latest_versions(self, asked: dict[str, str]) -> None:
-        found = self.lab.models[asked["name"]]
-        self.say(200, {"model_versions": [self.told(asked["name"], version) for version in found]})
+    def on_registered_models_get_latest_versions(self, fields: dict[str, str]) -> None:
+        versions = self.lab.models[fields["name"]]
+        self.say(200, {"model_versions": [self.version_entry(fields["name"], version) for version in versions]})
 
-    def on_model_versions_create(self, asked: dict[str, Any]) -> None:
-        version = {tag["key"]: tag["value"] for tag in asked["tags"]}["gitlab.version"]
+    def on_model_versions_create(self, fields: dict[str, Any]) -> None:
+        version = {tag["key"]: tag["value"] for tag in fields["tags"]}["gitlab.version"]
         run = f"run{next(NUMBERS)}"
-        self.lab.models[asked["name"]][version] = run
+        self.lab.models[fields["name"]][version] = run
         self.lab.files[run] = {}
-        self.say(200, {"model_version": self.told(asked["name"], version)})
+        self.say(200, {"model_version": self.version_entry(fields["name"], version)})
 
-    def on_model_versions_get(self, asked: dict[str, str]) -> None:
-        if asked["version"] not in self.lab.models.get(asked["name"], {}):
+    def on_model_versions_get(self, fields: dict[str, str]) -> None:
+        if fields["version"] not in self.lab.models.get(fields["name"], {}):
             return self.absent()
-        self.say(200, {"model_version": self.told(asked["name"], asked["version"])})
+        self.say(200, {"model_version": self.version_entry(fields["name"], fields["version"])})
         return None
 
-    def told(self, name: str, version: str) -> dict[str, str]:
+    def version_entry(self, name: str, version: str) -> dict[str, str]:
         return {"name": name, "version": version, "run_id": self.lab.models[name][version]}
 
-    def on_runs_get(self, asked: dict[str, str]) -> None:
-        uri = f"{self.lab.host}/api/v4/projects/7/packages/ml_models/{asked['run_id']}/files"
-        self.say(200, {"run": {"info": {"run_id": asked["run_id"], "artifact_uri": uri}, "data": {}}})
+    def on_runs_get(self, fields: dict[str, str]) -> None:
+        uri = f"{self.lab.host}/api/v4/projects/7/packages/ml_models/{fields['run_id']}/files"
+        self.say(200, {"run": {"info": {"run_id": fields["run_id"], "artifact_uri": uri}, "data": {}}})
 
 
 @pytest.fixture
@@ -180,18 +180,18 @@ def rows(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def name() -> str:
-    """A dataset of the test's own: the real server is shared."""
+    """Return a unique dataset name, because all tests share the real server."""
     return f"sums-{next(NUMBERS)}"
 
 
-def stored(uri: str, name: str, rows: Path, version: str = "0.0.1") -> gitlab.Stored:
+def store(uri: str, name: str, rows: Path, version: str = "0.0.1") -> gitlab.StoredFile:
     config = UploadJsonlDatasetGitlabConfig(dataset_name=name, version=version, input_jsonl_fpath=str(rows))
-    return gitlab.upload(config, tracking_uri=uri, token=TOKEN, pause=0)
+    return gitlab.upload(config, tracking_uri=uri, token=TOKEN)
 
 
-def fetched(uri: str, name: str, target: Path, version: str = "0.0.1", path: str = "train.jsonl", **more: Any) -> Any:
+def fetch(uri: str, name: str, target: Path, version: str = "0.0.1", path: str = "train.jsonl", **more: Any) -> Any:
     source = GitlabDatasetSource(type="gitlab", dataset_name=name, version=version, artifact_fpath=path)
-    return gitlab.fetch(source, target, tracking_uri=uri, token=more.pop("token", TOKEN), pause=0, **more)
+    return gitlab.fetch(source, target, tracking_uri=uri, token=more.pop("token", TOKEN), **more)
 
 
 def cut_after(bytes_: int) -> Callable[[Any], bool]:
@@ -208,7 +208,7 @@ def cut_after(bytes_: int) -> Callable[[Any], bool]:
     return answer
 
 
-def says(status: int, content: bytes = b"{}") -> Callable[[Any], bool]:
+def reply(status: int, content: bytes = b"{}") -> Callable[[Any], bool]:
     def answer(handler: Any) -> bool:
         handler.say(status, content)
         return True
@@ -216,20 +216,20 @@ def says(status: int, content: bytes = b"{}") -> Callable[[Any], bool]:
     return answer
 
 
-def test_a_real_mlflow_server_gives_back_what_was_uploaded(
+def test_a_real_mlflow_server_returns_the_uploaded_files(
     mlflow_server: str, name: str, rows: Path, tmp_path: Path
 ) -> None:
-    """The whole path of seed 003: upload, download, two versions, a second file, delete."""
-    first = stored(mlflow_server, name, rows)
+    """The whole life of a dataset: upload, two versions, a second file, download, delete."""
+    first = store(mlflow_server, name, rows)
     rows.write_bytes(ROWS * 2)
-    stored(mlflow_server, name, rows, "0.0.2")
+    store(mlflow_server, name, rows, "0.0.2")
     other = tmp_path / "validation.jsonl"
     other.write_bytes(ROWS.splitlines(keepends=True)[0])
-    stored(mlflow_server, name, other, "0.0.2")
+    store(mlflow_server, name, other, "0.0.2")
 
-    one = fetched(mlflow_server, name, tmp_path / "out" / "one.jsonl")
-    fetched(mlflow_server, name, tmp_path / "out" / "two.jsonl", "0.0.2")
-    fetched(mlflow_server, name, tmp_path / "out" / "three.jsonl", "0.0.2", "validation.jsonl")
+    one = fetch(mlflow_server, name, tmp_path / "out" / "one.jsonl")
+    fetch(mlflow_server, name, tmp_path / "out" / "two.jsonl", "0.0.2")
+    fetch(mlflow_server, name, tmp_path / "out" / "three.jsonl", "0.0.2", "validation.jsonl")
 
     assert first.changed and one.sha256 == hashlib.sha256(ROWS).hexdigest()
     assert (tmp_path / "out" / "one.jsonl").read_bytes() == ROWS
@@ -243,149 +243,153 @@ def test_a_real_mlflow_server_gives_back_what_was_uploaded(
     assert not registry.has(name)
 
 
-def test_a_real_server_that_has_it_is_not_sent_it_again_and_never_gets_other_content(
-    mlflow_server: str, name: str, rows: Path
-) -> None:
-    """A version is what somebody trained on; it does not change under them."""
-    stored(mlflow_server, name, rows)
+def test_a_version_is_uploaded_once_and_never_changes(mlflow_server: str, name: str, rows: Path) -> None:
+    """Results refer to a version, so its content must never change."""
+    store(mlflow_server, name, rows)
 
-    assert not stored(mlflow_server, name, rows).changed
+    assert not store(mlflow_server, name, rows).changed
     rows.write_bytes(ROWS * 2)
     with pytest.raises(RegistryError, match=r"already has a train.jsonl with other content"):
-        stored(mlflow_server, name, rows)
+        store(mlflow_server, name, rows)
 
 
-def test_a_real_server_names_what_there_is(mlflow_server: str, name: str, rows: Path, tmp_path: Path) -> None:
+def test_missing_datasets_versions_and_files_are_named(
+    mlflow_server: str, name: str, rows: Path, tmp_path: Path
+) -> None:
+    """The existing versions help the user more than a 404."""
     with pytest.raises(RegistryError, match=f"{name}: no such dataset"):
-        fetched(mlflow_server, name, tmp_path / "x")
+        fetch(mlflow_server, name, tmp_path / "x")
 
-    stored(mlflow_server, name, rows)
+    store(mlflow_server, name, rows)
 
     with pytest.raises(RegistryError, match=r"no version 9.9.9; there are: 0.0.1"):
-        fetched(mlflow_server, name, tmp_path / "x", "9.9.9")
+        fetch(mlflow_server, name, tmp_path / "x", "9.9.9")
     with pytest.raises(RegistryError, match="no such file"):
-        fetched(mlflow_server, name, tmp_path / "x", path="nope.jsonl")
+        fetch(mlflow_server, name, tmp_path / "x", path="nope.jsonl")
 
 
-def test_gitlab_names_versions_itself_and_gives_each_a_place(
-    lab: FakeGitLab, name: str, rows: Path, tmp_path: Path
-) -> None:
-    """GitLab has no runs to make and no search; its dialect is spoken when the address is GitLab's."""
-    stored(lab.url, name, rows)
+def test_gitlab_needs_no_runs_and_no_search(lab: FakeGitLab, name: str, rows: Path, tmp_path: Path) -> None:
+    """GitLab implements only a part of MLflow's protocol; its address selects that part."""
+    store(lab.url, name, rows)
 
-    fetched(lab.url, name, tmp_path / "x.jsonl")
+    fetch(lab.url, name, tmp_path / "x.jsonl")
 
     run = lab.models[name]["0.0.1"]
     assert lab.files[run]["train.jsonl"] == ROWS
     assert lab.files[run]["train.jsonl.sha256"].decode() == f"{hashlib.sha256(ROWS).hexdigest()}  train.jsonl\n"
     assert (tmp_path / "x.jsonl").read_bytes() == ROWS
-    assert not lab.asked("runs/create|search")
+    assert not lab.requests("runs/create|search")
     assert Registry(lab.url, TOKEN).versions(name) == ["0.0.1"]
 
 
 def test_an_interrupted_upload_is_finished_by_the_next_one(lab: FakeGitLab, name: str, rows: Path) -> None:
-    """The note beside the file says what it was going to be."""
-    lab.faults += [("PUT .*/train.jsonl$", says(500))] * 3
+    """The checksum file distinguishes an unfinished upload from other content."""
+    lab.faults += [("PUT .*/train.jsonl$", reply(500))] * 3
     with pytest.raises(RegistryError):
-        stored(lab.url, name, rows)
+        store(lab.url, name, rows)
     assert "train.jsonl" not in lab.files[lab.models[name]["0.0.1"]]
 
-    assert stored(lab.url, name, rows).changed
+    assert store(lab.url, name, rows).changed
 
     assert lab.files[lab.models[name]["0.0.1"]]["train.jsonl"] == ROWS
 
 
-def test_a_copy_with_other_content_is_an_error(lab: FakeGitLab, name: str, rows: Path) -> None:
-    lab.faults += [("GET .*/files/train.jsonl$", says(200, ROWS.replace(b"7", b"8")))]
+def test_a_corrupt_copy_is_an_error(lab: FakeGitLab, name: str, rows: Path) -> None:
+    """An upload succeeds only if the registry returns the same bytes."""
+    lab.faults += [("GET .*/files/train.jsonl$", reply(200, ROWS.replace(b"7", b"8")))]
 
     with pytest.raises(ChecksumMismatch, match="the registry's copy has the SHA-256"):
-        stored(lab.url, name, rows)
+        store(lab.url, name, rows)
 
 
-def test_a_broken_download_continues_where_it_stopped(lab: FakeGitLab, name: str, rows: Path, tmp_path: Path) -> None:
-    stored(lab.url, name, rows)
+def test_an_interrupted_download_is_resumed(lab: FakeGitLab, name: str, rows: Path, tmp_path: Path) -> None:
+    """Gigabytes that have arrived must not be sent again."""
+    store(lab.url, name, rows)
     lab.faults += [("GET .*/files/train.jsonl$", cut_after(500))]
 
-    fetched(lab.url, name, tmp_path / "x.jsonl")
+    fetch(lab.url, name, tmp_path / "x.jsonl")
 
     assert (tmp_path / "x.jsonl").read_bytes() == ROWS
-    assert lab.asked("bytes=500-")
+    assert lab.requests("bytes=500-")
 
 
-def test_a_download_that_was_given_up_continues_in_the_next_command(
-    lab: FakeGitLab, name: str, rows: Path, tmp_path: Path
-) -> None:
-    stored(lab.url, name, rows)
-    lab.faults += [("GET .*/files/train.jsonl$", says(503))] * ATTEMPTS
+def test_the_next_command_resumes_an_abandoned_download(lab: FakeGitLab, name: str, rows: Path, tmp_path: Path) -> None:
+    """An outage must not cost the gigabytes before it."""
+    store(lab.url, name, rows)
+    lab.faults += [("GET .*/files/train.jsonl$", reply(503))] * ATTEMPTS
     with pytest.raises(RegistryError, match="gave up after 5 attempts: the registry answered 503"):
-        fetched(lab.url, name, tmp_path / "x.jsonl")
+        fetch(lab.url, name, tmp_path / "x.jsonl")
 
-    fetched(lab.url, name, tmp_path / "x.jsonl")
+    fetch(lab.url, name, tmp_path / "x.jsonl")
 
     assert (tmp_path / "x.jsonl").read_bytes() == ROWS
     assert [path.name for path in tmp_path.iterdir() if "x.jsonl" in path.name] == ["x.jsonl"]
 
 
-def test_a_download_with_the_wrong_checksum_leaves_nothing_behind(
-    lab: FakeGitLab, name: str, rows: Path, tmp_path: Path
-) -> None:
-    stored(lab.url, name, rows)
-    lab.faults += [("GET .*/files/train.jsonl$", says(200, ROWS.replace(b"7", b"8")))]
+def test_a_corrupt_download_is_removed(lab: FakeGitLab, name: str, rows: Path, tmp_path: Path) -> None:
+    """The next attempt must not continue corrupt content."""
+    store(lab.url, name, rows)
+    lab.faults += [("GET .*/files/train.jsonl$", reply(200, ROWS.replace(b"7", b"8")))]
     out = tmp_path / "out"
 
     with pytest.raises(ChecksumMismatch, match="the registry says"):
-        fetched(lab.url, name, out / "x.jsonl")
+        fetch(lab.url, name, out / "x.jsonl")
 
     assert list(out.iterdir()) == []
 
 
-def test_a_file_that_somebody_else_stored_without_a_note_can_be_had(
-    lab: FakeGitLab, name: str, rows: Path, tmp_path: Path
-) -> None:
-    """Datasets uploaded with other tools have no checksum beside them."""
+def test_a_file_without_a_checksum_can_be_downloaded(lab: FakeGitLab, name: str, rows: Path, tmp_path: Path) -> None:
+    """Other tools upload datasets without a checksum file."""
     lab.models[name] = {"1.0.0": "old"}
     lab.files["old"] = {"train.jsonl": ROWS}
 
-    digest = fetched(lab.url, name, tmp_path / "x.jsonl", "1.0.0")
+    digest = fetch(lab.url, name, tmp_path / "x.jsonl", "1.0.0")
 
     assert digest.sha256 == hashlib.sha256(ROWS).hexdigest()
 
 
-def test_a_wrong_token_is_named_as_the_problem_and_not_shown(lab: FakeGitLab, name: str, tmp_path: Path) -> None:
+def test_a_refused_token_is_reported_but_not_shown(lab: FakeGitLab, name: str, tmp_path: Path) -> None:
+    """Error messages end up in public logs."""
     with pytest.raises(RegistryError, match=r"does not accept the token \(401\)") as refused:
-        fetched(lab.url, name, tmp_path / "x", token="glpat-wrongwrongwrong")
+        fetch(lab.url, name, tmp_path / "x", token="glpat-wrongwrongwrong")
 
     assert "glpat" not in str(refused.value) and "read_api" in str(refused.value)
 
 
-def test_an_error_that_repeats_the_token_is_shown_without_it(lab: FakeGitLab, name: str, tmp_path: Path) -> None:
-    said = json.dumps({"error_code": "BAD", "message": f"odd header Bearer {TOKEN}"}).encode()
-    lab.faults += [("GET .*/model-versions/get", says(400, said))]
+def test_a_token_in_an_error_message_is_removed(lab: FakeGitLab, name: str, tmp_path: Path) -> None:
+    """Servers and proxies repeat request headers in their errors."""
+    body_text = json.dumps({"error_code": "BAD", "message": f"odd header Bearer {TOKEN}"}).encode()
+    lab.faults += [("GET .*/model-versions/get", reply(400, body_text))]
 
     with pytest.raises(RegistryError) as refused:
-        fetched(lab.url, name, tmp_path / "x")
+        fetch(lab.url, name, tmp_path / "x")
 
     assert "odd header" in str(refused.value) and TOKEN not in str(refused.value)
 
 
-def test_a_registry_that_is_not_there_is_one_clear_error(name: str, rows: Path) -> None:
+def test_an_unreachable_registry_names_the_setting(name: str, rows: Path) -> None:
+    """The usual cause is a wrong address."""
     with pytest.raises(RegistryError, match="mlflow_tracking_uri") as refused:
-        stored("http://127.0.0.1:9/api/v4/projects/7/ml/mlflow", name, rows)
+        store("http://127.0.0.1:9/api/v4/projects/7/ml/mlflow", name, rows)
 
     assert refused.value.exit_status == 3
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "told"),
+    ("name", "version", "message"),
     [("two words", "0.0.1", "dataset's name"), ("x", "1", "x.y.z"), ("x", "v1.0.0", "x.y.z")],
 )
-def test_names_and_versions_are_checked_before_anything_is_sent(name: str, version: str, told: str, rows: Path) -> None:
-    with pytest.raises(ConfigError, match=told):
-        stored("http://127.0.0.1:9", name, rows, version)
+def test_names_and_versions_are_checked_before_anything_is_sent(
+    name: str, version: str, message: str, rows: Path
+) -> None:
+    """Typing mistakes should not need the network."""
+    with pytest.raises(ConfigError, match=message):
+        store("http://127.0.0.1:9", name, rows, version)
 
 
 def test_the_older_identifier_names_the_same_file(lab: FakeGitLab, name: str, rows: Path, tmp_path: Path) -> None:
-    stored(lab.url, name, rows)
+    """Existing configurations use `gitlab_identifier`."""
+    store(lab.url, name, rows)
     older = JsonlDatasetGitlabIdentifer(dataset_name=name, version="0.0.1", artifact_fpath="train.jsonl")
 
     gitlab.fetch(older, tmp_path / "x.jsonl", tracking_uri=lab.url, token=TOKEN)

@@ -1,4 +1,4 @@
-"""Datasets to and from the Hugging Face Hub: the real client library against a small server with its endpoints."""
+"""Datasets on the Hugging Face Hub: the real client library against a small server with its endpoints."""
 
 import base64
 import hashlib
@@ -28,8 +28,8 @@ from nemo_gym.config.schema_datasets import (
     JsonlDatasetHuggingFaceIdentifer,
     UploadJsonlDatasetHuggingFaceMaybeDeleteConfig,
 )
-from nemo_gym.data import hub, hub_client, hub_transfer
-from nemo_gym.data.hub_transfer import ChecksumMismatch, RegistryError
+from nemo_gym.data import hub, hub_client, transfer
+from nemo_gym.data.transfer import ChecksumMismatch, RegistryError
 from nemo_gym.errors import ConfigError
 
 TOKEN = "hf_abcdefghijklmnop"
@@ -43,7 +43,7 @@ def git_id(content: bytes) -> str:
 
 @dataclass
 class FakeHub:
-    """Repositories in memory, and what shall go wrong."""
+    """Repositories in memory, and the faults to inject."""
 
     url: str = ""
     repos: dict[str, dict[str, dict[str, bytes]]] = field(default_factory=dict)
@@ -54,9 +54,11 @@ class FakeHub:
     collections: dict[str, list[str]] = field(default_factory=lambda: {"acme/rl-data-1234": []})
     seen: list[str] = field(default_factory=list)
     faults: list[tuple[str, Callable[[BaseHTTPRequestHandler], bool]]] = field(default_factory=list)
-    """Pattern of "METHOD path" -> what happens instead, once; it returns False to let the request through after all."""
+    """Pattern of "METHOD path" -> function called once instead of the request; it returns False to continue with it."""
     tokens: dict[str, str] = field(default_factory=lambda: {TOKEN: "write", "hf_readonly_token": "read"})
     commits: int = 0
+    corrupts_content: bool = False
+    """Commits store other bytes than they receive."""
     messages: list[tuple[str, str]] = field(default_factory=list)
 
     def entry(self, path: str, content: bytes) -> dict[str, Any]:
@@ -66,7 +68,7 @@ class FakeHub:
             entry["lfs"] = {"oid": sha256, "size": len(content), "pointerSize": 120}
         return entry
 
-    def asked(self, pattern: str) -> list[str]:
+    def requests(self, pattern: str) -> list[str]:
         return [line for line in self.seen if re.search(pattern, line)]
 
 
@@ -96,9 +98,9 @@ class Handler(BaseHTTPRequestHandler):
         if right == "read" and self.command == "POST" and "paths-info" not in path:
             return self.say(403, {"error": "You don't have the rights to create a dataset"})
         for pattern, method in ROUTES:
-            found = re.fullmatch(pattern, line)
-            if found:
-                return method(self, body, query, **found.groupdict())
+            match = re.fullmatch(pattern, line)
+            if match:
+                return method(self, body, query, **match.groupdict())
         self.say(404, {"error": f"no route for {line}"})
         return None
 
@@ -131,11 +133,13 @@ class Handler(BaseHTTPRequestHandler):
         return self.hub.repos[repo][revision]
 
     def create(self, body: bytes, query: Any) -> None:
-        asked = json.loads(body)
-        repo = f"{asked['organization']}/{asked['name']}"
+        settings = json.loads(body)
+        repo = f"{settings['organization']}/{settings['name']}"
         if repo in self.hub.repos:
             return self.say(409, {"error": "You already created this dataset repo", "url": f"{self.hub.url}/{repo}"})
-        assert (asked.get("private") is True or asked.get("visibility") == "private") and asked["type"] == "dataset"
+        assert (settings.get("private") is True or settings.get("visibility") == "private") and settings[
+            "type"
+        ] == "dataset"
         self.hub.repos[repo] = {"main": {".gitattributes": b"*.bin filter=lfs\n"}}
         self.say(200, {"url": f"{self.hub.url}/datasets/{repo}", "id": repo})
         return None
@@ -161,10 +165,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def batch(self, body: bytes, query: Any, repo: str) -> None:
         objects = []
-        for wanted in json.loads(body)["objects"]:
-            oid = wanted["oid"]
+        for item in json.loads(body)["objects"]:
+            oid = item["oid"]
             actions = {} if oid in self.hub.objects else {"upload": {"href": f"{self.hub.url}/lfs/{oid}"}}
-            objects.append({**wanted, **({"actions": actions} if actions else {})})
+            objects.append({**item, **({"actions": actions} if actions else {})})
         self.say(200, {"transfer": "basic", "objects": objects}, Content_Type="application/vnd.git-lfs+json")
 
     def store(self, body: bytes, query: Any, oid: str) -> None:
@@ -177,13 +181,14 @@ class Handler(BaseHTTPRequestHandler):
             return
         changed = dict(tree)
         for line in body.splitlines():
-            said = json.loads(line)
-            if said["key"] == "header":
-                self.hub.messages.append((said["value"]["summary"], said["value"]["description"]))
-            elif said["key"] == "file":
-                changed[said["value"]["path"]] = base64.b64decode(said["value"]["content"])
-            elif said["key"] == "lfsFile":
-                changed[said["value"]["path"]] = self.hub.objects[said["value"]["oid"]]
+            entry = json.loads(line)
+            if entry["key"] == "header":
+                self.hub.messages.append((entry["value"]["summary"], entry["value"]["description"]))
+            elif entry["key"] == "file":
+                content = base64.b64decode(entry["value"]["content"])
+                changed[entry["value"]["path"]] = content[::-1] if self.hub.corrupts_content else content
+            elif entry["key"] == "lfsFile":
+                changed[entry["value"]["path"]] = self.hub.objects[entry["value"]["oid"]]
         self.hub.commits += 1
         oid = f"{self.hub.commits:040x}"
         pull = "create_pr" in query
@@ -216,9 +221,9 @@ class Handler(BaseHTTPRequestHandler):
         if path not in tree:
             return self.say(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
         content, status, headers = tree[path], 200, {"ETag": f'"{git_id(tree[path])}"', "X_Repo_Commit": "0" * 40}
-        found = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
-        if found:
-            start = int(found[1])
+        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+        if match:
+            start = int(match[1])
             headers["Content_Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
             content, status = content[start:], 206
         self.say(status, content, **headers)
@@ -239,14 +244,14 @@ class Handler(BaseHTTPRequestHandler):
         items = self.hub.collections[slug]
         listed = [{"_id": "1", "id": name, "type": "dataset", "position": 0} for name in items]
         owner = {"name": "acme", "type": "org"}
-        told = {
+        facts = {
             "slug": slug,
             "title": "RL data",
             "owner": owner,
             "items": listed,
             "lastUpdated": "2026-01-01T00:00:00Z",
         }
-        self.say(200, told | {"position": 0, "private": False, "theme": "blue", "upvotes": 0})
+        self.say(200, facts | {"position": 0, "private": False, "theme": "blue", "upvotes": 0})
 
 
 _REPO = r"(?P<repo>[^/]+/[^/]+)"
@@ -266,6 +271,12 @@ ROUTES: list[tuple[str, Callable[..., None]]] = [
 ]
 
 
+def use_endpoint(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+    template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     state = FakeHub()
@@ -274,6 +285,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     state.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
+    use_endpoint(state.url, monkeypatch)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     # The library's own pauses between attempts.
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _seconds: None)
@@ -310,14 +322,14 @@ def config(rows: Path, server_config: Path) -> dict[str, Any]:
     }
 
 
-def published(fake: FakeHub, config: dict[str, Any], **more: Any) -> hub.Published:
+def publish(fake: FakeHub, config: dict[str, Any], **more: Any) -> hub.PublishedFile:
     parsed = UploadJsonlDatasetHuggingFaceMaybeDeleteConfig(**{**config, **more})
-    return hub.upload(parsed, endpoint=fake.url, pause=0)
+    return hub.upload(parsed)
 
 
-def fetched(fake: FakeHub, target: Path, **more: Any) -> hub_transfer.Digest:
+def fetch(fake: FakeHub, target: Path, **more: Any) -> transfer.Digest:
     identifier = JsonlDatasetHuggingFaceIdentifer(repo_id=REPO, artifact_fpath=more.pop("path", "train.jsonl"))
-    return hub.fetch(identifier, target, token=TOKEN, endpoint=fake.url, pause=0, **more)
+    return hub.fetch(identifier, target, token=TOKEN, **more)
 
 
 def with_repo(fake: FakeHub, **files: bytes) -> None:
@@ -326,14 +338,24 @@ def with_repo(fake: FakeHub, **files: bytes) -> None:
 
 def status(code: int, **headers: str) -> Callable[[Any], bool]:
     def answer(handler: Any) -> bool:
-        handler.say(code, {"error": f"trouble, said to {handler.headers.get('Authorization')}"}, **headers)
+        handler.say(code, {"error": f"trouble with {handler.headers.get('Authorization')}"}, **headers)
         return True
 
     return answer
 
 
+def corrupt_commit(handler: Any) -> bool:
+    handler.hub.corrupts_content = True
+    return False
+
+
+def send_wrong_content(handler: Any) -> bool:
+    handler.say(200, ROWS.replace(b"7", b"8"))
+    return True
+
+
 def cut_after(count: int) -> Callable[[Any], bool]:
-    """Promise the whole file and break off."""
+    """Return a fault that announces the whole file and breaks off."""
 
     def answer(handler: Any) -> bool:
         content = ROWS[int((re.findall(r"\d+", handler.headers.get("Range") or "0"))[0]) :]
@@ -348,44 +370,44 @@ def cut_after(count: int) -> Callable[[Any], bool]:
     return answer
 
 
-def test_an_upload_creates_names_sends_verifies_and_collects(fake: FakeHub, config: dict[str, Any]) -> None:
-    """The whole path of `gym dataset upload`, in the order that leaves nothing half done."""
-    result = published(fake, config)
+def test_an_upload_creates_sends_verifies_and_collects(fake: FakeHub, config: dict[str, Any]) -> None:
+    """The order matters: a collection must never contain an unverified dataset."""
+    result = publish(fake, config)
 
     assert result.repo == REPO and result.path == "train.jsonl" and result.changed
     assert fake.repos[REPO]["main"]["train.jsonl"] == ROWS
     assert fake.collections["acme/rl-data-1234"] == [REPO]
     assert result.digest.sha256 == hashlib.sha256(ROWS).hexdigest()
-    assert fake.asked(rf"GET /datasets/{REPO}/resolve/{result.revision}"), "what the Hub hands out was not summed"
+    assert fake.seen.index(f"POST /api/datasets/{REPO}/paths-info/{result.revision}") > 0, "not verified"
 
 
-@pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload")  # the library's own business with its HTTP package
-def test_a_large_file_takes_the_other_way_and_is_checked_by_its_sha256(fake: FakeHub, config: dict[str, Any]) -> None:
-    """Beyond a few megabytes the Hub stores files elsewhere; it knows their SHA-256 and need not send them back."""
+@pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload")  # between the library and its HTTP package
+def test_a_large_file_is_verified_by_its_sha256(fake: FakeHub, config: dict[str, Any]) -> None:
+    """The Hub stores large files in LFS and reports their SHA-256, so they are not downloaded to verify them."""
     fake.large.add("train.jsonl")
 
-    result = published(fake, config)
+    result = publish(fake, config)
 
     assert fake.objects == {result.digest.sha256: ROWS}
-    assert not fake.asked("GET /datasets/.*/resolve")
+    assert not fake.requests("GET /datasets/.*/resolve")
 
 
-def test_what_the_hub_has_is_not_sent_again(fake: FakeHub, config: dict[str, Any]) -> None:
-    """After an interruption the same command is typed again; it should cost nothing."""
-    published(fake, config)
+def test_an_existing_file_is_not_uploaded_again(fake: FakeHub, config: dict[str, Any]) -> None:
+    """Repeating a command after an interruption should cost nothing."""
+    publish(fake, config)
     before = fake.commits
 
-    again = published(fake, config)
+    second = publish(fake, config)
 
-    assert not again.changed and fake.commits == before
+    assert not second.changed and fake.commits == before
 
 
-def test_name_split_branch_message_and_pull_request_go_where_they_belong(fake: FakeHub, config: dict[str, Any]) -> None:
-    """Every field of the configuration has an effect."""
+def test_name_split_branch_message_and_pull_request_are_used(fake: FakeHub, config: dict[str, Any]) -> None:
+    """A setting without effect would publish to the wrong place."""
     named = {"dataset_name": "other", "hf_dataset_prefix": "Pre", "split": "validation"}
-    told = {"commit_message": "m", "commit_description": "d"}
-    on_branch = published(fake, config, **named, **told, revision="v2")
-    pull = published(fake, {**config, "dataset_name": "pulled"}, create_pr=True)
+    commit = {"commit_message": "m", "commit_description": "d"}
+    on_branch = publish(fake, config, **named, **commit, revision="v2")
+    pull = publish(fake, {**config, "dataset_name": "pulled"}, create_pr=True)
 
     assert on_branch.repo == "acme/Pre-math-other"
     assert fake.messages == [("m", "d"), ("Add train.jsonl", "")]
@@ -394,169 +416,165 @@ def test_name_split_branch_message_and_pull_request_go_where_they_belong(fake: F
     assert pull.pull_request and "train.jsonl" not in fake.repos["acme/Nemotron-RL-math-pulled"]["main"]
 
 
-def test_rows_that_cannot_be_trained_on_are_refused_before_anything_is_sent(
-    fake: FakeHub, config: dict[str, Any], rows: Path
-) -> None:
-    """A broken dataset on the Hub is everybody's problem."""
+def test_invalid_rows_are_refused_before_any_request(fake: FakeHub, config: dict[str, Any], rows: Path) -> None:
+    """A broken dataset on the Hub breaks the work of all its users."""
     rows.write_bytes(b'{"responses_create_params": {}}\n{"question": 1}\nnot json\n{"x": 1}\n[1]\n')
 
     with pytest.raises(ConfigError) as refused:
-        published(fake, config)
+        publish(fake, config)
 
-    assert "lines 2, 4: responses_create_params is missing" in str(refused.value)
-    assert "line 3: not JSON" in str(refused.value) and "line 5: not a JSON object" in str(refused.value)
+    assert "lines 2, 4: responses_create_params: the field is missing" in str(refused.value)
+    assert "line 3: the line is not JSON" in str(refused.value) and "line 5: the line is a list" in str(refused.value)
     assert not fake.seen
 
 
 def test_rows_of_other_splits_need_no_parameters(fake: FakeHub, config: dict[str, Any], rows: Path) -> None:
+    """The rows of a benchmark get their input from a prompt."""
     rows.write_bytes(b'{"question": 1}\n')
 
-    assert published(fake, config, split="test").path == "test.jsonl"
+    assert publish(fake, config, split="test").path == "test.jsonl"
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"input_jsonl_fpath": "nowhere.jsonl"}, "no file 'nowhere.jsonl'"),
-        ({"resource_config_path": "nowhere.yaml"}, "no file 'nowhere.yaml'"),
+        ({"resource_config_path": "nowhere.yaml"}, "resource_config_path 'nowhere.yaml' does not exist"),
         ({"dataset_name": "two words"}, "cannot be part of a repository's name"),
     ],
 )
-def test_a_wrong_configuration_is_told_before_anything_is_sent(
-    fake: FakeHub, config: dict[str, Any], more: dict[str, Any], told: str
+def test_a_wrong_configuration_is_refused_before_any_request(
+    fake: FakeHub, config: dict[str, Any], more: dict[str, Any], message: str
 ) -> None:
-    """Nobody should wait for the network to learn of a typing mistake."""
-    with pytest.raises(ConfigError, match=told):
-        published(fake, config, **more)
+    """Typing mistakes should not need the network."""
+    with pytest.raises(ConfigError, match=message):
+        publish(fake, config, **more)
 
     assert not fake.seen
 
 
 @pytest.mark.parametrize(
-    ("token", "told"), [("hf_wrong_wrong_wrong", r"does not accept the token"), ("hf_readonly_token", r"no right")]
+    ("token", "message"), [("hf_wrong_wrong_wrong", r"does not accept the token"), ("hf_readonly_token", r"no right")]
 )
-def test_a_refused_token_is_named_as_the_problem_and_not_shown(
-    fake: FakeHub, config: dict[str, Any], token: str, told: str
+def test_a_refused_token_is_reported_but_not_shown(
+    fake: FakeHub, config: dict[str, Any], token: str, message: str
 ) -> None:
-    """401 and 403 are the two errors everybody meets first."""
-    with pytest.raises(RegistryError, match=told) as refused:
-        published(fake, config, hf_token=token)
+    """401 and 403 are the first errors new users meet."""
+    with pytest.raises(RegistryError, match=message) as refused:
+        publish(fake, config, hf_token=token)
 
     assert token not in str(refused.value) and refused.value.fix
     assert refused.value.exit_status == 3
 
 
-def test_an_error_that_repeats_the_token_is_shown_without_it(fake: FakeHub, config: dict[str, Any]) -> None:
-    """Servers and proxies echo headers; logs are public."""
+def test_a_token_in_an_error_message_is_removed(fake: FakeHub, config: dict[str, Any]) -> None:
+    """Servers and proxies repeat request headers in their errors, and logs are public."""
     fake.faults += [("POST /api/repos/create", status(418))]
 
     with pytest.raises(RegistryError) as refused:
-        published(fake, config)
+        publish(fake, config)
 
     assert "418" in str(refused.value) and TOKEN not in str(refused.value)
 
 
-def test_a_hub_that_stumbles_is_asked_again_and_one_that_lies_down_is_not(
-    fake: FakeHub, config: dict[str, Any]
-) -> None:
-    """A 503 now and then is normal; an hour of them is an outage, and the command ends."""
+def test_short_outages_are_retried_and_long_ones_end_the_command(fake: FakeHub, config: dict[str, Any]) -> None:
+    """A single 503 is normal; an hour of them must not block the command."""
     for call in ("POST /api/repos/create", "POST .*/preupload", "POST .*/paths-info", "POST /api/collections"):
         fake.faults += [(call, status(503))] * 2
-    published(fake, config)
+    publish(fake, config)
     assert not fake.faults
 
     fake.faults += [("GET .*/tree/", status(503))] * 50
     with pytest.raises(RegistryError, match="503"):
         hub.download(
             DownloadJsonlDatasetHuggingFaceConfig(repo_id=REPO, hf_token=TOKEN, output_dirpath="x"),
-            endpoint=fake.url,
-            pause=0,
         )
 
-    assert len(fake.asked("GET .*/tree/")) <= 6
+    assert len(fake.requests("GET .*/tree/")) <= 6
 
 
-def test_being_asked_to_wait_for_an_hour_ends_the_command(fake: FakeHub, config: dict[str, Any]) -> None:
-    """The library would sleep for as long as the Hub likes."""
+def test_a_long_retry_after_ends_the_command(fake: FakeHub, config: dict[str, Any]) -> None:
+    """The library would sleep for an hour."""
     fake.faults += [("POST .*/preupload", status(429, Retry_After="3600"))]
 
     with pytest.raises(RegistryError, match="come back in 3600 s"):
-        published(fake, config)
+        publish(fake, config)
 
 
-def test_the_librarys_client_waits_with_a_limit(fake: FakeHub) -> None:
-    """Out of the box it waits for ever."""
-    hub_client.Hub(TOKEN, endpoint=fake.url)
+def test_the_librarys_client_has_a_timeout(fake: FakeHub) -> None:
+    """By default it waits without limit."""
+    hub_client.Hub(TOKEN)
 
-    assert huggingface_hub.get_session().timeout.read == hub_transfer.PATIENCE
+    assert huggingface_hub.get_session().timeout.read == transfer.TIMEOUT
 
 
-def test_a_hub_that_is_not_there_is_one_clear_error(fake: FakeHub, config: dict[str, Any]) -> None:
+def test_an_unreachable_hub_is_one_clear_error(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traceback of the HTTP library would hide the cause."""
     parsed = UploadJsonlDatasetHuggingFaceMaybeDeleteConfig(**config)
+    use_endpoint("http://127.0.0.1:9", monkeypatch)
 
     with pytest.raises(RegistryError, match="cannot be reached"):
-        hub.upload(parsed, endpoint="http://127.0.0.1:9", pause=0)
+        hub.upload(parsed)
 
 
-def test_a_copy_with_other_content_is_an_error(fake: FakeHub, config: dict[str, Any]) -> None:
-    """The upload is over only when the Hub's copy has our checksum."""
+def test_a_corrupt_copy_is_an_error(fake: FakeHub, config: dict[str, Any]) -> None:
+    """An upload succeeds only if the Hub's checksum is that of the file."""
+    fake.faults += [("POST .*/commit/", corrupt_commit)]
 
-    def spoil(handler: Any) -> bool:
-        handler.say(200, ROWS.replace(b"7", b"8"))
-        return True
-
-    fake.faults += [("GET /datasets/.*/resolve", spoil)]
-
-    with pytest.raises(ChecksumMismatch, match="does not have the SHA-256"):
-        published(fake, config)
+    with pytest.raises(ChecksumMismatch, match="does not have the checksum"):
+        publish(fake, config)
 
     assert fake.collections["acme/rl-data-1234"] == []
 
 
-def test_a_collection_that_is_not_there_is_told_after_the_upload(fake: FakeHub, config: dict[str, Any]) -> None:
+def test_a_missing_collection_is_reported_after_the_upload(fake: FakeHub, config: dict[str, Any]) -> None:
+    """The upload is not lost; only the collection has to be corrected."""
     with pytest.raises(RegistryError, match="collection acme/rl-data-9"):
-        published(fake, config, hf_collection_slug="9")
+        publish(fake, config, hf_collection_slug="9")
 
     assert fake.repos[REPO]["main"]["train.jsonl"] == ROWS
 
 
-def test_a_download_is_what_was_uploaded(fake: FakeHub, config: dict[str, Any], tmp_path: Path) -> None:
-    published(fake, config)
+def test_a_download_equals_the_upload(fake: FakeHub, config: dict[str, Any], tmp_path: Path) -> None:
+    """Not a byte may change on the way."""
+    publish(fake, config)
 
-    digest = fetched(fake, tmp_path / "deep" / "train.jsonl")
+    digest = fetch(fake, tmp_path / "deep" / "train.jsonl")
 
     assert (tmp_path / "deep" / "train.jsonl").read_bytes() == ROWS
     assert digest.sha256 == hashlib.sha256(ROWS).hexdigest()
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["train.jsonl"]
 
 
-def test_a_broken_download_continues_where_it_stopped(fake: FakeHub, tmp_path: Path) -> None:
-    """The second request asks only for what is missing."""
+def test_an_interrupted_download_is_resumed(fake: FakeHub, tmp_path: Path) -> None:
+    """Gigabytes that have arrived must not be sent again."""
     with_repo(fake, train_dot_jsonl=ROWS)
     fake.faults += [("GET .*/resolve", cut_after(700))]
 
-    fetched(fake, tmp_path / "train.jsonl")
+    fetch(fake, tmp_path / "train.jsonl")
 
     assert (tmp_path / "train.jsonl").read_bytes() == ROWS
-    assert fake.asked("bytes=700-")
+    assert fake.requests("bytes=700-")
 
 
-def test_a_download_that_was_given_up_continues_in_the_next_command(fake: FakeHub, tmp_path: Path) -> None:
-    """A train passes a tunnel; the gigabytes before it are kept."""
+def test_the_next_command_resumes_an_abandoned_download(fake: FakeHub, tmp_path: Path) -> None:
+    """An outage must not cost the gigabytes before it."""
     with_repo(fake, train_dot_jsonl=ROWS)
-    fake.faults += [("GET .*/resolve", cut_after(100))] * hub_transfer.ATTEMPTS
+    fake.faults += [("GET .*/resolve", cut_after(100))] * transfer.ATTEMPTS
     with pytest.raises(RegistryError, match="gave up after 5 attempts") as given_up:
-        fetched(fake, tmp_path / "train.jsonl")
+        fetch(fake, tmp_path / "train.jsonl")
     assert "continues where it stopped" in str(given_up.value)
     assert not (tmp_path / "train.jsonl").exists()
 
-    fetched(fake, tmp_path / "train.jsonl")
+    fetch(fake, tmp_path / "train.jsonl")
 
     assert (tmp_path / "train.jsonl").read_bytes() == ROWS
-    assert fake.asked("bytes=500-")
+    assert fake.requests("bytes=500-")
 
 
 def test_a_hub_that_ignores_ranges_is_read_from_the_start(fake: FakeHub, tmp_path: Path) -> None:
+    """Caches before the Hub may answer a range request with the whole file."""
+
     def whole(handler: Any) -> bool:
         handler.say(200, ROWS)
         return True
@@ -564,68 +582,65 @@ def test_a_hub_that_ignores_ranges_is_read_from_the_start(fake: FakeHub, tmp_pat
     with_repo(fake, train_dot_jsonl=ROWS)
     fake.faults += [("GET .*/resolve", cut_after(700)), ("GET .*/resolve", whole)]
 
-    fetched(fake, tmp_path / "train.jsonl")
+    fetch(fake, tmp_path / "train.jsonl")
 
     assert (tmp_path / "train.jsonl").read_bytes() == ROWS
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_a_download_with_the_wrong_checksum_leaves_nothing_behind(fake: FakeHub, tmp_path: Path, large: bool) -> None:
-    """Neither under its name nor as something to continue from; the earlier file stays."""
-
-    def spoil(handler: Any) -> bool:
-        handler.say(200, ROWS.replace(b"7", b"8"))
-        return True
-
+def test_a_corrupt_download_is_removed(fake: FakeHub, tmp_path: Path, large: bool) -> None:
+    """The next attempt must not continue corrupt content, and the earlier file must survive."""
     with_repo(fake, train_dot_jsonl=ROWS)
     fake.large |= {"train.jsonl"} if large else set()
     (tmp_path / "train.jsonl").write_bytes(b"earlier")
-    fake.faults += [("GET .*/resolve", spoil)]
+    fake.faults += [("GET .*/resolve", send_wrong_content)]
 
     with pytest.raises(ChecksumMismatch, match="the Hub says"):
-        fetched(fake, tmp_path / "train.jsonl")
+        fetch(fake, tmp_path / "train.jsonl")
 
     assert [path.name for path in tmp_path.iterdir()] == ["train.jsonl"]
     assert (tmp_path / "train.jsonl").read_bytes() == b"earlier"
 
 
-def test_a_file_that_is_there_already_is_not_downloaded(fake: FakeHub, tmp_path: Path) -> None:
+def test_an_existing_file_is_not_downloaded_again(fake: FakeHub, tmp_path: Path) -> None:
+    """Commands are repeated, and datasets are large."""
     with_repo(fake, train_dot_jsonl=ROWS)
-    fetched(fake, tmp_path / "train.jsonl")
-    before = len(fake.asked("GET .*/resolve"))
+    fetch(fake, tmp_path / "train.jsonl")
+    before = len(fake.requests("GET .*/resolve"))
 
-    fetched(fake, tmp_path / "train.jsonl")
+    fetch(fake, tmp_path / "train.jsonl")
 
-    assert len(fake.asked("GET .*/resolve")) == before
+    assert len(fake.requests("GET .*/resolve")) == before
 
 
 def test_two_downloads_of_one_file_do_not_mix(fake: FakeHub, tmp_path: Path) -> None:
-    """Whoever comes second is told, instead of both writing into one file."""
+    """Two processes that write one file would corrupt it."""
     with_repo(fake, train_dot_jsonl=ROWS)
     problems = []
 
     def meanwhile(done: int, total: int | None) -> None:
         if not problems:
             with pytest.raises(RegistryError) as refused:
-                fetched(fake, tmp_path / "train.jsonl")
+                fetch(fake, tmp_path / "train.jsonl")
             problems.append(str(refused.value))
 
-    fetched(fake, tmp_path / "train.jsonl", meter=meanwhile)
+    fetch(fake, tmp_path / "train.jsonl", meter=meanwhile)
 
     assert "another process is downloading" in problems[0]
     assert (tmp_path / "train.jsonl").read_bytes() == ROWS
 
 
-def test_what_is_not_there_is_named_with_what_is(fake: FakeHub, tmp_path: Path) -> None:
+def test_missing_files_revisions_and_datasets_are_named(fake: FakeHub, tmp_path: Path) -> None:
+    """The existing files help the user more than a 404."""
     with_repo(fake, train_dot_jsonl=ROWS)
 
     with pytest.raises(RegistryError, match=r"no file 'trian.jsonl'; it has: train.jsonl"):
-        fetched(fake, tmp_path / "x", path="trian.jsonl")
+        fetch(fake, tmp_path / "x", path="trian.jsonl")
     with pytest.raises(RegistryError, match="no such revision"):
-        fetched(fake, tmp_path / "x", revision="v9")
+        fetch(fake, tmp_path / "x", revision="v9")
     fake.repos.clear()
     with pytest.raises(RegistryError, match="no such dataset, or it is private"):
-        fetched(fake, tmp_path / "x")
+        fetch(fake, tmp_path / "x")
 
 
 def parquet(path: Path, rows: list[dict[str, Any]]) -> bytes:
@@ -633,8 +648,8 @@ def parquet(path: Path, rows: list[dict[str, Any]]) -> bytes:
     return path.read_bytes()
 
 
-def test_all_splits_arrive_whatever_way_they_are_stored(fake: FakeHub, tmp_path: Path) -> None:
-    """Datasets of others come as Parquet pieces under `data/`; here they become the JSONL every command reads."""
+def test_all_splits_become_jsonl(fake: FakeHub, tmp_path: Path) -> None:
+    """Most datasets on the Hub are Parquet files under `data/`, and every command here reads JSONL."""
     with_repo(
         fake,
         README_dot_md=b"hello",
@@ -647,7 +662,7 @@ def test_all_splits_arrive_whatever_way_they_are_stored(fake: FakeHub, tmp_path:
     out = tmp_path / "out"
     config = DownloadJsonlDatasetHuggingFaceConfig(repo_id=REPO, hf_token=TOKEN, output_dirpath=str(out))
 
-    written = hub.download(config, endpoint=fake.url, pause=0)
+    written = hub.download(config)
 
     assert set(written) == {out / "train.jsonl", out / "test.jsonl"}
     assert (out / "train.jsonl").read_bytes() == ROWS
@@ -655,69 +670,70 @@ def test_all_splits_arrive_whatever_way_they_are_stored(fake: FakeHub, tmp_path:
     assert sorted(path.name for path in out.iterdir()) == ["test.jsonl", "train.jsonl"]
 
 
-def test_two_files_that_could_be_the_split_are_not_guessed_between(fake: FakeHub, tmp_path: Path) -> None:
+def test_an_ambiguous_split_is_refused(fake: FakeHub, tmp_path: Path) -> None:
+    """A guess would train on the wrong rows."""
     with_repo(fake, en__train_dot_jsonl=ROWS, fr__train_dot_jsonl=ROWS)
 
     with pytest.raises(RegistryError, match=r"could be the train split: en/train.jsonl, fr/train.jsonl"):
-        fetched(fake, tmp_path / "x", path=None)
+        fetch(fake, tmp_path / "x", path=None)
 
 
-def test_a_dataset_without_the_split_says_what_it_has(fake: FakeHub, tmp_path: Path) -> None:
+def test_a_dataset_without_the_split_lists_its_files(fake: FakeHub, tmp_path: Path) -> None:
+    """The user can then name a file."""
     with_repo(fake, notes_dot_csv=b"a,b")
 
     with pytest.raises(RegistryError, match=r"is a split 'test'; its files: notes.csv"):
-        fetched(fake, tmp_path / "x", path=None, split="test")
+        fetch(fake, tmp_path / "x", path=None, split="test")
 
 
-def test_progress_is_told_up_to_the_whole_file(fake: FakeHub, tmp_path: Path) -> None:
+def test_progress_is_reported_up_to_the_whole_file(fake: FakeHub, tmp_path: Path) -> None:
+    """A bar that stops at 90 % looks like a failure."""
     with_repo(fake, train_dot_jsonl=ROWS)
-    told: list[tuple[int, int | None]] = []
+    reports: list[tuple[int, int | None]] = []
 
-    fetched(fake, tmp_path / "train.jsonl", meter=lambda done, total: told.append((done, total)))
+    fetch(fake, tmp_path / "train.jsonl", meter=lambda done, total: reports.append((done, total)))
 
-    assert told[0] == (0, len(ROWS)) and told[-1] == (len(ROWS), len(ROWS))
+    assert reports[0] == (0, len(ROWS)) and reports[-1] == (len(ROWS), len(ROWS))
 
 
 @pytest.fixture
 def keys(fake: FakeHub, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """What env.yaml says, as overrides; the commands talk to the fake Hub."""
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", fake.url)
-    template = f"{fake.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    """Return the settings as overrides and make the commands use the fake Hub."""
     monkeypatch.chdir(tmp_path)
     return [f"+{key}={json.dumps(value)}" for key, value in config.items() if key != "input_jsonl_fpath"]
 
 
 def test_the_upload_command_prints_one_object(fake: FakeHub, keys: list[str], rows: Path, capsys: Any) -> None:
-    """Scripts read stdout; nothing else is on it, and no token."""
+    """Scripts parse stdout, so it must hold one object and no token."""
     code = main(["dataset", "upload", "-i", str(rows), "--name", "sums", "--split", "validation", "--json", *keys])
 
-    told = capsys.readouterr()
-    said = json.loads(told.out)
-    assert code == 0 and said["repo_id"] == REPO and said["path"] == "validation.jsonl" and said["uploaded"]
-    assert said["sha256"] == hashlib.sha256(ROWS).hexdigest() and said["deleted_from_gitlab"] is None
-    assert TOKEN not in told.out + told.err
+    captured = capsys.readouterr()
+    result = json.loads(captured.out)
+    assert code == 0 and result["repo_id"] == REPO and result["path"] == "validation.jsonl" and result["uploaded"]
+    assert result["sha256"] == hashlib.sha256(ROWS).hexdigest() and result["deleted_from_gitlab"] is None
+    assert TOKEN not in captured.out + captured.err
 
 
 def test_the_download_command_writes_every_split(
     fake: FakeHub, keys: list[str], rows: Path, tmp_path: Path, capsys: Any
 ) -> None:
+    """Without --split, users expect the whole dataset."""
     main(["dataset", "upload", "-i", str(rows), *keys])
     main(["dataset", "upload", "-i", str(rows), "--split", "test", *keys])
     capsys.readouterr()
 
     code = main(["dataset", "download", "--repo-id", REPO, "--output-dir", "data", f"+hf_token={TOKEN}", "--json"])
 
-    said = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     assert code == 0
-    assert [file["path"] for file in said["files"]] == ["data/train.jsonl", "data/test.jsonl"]
+    assert [file["path"] for file in result["files"]] == ["data/train.jsonl", "data/test.jsonl"]
     assert (tmp_path / "data" / "test.jsonl").read_bytes() == ROWS
 
 
 def test_a_token_in_the_environment_is_used(
     fake: FakeHub, keys: list[str], rows: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """As every tool of the Hub does it."""
+    """All tools of the Hub read HF_TOKEN."""
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
     assert main(["dataset", "upload", "-i", str(rows), *(key for key in keys if "hf_token" not in key)]) == 0
@@ -726,18 +742,23 @@ def test_a_token_in_the_environment_is_used(
 def test_a_wrong_token_is_status_three_and_one_clear_message(
     fake: FakeHub, keys: list[str], rows: Path, capsys: Any
 ) -> None:
+    """Scripts distinguish registry problems by the exit status."""
     wrong = [key.replace(TOKEN, "hf_wrongwrongwrong") for key in keys]
 
     code = main(["dataset", "upload", "-i", str(rows), *wrong])
 
-    told = capsys.readouterr()
-    assert code == 3 and not told.out
-    assert "does not accept the token" in told.err and "hf_wrong" not in told.err and "Traceback" not in told.err
+    captured = capsys.readouterr()
+    assert code == 3 and not captured.out
+    assert (
+        "does not accept the token" in captured.err
+        and "hf_wrong" not in captured.err
+        and "Traceback" not in captured.err
+    )
 
 
 @pytest.fixture
 def registry(mlflow_server: str, rows: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A dataset `sums` in a real MLflow registry."""
+    """Yield a real MLflow registry with a dataset `sums`."""
     from nemo_gym.config.schema_datasets import UploadJsonlDatasetGitlabConfig
     from nemo_gym.data import gitlab
     from nemo_gym.data.gitlab_client import Registry
@@ -760,10 +781,11 @@ def both(keys: list[str], mlflow_server: str) -> list[str]:
 def test_migrating_uploads_verifies_and_deletes(
     fake: FakeHub, both: list[str], registry: Any, rows: Path, capsys: Any
 ) -> None:
+    """After a migration only the Hub may have the dataset."""
     code = main(["dataset", "migrate", "-i", str(rows), "--name", "sums", "--yes", "--json", *both])
 
-    said = json.loads(capsys.readouterr().out)
-    assert code == 0 and said["deleted_from_gitlab"] == "sums" and said["repo_id"] == REPO
+    result = json.loads(capsys.readouterr().out)
+    assert code == 0 and result["deleted_from_gitlab"] == "sums" and result["repo_id"] == REPO
     assert fake.repos[REPO]["main"]["train.jsonl"] == ROWS
     assert not registry.has("sums")
 
@@ -773,14 +795,14 @@ def test_migrating_uploads_verifies_and_deletes(
     [
         ("POST .*/commit/", status(400)),
         ("POST .*/preupload/", status(403)),
-        ("GET /datasets/.*/resolve", lambda handler: handler.say(200, ROWS.replace(b"7", b"8")) or True),
+        ("POST .*/commit/", corrupt_commit),
         ("POST /api/collections/", status(404)),
     ],
 )
-def test_whatever_goes_wrong_before_the_copy_is_verified_deletes_nothing(
+def test_an_error_before_the_copy_is_verified_deletes_nothing(
     fake: FakeHub, both: list[str], registry: Any, rows: Path, capsys: Any, pattern: str, answer: Any
 ) -> None:
-    """The one promise of moving data: at every moment there is a whole copy."""
+    """At every moment of a migration, one registry must have a complete copy."""
     fake.faults += [(pattern, answer)]
 
     code = main(["dataset", "migrate", "-i", str(rows), "--name", "sums", "--yes", *both])
@@ -789,10 +811,10 @@ def test_whatever_goes_wrong_before_the_copy_is_verified_deletes_nothing(
     assert registry.versions("sums") == ["0.0.1", "0.0.2"]
 
 
-def test_nothing_is_deleted_without_a_yes(
+def test_nothing_is_deleted_without_a_confirmation(
     fake: FakeHub, both: list[str], registry: Any, rows: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a terminal nobody can agree; with one, silence is a no."""
+    """Without a terminal the command needs --yes; on a terminal, no reply means no."""
     migrate = ["dataset", "migrate", "-i", str(rows), "--name", "sums", *both]
     delete_after = ["dataset", "upload", "-i", str(rows), "--name", "sums", "+delete_from_gitlab=true", *both]
     remove = ["dataset", "rm", "--name", "sums", *both]
@@ -807,12 +829,13 @@ def test_nothing_is_deleted_without_a_yes(
         monkeypatch.setattr("sys.stdin", stdin)
         assert main(remove) == 1
 
-    asked = capsys.readouterr().err
-    assert "Delete 'sums' with all its versions, among them 0.0.1, 0.0.2, from GitLab? [y/N]" in asked
+    prompts = capsys.readouterr().err
+    assert "Delete 'sums' with all its versions, among them 0.0.1, 0.0.2, from GitLab? [y/N]" in prompts
     assert not fake.commits and registry.versions("sums") == ["0.0.1", "0.0.2"]
 
 
 def test_a_typed_yes_deletes(both: list[str], registry: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A confirmation must have an effect."""
     stdin = io.StringIO("y\n")
     stdin.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdin", stdin)
@@ -824,6 +847,7 @@ def test_a_typed_yes_deletes(both: list[str], registry: Any, capsys: Any, monkey
 def test_an_upload_can_delete_the_other_copy_afterwards(
     fake: FakeHub, both: list[str], registry: Any, rows: Path, capsys: Any
 ) -> None:
+    """Existing configurations set `delete_from_gitlab`."""
     words = ["dataset", "upload", "-i", str(rows), "--name", "sums", "+delete_from_gitlab=true", "--yes", *both]
 
     assert main(words) == 0
@@ -831,9 +855,10 @@ def test_an_upload_can_delete_the_other_copy_afterwards(
     assert not registry.has("sums")
 
 
-def test_migrating_what_is_not_there_uploads_nothing(
+def test_migrating_a_missing_dataset_uploads_nothing(
     fake: FakeHub, both: list[str], rows: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A misspelt name must be noticed before the upload."""
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "")
 
     code = main(["dataset", "migrate", "-i", str(rows), "--name", "nowhere", "--yes", *both])
@@ -843,16 +868,17 @@ def test_migrating_what_is_not_there_uploads_nothing(
     assert main(["dataset", "rm", "--name", "nowhere", "--yes", *both]) == 3
 
 
-def test_migrating_always_deletes_and_says_so_when_told_otherwise(both: list[str], rows: Path, capsys: Any) -> None:
+def test_migrating_refuses_to_keep_the_other_copy(both: list[str], rows: Path, capsys: Any) -> None:
+    """A key that the command ignores would surprise the user."""
     code = main(["dataset", "migrate", "-i", str(rows), "+delete_from_gitlab=false", "--yes", *both])
 
     assert code == 2 and "always deletes" in capsys.readouterr().err
 
 
-def test_gitlab_takes_and_gives_by_command(
+def test_the_commands_upload_to_and_download_from_gitlab(
     keys: list[str], mlflow_server: str, rows: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The two commands of the how-to, with the flags in place of the keys."""
+    """The guide shows these two commands."""
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "")
     where = [
         "--storage",
@@ -886,8 +912,8 @@ def test_the_public_names_do_what_the_commands_do(
     from nemo_gym import config_types, dataset_orchestrator, gitlab_utils, global_config, hf_utils
 
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "")
-    found = {"mlflow_tracking_uri": mlflow_server, "mlflow_tracking_token": "token-of-gitlab"}
-    monkeypatch.setattr(global_config, "_GLOBAL_CONFIG_DICT", OmegaConf.create(found))
+    settings = {"mlflow_tracking_uri": mlflow_server, "mlflow_tracking_token": "token-of-gitlab"}
+    monkeypatch.setattr(global_config, "_GLOBAL_CONFIG_DICT", OmegaConf.create(settings))
     names = {"dataset_name": "by-name", "version": "1.0.0"}
 
     stored = gitlab_utils.upload_jsonl_dataset(

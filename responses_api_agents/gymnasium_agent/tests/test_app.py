@@ -1,4 +1,4 @@
-"""Episodes played by a scripted model against real environments in this process. Nothing of ours is mocked."""
+"""Episodes of a scripted model with real environments in this process, without mocks of our code."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,15 +7,15 @@ import pytest
 from fastapi.testclient import TestClient
 from omegaconf import OmegaConf
 
+from nemo_gym.authoring.replies import text_response
 from nemo_gym.config_types import BaseServerConfig
-from nemo_gym.environment.verifier_fixture import said
-from nemo_gym.net import local
 from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.transport import in_process
 from resources_servers.blackjack.app import BlackjackConfig, BlackjackServer
 from resources_servers.blackjack.generate import RULES, rows, winning_play
 from resources_servers.gymnasium import GymnasiumServer, extract_text
-from responses_api_agents.gymnasium_agent.app import GymnasiumAgent, GymnasiumAgentConfig, observed
+from responses_api_agents.gymnasium_agent.app import GymnasiumAgent, GymnasiumAgentConfig, observation_items
 from responses_api_models.scripted_model.app import ScriptedModel, ScriptedModelConfig
 
 HOST = "127.0.0.1"
@@ -25,7 +25,7 @@ HIT, STAND = {"text": "<action>hit</action>"}, {"text": "<action>stand</action>"
 
 
 class Levers(GymnasiumServer):
-    """Pull twice. Steps answer tool calls; a broken lever fails."""
+    """Ends after two pulls. Observations are outputs of tool calls; a broken lever fails."""
 
     async def reset(self, metadata: dict[str, Any], session_id: str) -> tuple[None, dict[str, Any]]:
         self.keep(session_id, 0)
@@ -42,7 +42,7 @@ class Levers(GymnasiumServer):
 
 
 class Bench:
-    """An agent, a model that plays `script`, and an environment, wired in memory."""
+    """An agent, a scripted model and an environment, connected in memory."""
 
     def __init__(self, script: list[dict[str, Any]], env: type[GymnasiumServer], **settings: Any) -> None:
         place = {"host": HOST, "entrypoint": "app.py"}
@@ -72,8 +72,8 @@ class Bench:
         for name, server in servers.items():
             app = server.setup_webserver()
             server.setup_exception_middleware(app)
-            local.mount(HOST, PORTS[name], app)
-        self.http = TestClient(local.local_app(f"http://{HOST}:{PORTS['agent']}"))
+            in_process.mount(HOST, PORTS[name], app)
+        self.http = TestClient(in_process.app_for_url(f"http://{HOST}:{PORTS['agent']}"))
 
     def run(self, row: dict[str, Any]) -> dict[str, Any]:
         reply = self.http.post("/run", json=row)
@@ -82,29 +82,29 @@ class Bench:
 
 
 @pytest.fixture(autouse=True)
-def _unmounted() -> Iterator[None]:
+def _unmount_servers() -> Iterator[None]:
     yield
     for port in PORTS.values():
-        local.unmount(HOST, port)
+        in_process.unmount(HOST, port)
 
 
-def test_a_hand_is_played_to_its_end_and_verified() -> None:
-    """The plain case: prompt, observation, turn, observation, turn, verdict."""
+def test_an_episode_runs_to_its_end_and_is_verified() -> None:
+    """The stored prompt must be the one that the model saw, with the first observation."""
     verdict = Bench([HIT, STAND], BlackjackServer).run(TWO_TURNS)
 
     assert (verdict["reward"], verdict["steps"], verdict["terminated"]) == (1.0, 2, True)
-    asked = [item["content"] for item in verdict["responses_create_params"]["input"]]
-    assert asked[0] == RULES
-    assert asked[1].startswith("Your hand:")
+    prompts = [item["content"] for item in verdict["responses_create_params"]["input"]]
+    assert prompts[0] == RULES
+    assert prompts[1].startswith("Your hand:")
     assert [item["role"] for item in verdict["response"]["output"]] == ["assistant", "user", "assistant"]
     assert verdict["response"]["output"][1]["content"].startswith("Your hand:")
 
 
 def test_the_stored_rollout_gets_the_same_verdict_again() -> None:
-    """`gym eval reverify` has no session to go by."""
+    """`gym eval reverify` has only the stored rollout, without a session."""
     bench = Bench([HIT, STAND], BlackjackServer)
     verdict = bench.run(TWO_TURNS)
-    environment = TestClient(local.local_app(f"http://{HOST}:{PORTS['env']}"))
+    environment = TestClient(in_process.app_for_url(f"http://{HOST}:{PORTS['env']}"))
 
     again = environment.post("/verify", json=verdict).json()
 
@@ -112,22 +112,22 @@ def test_the_stored_rollout_gets_the_same_verdict_again() -> None:
 
 
 def test_an_episode_ends_after_max_steps() -> None:
-    """A model that never comes to an end is stopped, and gets what it earned so far."""
+    """An endless episode must stop, with the rewards so far."""
     verdict = Bench([HIT], BlackjackServer, max_steps=1).run(TWO_TURNS)
 
     assert (verdict["reward"], verdict["steps"], verdict["truncated"]) == (0.0, 1, True)
 
 
 def test_usage_is_the_sum_of_all_turns() -> None:
-    """Costs are read from the final response alone."""
+    """Costs are computed from the final response alone."""
     one = Bench([HIT], BlackjackServer, max_steps=1).run(TWO_TURNS)["response"]["usage"]
     two = Bench([HIT, STAND], BlackjackServer).run(TWO_TURNS)["response"]["usage"]
 
     assert two["output_tokens"] > one["output_tokens"]
 
 
-def test_an_observation_answers_the_tool_calls_of_the_turn() -> None:
-    """A call without an output is a request that model endpoints refuse."""
+def test_an_observation_is_the_output_of_the_turns_tool_calls() -> None:
+    """Model endpoints refuse a conversation with a call that has no output."""
     pull = {"tool_calls": [{"name": "pull", "arguments": {}}]}
 
     verdict = Bench([pull], Levers).run({"responses_create_params": {"input": "Pull."}})
@@ -138,8 +138,8 @@ def test_an_observation_answers_the_tool_calls_of_the_turn() -> None:
     assert verdict["reward"] == 1.0
 
 
-def test_the_prompt_stays_as_it_is_when_there_is_no_first_observation() -> None:
-    """Nothing is put into the model's mouth or ear."""
+def test_without_a_first_observation_the_prompt_is_unchanged() -> None:
+    """An empty user message would change the task."""
     pulls = {"tool_calls": [{"name": "pull", "arguments": {}}] * 2}
 
     verdict = Bench([pulls], Levers).run({"responses_create_params": {"input": "Pull."}})
@@ -147,8 +147,8 @@ def test_the_prompt_stays_as_it_is_when_there_is_no_first_observation() -> None:
     assert [item["content"] for item in verdict["responses_create_params"]["input"]] == ["Pull."]
 
 
-def test_an_environment_that_fails_is_no_reward() -> None:
-    """The rollout is a failure, attributed to the environment."""
+def test_a_failing_environment_fails_the_rollout() -> None:
+    """A failure must not count as a reward of zero."""
     bench = Bench([{"text": "break it"}], Levers)
 
     answer = bench.http.post("/run", json={"responses_create_params": {"input": "Pull."}})
@@ -157,15 +157,15 @@ def test_an_environment_that_fails_is_no_reward() -> None:
     assert "the lever broke" in answer.text
 
 
-def test_without_verification_the_reward_is_what_the_configuration_says() -> None:
-    """Collecting for somebody else to grade."""
+def test_without_verification_the_reward_is_the_configured_one() -> None:
+    """Rollouts may be collected now and graded later."""
     verdict = Bench([STAND], BlackjackServer, skip_verification=True, skip_verification_reward=0.25).run(TWO_TURNS)
 
     assert (verdict["reward"], verdict["verification_skipped"]) == (0.25, True)
 
 
-def test_a_model_that_is_asked_without_a_row_plays_one_episode() -> None:
-    """`/v1/responses` is the same loop without a verdict."""
+def test_responses_runs_one_episode_without_a_row() -> None:
+    """`/v1/responses` is the way to try an agent without a dataset."""
     pulls = {"tool_calls": [{"name": "pull", "arguments": {}}] * 2}
 
     answer = Bench([pulls], Levers).http.post("/v1/responses", json={"input": "Pull."})
@@ -173,10 +173,10 @@ def test_a_model_that_is_asked_without_a_row_plays_one_episode() -> None:
     assert [item["type"] for item in answer.json()["output"]] == ["function_call", "function_call"]
 
 
-def test_observations_travel_with_their_type() -> None:
-    """Only what was set is sent to another process, and an item without its type is refused there."""
-    response = NeMoGymResponse.model_validate(said("x"))
+def test_observations_are_sent_with_their_type() -> None:
+    """Only fields that were set are sent, and the other process refuses an item without a type."""
+    response = NeMoGymResponse.model_validate(text_response("x"))
 
-    sent = [item.model_dump(exclude_unset=True) for item in observed("seen", response)]
+    sent = [item.model_dump(exclude_unset=True) for item in observation_items("seen", response)]
 
     assert sent == [{"type": "message", "role": "user", "content": "seen"}]

@@ -1,4 +1,4 @@
-"""The episode, played by a scripted model against a real environment in this process. Nothing of ours is mocked."""
+"""Episodes of a scripted model with a real environment in this process, without mocks of our code."""
 
 import asyncio
 import json
@@ -18,8 +18,8 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.config_types import BaseServerConfig
-from nemo_gym.net import local
 from nemo_gym.server_utils import SESSION_ID_KEY, ServerClient
+from nemo_gym.transport import in_process
 from responses_api_agents.simple_agent.app import SimpleAgent, SimpleAgentConfig, tool_arguments
 from responses_api_agents.simple_agent.client import main
 from responses_api_models.scripted_model.app import ScriptedModel, ScriptedModelConfig
@@ -35,7 +35,7 @@ class Weather(BaseModel):
 
 
 class Environment(SimpleResourcesServer):
-    """Tools that work, wait for each other and fail; the reward is the number of tool calls of the session."""
+    """Tools that work, wait for each other or fail; the reward is the number of tool calls in the session."""
 
     config: BaseResourcesServerConfig
     _calls: dict[str, list[str]] = PrivateAttr(default_factory=dict)
@@ -75,22 +75,22 @@ class Environment(SimpleResourcesServer):
 
 
 class Bench:
-    """An agent, a model that plays `script`, and the environment, wired in memory."""
+    """An agent, a scripted model and the environment, connected in memory."""
 
     def __init__(self, script: list[dict[str, Any]], agent: type[SimpleAgent] = SimpleAgent, **settings: Any) -> None:
-        place = {"host": HOST, "entrypoint": "app.py"}
+        common = {"host": HOST, "entrypoint": "app.py"}
         config = {
-            "model": {"responses_api_models": {"scripted_model": {**place, "port": PORTS["model"]}}},
-            "env": {"resources_servers": {"tools": {**place, "port": PORTS["env"]}}},
-            "agent": {"responses_api_agents": {"simple_agent": {**place, "port": PORTS["agent"]}}},
+            "model": {"responses_api_models": {"scripted_model": {**common, "port": PORTS["model"]}}},
+            "env": {"resources_servers": {"tools": {**common, "port": PORTS["env"]}}},
+            "agent": {"responses_api_agents": {"simple_agent": {**common, "port": PORTS["agent"]}}},
         }
         client = ServerClient(
             head_server_config=BaseServerConfig(host=HOST, port=40000), global_config_dict=OmegaConf.create(config)
         )
-        model_config = ScriptedModelConfig(**place, port=PORTS["model"], name="model", script=script)
-        env_config = BaseResourcesServerConfig(**place, port=PORTS["env"], name="env")
+        model_config = ScriptedModelConfig(**common, port=PORTS["model"], name="model", script=script)
+        env_config = BaseResourcesServerConfig(**common, port=PORTS["env"], name="env")
         agent_config = SimpleAgentConfig(
-            **place,
+            **common,
             port=PORTS["agent"],
             name="agent",
             resources_server={"type": "resources_servers", "name": "env"},
@@ -108,8 +108,8 @@ class Bench:
         for name, server in servers.items():
             app = server.setup_webserver()
             server.setup_exception_middleware(app)
-            local.mount(HOST, PORTS[name], app)
-        self.http = TestClient(local.local_app(f"http://{HOST}:{PORTS['agent']}"))
+            in_process.mount(HOST, PORTS[name], app)
+        self.http = TestClient(in_process.app_for_url(f"http://{HOST}:{PORTS['agent']}"))
 
     def respond(self, **params: Any) -> dict[str, Any]:
         reply = self.http.post("/v1/responses", json={"input": "What to wear in Oslo?", **params})
@@ -123,10 +123,10 @@ class Bench:
 
 
 @pytest.fixture(autouse=True)
-def _unmounted() -> Iterator[None]:
+def _unmount_servers() -> Iterator[None]:
     yield
     for port in PORTS.values():
-        local.unmount(HOST, port)
+        in_process.unmount(HOST, port)
 
 
 def types(response: dict[str, Any]) -> list[str]:
@@ -137,8 +137,8 @@ def tool_texts(response: dict[str, Any]) -> list[str]:
     return [item["output"] for item in response["output"] if item["type"] == "function_call_output"]
 
 
-def test_a_tool_call_is_run_and_its_answer_given_to_the_model():
-    """The plain case: call, result, answer, all of it in the output."""
+def test_a_tool_call_is_run_and_its_output_sent_to_the_model():
+    """The response must contain call, output and message of the episode."""
     response = Bench([WEATHER, DONE]).respond()
 
     assert types(response) == ["function_call", "function_call_output", "message"]
@@ -147,15 +147,15 @@ def test_a_tool_call_is_run_and_its_answer_given_to_the_model():
 
 
 def test_usage_is_the_sum_of_all_turns():
-    """Costs are read from the final response alone."""
+    """Costs are computed from the final response alone."""
     one, two = Bench([DONE]).respond(), Bench([WEATHER, DONE]).respond()
 
     assert two["usage"]["input_tokens"] > one["usage"]["input_tokens"]
     assert two["usage"]["total_tokens"] == two["usage"]["input_tokens"] + two["usage"]["output_tokens"]
 
 
-def test_calls_of_one_turn_run_together_and_answer_in_order():
-    """Two tools that wait for each other would never finish one after the other."""
+def test_calls_of_one_turn_run_concurrently_and_return_in_order():
+    """Slow tools must not add up, and models rely on the order."""
     calls = [{"name": "meet", "arguments": {"who": who}} for who in ("Ada", "Bob")]
 
     verdict = Bench([{"tool_calls": calls}, DONE]).run()
@@ -164,8 +164,8 @@ def test_calls_of_one_turn_run_together_and_answer_in_order():
     assert verdict["reward"] == 2.0
 
 
-def test_parallel_calls_without_a_seeded_session_share_one():
-    """The first call opens the session; calls that raced it would each get their own."""
+def test_concurrent_calls_without_a_seeded_session_share_one():
+    """Otherwise each call would open a session, and state would be lost."""
     calls = [{"name": "weather", "arguments": {"city": city}} for city in ("Oslo", "Rome", "Lima")]
     bench = Bench([{"tool_calls": calls}, DONE])
 
@@ -178,8 +178,8 @@ def test_parallel_calls_without_a_seeded_session_share_one():
     ("arguments", "complaint"),
     [('{"city": ', "cannot be run"), ("[1, 2]", "JSON object"), ('"Oslo"', "JSON object")],
 )
-def test_bad_arguments_are_told_to_the_model(arguments, complaint):
-    """A model learns from its mistake; the episode goes on and no tool runs."""
+def test_invalid_arguments_are_reported_to_the_model(arguments, complaint):
+    """The model can correct its mistake, so the episode must continue without running the tool."""
     verdict = Bench([{"tool_calls": [{"name": "weather", "arguments": arguments}]}, DONE]).run()
 
     assert complaint in json.loads(tool_texts(verdict["response"])[0])["error"]
@@ -189,7 +189,7 @@ def test_bad_arguments_are_told_to_the_model(arguments, complaint):
 
 @pytest.mark.parametrize("name", ["verify", "seed_session", "aggregate_metrics", "../verify", "weather?x=1", ""])
 def test_a_name_that_is_no_tool_never_reaches_the_server(name):
-    """A model must not be able to call the verifier, or wander through the server's other routes."""
+    """A model must not be able to call the verifier or other routes of the server."""
     response = Bench([{"tool_calls": [{"name": name}]}, DONE]).respond()
 
     assert "no tool" in json.loads(tool_texts(response)[0])["error"]
@@ -198,16 +198,16 @@ def test_a_name_that_is_no_tool_never_reaches_the_server(name):
 @pytest.mark.parametrize(
     ("name", "text"), [("refuse", "not on Sundays"), ("crash", "boiler exploded"), ("nowhere", "Not Found")]
 )
-def test_a_failing_tool_is_text_for_the_model(name, text):
-    """Environments answer errors in their own words; the model gets those words."""
+def test_the_error_of_a_tool_is_sent_to_the_model(name, text):
+    """Environments explain errors to the model, and the text must arrive unchanged."""
     response = Bench([{"tool_calls": [{"name": name}]}, DONE]).respond()
 
     assert text in tool_texts(response)[0]
     assert types(response)[-1] == "message"
 
 
-def test_an_answer_no_model_could_read_is_told_in_a_sentence(caplog):
-    """A tool that answers a hundred megabytes costs one sentence, and the log says which tool it was."""
+def test_a_too_long_tool_output_becomes_an_error(caplog):
+    """A hundred megabytes must not reach the model, and the log must name the tool."""
     response = Bench([{"tool_calls": [{"name": "flood"}]}, DONE], max_tool_output_bytes=10_000).respond()
 
     assert json.loads(tool_texts(response)[0]) == {
@@ -218,44 +218,44 @@ def test_an_answer_no_model_could_read_is_told_in_a_sentence(caplog):
 
 
 def test_a_wrong_argument_is_the_servers_validation_error():
-    """The tool's own schema explains what was missing."""
+    """The schema of the tool tells the model which argument is missing."""
     response = Bench([{"tool_calls": [{"name": "weather", "arguments": {"town": "Oslo"}}]}, DONE]).respond()
 
     assert "city" in tool_texts(response)[0]
 
 
 def test_max_steps_ends_the_episode_after_the_tools_of_that_turn():
-    """Every call in the output has its answer, also in the turn that was the last."""
+    """Every call in the response must have its output, also in the last turn."""
     response = Bench([WEATHER], max_steps=3).respond()
 
     assert types(response) == ["function_call", "function_call_output"] * 3
 
 
-def test_an_incomplete_answer_ends_the_episode_without_running_its_calls():
-    """A call cut in half by the token limit is not a call."""
+def test_an_incomplete_reply_ends_the_episode_without_running_its_calls():
+    """A call cut by the token limit is not the call that the model wanted."""
     response = Bench([{**WEATHER, "incomplete": "max_output_tokens"}]).respond()
 
     assert types(response) == ["function_call"]
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
-def test_a_model_that_only_thinks_is_asked_once_more_and_then_left():
-    """Reasoning without a message may be a pause; twice in a row it is the end, not an endless loop."""
+def test_two_turns_of_reasoning_only_end_the_episode():
+    """One may be a pause, but a model that only reasons must not loop without end."""
     response = Bench([{"reasoning": "hm"}]).respond()
 
     assert types(response) == ["reasoning", "reasoning"]
 
 
-def test_run_seeds_plays_and_verifies_in_one_session():
-    """The verifier sees the state the tools left behind, and the row's own fields come back."""
+def test_run_seeds_and_verifies_in_the_session_of_the_tools():
+    """The verifier needs the state that the tools left."""
     verdict = Bench([WEATHER, WEATHER, DONE]).run(expected="coat", _ng_task_index=3)
 
     assert verdict["reward"] == 2.0
     assert types(verdict["response"]) == ["function_call", "function_call_output"] * 2 + ["message"]
 
 
-def test_sessions_of_different_rows_do_not_meet():
-    """One environment, many rollouts at once: each counts its own calls."""
+def test_rows_have_separate_sessions():
+    """Concurrent rollouts share an environment and must not see each other's state."""
     bench = Bench([WEATHER, DONE])
     bench.run()
     bench.http.cookies.clear()
@@ -264,21 +264,21 @@ def test_sessions_of_different_rows_do_not_meet():
 
 
 def test_verification_can_be_skipped():
-    """Collecting answers without scores is allowed and marked as such."""
+    """Rollouts may be collected without scores, and must be marked as such."""
     verdict = Bench([DONE], skip_verification=True, skip_verification_reward=-1.0).run(expected="coat")
 
     assert (verdict["reward"], verdict["verification_skipped"], verdict["expected"]) == (-1.0, True, "coat")
 
 
 def test_metrics_are_computed_by_the_resources_server():
-    """It knows what its own fields mean."""
+    """Only the resources server knows the meaning of its fields."""
     reply = Bench([DONE]).http.post("/aggregate_metrics", json={"verify_responses": [{"reward": 1.0}, {"reward": 0.0}]})
 
     assert reply.json()["agent_metrics"]["mean/reward"] == 0.5
 
 
 def test_a_failing_model_fails_the_run_and_is_named():
-    """Nobody should have to guess whether the model or the environment broke."""
+    """The user must learn whether the model or the environment failed."""
     reply = Bench([{"fault": {"kind": "status", "status": 401, "message": "wrong key"}}]).http.post(
         "/run", json={"responses_create_params": {"input": "hi"}}
     )
@@ -289,29 +289,29 @@ def test_a_failing_model_fails_the_run_and_is_named():
 
 class Recorder:
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.events: list[str] = []
 
     def model_turn(self, response: Any) -> None:
-        self.heard.append(f"model {len(response.output)}")
+        self.events.append(f"model {len(response.output)}")
 
     def tool_turn(self, call: Any, output: Any) -> None:
-        self.heard.append(f"{call.name} -> {output.call_id == call.call_id}")
+        self.events.append(f"{call.name} -> {output.call_id == call.call_id}")
 
-    def finished(self, response: Any) -> None:
-        self.heard.append(f"finished {len(response.output)}")
+    def episode_finished(self, response: Any) -> None:
+        self.events.append(f"finished {len(response.output)}")
 
 
-def test_watchers_hear_every_turn_in_order():
-    """Captures and trajectories follow an episode without a flag in its loop."""
+def test_watchers_observe_every_turn_in_order():
+    """Recorders follow an episode without flags in its loop."""
     recorder = Recorder()
 
-    class Watched(SimpleAgent):
+    class ObservedAgent(SimpleAgent):
         def watchers(self):
             return (recorder,)
 
-    Bench([WEATHER, DONE], agent=Watched).respond()
+    Bench([WEATHER, DONE], agent=ObservedAgent).respond()
 
-    assert recorder.heard == ["model 1", "weather -> True", "model 1", "finished 3"]
+    assert recorder.events == ["model 1", "weather -> True", "model 1", "finished 3"]
 
 
 def test_empty_arguments_mean_no_arguments():
@@ -322,21 +322,21 @@ def test_empty_arguments_mean_no_arguments():
 
 
 @pytest.mark.parametrize("words", [["agent"], []])
-def test_the_client_shows_what_was_said(monkeypatch, capsys, tmp_path, words):
-    """The seed's first contact with a running agent, `client.py`, prints the whole conversation."""
+def test_the_client_prints_the_conversation(monkeypatch, capsys, tmp_path, words):
+    """`client.py` is the first contact of many users with a running agent."""
     bench = Bench([WEATHER, DONE])
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(ServerClient, "load_from_global_config", lambda *_: bench.client)
 
     status = main(words)
 
-    said = json.loads(capsys.readouterr().out)
+    items = json.loads(capsys.readouterr().out)
     assert status == 0
-    assert [item["type"] for item in said] == ["function_call", "function_call_output", "message"]
+    assert [item["type"] for item in items] == ["function_call", "function_call_output", "message"]
 
 
-def test_the_client_explains_what_is_missing(monkeypatch, capsys, tmp_path):
-    """A name that is no agent, or no server at all, is one sentence and not a traceback."""
+def test_the_client_names_an_unknown_agent(monkeypatch, capsys, tmp_path):
+    """A misspelt name must be one sentence, not a traceback."""
     bench = Bench([DONE])
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(ServerClient, "load_from_global_config", lambda *_: bench.client)

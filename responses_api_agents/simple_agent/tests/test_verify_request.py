@@ -1,4 +1,4 @@
-"""What is sent to `/verify`: what the run said, and a response whose items are what they claim to be."""
+"""The body of `/verify`: the fields of the run request, and a validated response."""
 
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseOutputMessage
 from responses_api_agents.simple_agent.app import SimpleAgentRunRequest, verify_request
@@ -11,22 +11,22 @@ RESPONSE = NeMoGymResponse(
 )  # fmt: skip
 
 
-def test_the_row_and_the_response_pass_as_they_are() -> None:
-    """Both were validated when they came in; doing it again is most of what a verdict would cost."""
+def test_validated_parts_are_not_validated_again() -> None:
+    """Validating row and response again would be most of the cost of a verdict."""
     body = SimpleAgentRunRequest.model_validate({"responses_create_params": {"input": "x"}, "expected": 3})
 
-    asked = verify_request(body, RESPONSE)
+    verify_body = verify_request(body, RESPONSE)
 
-    assert asked.responses_create_params is body.responses_create_params
-    assert asked.response is RESPONSE
-    assert asked.model_dump(exclude_unset=True) == {
+    assert verify_body.responses_create_params is body.responses_create_params
+    assert verify_body.response is RESPONSE
+    assert verify_body.model_dump(exclude_unset=True) == {
         **body.model_dump(exclude_unset=True),
         "response": RESPONSE.model_dump(exclude_unset=True),
     }
 
 
-def test_items_that_a_subclass_put_in_unchecked_are_checked() -> None:
-    """An episode of somebody else's may leave plain dictionaries in the output; a verifier must not find them."""
+def test_unvalidated_items_of_a_subclass_are_validated() -> None:
+    """An episode of a subclass may contain dictionaries, which verifiers do not expect."""
     body = SimpleAgentRunRequest.model_validate({"responses_create_params": {"input": "x"}})
     loose = RESPONSE.model_copy(update={"output": [MESSAGE]})
 

@@ -1,4 +1,4 @@
-"""Azure's differences from OpenAI: address, key header, API version."""
+"""Azure differs from OpenAI in address, key header and API version."""
 
 from typing import Any
 from unittest.mock import MagicMock
@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from nemo_gym.server_utils import ServerClient
 from responses_api_models.azure_openai_model.app import AzureOpenAIModel, AzureOpenAIModelConfig
-from responses_api_models.openai_model.tests.endpoint import Said, ask, listening
+from responses_api_models.openai_model.tests.endpoint import Reply, ask, listening
 
 ANSWER = {
     "id": "resp_1",
@@ -43,9 +43,9 @@ def model(url: str, **settings: Any) -> AzureOpenAIModel:
 
 
 @pytest.mark.asyncio
-async def test_the_v1_address_is_used_as_it_is():
-    """One address for everything, the deployment named as the model."""
-    async with listening(responses=Said(ANSWER), chat=Said(COMPLETION)) as endpoint:
+async def test_the_v1_address_is_used_unchanged():
+    """The v1 API has one address for all calls and takes the deployment as the model."""
+    async with listening(responses=Reply(ANSWER), chat=Reply(COMPLETION)) as endpoint:
         server = model(endpoint.url, api_version="preview")
         first = await ask(server, "/v1/responses", {"input": "hi"})
         second = await ask(server, "/v1/chat/completions", USER)
@@ -57,10 +57,13 @@ async def test_the_v1_address_is_used_as_it_is():
 
 
 @pytest.mark.asyncio
-async def test_dated_versions_have_the_deployment_in_the_address_of_chat():
-    """That is where Azure looks for it; Responses has it in the body."""
+async def test_dated_versions_have_the_deployment_in_the_chat_address():
+    """Azure expects it there; Responses requests have it in the body."""
     async with listening(
-        **{"openai/responses": Said(ANSWER), "openai/deployments/mine/chat/completions": Said(COMPLETION)}
+        **{
+            "openai/responses": Reply(ANSWER),
+            "openai/deployments/mine/chat/completions": Reply(COMPLETION),
+        }
     ) as endpoint:
         server = model(endpoint.url.removesuffix("/v1") + "/openai", api_version="2025-04-01-preview")
         first = await ask(server, "/v1/responses", {"input": "hi"})
@@ -71,9 +74,9 @@ async def test_dated_versions_have_the_deployment_in_the_address_of_chat():
 
 
 @pytest.mark.asyncio
-async def test_the_key_goes_into_azures_header():
-    """A key sent as a bearer token is refused."""
-    async with listening(responses=Said(ANSWER)) as endpoint:
+async def test_the_key_is_sent_in_azures_header():
+    """Azure refuses a key that is sent as a bearer token."""
+    async with listening(responses=Reply(ANSWER)) as endpoint:
         await ask(model(endpoint.url), "/v1/responses", {"input": "hi"})
 
     assert endpoint.calls[0].headers["api-key"] == "azure-very-secret"
@@ -81,21 +84,21 @@ async def test_the_key_goes_into_azures_header():
     assert endpoint.calls[0].query == {}
 
 
-def test_a_dated_address_without_a_version_is_refused_at_the_start():
-    """Azure would answer 404 to every request."""
+def test_a_dated_address_without_a_version_is_refused_at_start():
+    """Azure would reply 404 to every request."""
     with pytest.raises(ValidationError, match="set api_version"):
         config("https://mine.openai.azure.com/openai")
 
 
-def test_the_version_can_be_given_as_a_query_too():
+def test_the_version_can_be_a_query_parameter():
     """Configurations written for the OpenAI package call it `default_query`."""
     assert config("https://h/openai", default_query={"api-version": "1"}).default_query == {"api-version": "1"}
 
 
 @pytest.mark.asyncio
-async def test_a_wrong_key_is_told_with_its_status():
-    """401 is the person's to fix, not the rollout's to retry."""
-    async with listening(responses=Said(b"Access denied due to invalid subscription key", 401)) as endpoint:
+async def test_a_wrong_key_is_reported_with_its_status():
+    """A retry cannot repair a 401; the user can."""
+    async with listening(responses=Reply(b"Access denied due to invalid subscription key", 401)) as endpoint:
         reply = await ask(model(endpoint.url), "/v1/responses", {"input": "hi"})
 
     assert len(endpoint.calls) == 1

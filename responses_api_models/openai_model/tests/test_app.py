@@ -1,4 +1,4 @@
-"""The endpoint behind the model is a small server on loopback; what it received is what is asserted."""
+"""The OpenAI model against a fake endpoint on loopback."""
 
 import asyncio
 import dataclasses
@@ -7,11 +7,11 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from nemo_gym.net import client, limits
 from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.transport import http, model_client
 from responses_api_models.openai_model.app import SimpleModelServer, SimpleModelServerConfig
-from responses_api_models.openai_model.tests.endpoint import Said, ask, listening, nobody
+from responses_api_models.openai_model.tests.endpoint import Reply, ask, listening, unused_url
 
 ANSWER = {
     "id": "resp_1",
@@ -37,9 +37,9 @@ USER = {"messages": [{"role": "user", "content": "hi"}]}
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MODEL_CALL", "_WITHOUT_OVERLOAD"):
-        hurried = dataclasses.replace(getattr(limits, name), attempts=8, first_pause=0, longest_pause=0)
-        monkeypatch.setattr(limits, name, hurried)
-    client.health.clear()
+        hurried = dataclasses.replace(getattr(model_client, name), attempts=8, first_pause=0, longest_pause=0)
+        monkeypatch.setattr(model_client, name, hurried)
+    http.health.clear()
 
 
 def model_server(url: str, **settings: Any) -> SimpleModelServer:
@@ -57,9 +57,9 @@ def model_server(url: str, **settings: Any) -> SimpleModelServer:
 
 
 @pytest.mark.asyncio
-async def test_only_what_the_caller_set_is_sent_with_the_configured_model():
-    """Defaults of ours must not become parameters of the endpoint."""
-    async with listening(responses=Said(ANSWER)) as endpoint:
+async def test_only_fields_of_the_caller_and_the_configured_model_are_sent():
+    """Our defaults must not become parameters of the endpoint."""
+    async with listening(responses=Reply(ANSWER)) as endpoint:
         await ask(model_server(endpoint.url), "/v1/responses", {"input": "hi", "model": "mine", "temperature": 0.5})
 
     assert endpoint.bodies == [{"input": "hi", "model": "big", "temperature": 0.5}]
@@ -67,9 +67,9 @@ async def test_only_what_the_caller_set_is_sent_with_the_configured_model():
 
 
 @pytest.mark.asyncio
-async def test_extra_body_fills_in_what_the_caller_left_open():
-    """Deployment defaults live in the configuration; a row may still decide for itself."""
-    async with listening(responses=Said(ANSWER), chat=Said(COMPLETION)) as endpoint:
+async def test_extra_body_fills_fields_that_the_caller_did_not_send():
+    """The configuration has the defaults of a deployment, and a row may override them."""
+    async with listening(responses=Reply(ANSWER), chat=Reply(COMPLETION)) as endpoint:
         model = model_server(endpoint.url, extra_body={"temperature": 0.1, "top_k": 5})
         await ask(model, "/v1/responses", {"input": "hi", "temperature": 0.9})
         await ask(model, "/v1/chat/completions", USER)
@@ -80,8 +80,8 @@ async def test_extra_body_fills_in_what_the_caller_left_open():
 
 @pytest.mark.asyncio
 async def test_default_headers_are_sent():
-    """Gateways route and bill by header."""
-    async with listening(responses=Said(ANSWER)) as endpoint:
+    """Gateways route and bill by headers."""
+    async with listening(responses=Reply(ANSWER)) as endpoint:
         model = model_server(endpoint.url, openai_default_headers={"x-team": "blue"})
         await ask(model, "/v1/responses", {"input": "hi"})
 
@@ -89,18 +89,18 @@ async def test_default_headers_are_sent():
 
 
 @pytest.mark.asyncio
-async def test_the_answer_comes_back_with_fields_nobody_knows_yet():
-    """Providers add fields before we do."""
-    async with listening(responses=Said(ANSWER)) as endpoint:
+async def test_unknown_fields_of_the_reply_are_kept():
+    """Providers add fields before we support them."""
+    async with listening(responses=Reply(ANSWER)) as endpoint:
         reply = await ask(model_server(endpoint.url), "/v1/responses", {"input": "hi"})
 
     assert (await reply.json())["a_field_of_tomorrow"] == "kept"
 
 
 @pytest.mark.asyncio
-async def test_chat_is_passed_on_too():
-    """Some agents speak only chat."""
-    async with listening(chat=Said(COMPLETION)) as endpoint:
+async def test_chat_requests_are_forwarded():
+    """Some agents only use chat completions."""
+    async with listening(chat=Reply(COMPLETION)) as endpoint:
         reply = await ask(model_server(endpoint.url), "/v1/chat/completions", USER)
 
     assert (await reply.json())["choices"][0]["message"]["content"] == "four"
@@ -108,11 +108,11 @@ async def test_chat_is_passed_on_too():
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("drop", "kept"), [(True, ["message"]), (False, ["message", "reasoning"])])
-async def test_reasoning_can_be_left_out_of_the_input(drop: bool, kept: list[str]):
+async def test_reasoning_can_be_removed_from_the_input(drop: bool, kept: list[str]):
     """Some endpoints refuse reasoning items they did not sign."""
     items = [{"role": "user", "content": "hi", "type": "message"}, {"type": "reasoning", "id": "r", "summary": []}]
 
-    async with listening(responses=Said(ANSWER)) as endpoint:
+    async with listening(responses=Reply(ANSWER)) as endpoint:
         await ask(model_server(endpoint.url, drop_input_reasoning_items=drop), "/v1/responses", {"input": items})
 
     assert [item["type"] for item in endpoint.bodies[0]["input"]] == kept
@@ -120,11 +120,11 @@ async def test_reasoning_can_be_left_out_of_the_input(drop: bool, kept: list[str
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("limit", "most"), [(2, 2), (None, 6)])
-async def test_no_more_requests_at_once_than_allowed(limit: int | None, most: int):
-    """An endpoint with a small quota is not flooded by a large run."""
+async def test_concurrent_requests_are_limited(limit: int | None, most: int):
+    """A large run must not flood an endpoint with a small quota."""
     body = NeMoGymResponseCreateParamsNonStreaming(input="hi")
 
-    async with listening(responses=Said(ANSWER)) as endpoint:
+    async with listening(responses=Reply(ANSWER)) as endpoint:
         endpoint.together = most
         model = model_server(endpoint.url, max_concurrent_requests=limit)
         await asyncio.gather(*(model.responses(body) for _ in range(6)))
@@ -134,11 +134,11 @@ async def test_no_more_requests_at_once_than_allowed(limit: int | None, most: in
 
 
 @pytest.mark.asyncio
-async def test_a_rate_limit_is_waited_out_with_fewer_calls_at_once():
-    """Ten calls, the endpoint takes half: all ten are answered and the limit has been learnt."""
+async def test_a_rate_limit_lowers_the_number_of_concurrent_requests():
+    """All calls must succeed in the end, without provoking more refusals."""
     body = NeMoGymResponseCreateParamsNonStreaming(input="hi")
 
-    async with listening(responses=[*[Said(b"slow down", 429)] * 5, Said(ANSWER)]) as endpoint:
+    async with listening(responses=[*[Reply(b"slow down", 429)] * 5, Reply(ANSWER)]) as endpoint:
         endpoint.together = 10
         model = model_server(endpoint.url)
         answers = await asyncio.gather(*(model.responses(body) for _ in range(10)))
@@ -150,8 +150,8 @@ async def test_a_rate_limit_is_waited_out_with_fewer_calls_at_once():
 
 @pytest.mark.asyncio
 async def test_retry_after_is_respected():
-    """The provider knows best when there is room again."""
-    async with listening(responses=[Said(b"", 429, {"Retry-After": "1"}), Said(ANSWER)]) as endpoint:
+    """Earlier retries would be refused again."""
+    async with listening(responses=[Reply(b"", 429, {"Retry-After": "1"}), Reply(ANSWER)]) as endpoint:
         clock = asyncio.get_running_loop()
         started = clock.time()
         reply = await ask(model_server(endpoint.url), "/v1/responses", {"input": "hi"})
@@ -162,9 +162,9 @@ async def test_retry_after_is_respected():
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
-async def test_a_refusal_is_told_once_with_its_status_and_words(status: int):
-    """A wrong key is one clear failure of this model, not a retry loop."""
-    async with listening(responses=Said(b'{"error": "no such key"}', status)) as endpoint:
+async def test_a_refusal_is_reported_once_with_its_status_and_text(status: int):
+    """A wrong key must be one clear failure of this model, not a retry loop."""
+    async with listening(responses=Reply(b'{"error": "no such key"}', status)) as endpoint:
         reply = await ask(model_server(endpoint.url), "/v1/responses", {"input": "hi"})
 
     assert len(endpoint.calls) == 1
@@ -176,19 +176,19 @@ async def test_a_refusal_is_told_once_with_its_status_and_words(status: int):
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("endpoint_reply", "words"),
     [
-        (Said(b"<html>maintenance</html>"), "ModelFailed"),
-        (Said(b'{"id": "resp_1", "output": [', half=False), "not JSON"),
-        (Said(ANSWER, half=True), "ServerUnreachable"),
-        (Said({"unexpected": 1}), "is no Response"),
-        (Said(b"CUDA out of memory", 500), "CUDA out of memory"),
+        (Reply(b"<html>maintenance</html>"), "ModelFailed"),
+        (Reply(b'{"id": "resp_1", "output": [', half=False), "not JSON"),
+        (Reply(ANSWER, half=True), "ServerUnreachable"),
+        (Reply({"unexpected": 1}), "is no Response"),
+        (Reply(b"CUDA out of memory", 500), "CUDA out of memory"),
     ],
     ids=["not JSON", "torn JSON", "half a body", "another shape", "500"],
 )
-async def test_a_bad_answer_is_named_and_attributed(said: Said, words: str):
-    """Proxies, crashes and wrong addresses: the person reading learns which it was and whose."""
-    async with listening(responses=said) as endpoint:
+async def test_a_bad_answer_is_named_and_attributed(endpoint_reply: Reply, words: str):
+    """The user must learn which server failed and why: a proxy, a crash or a wrong address."""
+    async with listening(responses=endpoint_reply) as endpoint:
         reply = await ask(model_server(endpoint.url), "/v1/responses", {"input": "hi"})
 
     assert reply.status == 500
@@ -198,8 +198,8 @@ async def test_a_bad_answer_is_named_and_attributed(said: Said, words: str):
 
 @pytest.mark.asyncio
 async def test_an_endpoint_that_is_down_is_named_before_the_deadline():
-    """Nobody waits for a machine that is off longer than the rollout may take."""
-    url = nobody()
+    """A dead machine must not take longer than the rollout's deadline."""
+    url = unused_url()
 
     reply = await ask(model_server(url), "/v1/responses", {"input": "hi"}, seconds=0.5)
 
@@ -209,9 +209,9 @@ async def test_an_endpoint_that_is_down_is_named_before_the_deadline():
 
 
 @pytest.mark.asyncio
-async def test_an_endpoint_that_is_too_slow_is_a_timeout():
-    """The deadline of the rollout is the deadline of its calls."""
-    async with listening(responses=Said(hang=True)) as endpoint:
+async def test_a_slow_endpoint_is_a_timeout():
+    """The rollout's deadline applies to its model calls."""
+    async with listening(responses=Reply(hang=True)) as endpoint:
         reply = await ask(model_server(endpoint.url), "/v1/responses", {"input": "hi"}, seconds=0.3)
 
     assert reply.status == 504
@@ -220,8 +220,8 @@ async def test_an_endpoint_that_is_too_slow_is_a_timeout():
 
 @pytest.mark.asyncio
 async def test_an_exhausted_rate_limit_keeps_its_status():
-    """After the last try the caller is told 429, so it can be told from a bug."""
-    async with listening(responses=Said(b"quota", 429, {"Retry-After": "60"})) as endpoint:
+    """The caller must be able to distinguish a used-up quota from a bug."""
+    async with listening(responses=Reply(b"quota", 429, {"Retry-After": "60"})) as endpoint:
         reply = await ask(model_server(endpoint.url), "/v1/responses", {"input": "hi"}, seconds=5)
 
     assert reply.headers["x-nemo-gym-upstream-status"] == "429"
@@ -229,7 +229,7 @@ async def test_an_exhausted_rate_limit_keeps_its_status():
 
 
 def test_the_key_is_not_shown():
-    """Configurations are printed in logs and error messages."""
+    """Configurations appear in logs and error messages."""
     model = model_server("http://h/v1")
 
     assert "sk-very-secret" not in repr(model.config)

@@ -1,4 +1,4 @@
-"""A model that plays a script: what it says, in which dialect, and how it fails."""
+"""The scripted model: its turns, its dialects and its faults."""
 
 import asyncio
 import json
@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from nemo_gym.errors import ConfigError, ServerUnreachable
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.net import local
-from nemo_gym.net.openai import NeMoGymAsyncOpenAI
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.transport import in_process
+from nemo_gym.transport.model_client import NeMoGymAsyncOpenAI
 from responses_api_models.scripted_model.app import ScriptedModel, ScriptedModelConfig
 from responses_api_models.scripted_model.script import Scene, Turn
 
@@ -39,14 +39,14 @@ class Reply:
 
 
 class Client:
-    """Calls a server as its callers do, failures included."""
+    """Calls a server in process; failures become replies, as for any caller."""
 
     def __init__(self, server: ScriptedModel) -> None:
         self.app = server.prepare_webserver({})
 
     def post(self, path: str, *, json: Any, headers: dict[str, str] | None = None) -> Reply:
         async def call() -> Reply:
-            reply = await local.dispatch(self.app, "POST", f"http://model{path}", json=json, headers=headers)
+            reply = await in_process.dispatch(self.app, "POST", f"http://model{path}", json=json, headers=headers)
             return Reply(reply.status, reply.headers, await reply.text())
 
         return asyncio.run(call())
@@ -67,12 +67,12 @@ def ask(client: Client, items: Any = "hi", **more: Any) -> dict[str, Any]:
     return reply.json()
 
 
-def said(answer: dict[str, Any]) -> str:
+def reply_text(answer: dict[str, Any]) -> str:
     return answer["output"][-1]["content"][0]["text"]
 
 
 def test_the_turn_is_read_from_the_input_alone():
-    """No session, no counter: the same request always gets the same answer, from any process."""
+    """The same request must get the same reply from any process, without sessions or counters."""
     client = http(CALL, DONE)
     user = {"role": "user", "content": "weather?"}
 
@@ -86,36 +86,36 @@ def test_the_turn_is_read_from_the_input_alone():
 
 
 def test_several_items_of_one_answer_are_one_turn():
-    """Reasoning, a message and calls that follow each other were said in one breath."""
+    """Reasoning, message and calls in a row come from one reply, so they must count once."""
     client = http({"text": "one"}, {"text": "two"}, {"text": "three"})
-    said = ask(http(DONE))["output"]
+    reply_text = ask(http(DONE))["output"]
 
-    answer = ask(client, [{"role": "user", "content": "hi"}, *said, {"role": "user", "content": "and?"}])
+    answer = ask(client, [{"role": "user", "content": "hi"}, *reply_text, {"role": "user", "content": "and?"}])
 
     assert answer["output"][0]["content"][0]["text"] == "two"
 
 
 @pytest.mark.parametrize(("after_last", "text"), [("repeat", "two"), ("cycle", "one")])
 def test_a_conversation_can_outlive_its_script(after_last, text):
-    """Load tests talk longer than anybody wants to write."""
+    """Load tests need longer conversations than a script has turns."""
     client = http({"text": "one"}, {"text": "two"}, after_last=after_last)
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}] * 2
 
     assert ask(client, turns)["output"][0]["content"][0]["text"] == text
 
 
-def test_a_conversation_can_be_held_to_its_script():
-    """A test that expects two turns wants to hear about the third."""
+def test_a_turn_beyond_the_script_can_be_an_error():
+    """A test that expects two turns must notice the third."""
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
     reply = http({"text": "one"}, after_last="fail").post("/v1/responses", json={"input": turns})
 
     assert reply.status_code == 400
-    assert "1 turns and turn 2" in reply.text
+    assert "1 turns, and the request needs turn 2" in reply.text
 
 
-def test_chat_plays_the_same_script():
-    """Agents that speak chat completions are tested with the same file."""
+def test_chat_uses_the_same_script():
+    """Agents that use chat completions are tested with the same script."""
     client = http(CALL, DONE)
     user, call = {"role": "user", "content": "weather?"}, {"role": "assistant", "content": "let me see"}
 
@@ -129,21 +129,21 @@ def test_chat_plays_the_same_script():
 
 
 def test_an_answer_can_be_cut_by_the_token_limit():
-    """Agents must notice an incomplete answer."""
+    """Tests must be able to check that agents notice an incomplete reply."""
     answer = ask(http({"text": "I was about", "incomplete": "max_output_tokens"}))
 
     assert answer["status"] == "incomplete"
     assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
-def test_arguments_can_be_bad_json():
-    """That is what models write now and then."""
+def test_arguments_can_be_invalid_json():
+    """Real models sometimes write invalid JSON, and agents must handle it."""
     answer = ask(http({"tool_calls": [{"name": "f", "arguments": '{"a": '}]}))
 
     assert answer["output"][0]["arguments"] == '{"a": '
 
 
-def test_it_fails_with_the_status_it_is_told():
+def test_a_fault_has_the_configured_status():
     """Retry policies are tested against real statuses and headers."""
     fault = {"kind": "status", "status": 429, "message": "slow down", "headers": {"Retry-After": "1"}}
 
@@ -153,8 +153,8 @@ def test_it_fails_with_the_status_it_is_told():
     assert "slow down" in reply.text
 
 
-def test_it_fails_only_as_often_as_it_is_told():
-    """The second try succeeds, so a retry can be shown to work."""
+def test_a_fault_ends_after_the_configured_number_of_requests():
+    """A test of retries needs a later attempt to succeed."""
     client = http({"text": "now", "fault": {"kind": "status", "times": 2}})
 
     statuses = [client.post("/v1/responses", json={"input": "hi"}).status_code for _ in range(3)]
@@ -163,8 +163,8 @@ def test_it_fails_only_as_often_as_it_is_told():
 
 
 @pytest.mark.parametrize("kind", ["not_json", "cut_off"])
-def test_it_answers_with_something_that_is_not_json(kind):
-    """Proxies and crashed backends do; callers must name the culprit."""
+def test_a_reply_can_be_no_json(kind):
+    """Proxies and crashed backends send such replies, and callers must name the server."""
     reply = http({"text": "fine", "fault": {"kind": kind}}).post("/v1/responses", json={"input": "hi"})
 
     assert reply.status_code == 200
@@ -172,15 +172,15 @@ def test_it_answers_with_something_that_is_not_json(kind):
         reply.json()
 
 
-def test_it_answers_with_json_of_another_shape():
-    """Valid JSON is not a valid answer."""
+def test_a_reply_can_have_another_shape():
+    """Valid JSON is not always a valid reply."""
     reply = http({"fault": {"kind": "wrong_shape"}}).post("/v1/responses", json={"input": "hi"})
 
-    assert reply.json() == {"unexpected": "the script says so"}
+    assert reply.json() == {"unexpected": "the script injects this fault"}
 
 
 def test_a_stall_ends():
-    """Nothing waits for ever, not even on purpose."""
+    """Even an intended stall must have an end."""
     answer = ask(http({"text": "at last", "fault": {"kind": "stall", "seconds": 0.01}}))
 
     assert answer["output"][0]["content"][0]["text"] == "at last"
@@ -191,8 +191,8 @@ def test_a_stall_ends():
     [[], [{}], [{"txt": "typo"}], [{"text": "a", "fault": {"kind": "status", "status": 200}}]],
     ids=["no turn", "silent turn", "unknown field", "status that is no failure"],
 )
-def test_a_script_that_makes_no_sense_is_refused_at_the_start(script):
-    """A typo in a test's script should not look like a bug of the system."""
+def test_an_invalid_script_is_refused_at_start(script):
+    """A typo in the script of a test must not look like a bug of the system."""
     with pytest.raises(ValidationError):
         ScriptedModelConfig(**PLACE, script=script)
 
@@ -212,18 +212,18 @@ def first_tool(scene: Scene) -> Turn:
 HERE = __name__
 
 
-def test_a_function_can_play_the_model():
-    """A script cannot react to what a tool answered; a function can."""
+def test_a_function_can_replace_the_script():
+    """A script cannot react to the output of a tool; a function can."""
     client = Client(model(function=f"{HERE}:count_the_words"))
     turns = [USER, {"role": "assistant", "content": "yes?"}, {"role": "user", "content": "one two three"}]
 
-    assert said(ask(client, turns)) == "1: 3 words"
+    assert reply_text(ask(client, turns)) == "1: 3 words"
     chat = client.post("/v1/chat/completions", json={"messages": turns}).json()
     assert chat["choices"][0]["message"]["content"] == "1: 3 words"
 
 
-def test_a_function_may_call_the_tools_it_is_given():
-    """So one function serves every environment."""
+def test_a_function_may_call_the_tools_of_the_request():
+    """One function can then serve every environment."""
     tool = {"type": "function", "name": "get_weather", "parameters": None, "strict": False}
 
     answer = ask(Client(model(function=f"{HERE}.first_tool")), "hi", tools=[tool])
@@ -232,18 +232,18 @@ def test_a_function_may_call_the_tools_it_is_given():
 
 
 def test_chance_depends_on_the_seed_and_the_conversation_alone():
-    """Repeats differ when they are told to, and a rerun does not."""
-    client, again = (Client(model(function=f"{HERE}:roll_a_die")) for _ in range(2))
+    """Repeats with different seeds must differ, and a rerun must not."""
+    client, second = (Client(model(function=f"{HERE}:roll_a_die")) for _ in range(2))
     seeded = {"metadata": {"extra_body": '{"seed": 7}'}}
 
-    assert said(ask(client)) == said(ask(again))
-    assert said(ask(client)) != said(ask(client, **seeded))
-    assert said(ask(client, **seeded)) == said(ask(again, **seeded))
-    assert said(ask(client)) != said(ask(client, "something else"))
+    assert reply_text(ask(client)) == reply_text(ask(second))
+    assert reply_text(ask(client)) != reply_text(ask(client, **seeded))
+    assert reply_text(ask(client, **seeded)) == reply_text(ask(second, **seeded))
+    assert reply_text(ask(client)) != reply_text(ask(client, "something else"))
 
 
 def test_a_turn_can_be_a_choice_by_seed():
-    """Scores with a known spread, for testing what is computed from them."""
+    """Tests of statistics need scores with a known spread."""
     client = http([{"text": "right"}, {"text": "wrong"}])
     chat = [
         client.post("/v1/chat/completions", json={"messages": [USER], "seed": seed}).json()["choices"][0]["message"]
@@ -256,21 +256,21 @@ def test_a_turn_can_be_a_choice_by_seed():
 
 
 @pytest.mark.parametrize("path", ["no_such_module:f", f"{HERE}:no_such_name", f"{HERE}:HERE", "f"])
-def test_a_function_that_is_not_there_is_a_configuration_error(path):
-    """Told when the server starts, not with the first rollout."""
+def test_a_missing_function_is_a_configuration_error(path):
+    """The error must come when the server starts, not with the first rollout."""
     with pytest.raises(ConfigError, match="function"):
         model(function=path)
 
 
 @pytest.mark.parametrize("settings", [{}, {"script": [DONE], "function": "a:b"}])
-def test_there_is_one_source_of_answers(settings):
-    """Which of two would win is nobody's guess."""
+def test_a_model_has_a_script_or_a_function(settings):
+    """With both, it would be unclear which one counts."""
     with pytest.raises(ValidationError, match="a script or a function"):
         model(**settings)
 
 
-def test_messages_play_the_same_script():
-    """Agents that speak Anthropic's dialect are tested with the same file."""
+def test_messages_use_the_same_script():
+    """Agents that use Anthropic's Messages API are tested with the same script."""
     client = http(CALL, DONE)
     first = client.post("/v1/messages", json={"messages": [USER], "max_tokens": 9, "model": "m"}).json()
     use = first["content"][0]
@@ -282,8 +282,8 @@ def test_messages_play_the_same_script():
     assert [block["type"] for block in second["content"]] == ["thinking", "text"]
 
 
-def test_it_fails_in_every_dialect():
-    """The same fault, whoever asks."""
+def test_faults_work_in_every_dialect():
+    """Retry tests of every kind of agent need the same faults."""
     client = http({"fault": {"kind": "status", "status": 502}})
     body = {"messages": [USER], "max_tokens": 9, "model": "m"}
 
@@ -293,8 +293,8 @@ def test_it_fails_in_every_dialect():
 
 
 @pytest.mark.parametrize(("path", "gone"), [("/v1/responses", "output"), ("/v1/chat/completions", "choices")])
-def test_it_answers_without_what_was_said(path, gone):
-    """Gateways strip fields; callers must notice."""
+def test_a_reply_can_lack_its_content(path, gone):
+    """Gateways remove fields, and callers must notice."""
     client = http({"text": "fine", "fault": {"kind": "missing_fields"}})
 
     reply = client.post(path, json={"input": "hi"} if gone == "output" else {"messages": [USER]})
@@ -304,8 +304,8 @@ def test_it_answers_without_what_was_said(path, gone):
     assert "id" in reply.json()
 
 
-def test_a_stall_lasts_no_longer_than_the_caller_waits():
-    """The deadline ends it, and the answer says so."""
+def test_a_stall_ends_at_the_callers_deadline():
+    """A stalled server must not keep resources after its caller has left."""
     client = http({"text": "never", "fault": {"kind": "stall"}})
 
     reply = client.post("/v1/responses", json={"input": "hi"}, headers={DEADLINE_HEADER: "0.05"})
@@ -316,7 +316,7 @@ def test_a_stall_lasts_no_longer_than_the_caller_waits():
 
 @contextmanager
 def over_http(server: ScriptedModel) -> Iterator[str]:
-    listening = socket.create_server(("127.0.0.1", 0))  # callers queue from here on: nobody has to wait for readiness
+    listening = socket.create_server(("127.0.0.1", 0))  # queues connections: no caller waits
     http_server = uvicorn.Server(uvicorn.Config(server.prepare_webserver({}), log_level="critical", lifespan="off"))
     thread = threading.Thread(target=http_server.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -329,7 +329,7 @@ def over_http(server: ScriptedModel) -> Iterator[str]:
 
 
 def test_half_a_body_breaks_the_connection():
-    """What a crashed backend looks like to its caller."""
+    """A crashed backend looks like this to its caller."""
     server = model(script=[{"text": "fine", "fault": {"kind": "half_body"}}])
 
     with over_http(server) as url, pytest.raises(ServerUnreachable, match="broke off"):

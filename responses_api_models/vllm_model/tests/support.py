@@ -1,4 +1,4 @@
-"""What vLLM says, and a model server that talks to it."""
+"""Replies in vLLM's form, and a model server for tests."""
 
 from typing import Any
 from unittest.mock import MagicMock
@@ -10,13 +10,13 @@ USER = {"role": "user", "content": "hi"}
 
 
 def completion(content: str | None = "four", finish: str = "stop", **message: Any) -> dict[str, Any]:
-    said = {"role": "assistant", "content": content, **message}
+    body = {"role": "assistant", "content": content, **message}
     return {
         "id": "chatcmpl-1",
         "object": "chat.completion",
         "created": 1,
         "model": "small",
-        "choices": [{"index": 0, "message": said, "logprobs": None, "finish_reason": finish}],
+        "choices": [{"index": 0, "message": body, "logprobs": None, "finish_reason": finish}],
         "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
     }
 

@@ -1,4 +1,4 @@
-"""The endpoint behind the model is a small server on loopback that talks like vLLM."""
+"""The vLLM model against a fake endpoint on loopback."""
 
 import json
 from contextlib import AsyncExitStack
@@ -9,29 +9,29 @@ from pydantic import ValidationError
 
 from nemo_gym.base_responses_api_model import Body
 from nemo_gym.errors import ConfigError
-from nemo_gym.net import client
-from responses_api_models.openai_model.tests.endpoint import Said, ask, listening, nobody
+from nemo_gym.transport import http
+from responses_api_models.openai_model.tests.endpoint import Reply, ask, listening, unused_url
 from responses_api_models.vllm_model.app import VLLMModel
 from responses_api_models.vllm_model.tests.support import USER, completion, model
 
 
 @pytest.fixture(autouse=True)
 def _no_memory_of_other_tests() -> None:
-    client.health.clear()
+    http.health.clear()
 
 
-async def sent(body: dict[str, Any], **settings: Any) -> dict[str, Any]:
-    """What the endpoint is asked when the model is asked `body` in chat."""
-    async with listening(chat=Said(completion())) as endpoint:
+async def endpoint_request(body: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    """Return the request that the endpoint receives for the chat request `body`."""
+    async with listening(chat=Reply(completion())) as endpoint:
         reply = await ask(model(endpoint.url, **settings), "/v1/chat/completions", {"messages": [USER], **body})
         assert reply.status == 200, await reply.text()
     return endpoint.bodies[0]
 
 
 @pytest.mark.asyncio
-async def test_a_responses_request_is_asked_in_chat_and_answered_in_responses():
-    """The point of this server."""
-    async with listening(chat=Said(completion("four"))) as endpoint:
+async def test_a_responses_request_is_converted_to_chat_and_back():
+    """vLLM implements chat completions; agents use the Responses API."""
+    async with listening(chat=Reply(completion("four"))) as endpoint:
         reply = await ask(
             model(endpoint.url), "/v1/responses", {"input": "2+2?", "instructions": "Be brief.", "max_output_tokens": 9}
         )
@@ -52,11 +52,11 @@ async def test_a_responses_request_is_asked_in_chat_and_answered_in_responses():
 
 @pytest.mark.asyncio
 async def test_tool_calls_come_back_as_function_calls():
-    """Agents act on them."""
+    """Agents run the function calls of a response."""
     call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     tool = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": True}
 
-    async with listening(chat=Said(completion(None, "tool_calls", tool_calls=[call]))) as endpoint:
+    async with listening(chat=Reply(completion(None, "tool_calls", tool_calls=[call]))) as endpoint:
         reply = await ask(model(endpoint.url), "/v1/responses", {"input": "1+1?", "tools": [tool]})
 
     output = (await reply.json())["output"]
@@ -68,7 +68,7 @@ async def test_tool_calls_come_back_as_function_calls():
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    "said",
+    "body",
     [
         completion("four", reasoning_content="2 and 2"),
         completion("four", reasoning="2 and 2"),
@@ -77,9 +77,9 @@ async def test_tool_calls_come_back_as_function_calls():
     ],
     ids=["old field", "new field", "in the text", "opened by the template"],
 )
-async def test_thoughts_are_told_apart_wherever_vllm_puts_them(said: dict[str, Any]):
-    """A verifier must not grade what the model only thought."""
-    async with listening(chat=Said(said)) as endpoint:
+async def test_reasoning_is_separated_wherever_vllm_puts_it(body: dict[str, Any]):
+    """A verifier must not grade the reasoning of the model."""
+    async with listening(chat=Reply(body)) as endpoint:
         reply = await ask(model(endpoint.url), "/v1/responses", {"input": "2+2?"})
         chat = await ask(model(endpoint.url), "/v1/chat/completions", {"messages": [USER]})
 
@@ -90,9 +90,9 @@ async def test_thoughts_are_told_apart_wherever_vllm_puts_them(said: dict[str, A
 
 
 @pytest.mark.asyncio
-async def test_without_a_reasoning_parser_text_is_left_alone():
-    """Some models write about the tags."""
-    async with listening(chat=Said(completion("<think>a</think>b"))) as endpoint:
+async def test_without_a_reasoning_parser_text_is_unchanged():
+    """Models without reasoning may write the tags as text."""
+    async with listening(chat=Reply(completion("<think>a</think>b"))) as endpoint:
         reply = await ask(model(endpoint.url, uses_reasoning_parser=False), "/v1/responses", {"input": "?"})
 
     assert (await reply.json())["output"][0]["content"][0]["text"] == "<think>a</think>b"
@@ -103,7 +103,7 @@ THOUGHT = {"role": "assistant", "content": "<think>a</think>b"}
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "expected"),
     [
         ({}, {"content": "b", "reasoning_content": "a", "reasoning": "a"}),
         ({"preserve_reasoning_in_assistant_content": True}, {"content": "<think>a</think>b"}),
@@ -115,19 +115,21 @@ THOUGHT = {"role": "assistant", "content": "<think>a</think>b"}
         ({"uses_reasoning_parser": False}, {"content": "<think>a</think>b"}),
     ],
 )
-async def test_earlier_thoughts_are_written_as_the_template_reads_them(settings: dict[str, Any], told: dict[str, Any]):
-    """Each model family has its own opinion on what it should see again."""
-    request = await sent({"messages": [USER, THOUGHT, USER]}, **settings)
+async def test_earlier_reasoning_is_written_as_the_template_reads_it(
+    settings: dict[str, Any], expected: dict[str, Any]
+):
+    """Model families differ in the reasoning they expect in the conversation."""
+    request = await endpoint_request({"messages": [USER, THOUGHT, USER]}, **settings)
 
-    assert request["messages"][1] == {"role": "assistant", **told}
+    assert request["messages"][1] == {"role": "assistant", **expected}
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("allowed", "status"), [(True, 200), (False, 400)])
-async def test_two_thoughts_in_a_row_can_be_refused(allowed: bool, status: int):
-    """A template that prints only one of them would change the conversation silently."""
+async def test_two_reasoning_blocks_in_a_row_can_be_refused(allowed: bool, status: int):
+    """A template that keeps only one of them would silently change the conversation."""
     thoughts = [{"type": "reasoning", "id": name, "summary": [{"type": "summary_text", "text": name}]} for name in "ab"]
-    async with listening(chat=Said(completion())) as endpoint:
+    async with listening(chat=Reply(completion())) as endpoint:
         server = model(endpoint.url, sequential_reasoning_allowed=allowed)
         reply = await ask(server, "/v1/responses", {"input": [USER, *thoughts, USER]})
 
@@ -137,8 +139,8 @@ async def test_two_thoughts_in_a_row_can_be_refused(allowed: bool, status: int):
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("replace", "role"), [(True, "system"), (False, "developer")])
 async def test_developer_messages_can_be_sent_as_system_messages(replace: bool, role: str):
-    """Most open models' templates know no developer."""
-    request = await sent(
+    """The templates of most open models have no developer role."""
+    request = await endpoint_request(
         {"messages": [{"role": "developer", "content": "Be brief."}, USER]}, replace_developer_role_with_system=replace
     )
 
@@ -146,9 +148,9 @@ async def test_developer_messages_can_be_sent_as_system_messages(replace: bool, 
 
 
 @pytest.mark.asyncio
-async def test_settings_are_merged_weakest_first():
-    """Configured extras, then the caller, then the caller's metadata, then the configured overrides."""
-    request = await sent(
+async def test_settings_are_merged_by_precedence():
+    """Extras of the configuration are defaults, its overrides are not."""
+    request = await endpoint_request(
         {
             "temperature": 0.5,
             "top_p": 0.5,
@@ -167,8 +169,8 @@ async def test_settings_are_merged_weakest_first():
 
 @pytest.mark.asyncio
 async def test_template_arguments_of_configuration_and_row_are_merged():
-    """A row switches thinking off without repeating everything else."""
-    request = await sent(
+    """A row must be able to switch thinking off without repeating the other arguments."""
+    request = await endpoint_request(
         {"metadata": {"chat_template_kwargs": '{"enable_thinking": false}'}},
         chat_template_kwargs={"enable_thinking": True, "style": "plain"},
     )
@@ -180,8 +182,8 @@ async def test_template_arguments_of_configuration_and_row_are_merged():
 @pytest.mark.asyncio
 @pytest.mark.parametrize("text", ["{", "[1]"])
 async def test_metadata_that_is_no_json_object_is_refused(text: str):
-    """A typo in a dataset is the dataset's error, told once."""
-    async with listening(chat=Said(completion())) as endpoint:
+    """A typo in a dataset must be reported, not ignored."""
+    async with listening(chat=Reply(completion())) as endpoint:
         reply = await ask(
             model(endpoint.url), "/v1/chat/completions", {"messages": [USER], "metadata": {"extra_body": text}}
         )
@@ -193,9 +195,9 @@ async def test_metadata_that_is_no_json_object_is_refused(text: str):
 
 @pytest.mark.asyncio
 async def test_a_conversation_stays_with_its_endpoint():
-    """Its prefix is cached there."""
+    """Its prefix is cached at that endpoint."""
     async with AsyncExitStack() as stack:
-        endpoints = [await stack.enter_async_context(listening(chat=Said(completion()))) for _ in range(3)]
+        endpoints = [await stack.enter_async_context(listening(chat=Reply(completion()))) for _ in range(3)]
         server = model([endpoint.url for endpoint in endpoints])
         for _ in range(12):
             first = await ask(server, "/v1/chat/completions", {"messages": [USER]})
@@ -209,16 +211,16 @@ async def test_a_conversation_stays_with_its_endpoint():
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    "said",
+    "body",
     [
         b"This model's maximum context length is 4096 tokens. However, you requested 5000 tokens",
         b"max_tokens must be at least 1, got -4",
         b"The decoder prompt (length 9) is longer than the maximum model length of 8.",
     ],
 )
-async def test_a_prompt_that_does_not_fit_is_an_incomplete_answer(said: bytes):
-    """A long conversation ends; it does not fail."""
-    async with listening(chat=Said({"error": {"message": said.decode()}}, 400)) as endpoint:
+async def test_a_prompt_that_does_not_fit_is_an_incomplete_reply(body: bytes):
+    """A long conversation must end, not fail."""
+    async with listening(chat=Reply({"error": {"message": body.decode()}}, 400)) as endpoint:
         reply = await ask(model(endpoint.url, return_token_id_information=True), "/v1/responses", {"input": "?"})
         chat = await ask(model(endpoint.url), "/v1/chat/completions", {"messages": [USER]})
 
@@ -230,9 +232,9 @@ async def test_a_prompt_that_does_not_fit_is_an_incomplete_answer(said: bytes):
 
 
 @pytest.mark.asyncio
-async def test_another_refusal_keeps_its_status_and_words():
-    """Only "too long" is an answer; the rest is a failure of this model."""
-    async with listening(chat=Said(b"temperature must be non-negative", 400)) as endpoint:
+async def test_another_refusal_keeps_its_status_and_text():
+    """Only "too long" is a reply; every other refusal is a failure of this model."""
+    async with listening(chat=Reply(b"temperature must be non-negative", 400)) as endpoint:
         reply = await ask(model(endpoint.url), "/v1/responses", {"input": "?"})
 
     assert reply.status == 500
@@ -243,20 +245,20 @@ async def test_another_refusal_keeps_its_status_and_words():
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("body", "words"),
     [
-        (Said(b"<html>"), "not JSON"),
-        (Said(completion(), half=True), "ServerUnreachable"),
-        (Said({"error": "queue"}), "no choices"),
-        (Said({"choices": [{"index": 0}]}), "no message"),
-        (Said({"choices": [{"message": {"content": 5}}]}), "is no ChatCompletion"),
-        (Said(b"Unauthorized", 401), "Unauthorized"),
+        (Reply(b"<html>"), "not JSON"),
+        (Reply(completion(), half=True), "ServerUnreachable"),
+        (Reply({"error": "queue"}), "no choices"),
+        (Reply({"choices": [{"index": 0}]}), "no message"),
+        (Reply({"choices": [{"message": {"content": 5}}]}), "is no ChatCompletion"),
+        (Reply(b"Unauthorized", 401), "Unauthorized"),
     ],
     ids=["not JSON", "half a body", "no choices", "no message", "another shape", "wrong key"],
 )
-async def test_a_bad_answer_is_named_and_attributed(said: Said, words: str):
-    """The person reading learns which it was and whose."""
-    async with listening(chat=said) as endpoint:
+async def test_a_bad_answer_is_named_and_attributed(body: Reply, words: str):
+    """The user must learn which server failed and why."""
+    async with listening(chat=body) as endpoint:
         reply = await ask(model(endpoint.url), "/v1/responses", {"input": "hi"})
 
     assert reply.status == 500
@@ -265,10 +267,10 @@ async def test_a_bad_answer_is_named_and_attributed(said: Said, words: str):
 
 
 @pytest.mark.asyncio
-async def test_an_endpoint_that_is_down_or_slow_is_told_within_the_deadline():
-    """Nobody waits longer than the rollout may take."""
-    down = await ask(model(nobody()), "/v1/responses", {"input": "hi"}, seconds=0.4)
-    async with listening(chat=Said(hang=True)) as endpoint:
+async def test_a_dead_or_slow_endpoint_is_reported_within_the_deadline():
+    """A call must not take longer than the rollout may."""
+    down = await ask(model(unused_url()), "/v1/responses", {"input": "hi"}, seconds=0.4)
+    async with listening(chat=Reply(hang=True)) as endpoint:
         slow = await ask(model(endpoint.url), "/v1/responses", {"input": "hi"}, seconds=0.3)
 
     assert (down.status, slow.status) == (500, 504)
@@ -276,8 +278,8 @@ async def test_an_endpoint_that_is_down_or_slow_is_told_within_the_deadline():
 
 
 @pytest.mark.asyncio
-async def test_an_endpoint_that_speaks_responses_is_asked_in_responses():
-    """gpt-oss behind vLLM keeps its own notion of reasoning items."""
+async def test_a_native_responses_endpoint_gets_responses_requests():
+    """Converting to chat would lose the reasoning items of gpt-oss."""
     answer = {
         "id": "r",
         "created_at": 1,
@@ -288,7 +290,7 @@ async def test_an_endpoint_that_speaks_responses_is_asked_in_responses():
         "tool_choice": "auto",
         "tools": [],
     }
-    async with listening(responses=Said(answer)) as endpoint:
+    async with listening(responses=Reply(answer)) as endpoint:
         server = model(endpoint.url, is_responses_native=True, sampling_overrides={"temperature": 1.0})
         reply = await ask(
             server, "/v1/responses", {"input": "hi", "metadata": {"extra_body": '{"top_k": 3}'}, "temperature": 0.0}
@@ -300,7 +302,7 @@ async def test_an_endpoint_that_speaks_responses_is_asked_in_responses():
 
 @pytest.mark.asyncio
 async def test_a_subclass_can_override_either_method():
-    """Eight existing components do."""
+    """Existing components of other authors do both."""
 
     class Shouting(VLLMModel):
         async def chat_completions(self, request, body=Body()):
@@ -308,7 +310,7 @@ async def test_a_subclass_can_override_either_method():
             completion.choices[0].message.content = completion.choices[0].message.content.upper()
             return completion
 
-    async with listening(chat=Said(completion("four"))) as endpoint:
+    async with listening(chat=Reply(completion("four"))) as endpoint:
         quiet = model(endpoint.url)
         reply = await ask(
             Shouting(config=quiet.config, server_client=quiet.server_client), "/v1/responses", {"input": "2+2?"}
@@ -318,21 +320,21 @@ async def test_a_subclass_can_override_either_method():
 
 
 @pytest.mark.asyncio
-async def test_messages_are_answered_too():
-    """Anthropic-style agents get the same model."""
-    async with listening(chat=Said(completion("four", reasoning="2 and 2"))) as endpoint:
+async def test_messages_requests_are_answered():
+    """Agents that use Anthropic's Messages API need the same model."""
+    async with listening(chat=Reply(completion("four", reasoning="2 and 2"))) as endpoint:
         reply = await ask(model(endpoint.url), "/v1/messages", {"messages": [USER], "max_tokens": 9, "model": "x"})
 
     assert [block["type"] for block in (await reply.json())["content"]] == ["thinking", "text"]
 
 
 @pytest.mark.asyncio
-async def test_calls_can_be_written_down(tmp_path, monkeypatch):
-    """Who said what is the first question when a score looks odd; keys are nobody's business."""
+async def test_calls_can_be_logged(tmp_path, monkeypatch):
+    """An odd score is debugged with the raw requests and replies, and keys must not be in the file."""
     log = tmp_path / "new" / "calls.jsonl"
     monkeypatch.setenv("NEMO_GYM_VLLM_TRANSPORT_LOG", str(log))
 
-    async with listening(chat=[Said(completion()), Said(b"no", 400)]) as endpoint:
+    async with listening(chat=[Reply(completion()), Reply(b"no", 400)]) as endpoint:
         server = model(endpoint.url)
         for _ in range(2):
             await ask(server, "/v1/chat/completions", {"messages": [USER]})
@@ -345,15 +347,15 @@ async def test_calls_can_be_written_down(tmp_path, monkeypatch):
     assert "vllm-very-secret" not in log.read_text()
 
 
-def test_a_log_that_cannot_be_written_is_refused_at_the_start(tmp_path, monkeypatch):
-    """Better than every rollout failing on it."""
+def test_an_unwritable_log_is_refused_at_start(tmp_path, monkeypatch):
+    """Otherwise every rollout would fail on it."""
     monkeypatch.setenv("NEMO_GYM_VLLM_TRANSPORT_LOG", str(tmp_path))
 
     with pytest.raises(ConfigError, match="cannot write"):
         model("http://h/v1")
 
 
-def test_a_model_without_endpoints_is_refused_at_the_start():
-    """An empty list is a configuration error, not a division by zero later."""
+def test_a_model_without_endpoints_is_refused_at_start():
+    """An empty list must be a configuration error, not a later division by zero."""
     with pytest.raises(ValidationError, match="at least one endpoint"):
         model([])

@@ -1,4 +1,4 @@
-"""Text completion instead of chat: base models, and prompts rendered here."""
+"""Text completion instead of chat: base models, and prompts rendered by this server."""
 
 import importlib
 import sys
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import ConfigError
-from responses_api_models.openai_model.tests.endpoint import Said, ask, listening
+from responses_api_models.openai_model.tests.endpoint import Reply, ask, listening
 from responses_api_models.vllm_model.tests.support import USER, model
 
 TEXT = {
@@ -28,8 +28,8 @@ def with_tokens() -> dict[str, Any]:
 
 @pytest.mark.asyncio
 async def test_a_base_model_continues_the_bare_text():
-    """Few-shot prompts must reach it without a single extra token."""
-    async with listening(completions=Said(TEXT)) as endpoint:
+    """A few-shot prompt must reach the model without extra tokens."""
+    async with listening(completions=Reply(TEXT)) as endpoint:
         server = model(endpoint.url, use_completions_api=True, uses_reasoning_parser=False)
         reply = await ask(server, "/v1/responses", {"input": "1+1=2\n2+2=", "max_output_tokens": 4, "top_p": 0.9})
 
@@ -40,9 +40,9 @@ async def test_a_base_model_continues_the_bare_text():
 
 
 @pytest.mark.asyncio
-async def test_a_base_model_gives_token_ids_too():
-    """The prompt's ids come from /tokenize, of the text as it was sent."""
-    async with listening(completions=Said(with_tokens()), tokenize=Said({"tokens": [1, 2, 3]})) as endpoint:
+async def test_a_base_model_returns_token_ids():
+    """Base models are trained too, so the ids of the bare prompt must be known."""
+    async with listening(completions=Reply(with_tokens()), tokenize=Reply({"tokens": [1, 2, 3]})) as endpoint:
         server = model(endpoint.url, use_completions_api=True, return_token_id_information=True)
         reply = await ask(server, "/v1/responses", {"input": "2+2="})
 
@@ -55,9 +55,9 @@ async def test_a_base_model_gives_token_ids_too():
 
 
 @pytest.mark.asyncio
-async def test_the_endpoint_renders_the_conversation_when_asked_to():
-    """Its own template and tokenizer cannot disagree with it."""
-    async with listening(completions=Said(with_tokens()), tokenize=Said({"tokens": [1, 2, 3]})) as endpoint:
+async def test_the_endpoint_can_render_the_conversation():
+    """The endpoint's template and tokenizer always match its model."""
+    async with listening(completions=Reply(with_tokens()), tokenize=Reply({"tokens": [1, 2, 3]})) as endpoint:
         server = model(
             endpoint.url, use_completions_api=True, render_chat_template=True, return_token_id_information=True
         )
@@ -70,19 +70,19 @@ async def test_the_endpoint_renders_the_conversation_when_asked_to():
 
 
 @pytest.mark.asyncio
-async def test_a_named_tokenizer_renders_here(monkeypatch):
-    """For endpoints without /tokenize."""
-    asked: list[Any] = []
+async def test_a_configured_tokenizer_renders_locally(monkeypatch):
+    """Some endpoints have no /tokenize."""
+    calls: list[Any] = []
 
     class Tokenizer:
         def apply_chat_template(self, messages: Any, **options: Any) -> list[int]:
-            asked.append((messages, options))
+            calls.append((messages, options))
             return [4, 5]
 
     auto = SimpleNamespace(from_pretrained=lambda _name: Tokenizer())
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=auto, __spec__=object()))
 
-    async with listening(completions=Said(TEXT)) as endpoint:
+    async with listening(completions=Reply(TEXT)) as endpoint:
         server = model(
             endpoint.url,
             use_completions_api=True,
@@ -94,14 +94,14 @@ async def test_a_named_tokenizer_renders_here(monkeypatch):
 
     assert reply.status == 200
     assert endpoint.bodies[0]["prompt"] == [4, 5]
-    assert asked[0][0] == [USER]
-    assert (asked[0][1]["add_generation_prompt"], asked[0][1]["enable_thinking"]) == (True, False)
+    assert calls[0][0] == [USER]
+    assert (calls[0][1]["add_generation_prompt"], calls[0][1]["enable_thinking"]) == (True, False)
 
 
 def test_a_tokenizer_without_its_package_is_a_configuration_error(monkeypatch):
-    """Told at the start, with the way out."""
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else found(name))
+    """The error must come at start, with the command that helps."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "transformers" else find_spec(name))
 
     with pytest.raises(ConfigError, match="transformers") as problem:
         model("http://h/v1", use_completions_api=True, render_chat_template=True, tokenizer="some/tokenizer")
@@ -118,9 +118,9 @@ def test_a_tokenizer_without_its_package_is_a_configuration_error(monkeypatch):
     ],
     ids=["tools", "an image"],
 )
-async def test_what_bare_text_cannot_say_is_refused(body: dict[str, Any]):
-    """Dropping it silently would change the task."""
-    async with listening(completions=Said(TEXT)) as endpoint:
+async def test_content_that_bare_text_cannot_express_is_refused(body: dict[str, Any]):
+    """Dropping content silently would change the task."""
+    async with listening(completions=Reply(TEXT)) as endpoint:
         reply = await ask(model(endpoint.url, use_completions_api=True), "/v1/chat/completions", body)
 
     assert reply.status == 400

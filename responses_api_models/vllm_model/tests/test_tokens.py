@@ -1,25 +1,25 @@
-"""Token ids and log-probabilities for training, from the three places vLLM versions put them."""
+"""Token ids and log-probabilities for training, in the three forms of different vLLM versions."""
 
 from typing import Any
 
 import pytest
 
-from responses_api_models.openai_model.tests.endpoint import Said, ask, listening
+from responses_api_models.openai_model.tests.endpoint import Reply, ask, listening
 from responses_api_models.vllm_model.tests.support import USER, completion, logprobs, model
 
 IDS = {"prompt_token_ids": [1, 2, 3], "generation_token_ids": [7, 8], "generation_log_probs": [-0.1, -0.2]}
 
 
-def beside() -> dict[str, Any]:
-    """`return_token_ids`: prompt ids on the answer, generated ids on the choice."""
+def ids_beside_message() -> dict[str, Any]:
+    """Build a reply to `return_token_ids`: prompt ids on the reply, generated ids on the choice."""
     answer = completion()
     answer["prompt_token_ids"] = IDS["prompt_token_ids"]
     answer["choices"][0] |= {"token_ids": [7, 8], "logprobs": logprobs(("fo", -0.1), ("ur", -0.2))}
     return answer
 
 
-def spelled(*pairs: tuple[str, float]) -> dict[str, Any]:
-    """`return_tokens_as_token_ids`: generated ids in the log-probabilities, prompt ids from /tokenize."""
+def ids_in_logprobs(*pairs: tuple[str, float]) -> dict[str, Any]:
+    """Build a reply to `return_tokens_as_token_ids`: generated ids in the log-probabilities."""
     answer = completion()
     answer["choices"][0]["logprobs"] = logprobs(*(pairs or (("token_id:7", -0.1), ("token_id:8", -0.2))))
     return answer
@@ -27,17 +27,17 @@ def spelled(*pairs: tuple[str, float]) -> dict[str, Any]:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("said", "settings", "wish"),
+    ("body", "settings", "field"),
     [
         (completion(**IDS), {}, "return_tokens_as_token_ids"),
-        (beside(), {"request_prompt_and_generation_token_ids": True}, "return_token_ids"),
-        (spelled(), {}, "return_tokens_as_token_ids"),
+        (ids_beside_message(), {"request_prompt_and_generation_token_ids": True}, "return_token_ids"),
+        (ids_in_logprobs(), {}, "return_tokens_as_token_ids"),
     ],
     ids=["in the message", "beside it", "spelled in log-probabilities"],
 )
-async def test_token_fields_are_found(said: dict[str, Any], settings: dict[str, Any], wish: str):
-    """A trainer needs the very ids that were sampled, not a second tokenisation of the text."""
-    async with listening(chat=Said(said), tokenize=Said({"tokens": [1, 2, 3], "count": 3})) as endpoint:
+async def test_token_fields_are_found(body: dict[str, Any], settings: dict[str, Any], field: str):
+    """A trainer needs the sampled ids; tokenizing the text again may give others."""
+    async with listening(chat=Reply(body), tokenize=Reply({"tokens": [1, 2, 3], "count": 3})) as endpoint:
         server = model(endpoint.url, return_token_id_information=True, **settings)
         reply = await ask(server, "/v1/responses", {"input": [USER]})
 
@@ -46,14 +46,14 @@ async def test_token_fields_are_found(said: dict[str, Any], settings: dict[str, 
     item = answer["output"][-1]
     assert {name: item[name] for name in IDS} == IDS
     assert endpoint.bodies[0]["logprobs"] is True
-    assert endpoint.bodies[0][wish] is True
+    assert endpoint.bodies[0][field] is True
 
 
 @pytest.mark.asyncio
 async def test_the_prompt_is_tokenized_with_everything_that_shapes_it():
     """Tools and template arguments are part of the prompt."""
     tool = {"type": "function", "function": {"name": "add"}}
-    async with listening(chat=Said(spelled()), tokenize=Said({"tokens": [1, 2, 3]})) as endpoint:
+    async with listening(chat=Reply(ids_in_logprobs()), tokenize=Reply({"tokens": [1, 2, 3]})) as endpoint:
         server = model(endpoint.url, return_token_id_information=True, chat_template_kwargs={"enable_thinking": False})
         await ask(server, "/v1/chat/completions", {"messages": [USER], "tools": [tool], "temperature": 1.0})
 
@@ -67,24 +67,24 @@ async def test_the_prompt_is_tokenized_with_everything_that_shapes_it():
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(("wanted", "told"), [(True, True), (None, False)])
-async def test_log_probabilities_are_repeated_only_to_those_who_asked(wanted: bool | None, told: bool):
-    """They are large, and the token fields say the same."""
-    async with listening(chat=Said(beside())) as endpoint:
+@pytest.mark.parametrize(("requested", "expected"), [(True, True), (None, False)])
+async def test_log_probabilities_are_returned_only_on_request(requested: bool | None, expected: bool):
+    """They are large, and the token fields contain them."""
+    async with listening(chat=Reply(ids_beside_message())) as endpoint:
         server = model(endpoint.url, return_token_id_information=True, request_prompt_and_generation_token_ids=True)
-        reply = await ask(server, "/v1/chat/completions", {"messages": [USER], "logprobs": wanted})
+        reply = await ask(server, "/v1/chat/completions", {"messages": [USER], "logprobs": requested})
 
     choice = (await reply.json())["choices"][0]
-    assert bool(choice.get("logprobs")) is told
+    assert bool(choice.get("logprobs")) is expected
     assert choice["message"]["generation_token_ids"] == [7, 8]
     assert "token_ids" not in choice
 
 
 @pytest.mark.asyncio
-async def test_earlier_turns_go_back_with_their_token_ids():
-    """An endpoint made for training continues from the exact ids of the last turn."""
+async def test_earlier_turns_are_sent_with_their_token_ids():
+    """An endpoint for training continues from the exact ids of the last turn."""
     turn = {"role": "assistant", "content": "b", **IDS}
-    async with listening(chat=Said(completion(**IDS))) as endpoint:
+    async with listening(chat=Reply(completion(**IDS))) as endpoint:
         server = model(endpoint.url, return_token_id_information=True)
         reply = await ask(server, "/v1/chat/completions", {"messages": [USER, turn, USER]})
 
@@ -93,24 +93,24 @@ async def test_earlier_turns_go_back_with_their_token_ids():
 
 
 def lengths_differ() -> dict[str, Any]:
-    answer = beside()
+    answer = ids_beside_message()
     answer["choices"][0]["token_ids"] = [7]
     return answer
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("body", "words"),
     [
         (completion("four"), "no log-probabilities"),
-        (spelled(("fo", -0.1)), "token without its id"),
+        (ids_in_logprobs(("fo", -0.1)), "token without its id"),
         (lengths_differ(), "1 token ids and 2 log-probabilities"),
     ],
     ids=["none", "text instead of ids", "lengths differ"],
 )
-async def test_missing_or_inconsistent_tokens_are_a_failure(said: dict[str, Any], words: str):
+async def test_missing_or_inconsistent_tokens_are_a_failure(body: dict[str, Any], words: str):
     """Training on wrong ids is worse than losing a rollout."""
-    async with listening(chat=Said(said)) as endpoint:
+    async with listening(chat=Reply(body)) as endpoint:
         reply = await ask(model(endpoint.url, return_token_id_information=True), "/v1/responses", {"input": "?"})
 
     assert reply.status == 500

@@ -1,4 +1,4 @@
-"""A metrics file is right, incomplete or wrong, within the tolerances of the contract."""
+"""A metrics file is the same, incomplete or in conflict, within the tolerances of the contract."""
 
 import json
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.data.measure import TOKENS
-from nemo_gym.data.sidecar import compared, differences
+from nemo_gym.data.metrics_file import compare_metrics, differences
+from nemo_gym.data.row_metrics import TOKENS
 
 METRICS = {"name": "train", "Number of examples": 5, "Number of turns": {"Average": 2.5, "Max": 3.0}, "answer": [1, 2]}
 
@@ -35,47 +35,47 @@ METRICS = {"name": "train", "Number of examples": 5, "Number of turns": {"Averag
     ],
 )
 def test_values_are_compared_as_the_contract_says(old, new, same):
-    """Files that others wrote are not in conflict because of the last digit."""
+    """Files of other tools differ in the last digit, which is no conflict."""
     assert (not list(differences({"x": old}, {"x": new}))) == same
 
 
-def test_every_difference_is_told_with_both_values():
-    """One can tell from the message whether it is the data or the file that is wrong."""
-    found = list(differences(METRICS, {**METRICS, "Number of examples": 6, "Number of turns": {"Average": 2.5}}))
+def test_every_difference_is_reported_with_both_values():
+    """Both values together show whether the data or the file is wrong."""
+    result = list(differences(METRICS, {**METRICS, "Number of examples": 6, "Number of turns": {"Average": 2.5}}))
 
-    assert found == ["Number of examples: was 5, is 6", "Number of turns: Max: was 3.0, is gone"]
+    assert result == ["Number of examples: was 5, is 6", "Number of turns: Max: was 3.0, is gone"]
 
 
 def test_a_file_is_new_the_same_completed_or_in_conflict(tmp_path):
-    """Each is treated differently: only an incomplete or missing file is written without asking."""
+    """Only a missing or incomplete file may be written without a flag."""
     path = tmp_path / "train_metrics.json"
 
-    assert compared(path, METRICS)[0] == "new"
+    assert compare_metrics(path, METRICS)[0] == "new"
     path.write_text(json.dumps(METRICS))
-    assert compared(path, METRICS)[0] == "same"
-    assert compared(path, {**METRICS, "more": 1})[0] == "completed"
-    state, told, _ = compared(path, {**METRICS, "name": "other"})
-    assert (state, told) == ("conflict", ['name: was "train", is "other"'])
+    assert compare_metrics(path, METRICS)[0] == "same"
+    assert compare_metrics(path, {**METRICS, "more": 1})[0] == "completed"
+    state, differing, _ = compare_metrics(path, {**METRICS, "name": "other"})
+    assert (state, differing) == ("conflict", ['name: was "train", is "other"'])
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]"])
 def test_a_file_that_holds_no_metrics_is_a_conflict(tmp_path, text):
-    """It is somebody's file; it is not replaced silently."""
+    """A file of another kind must not be replaced silently."""
     path = tmp_path / "train_metrics.json"
     path.write_text(text)
 
-    assert compared(path, METRICS)[0] == "conflict"
+    assert compare_metrics(path, METRICS)[0] == "conflict"
 
 
 def test_token_counts_of_another_machine_are_kept(tmp_path):
-    """Without the tokenizer they cannot be counted again, and that is no conflict."""
+    """Without the tokenizer they cannot be counted, and they must not be lost."""
     path = tmp_path / "train_metrics.json"
     path.write_text(json.dumps({**METRICS, TOKENS: {"Average": 7.0}}))
 
-    state, _, wanted = compared(path, METRICS)
+    state, _, content = compare_metrics(path, METRICS)
 
     assert state == "same"
-    assert wanted[TOKENS] == {"Average": 7.0}
+    assert content[TOKENS] == {"Average": 7.0}
 
 
 @settings(max_examples=50, deadline=None)
@@ -86,8 +86,8 @@ def test_token_counts_of_another_machine_are_kept(tmp_path):
         max_leaves=8,
     )
 )
-def test_whatever_it_is_it_agrees_with_itself(value):
-    """A second run never finds a conflict with the first."""
+def test_any_value_agrees_with_itself(value):
+    """A second run must never be in conflict with the first."""
     written = json.loads(json.dumps({"x": value}))
 
     assert not list(differences(written, {"x": value}))

@@ -1,4 +1,4 @@
-"""What is measured, under which name, and that no split of the rows changes it."""
+"""Rows are measured under the names of the contract, and no split of the rows changes the result."""
 
 import json
 import pickle
@@ -8,13 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nemo_gym.catalog.rows import RowChecker
 from nemo_gym.config.schema_datasets import DatasetConfig
-from nemo_gym.data import measure
-from nemo_gym.data.check import RowChecker
-from nemo_gym.data.measure import EXAMPLES, TOKENS, TURNS, UNIQUE_PARAMS, UNIQUE_USER, WORDS, Meter, Metrics
-from nemo_gym.data.numbers import AVERAGE, COUNT
-from nemo_gym.data.sidecar import compared
-from nemo_gym.data.tokens import token_counter
+from nemo_gym.data import row_metrics
+from nemo_gym.data.metrics_file import compare_metrics
+from nemo_gym.data.row_metrics import (
+    EXAMPLES,
+    TOKENS,
+    TURNS,
+    UNIQUE_PARAMS,
+    UNIQUE_USER,
+    WORDS,
+    Metrics,
+    MetricsCollector,
+    token_counter,
+)
+from nemo_gym.data.running_statistics import AVERAGE, COUNT
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,52 +50,58 @@ ROWS = st.fixed_dictionaries(
 )
 
 
-def measured(rows, times: int = 1) -> Metrics:
-    checker, meter = RowChecker(), Meter()
+def measure(rows, times: int = 1) -> Metrics:
+    checker, meter = RowChecker(), MetricsCollector()
     for row in rows:
-        request = checker.accepted(row)
+        request = checker.parse_request(row)
         assert request is not None
         meter.add(row, request, times)
     return meter.take()
 
 
-def asked(given, **more):
-    return {"responses_create_params": {"input": given, **more}}
+def row_of(items, **more):
+    return {"responses_create_params": {"input": items, **more}}
 
 
 @settings(max_examples=100, deadline=None)
 @given(ROWS)
 def test_words_are_those_of_json_dumps(row):
-    """Metrics files made by others count them that way."""
+    """Metrics files of other tools count words that way."""
     words = len(json.dumps(row["responses_create_params"]).split())
 
-    assert measured([row]).words.seen == {words: 1}
+    assert measure([row]).words.seen == {words: 1}
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ROWS, max_size=8), st.data())
 def test_any_split_of_the_rows_measures_the_same(rows, data):
-    """Chunks, processes, datasets: they are how the work is done, not what is found."""
+    """The number of processes must not change the metrics."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=3)))
     merged = Metrics()
 
     for start, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
-        merged.merge(pickle.loads(pickle.dumps(measured(rows[start:end]))))
+        merged.merge(pickle.loads(pickle.dumps(measure(rows[start:end]))))
 
-    assert merged.report() == measured(rows).report()
+    assert merged.report() == measure(rows).report()
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=4), st.integers(1, 3))
 def test_a_repeated_dataset_is_measured_as_if_written_out(rows, times):
-    """num_repeats changes every count and every deviation."""
-    assert measured(rows, times).report() == measured(rows * times).report()
+    """num_repeats changes every count and every deviation, as a written-out dataset would."""
+    assert measure(rows, times).report() == measure(rows * times).report()
 
 
-def test_the_seed_s_figures_are_all_there():
-    """Number of examples, tools, tokens, turns, unique parameters and messages, and every sampling parameter."""
+def test_every_figure_of_the_contract_is_reported():
+    """Reviewers of a dataset rely on examples, turns, unique parameters and messages, and every sampling parameter."""
     sampling = {"temperature": 0.5, "top_p": 0.9, "max_output_tokens": 7, "max_tool_calls": 2, "top_logprobs": 1}
-    report = measured([asked("hi", **sampling), asked("hi", **sampling), asked([{"role": "user", "content": "hi"}])])
+    report = measure(
+        [
+            row_of("hi", **sampling),
+            row_of("hi", **sampling),
+            row_of([{"role": "user", "content": "hi"}]),
+        ]
+    )
 
     figures = report.report()
 
@@ -94,25 +109,25 @@ def test_the_seed_s_figures_are_all_there():
     assert figures[UNIQUE_PARAMS] == 2
     assert figures[UNIQUE_USER] == 1
     assert figures[TURNS][AVERAGE] == 1
-    for title, value in zip(measure.SAMPLING.values(), sampling.values(), strict=True):
+    for title, value in zip(row_metrics.SAMPLING.values(), sampling.values(), strict=True):
         assert (figures[title][COUNT], figures[title][AVERAGE]) == (2, value)
 
 
 def test_tools_are_counted_only_where_they_are_given():
-    """No tools and no word about tools are different things."""
-    report = measured([asked("x"), asked("x", tools=[])]).report()
+    """An empty list of tools is a choice, a missing one is not."""
+    report = measure([row_of("x"), row_of("x", tools=[])]).report()
 
     assert report["Number of tools"][COUNT] == 1
 
 
 def test_other_fields_are_numbers_or_texts_and_lists_of_them():
-    """A field that holds both is described as both; objects are not described."""
+    """Authors add any fields; a field with both kinds of values is described as both."""
     rows = [
-        asked("x") | {"n": 1, "t": "a", "mixed": "a", "many": [1, 2.5], "names": ["a", "b", "a"], "deep": {"a": 1}},
-        asked("x") | {"n": True, "t": "a", "mixed": 3, "many": [], "names": [None, ["c"]], "deep": None},
+        row_of("x") | {"n": 1, "t": "a", "mixed": "a", "many": [1, 2.5], "names": ["a", "b", "a"], "deep": {"a": 1}},
+        row_of("x") | {"n": True, "t": "a", "mixed": 3, "many": [], "names": [None, ["c"]], "deep": None},
     ]
 
-    report = measured(rows).report()
+    report = measure(rows).report()
 
     assert report["n"] == {
         "Total # non-null values": 2,
@@ -129,8 +144,8 @@ def test_other_fields_are_numbers_or_texts_and_lists_of_them():
 
 
 def test_a_field_named_like_a_figure_does_not_hide_it():
-    """The figure is what the name means in a metrics file."""
-    assert measured([asked("x") | {EXAMPLES: "many"}]).report()[EXAMPLES] == 1
+    """Readers of a metrics file expect the figure under its name."""
+    assert measure([row_of("x") | {EXAMPLES: "many"}]).report()[EXAMPLES] == 1
 
 
 class TestTokens:
@@ -142,15 +157,15 @@ class TestTokens:
         self.count = token_counter()
 
     def tokens(self, row) -> int:
-        ((found, _),) = measured([row]).tokens.seen.items()
-        return found
+        ((length, _),) = measure([row]).tokens.seen.items()
+        return length
 
     def test_a_text_is_as_long_as_the_tokenizer_says(self):
-        """Numbers people know from the endpoint's bill."""
-        assert self.tokens(asked("The quick brown fox")) == 4
+        """The numbers must equal those on an endpoint's bill."""
+        assert self.tokens(row_of("The quick brown fox")) == 4
 
     def test_instructions_tools_and_every_text_of_the_input_are_read(self):
-        """They all take room in the context."""
+        """All of them take space in the context."""
         tool = {"type": "function", "name": "f", "description": "Look it up."}
         items = [
             {"role": "system", "content": "Be brief."},
@@ -168,33 +183,33 @@ class TestTokens:
             json.dumps([tool], separators=(",", ":")),
         ]
 
-        found = self.tokens(asked(items, instructions="Answer!", tools=[tool]))
+        tokens = self.tokens(row_of(items, instructions="Answer!", tools=[tool]))
 
-        assert found == sum(map(self.count, read))
+        assert tokens == sum(map(self.count, read))
 
     def test_pictures_are_not_counted_as_text(self):
         """A data URL of a megabyte is not a million tokens."""
         picture = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 1000}
 
-        assert self.tokens(asked([{"role": "user", "content": [picture]}])) == 0
+        assert self.tokens(row_of([{"role": "user", "content": [picture]}])) == 0
 
     def test_repeated_instructions_are_counted_on_every_row(self, monkeypatch):
-        """Remembering a length must not change it, and neither must forgetting."""
-        monkeypatch.setattr(measure, "MOST_TEXTS", 2)
+        """Neither a cached length nor an emptied cache may change the result."""
+        monkeypatch.setattr(row_metrics, "MAX_CACHED_TEXTS", 2)
         rows = [
-            asked([{"role": "system", "content": "a " * (n % 5)}, {"role": "user", "content": "b"}]) for n in range(20)
+            row_of([{"role": "system", "content": "a " * (n % 5)}, {"role": "user", "content": "b"}]) for n in range(20)
         ]
 
-        merged = measured(rows).tokens.seen
+        merged = measure(rows).tokens.seen
 
         assert sum(length * times for length, times in merged.items()) == sum(map(self.tokens, rows))
 
 
 def test_without_the_tokenizer_everything_else_is_measured(monkeypatch):
-    """The extra is not needed to prepare data."""
-    monkeypatch.setattr(measure, "token_counter", lambda: None)
+    """The tokenizer is optional."""
+    monkeypatch.setattr(row_metrics, "token_counter", lambda: None)
 
-    report = measured([asked("a b")]).report()
+    report = measure([row_of("a b")]).report()
 
     assert TOKENS not in report
     assert report[WORDS][AVERAGE] == 3
@@ -205,12 +220,12 @@ SHIPPED = sorted(ROOT.glob("resources_servers/*/data/example_metrics.json"))
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.parts[-3])
 def test_the_shipped_metrics_are_those_of_the_shipped_rows(path):
-    """Whoever changes the examples of a server makes their metrics again."""
+    """Metrics that describe earlier rows would mislead a reviewer."""
     rows = [json.loads(line) for line in path.with_name("example.jsonl").read_text().splitlines()]
     shipped = json.loads(path.read_text())
-    described = {name: shipped[name] for name in DatasetConfig.model_fields if name in shipped}
+    dataset = {name: shipped[name] for name in DatasetConfig.model_fields if name in shipped}
 
-    state, told, _ = compared(path, described | measured(rows).report())
+    state, differences, _ = compare_metrics(path, dataset | measure(rows).report())
 
     assert shipped[EXAMPLES] == len(rows)
-    assert state in ("same", "completed"), told
+    assert state in ("same", "completed"), differences

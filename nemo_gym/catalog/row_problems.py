@@ -1,4 +1,4 @@
-"""Rows that cannot be used: which lines, which field and why, grouped so that a thousand bad lines read as one."""
+"""Problems of dataset rows: the field, the reason and the lines, grouped so that a thousand bad lines read as one."""
 
 from array import array
 from collections.abc import Iterable, Iterator
@@ -11,26 +11,26 @@ EN_DASH = "–"
 
 
 class DataError(GymError, ValueError):
-    """Rows, or what is known about them, cannot be used as they are."""
+    """Dataset rows, or the metrics kept beside them, cannot be used as they are."""
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong with one row."""
+class RowProblem:
+    """One reason why a row cannot be used."""
 
     field: str
-    """Where in the row, with `[*]` for any place in a list; empty for the line as a whole."""
+    """Path of the field, with `[*]` for any element of a list; empty if the problem concerns the whole line."""
     reason: str
     detail: str = ""
-    """What only this row shows, such as the column."""
+    """Information that differs from row to row, such as the column."""
 
     def __str__(self) -> str:
-        place = f"{self.field}: " if self.field else ""
-        return f"{place}{self.reason}"
+        location = f"{self.field}: " if self.field else ""
+        return f"{location}{self.reason}"
 
 
 class LineRanges:
-    """Line numbers in increasing order, kept as ranges."""
+    """Line numbers in increasing order, stored as ranges."""
 
     __slots__ = ("_ends",)
 
@@ -38,7 +38,7 @@ class LineRanges:
         self._ends = array("q")  # first, last, first, last, …
 
     def add(self, line: int) -> None:
-        """Count a line that is not before the last one; adding the last one again changes nothing."""
+        """Add a line that is not before the last one; adding the last one twice changes nothing."""
         ends = self._ends
         if ends and line <= ends[-1] + 1:
             ends[-1] = max(line, ends[-1])
@@ -51,8 +51,8 @@ class LineRanges:
             self.add(first + after)
             self._ends[-1] = last + after
 
-    def until(self, line: int) -> "LineRanges":
-        """Only the lines up to this one."""
+    def up_to(self, line: int) -> "LineRanges":
+        """Return the lines up to and including this one."""
         kept = LineRanges()
         for first, last in self:
             if first <= line:
@@ -60,7 +60,7 @@ class LineRanges:
         return kept
 
     def number(self, count: int) -> int:
-        """The line that is the `count`th, from 1; the last one if there are fewer."""
+        """Return the `count`th line, from 1; the last one if there are fewer."""
         for first, last in self:
             if count <= last - first + 1:
                 return first + count - 1
@@ -71,7 +71,7 @@ class LineRanges:
         return zip(self._ends[::2], self._ends[1::2], strict=True)
 
     def __len__(self) -> int:
-        """How many lines."""
+        """Count the lines."""
         return sum(last - first + 1 for first, last in self)
 
     def __str__(self) -> str:
@@ -80,77 +80,78 @@ class LineRanges:
 
 
 @dataclass(slots=True)
-class Group:
+class ProblemGroup:
     """All lines that share one problem."""
 
     lines: LineRanges = field(default_factory=LineRanges)
     first_detail: str = ""
 
 
-class Problems:
-    """What is wrong with the rows of one file."""
+class RowProblems:
+    """The problems of the rows of one file."""
 
     __slots__ = ("_bad", "_groups")
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, str], Group] = {}
+        self._groups: dict[tuple[str, str], ProblemGroup] = {}
         self._bad = LineRanges()
 
-    def add(self, line: int, problems: Iterable[Problem]) -> None:
-        """Note what is wrong with a line; lines come in order."""
+    def add(self, line: int, problems: Iterable[RowProblem]) -> None:
+        """Add the problems of a line; lines come in order."""
         for problem in problems:
-            group = self._groups.setdefault((problem.field, problem.reason), Group(first_detail=problem.detail))
+            group = self._groups.setdefault((problem.field, problem.reason), ProblemGroup(first_detail=problem.detail))
             group.lines.add(line)
             self._bad.add(line)
 
-    def merge(self, other: "Problems", after: int) -> None:
-        """Add what was found in a part of the file that begins after line `after`."""
-        for key, found in other._groups.items():
-            group = self._groups.setdefault(key, Group(first_detail=found.first_detail))
-            group.lines.merge(found.lines, after)
+    def merge(self, other: "RowProblems", after: int) -> None:
+        """Add the problems of a part of the file that begins after line `after`."""
+        for key, part in other._groups.items():
+            group = self._groups.setdefault(key, ProblemGroup(first_detail=part.first_detail))
+            group.lines.merge(part.lines, after)
         self._bad.merge(other._bad, after)
 
-    def first(self, count: int) -> "Problems":
-        """What is wrong with the first `count` rows that have a problem."""
-        kept = Problems()
+    def first(self, count: int) -> "RowProblems":
+        """Return the problems of the first `count` rows that have one."""
+        kept = RowProblems()
         last = self._bad.number(count)
-        kept._bad = self._bad.until(last)
+        kept._bad = self._bad.up_to(last)
         for key, group in self._groups.items():
-            lines = group.lines.until(last)
+            lines = group.lines.up_to(last)
             if lines:
-                kept._groups[key] = Group(lines, group.first_detail)
+                kept._groups[key] = ProblemGroup(lines, group.first_detail)
         return kept
 
     @property
     def rows(self) -> int:
-        """How many rows cannot be used."""
+        """The number of rows that cannot be used."""
         return len(self._bad)
 
     def __bool__(self) -> bool:
         return bool(self._groups)
 
     def __str__(self) -> str:
-        return "\n".join(self._texts())
+        return "\n".join(self.texts())
 
-    def _texts(self) -> Iterator[str]:
-        for (place, reason), group in self._groups.items():
+    def texts(self) -> Iterator[str]:
+        """Yield one text per group: lines, field, reason and the detail of the first line."""
+        for (path, reason), group in self._groups.items():
             detail = f" ({group.first_detail})" if group.first_detail else ""
-            yield f"{group.lines}: {Problem(place, reason)}{detail}"
+            yield f"{group.lines}: {RowProblem(path, reason)}{detail}"
 
     def report(self) -> list[dict[str, Any]]:
-        """The groups as plain data."""
+        """Return the groups as JSON values."""
         return [
             {
                 "lines": [list(ends) for ends in group.lines],
                 "count": len(group.lines),
-                "field": place,
+                "field": path,
                 "reason": reason,
                 "first_detail": group.first_detail,
             }
-            for (place, reason), group in self._groups.items()
+            for (path, reason), group in self._groups.items()
         ]
 
 
-def counted(rows: int) -> str:
-    """`1 row`, `2 rows`."""
+def row_count_text(rows: int) -> str:
+    """Return `1 row`, `2 rows`."""
     return f"{rows} row" if rows == 1 else f"{rows} rows"

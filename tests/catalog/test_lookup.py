@@ -1,10 +1,10 @@
-"""Names on the command line find their configuration files."""
+"""Names on the command line lead to configuration files."""
 
 from pathlib import Path
 
 import pytest
 
-from nemo_gym.catalog.find import BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER, Shelf, config_file
+from nemo_gym.catalog.lookup import BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER, ComponentKind, config_file
 from nemo_gym.errors import ConfigError
 
 
@@ -15,7 +15,7 @@ def write(path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("shelf", "value", "relative"),
+    ("kind", "value", "relative"),
     [
         (ENVIRONMENT, "sums", "environments/sums/config.yaml"),
         (ENVIRONMENT, "sums/hard", "environments/sums/hard.yaml"),
@@ -25,15 +25,17 @@ def write(path: Path) -> Path:
         (MODEL_TYPE, "vllm_model/sub/x", "responses_api_models/vllm_model/configs/sub/x.yaml"),
     ],
 )
-def test_a_name_with_or_without_a_flavour_is_found(tmp_path: Path, shelf: Shelf, value: str, relative: str) -> None:
-    """People think in names; the layout of the tree is ours to know."""
+def test_a_name_with_or_without_a_flavour_is_found(
+    tmp_path: Path, kind: ComponentKind, value: str, relative: str
+) -> None:
+    """Users think in names, not in the layout of the tree."""
     expected = write(tmp_path / relative)
 
-    assert config_file(shelf, value, [tmp_path]) == expected.resolve()
+    assert config_file(kind, value, [tmp_path]) == expected.resolve()
 
 
 def test_an_earlier_root_shadows_a_later_one(tmp_path: Path) -> None:
-    """A user's own copy of a component must win over the one we ship."""
+    """A user's copy of a component must win over the shipped one."""
     mine = write(tmp_path / "mine/environments/sums/config.yaml")
     write(tmp_path / "shipped/environments/sums/config.yaml")
 
@@ -41,7 +43,7 @@ def test_an_earlier_root_shadows_a_later_one(tmp_path: Path) -> None:
 
 
 def test_a_misspelt_name_gets_the_nearest_one(tmp_path: Path) -> None:
-    """A typo should cost one glance."""
+    """The right name saves the user a search."""
     write(tmp_path / "environments/arithmetic/config.yaml")
 
     with pytest.raises(ConfigError, match="nothing is called 'arithmetik'") as raised:
@@ -52,7 +54,7 @@ def test_a_misspelt_name_gets_the_nearest_one(tmp_path: Path) -> None:
 
 
 def test_a_name_like_nothing_gets_the_list(tmp_path: Path) -> None:
-    """Without a near match the useful answer is what there is."""
+    """Without a similar name, the list of names is the best help."""
     write(tmp_path / "environments/arithmetic/config.yaml")
     write(tmp_path / "environments/weather/hard.yaml")
 
@@ -63,7 +65,7 @@ def test_a_name_like_nothing_gets_the_list(tmp_path: Path) -> None:
 
 
 def test_a_name_in_several_roots_says_which_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A forgotten copy in the working directory would otherwise be a puzzle."""
+    """A forgotten copy in the working directory would silently be used."""
     mine = write(tmp_path / "mine/environments/sums/config.yaml")
     theirs = write(tmp_path / "shipped/environments/sums/config.yaml")
 
@@ -73,6 +75,7 @@ def test_a_name_in_several_roots_says_which_is_used(tmp_path: Path, caplog: pyte
 
 
 def test_an_unknown_name_is_a_usage_error(tmp_path: Path) -> None:
+    """Scripts distinguish typing mistakes by exit status 2."""
     with pytest.raises(ValueError, match="nothing is called 'sums'") as caught:
         config_file(ENVIRONMENT, "sums", [tmp_path])
 

@@ -1,18 +1,18 @@
-"""From GitLab to the Hugging Face Hub: upload, verify, and only then delete."""
+"""Move a dataset from GitLab to the Hugging Face Hub: upload, verify, and only then delete."""
 
 from nemo_gym.config.schema_datasets import BaseUploadJsonlDatasetHuggingFaceConfig
 from nemo_gym.data import hub
 from nemo_gym.data.gitlab_client import Registry
-from nemo_gym.data.hub_transfer import Meter, RegistryError, no_meter
+from nemo_gym.data.transfer import Meter, RegistryError, ignore_progress
 
 
 def gitlab_name(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> str:
-    """What the dataset is called in GitLab: as in its repository's name."""
+    """Return the dataset's name in GitLab, which is also the last part of its repository name."""
     return config.dataset_name or hub.resources_server_of(config.resource_config_path)[0]
 
 
 def versions_to_delete(registry: Registry, name: str) -> list[str]:
-    """The versions that go when the dataset is deleted.
+    """List the versions that are deleted with the dataset.
 
     Raises:
         RegistryError: there is no such dataset.
@@ -24,22 +24,17 @@ def versions_to_delete(registry: Registry, name: str) -> list[str]:
 
 
 def migrate(
-    config: BaseUploadJsonlDatasetHuggingFaceConfig,
-    registry: Registry,
-    *,
-    endpoint: str | None = None,
-    meter: Meter = no_meter,
-    pause: float = 1.0,
-) -> hub.Published:
-    """Publish on the Hub and delete from GitLab. Whatever goes wrong before the Hub's copy is verified deletes nothing.
+    config: BaseUploadJsonlDatasetHuggingFaceConfig, registry: Registry, *, meter: Meter = ignore_progress
+) -> hub.PublishedFile:
+    """Publish on the Hub and delete from GitLab. An error before the Hub's copy is verified deletes nothing.
 
     Raises:
         ConfigError: the file or the configuration cannot be used.
-        RegistryError: either side refused; GitLab's copy is there unless the message says that it was deleted.
+        RegistryError: a registry refused; GitLab's copy still exists unless the message says that it was deleted.
     """
     name = gitlab_name(config)
     versions_to_delete(registry, name)
-    published = hub.upload(config, endpoint=endpoint, meter=meter, pause=pause)
+    published = hub.upload(config, meter=meter)
     try:
         registry.delete(name)
     except RegistryError as error:

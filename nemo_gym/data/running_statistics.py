@@ -1,4 +1,4 @@
-"""Statistics that come out the same however the rows are split and in whatever order the parts are added up."""
+"""Statistics that do not depend on how the rows are split into parts or in which order the parts are merged."""
 
 import math
 from array import array
@@ -12,7 +12,7 @@ OWN_SEED = hash("the seed of this process")
 
 
 class Numbers:
-    """Count, mean, range and sample deviation of numbers. Sums are exact, so parts merge to the same result."""
+    """Count, mean, range and sample deviation of numbers. Sums are exact, so merged parts give the same result."""
 
     __slots__ = ("_sums", "count", "highest", "lowest")
 
@@ -24,7 +24,7 @@ class Numbers:
         self._sums: dict[int, list[int]] = {}
 
     def add(self, value: float, times: int = 1) -> None:
-        """Count a finite number, `times` times."""
+        """Add a finite number, `times` times."""
         number, denominator = value.as_integer_ratio()
         sums = self._sums.get(denominator)
         if sums is None:
@@ -38,7 +38,7 @@ class Numbers:
             self.highest = value
 
     def merge(self, other: "Numbers") -> None:
-        """Count all that `other` counted."""
+        """Add all numbers of `other`."""
         self.count += other.count
         self.lowest = min(self.lowest, other.lowest)
         self.highest = max(self.highest, other.highest)
@@ -48,7 +48,7 @@ class Numbers:
             sums[1] += squares
 
     def statistics(self) -> Statistics:
-        """The five figures, rounded; zeros when there was nothing to count."""
+        """Return the five figures, rounded; zeros if no number was added."""
         if not self.count:
             return {COUNT: 0, AVERAGE: 0.0, LOWEST: 0.0, HIGHEST: 0.0, DEVIATION: 0.0}
         total = sum((Fraction(sums[0], part) for part, sums in self._sums.items()), start=Fraction())
@@ -56,20 +56,21 @@ class Numbers:
         spread = (squares - total * total / self.count) / max(self.count - 1, 1)
         return {
             COUNT: self.count,
-            AVERAGE: rounded(float(total / self.count)),
-            LOWEST: rounded(float(self.lowest)),
-            HIGHEST: rounded(float(self.highest)),
-            DEVIATION: rounded(_root(spread)),
+            AVERAGE: _round(float(total / self.count)),
+            LOWEST: _round(float(self.lowest)),
+            HIGHEST: _round(float(self.highest)),
+            DEVIATION: _round(_square_root(spread)),
         }
 
 
 class Lengths:
-    """How often each length was seen: its statistics, and what a histogram is drawn from."""
+    """A histogram of lengths, with its statistics."""
 
     __slots__ = ("seen",)
 
     def __init__(self) -> None:
         self.seen: dict[int, int] = {}
+        """Length -> number of occurrences."""
 
     def add(self, length: int, times: int = 1) -> None:
         self.seen[length] = self.seen.get(length, 0) + times
@@ -86,13 +87,13 @@ class Lengths:
 
 
 class Distinct:
-    """How many different texts there were, at 8 to 16 bytes for each.
+    """Counts distinct texts, at 8 to 16 bytes for each.
 
-    Texts are known by their 64-bit hash. It is Python's own, which is quick and differs between processes unless they
-    were started with the same seed (`PYTHONHASHSEED`); parts from others cannot be merged.
+    Texts are identified by their 64-bit hash. It is Python's `hash`, which is fast and differs between processes unless
+    they have the same seed (`PYTHONHASHSEED`); parts of a process with another seed cannot be merged.
     """
 
-    __slots__ = ("_buckets", "_cleaned", "_recent", "_seed")
+    __slots__ = ("_buckets", "_recent", "_seed", "_unique")
 
     MOST_RECENT = 1 << 17
     BUCKETS = 256
@@ -100,7 +101,8 @@ class Distinct:
     def __init__(self) -> None:
         self._recent: set[int] = set()
         self._buckets: list[array[int]] = []  # a set of all hashes would take ten times the memory
-        self._cleaned: list[int] = []
+        self._unique: list[int] = []
+        """Size of each bucket when its duplicates were last removed."""
         self._seed: int | None = None
 
     def add(self, text: str | bytes) -> None:
@@ -123,33 +125,33 @@ class Distinct:
         if not self._buckets:
             return len(self._recent)
         self._pack()
-        for place in range(self.BUCKETS):
-            self._clean(place)
-        return sum(self._cleaned)
+        for number in range(self.BUCKETS):
+            self._remove_duplicates(number)
+        return sum(self._unique)
 
     def _pack(self) -> None:
         if not self._buckets:
             self._buckets = [array("q") for _ in range(self.BUCKETS)]
-            self._cleaned = [0] * self.BUCKETS
+            self._unique = [0] * self.BUCKETS
         for value in self._recent:
             self._buckets[value % self.BUCKETS].append(value)
         self._recent.clear()
-        for place, bucket in enumerate(self._buckets):
-            if len(bucket) > 2 * self._cleaned[place] + self.BUCKETS:
-                self._clean(place)
+        for number, bucket in enumerate(self._buckets):
+            if len(bucket) > 2 * self._unique[number] + self.BUCKETS:
+                self._remove_duplicates(number)
 
-    def _clean(self, place: int) -> None:
-        """Remove what is there twice. Done when a bucket has doubled, so it costs the same per value at any size."""
-        self._buckets[place] = array("q", set(self._buckets[place]))
-        self._cleaned[place] = len(self._buckets[place])
+    def _remove_duplicates(self, number: int) -> None:
+        """Remove duplicates of a bucket. Done when it has doubled, so the cost per value is constant."""
+        self._buckets[number] = array("q", set(self._buckets[number]))
+        self._unique[number] = len(self._buckets[number])
 
 
-def rounded(value: float) -> float:
-    """Two decimals, or three below one."""
+def _round(value: float) -> float:
+    """Round to two decimals, or three below one."""
     return round(value, 2 if abs(value) >= 1 else 3)
 
 
-def _root(value: Fraction) -> float:
+def _square_root(value: Fraction) -> float:
     try:
         return math.sqrt(value)
     except OverflowError:  # beyond a float, but its root is not

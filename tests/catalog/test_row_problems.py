@@ -1,14 +1,14 @@
-"""Bad lines are told in ranges, all of them, and a part of a file tells what the whole would."""
+"""Problems are grouped by lines, and merging parts gives the report of the whole file."""
 
 from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.data.problems import LineRanges, Problem, Problems
+from nemo_gym.catalog.row_problems import LineRanges, RowProblem, RowProblems
 
 LINES = st.sets(st.integers(1, 60)).map(sorted)
-REQUIRED = Problem("responses_create_params.input", "field required")
+REQUIRED = RowProblem("responses_create_params.input", "field required")
 
 
 def ranges_of(lines) -> LineRanges:
@@ -21,7 +21,7 @@ def ranges_of(lines) -> LineRanges:
 @settings(max_examples=100, deadline=None)
 @given(LINES)
 def test_ranges_hold_exactly_the_lines(lines):
-    """Not one too many, and no two ranges that touch."""
+    """A report with a wrong line sends the author to the wrong place."""
     ranges = ranges_of(lines)
 
     assert [line for first, last in ranges for line in range(first, last + 1)] == lines
@@ -32,19 +32,19 @@ def test_ranges_hold_exactly_the_lines(lines):
 
 @settings(max_examples=100, deadline=None)
 @given(LINES, st.integers(0, 60))
-def test_a_file_read_in_two_parts_tells_the_same(lines, cut):
-    """Chunks count their lines from 1; the report does not show it."""
-    together = Problems()
+def test_a_file_read_in_two_parts_gives_the_same_report(lines, cut):
+    """Chunks count their lines from 1, and the author needs the lines of the file."""
+    together = RowProblems()
     for line in lines:
         together.add(line, [REQUIRED])
-    first, second = Problems(), Problems()
+    first, second = RowProblems(), RowProblems()
     for line in lines:
         if line <= cut:
             first.add(line, [REQUIRED])
         else:
             second.add(line - cut, [REQUIRED])
 
-    merged = Problems()
+    merged = RowProblems()
     merged.merge(first, after=0)
     merged.merge(second, after=cut)
 
@@ -55,12 +55,12 @@ def test_a_file_read_in_two_parts_tells_the_same(lines, cut):
 
 @settings(max_examples=60, deadline=None)
 @given(LINES.filter(bool), st.data())
-def test_the_first_problems_are_the_first(lines, data):
-    """`--max-errors 5` shows five."""
+def test_the_first_problems_are_those_of_the_first_rows(lines, data):
+    """`--max-errors 5` promises the first five rows."""
     count = data.draw(st.integers(1, len(lines)))
-    problems = Problems()
+    problems = RowProblems()
     for line in lines:
-        problems.add(line, [REQUIRED, Problem("", "odd")] if line % 2 else [REQUIRED])
+        problems.add(line, [REQUIRED, RowProblem("", "odd")] if line % 2 else [REQUIRED])
 
     kept = problems.first(count)
 
@@ -68,12 +68,12 @@ def test_the_first_problems_are_the_first(lines, data):
     assert [line for first, last in kept._bad for line in range(first, last + 1)] == lines[:count]
 
 
-def test_a_report_reads_as_the_issue_asks():
-    """Lines, field, reason; what only one row shows comes last."""
-    problems = Problems()
+def test_a_report_names_lines_field_and_reason():
+    """A thousand bad lines must read as one sentence."""
+    problems = RowProblems()
     for line in (12, *range(40, 58)):
         problems.add(line, [REQUIRED])
-    problems.add(60, [Problem("", "the line is not JSON", "first: at column 3")])
+    problems.add(60, [RowProblem("", "the line is not JSON", "first: at column 3")])
 
     assert str(problems).splitlines() == [
         "lines 12, 40–57: responses_create_params.input: field required",
@@ -89,9 +89,9 @@ def test_a_report_reads_as_the_issue_asks():
 
 
 def test_a_row_with_two_problems_is_one_row():
-    """The count is of rows, which is what has to be repaired."""
-    problems = Problems()
-    problems.add(1, [REQUIRED, Problem("x", "wrong")])
+    """The count tells how many rows have to be repaired."""
+    problems = RowProblems()
+    problems.add(1, [REQUIRED, RowProblem("x", "wrong")])
 
     assert problems.rows == 1
     assert len(str(problems).splitlines()) == 2

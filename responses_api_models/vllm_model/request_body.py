@@ -1,4 +1,4 @@
-"""A request as vLLM wants it: plain dictionaries in, plain dictionaries out."""
+"""Build the requests that vLLM expects, as dictionaries."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from responses_api_models.vllm_model.settings import VLLMModelConfig
 Json = dict[str, Any]
 
 IN_METADATA = ("extra_body", "chat_template_kwargs")
-"""Settings that a Responses request has no field for travel in its metadata, as JSON text."""
+"""Keys of a request's metadata that hold settings as JSON text, because the Responses API has no field for them."""
 
 _CHAT_ONLY = frozenset(
     {
@@ -40,12 +40,12 @@ _CHAT_ONLY = frozenset(
 
 
 def settings_in_metadata(metadata: Mapping[str, str]) -> tuple[Json, Json, Json]:
-    """(extra body, chat template arguments, the rest of the metadata).
+    """Parse the settings in the metadata; return extra body, chat template arguments and the rest of the metadata.
 
     Raises:
         HTTPException: 400, the text is not a JSON object.
     """
-    found: list[Json] = []
+    values: list[Json] = []
     for name in IN_METADATA:
         text = metadata.get(name)
         try:
@@ -54,14 +54,14 @@ def settings_in_metadata(metadata: Mapping[str, str]) -> tuple[Json, Json, Json]
             raise HTTPException(400, f"metadata.{name} is not JSON: {error}") from None
         if not isinstance(value, dict):
             raise HTTPException(400, f"metadata.{name} is JSON but not an object")
-        found.append(value)
-    return found[0], found[1], {key: value for key, value in metadata.items() if key not in IN_METADATA}
+        values.append(value)
+    return values[0], values[1], {key: value for key, value in metadata.items() if key not in IN_METADATA}
 
 
 def with_settings(config: VLLMModelConfig, body: Json) -> Json:
-    """`body` with everything that configuration and metadata say about it; for chat and native Responses alike.
+    """Apply the settings of configuration and metadata to `body`, a chat or a native Responses request.
 
-    Weakest first: the configured extra body, the caller's fields, the metadata, the configured overrides.
+    In increasing precedence: the configured extra body, the caller's fields, the metadata, the configured overrides.
     """
     extra, template, metadata = settings_in_metadata(body.get("metadata") or {})
     request = {**config.extra_body, **body, **extra}
@@ -75,13 +75,13 @@ def with_settings(config: VLLMModelConfig, body: Json) -> Json:
 
 
 def with_token_ids(config: VLLMModelConfig, request: Json) -> Json:
-    """`request`, asking also for what trainers need."""
-    wish = "return_token_ids" if config.request_prompt_and_generation_token_ids else "return_tokens_as_token_ids"
-    return {**request, "logprobs": True, wish: True}
+    """Add the fields that request token ids and log-probabilities."""
+    field = "return_token_ids" if config.request_prompt_and_generation_token_ids else "return_tokens_as_token_ids"
+    return {**request, "logprobs": True, field: True}
 
 
 def with_messages(config: VLLMModelConfig, messages: list[Json], split_thoughts: SplitThoughts) -> list[Json]:
-    """The conversation with roles and thoughts written the way the endpoint's chat template reads them."""
+    """Write roles and reasoning in the form that the endpoint's chat template reads."""
     return [_message(config, message, split_thoughts) for message in messages]
 
 
@@ -99,24 +99,24 @@ def _message(config: VLLMModelConfig, message: Json, split_thoughts: SplitThough
         raise HTTPException(400, f"the conversation has {len(thoughts)} thoughts in a row; this model takes one")
     if config.uses_interleaved_reasoning and config.preserve_reasoning_in_assistant_content:
         return message
-    told = {**message, "content": text or (None if message.get("tool_calls") else "")}
+    rewritten = {**message, "content": text or (None if message.get("tool_calls") else "")}
     if config.uses_interleaved_reasoning:
         # vLLM renamed the field; each version reads one of the two.
-        told["reasoning_content"] = told["reasoning"] = "\n".join(thoughts)
-    return told
+        rewritten["reasoning_content"] = rewritten["reasoning"] = "\n".join(thoughts)
+    return rewritten
 
 
 def tokenize_request(request: Json) -> Json:
-    """What to ask `/tokenize` for the ids of a chat request's prompt."""
-    asked = ("model", "messages", "tools", "chat_template", "chat_template_kwargs", "mm_processor_kwargs")
-    return {key: request[key] for key in asked if request.get(key) is not None}
+    """Build the `/tokenize` request for the prompt of a chat request."""
+    keys = ("model", "messages", "tools", "chat_template", "chat_template_kwargs", "mm_processor_kwargs")
+    return {key: request[key] for key in keys if request.get(key) is not None}
 
 
 def bare_prompt(messages: list[Json]) -> str:
-    """The text of a conversation and nothing else, for models that know no chat.
+    """Return the bare text of a conversation, for models without a chat template.
 
     Raises:
-        HTTPException: 400, there is something else than text.
+        HTTPException: 400, a message has other content than text.
     """
     texts = []
     for message in messages:
@@ -129,10 +129,10 @@ def bare_prompt(messages: list[Json]) -> str:
 
 
 def completion_request(request: Json, prompt: str | list[int]) -> Json:
-    """A chat request as a request for text completion after `prompt`.
+    """Convert a chat request to a text completion request with this prompt.
 
     Raises:
-        HTTPException: 400, it asks for tool calls that nobody would parse.
+        HTTPException: 400, it has tools, whose calls could not be parsed.
     """
     if request.get("tools") and isinstance(prompt, str):
         raise HTTPException(400, "without a chat template there are no tools; set render_chat_template")

@@ -1,4 +1,4 @@
-"""Prompts made from a conversation by a local tokenizer's chat template."""
+"""Render prompts with the chat template of a local tokenizer."""
 
 import importlib
 import importlib.util
@@ -9,11 +9,11 @@ from nemo_gym.errors import ConfigError
 
 Json = dict[str, Any]
 Render = Callable[[Json], list[int]]
-"""A chat request -> the token ids of its prompt."""
+"""Function from a chat request to the token ids of its prompt."""
 
 
 def local_render(tokenizer: str, where: str) -> Render:
-    """Rendering with a tokenizer of the `transformers` package, loaded on first use.
+    """Return a function that renders with a tokenizer of the `transformers` package, loaded on first use.
 
     Raises:
         ConfigError: the package is not installed.
@@ -28,7 +28,7 @@ def local_render(tokenizer: str, where: str) -> Render:
 
     def render(request: Json) -> list[int]:
         if not loaded:
-            transformers = importlib.import_module("transformers")  # seconds, for those who ask for it
+            transformers = importlib.import_module("transformers")  # takes seconds, so only on first use
             loaded.append(transformers.AutoTokenizer.from_pretrained(tokenizer))
         ids = loaded[0].apply_chat_template(
             request["messages"],

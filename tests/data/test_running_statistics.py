@@ -1,4 +1,4 @@
-"""Statistics are exact: the same for the whole and for the sum of any parts."""
+"""Statistics are exact: merged parts give the result of the whole."""
 
 import math
 import pickle
@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.data.numbers import AVERAGE, COUNT, DEVIATION, HIGHEST, LOWEST, Distinct, Lengths, Numbers
+from nemo_gym.data.running_statistics import AVERAGE, COUNT, DEVIATION, HIGHEST, LOWEST, Distinct, Lengths, Numbers
 
 FINITE = st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | st.booleans()
+
+
+class SmallDistinct(Distinct):
+    """Packs its hashes after three texts."""
+
+    MOST_RECENT = 3
+    BUCKETS = 4
 
 
 def numbers_of(values) -> Numbers:
@@ -23,7 +30,7 @@ def numbers_of(values) -> Numbers:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(FINITE, max_size=8), max_size=6), st.randoms())
 def test_parts_in_any_order_make_the_whole(parts, random):
-    """Files are measured in chunks by several processes; nobody should be able to tell."""
+    """The number of chunks and processes must not show in the metrics."""
     whole = numbers_of([value for part in parts for value in part]).statistics()
     random.shuffle(parts)
 
@@ -36,18 +43,18 @@ def test_parts_in_any_order_make_the_whole(parts, random):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6) | st.integers(-(10**6), 10**6), min_size=2, max_size=30))
-def test_the_figures_are_those_of_the_textbook(values):
-    """Sample deviation, not that of the population."""
-    found = numbers_of(values).statistics()
+def test_the_figures_equal_those_of_the_statistics_module(values):
+    """The contract asks for the sample deviation, not that of the population."""
+    result = numbers_of(values).statistics()
 
-    assert found[COUNT] == len(values)
-    assert found[AVERAGE] == pytest.approx(statistics.fmean(values), abs=6e-3)
-    assert found[DEVIATION] == pytest.approx(statistics.stdev(values), abs=6e-3)
-    assert (found[LOWEST], found[HIGHEST]) == pytest.approx((min(values), max(values)), abs=6e-3)
+    assert result[COUNT] == len(values)
+    assert result[AVERAGE] == pytest.approx(statistics.fmean(values), abs=6e-3)
+    assert result[DEVIATION] == pytest.approx(statistics.stdev(values), abs=6e-3)
+    assert (result[LOWEST], result[HIGHEST]) == pytest.approx((min(values), max(values)), abs=6e-3)
 
 
 def test_rounding_and_emptiness_are_those_of_the_contract():
-    """Metrics files of others are compared with ours."""
+    """Metrics files of other tools are compared with ours."""
     assert numbers_of([]).statistics() == {COUNT: 0, AVERAGE: 0.0, LOWEST: 0.0, HIGHEST: 0.0, DEVIATION: 0.0}
     assert numbers_of([0.12345]).statistics()[AVERAGE] == 0.123
     assert numbers_of([11.23456]).statistics()[AVERAGE] == 11.23
@@ -55,12 +62,12 @@ def test_rounding_and_emptiness_are_those_of_the_contract():
 
 
 def test_numbers_too_large_to_square_still_have_a_deviation():
-    """One absurd value in a field must not end the run."""
+    """One absurd value in a field must not crash the run."""
     assert numbers_of([1e200, -1e200]).statistics()[DEVIATION] == pytest.approx(math.sqrt(2) * 1e200)
 
 
-def test_a_value_counted_many_times_is_the_value_many_times():
-    """Repeats of a dataset are not measured one by one."""
+def test_a_value_added_n_times_counts_n_times():
+    """Repeated rows are measured once, which must not change the result."""
     repeated = Numbers()
     repeated.add(0.1, times=1000)
     repeated.add(3, times=10)
@@ -71,7 +78,7 @@ def test_a_value_counted_many_times_is_the_value_many_times():
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 50)), st.lists(st.integers(0, 50)))
 def test_lengths_merge_and_keep_their_histogram(first, second):
-    """The plot is drawn from what the statistics are made of."""
+    """Plot and statistics must describe the same lengths."""
     merged, other, whole = Lengths(), Lengths(), Lengths()
     for value in first:
         merged.add(value)
@@ -88,35 +95,30 @@ def test_lengths_merge_and_keep_their_histogram(first, second):
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.text(max_size=2), max_size=40), max_size=5))
-def test_distinct_counts_what_a_set_would(parts):
-    """Also when most of it has been packed away."""
-
-    class Small(Distinct):
-        MOST_RECENT = 3
-        BUCKETS = 4
-
-    merged = Small()
+def test_distinct_counts_like_a_set(parts):
+    """Packed, pickled and merged counts must stay exact: workers return them through a pipe."""
+    merged = SmallDistinct()
     for part in parts:
-        piece = Small()
+        counter = SmallDistinct()
         for text in part:
-            piece.add(text)
-        merged.merge(pickle.loads(pickle.dumps(piece)) if type(piece) is Distinct else piece)
+            counter.add(text)
+        merged.merge(pickle.loads(pickle.dumps(counter)))
 
     assert len(merged) == len({text for part in parts for text in part})
 
 
 def test_many_distinct_values_take_little_memory():
     """A million answers must not take a hundred megabytes."""
-    found = Distinct()
+    result = Distinct()
     for number in range(200_000):
-        found.add(f"answer {number}")
+        result.add(f"answer {number}")
 
-    assert len(found) == 200_000
-    assert len(pickle.dumps(found)) < 200_000 * 10
+    assert len(result) == 200_000
+    assert len(pickle.dumps(result)) < 200_000 * 10
 
 
 def test_hashes_of_another_process_are_not_mixed_with_ours():
-    """They would count equal texts twice."""
+    """Hashes with another seed would count equal texts twice."""
     ours, theirs = Distinct(), Distinct()
     ours.add("a")
     theirs.add("a")

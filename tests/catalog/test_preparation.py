@@ -1,4 +1,4 @@
-"""Benchmarks are prepared by their own scripts, and none before all have been checked."""
+"""Benchmarks are prepared by their scripts, after all scripts have been checked."""
 
 import json
 import sys
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.benchmarks import PrepareBenchmarkConfig, Prepared, PrepareFailed, preparations, prepare_all
-from nemo_gym.catalog.prepare import Scripts
+from nemo_gym.benchmarks import PrepareBenchmarkConfig, PreparedBenchmark, PrepareFailed, preparations, prepare_all
+from nemo_gym.catalog.preparation import Scripts
 from nemo_gym.errors import ConfigError
 from tests.processes import eventually, is_gone
 
@@ -46,7 +46,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def prepare(config: dict[str, Any], root: Path, **fields: Any) -> list[Prepared]:
+def prepare(config: dict[str, Any], root: Path, **fields: Any) -> list[PreparedBenchmark]:
     return prepare_all(preparations(config, [root]), PrepareBenchmarkConfig.model_validate(fields))
 
 
@@ -55,7 +55,7 @@ BOTH = {"a": agent(dataset("sums")), "b": agent(dataset("facts"))}
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_every_benchmark_of_a_configuration_is_prepared(root: Path, processes: int) -> None:
-    """One after the other, or side by side."""
+    """A suite of benchmarks is prepared with one command, however many processes it uses."""
     done = prepare(BOTH, root, num_prepare_benchmark_processes=processes, prepare_script_args={"rows": 3})
 
     assert [(one.agent, one.name, one.rows, one.cached) for one in done] == [
@@ -65,8 +65,8 @@ def test_every_benchmark_of_a_configuration_is_prepared(root: Path, processes: i
     assert done[0].path == root / "benchmarks/sums/rows.jsonl"
 
 
-def test_rows_that_are_there_may_be_left_alone(root: Path) -> None:
-    """Some preparations take an hour."""
+def test_existing_rows_can_be_reused(root: Path) -> None:
+    """Some preparations take an hour, which should not be spent twice."""
     prepare(BOTH, root)
     (root / "benchmarks/sums/ran").unlink()
 
@@ -84,8 +84,8 @@ def test_rows_that_are_there_may_be_left_alone(root: Path) -> None:
         ("def prepare(other): ...\n", "missing a required argument: 'other'"),
     ],
 )
-def test_nothing_is_run_unless_everything_can_be(root: Path, script: str, reason: str) -> None:
-    """An error after an hour of the first download is an hour too late."""
+def test_no_script_runs_unless_all_can(root: Path, script: str, reason: str) -> None:
+    """An error after the first hour-long download is an hour late."""
     (root / "benchmarks/facts/prepare.py").write_text(script)
 
     with pytest.raises(ConfigError, match=reason) as caught:
@@ -95,10 +95,10 @@ def test_nothing_is_run_unless_everything_can_be(root: Path, script: str, reason
     assert not (root / "benchmarks/sums/ran").exists()
 
 
-def test_a_script_that_never_ends_being_imported_is_ended(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does what it does to its process reach ours."""
+def test_an_import_without_end_is_killed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script with work at module level must not block the check, or change our process."""
     (root / "benchmarks/facts/prepare.py").write_text("import sys, time\nsys.path.clear()\ntime.sleep(600)\n")
-    monkeypatch.setattr("nemo_gym.catalog.prepare.CHECK_SECONDS", 1.0)
+    monkeypatch.setattr("nemo_gym.catalog.preparation.CHECK_SECONDS", 1.0)
     before = list(sys.path)
 
     with pytest.raises(ConfigError, match=r"importing it .* was not done within 1 s") as caught:
@@ -110,7 +110,7 @@ def test_a_script_that_never_ends_being_imported_is_ended(root: Path, monkeypatc
 
 
 def test_an_argument_that_no_script_takes_is_refused(root: Path) -> None:
-    """A misspelt argument would otherwise prepare something else."""
+    """A misspelt argument would silently prepare the default instead."""
     with pytest.raises(ConfigError, match="unexpected keyword argument 'rws'"):
         prepare(BOTH, root, prepare_script_args={"rws": 3})
 
@@ -126,7 +126,7 @@ def test_an_argument_that_no_script_takes_is_refused(root: Path) -> None:
     ],
 )
 def test_a_configuration_that_cannot_be_prepared_is_refused(root: Path, config: dict[str, Any], reason: str) -> None:
-    """One sentence that says which agent and why."""
+    """The user needs the agent and the reason to repair the configuration."""
     with pytest.raises(ConfigError, match=reason):
         preparations(config, [root])
 
@@ -137,16 +137,29 @@ def test_a_configuration_that_cannot_be_prepared_is_refused(root: Path, config: 
         ("raise RuntimeError('no disk')", r"prepare\(\) failed: RuntimeError: no disk"),
         ("return None", "returned None instead of a path"),
         ("return HERE / 'other.jsonl'", "but jsonl_fpath is benchmarks/facts/rows.jsonl"),
-        ("return HERE / 'rows.jsonl'", "which is not there"),
-        ("(HERE / 'rows.jsonl').write_text('[]'); return HERE / 'rows.jsonl'", r"rows\.jsonl:1: not a JSON object"),
-        ("(HERE / 'rows.jsonl').write_text('{'); return HERE / 'rows.jsonl'", r"rows\.jsonl:1: not JSON"),
-        ("(HERE / 'rows.jsonl').write_text('{}'); return HERE / 'rows.jsonl'", "no responses_create_params"),
-        ("(HERE / 'rows.jsonl').write_text(''); return HERE / 'rows.jsonl'", "there are no rows in it"),
+        ("return HERE / 'rows.jsonl'", "which does not exist"),
+        (
+            "(HERE / 'rows.jsonl').write_text('[]'); return HERE / 'rows.jsonl'",
+            r"rows\.jsonl: line 1: the line is a list, not a JSON object",
+        ),
+        (
+            "(HERE / 'rows.jsonl').write_text('{'); return HERE / 'rows.jsonl'",
+            r"rows\.jsonl: line 1: the line is not JSON",
+        ),
+        (
+            "(HERE / 'rows.jsonl').write_text('{}'); return HERE / 'rows.jsonl'",
+            "line 1: responses_create_params: the field is missing",
+        ),
+        ("(HERE / 'rows.jsonl').write_text(''); return HERE / 'rows.jsonl'", "the file has no rows"),
     ],
 )
-def test_a_script_that_fails_is_named_and_costs_only_its_own(root: Path, body: str, reason: str) -> None:
-    """The other benchmark is there when the error is read."""
-    source = f"from pathlib import Path\nHERE = Path(__file__).parent\ndef prepare():\n    {body}\n"
+def test_a_failing_script_is_named_and_does_not_stop_the_others(root: Path, body: str, reason: str) -> None:
+    """One broken benchmark must not cost the preparation of the others."""
+    source = (
+        "from pathlib import Path\nHERE = Path(__file__).parent\n"
+        "def write(text):\n    path = HERE / 'rows.jsonl'\n    path.write_text(text)\n    return path\n"
+        f"def prepare():\n    {body}\n"
+    )
     (root / "benchmarks/facts/prepare.py").write_text(source)
 
     with pytest.raises(PrepareFailed, match=reason):
@@ -159,16 +172,16 @@ def test_a_script_that_fails_is_named_and_costs_only_its_own(root: Path, body: s
     ("body", "reason"),
     [("raise ValueError('no')", "ValueError: no"), ("import os; os._exit(3)", "its process ended with status 3")],
 )
-def test_a_process_that_fails_is_named(root: Path, body: str, reason: str) -> None:
-    """Even one that takes its process with it."""
+def test_a_dead_process_is_named(root: Path, body: str, reason: str) -> None:
+    """A script may crash the interpreter, and the user must learn which."""
     (root / "benchmarks/facts/prepare.py").write_text(f"def prepare():\n    {body}\n")
 
     with pytest.raises(PrepareFailed, match=reason):
         prepare(BOTH, root, num_prepare_benchmark_processes=2)
 
 
-def test_a_script_that_takes_too_long_is_ended_and_costs_only_its_own(root: Path) -> None:
-    """A download that hangs must not hold up a night's preparations."""
+def test_a_script_beyond_its_time_limit_is_killed(root: Path) -> None:
+    """A hanging download must not block an unattended preparation."""
     (root / "benchmarks/facts/prepare.py").write_text("import time\ndef prepare():\n    time.sleep(600)\n")
     there = root / "benchmarks/sums/rows.jsonl"
     there.write_text('{"responses_create_params": {}}\n')
@@ -180,8 +193,8 @@ def test_a_script_that_takes_too_long_is_ended_and_costs_only_its_own(root: Path
         prepare(BOTH, root, **limits)
 
 
-def test_a_script_that_is_ended_takes_along_what_it_started(root: Path) -> None:
-    """Nothing goes on downloading unseen, neither after the time limit nor after Ctrl-C."""
+def test_a_killed_script_takes_its_children_along(root: Path) -> None:
+    """No download may continue unseen after the time limit or Ctrl-C."""
     script, pid = root / "benchmarks/facts/prepare.py", root / "pid"
     script.write_text(
         "import subprocess, time\nfrom pathlib import Path\ndef prepare(pid):\n"
@@ -201,18 +214,18 @@ def test_a_script_that_is_ended_takes_along_what_it_started(root: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_what_a_script_prints_is_no_result(root: Path, capfd: pytest.CaptureFixture[str], processes: int) -> None:
-    """`gym eval prepare --json` must print one object, whatever scripts have to say."""
+def test_output_of_a_script_goes_to_stderr(root: Path, capfd: pytest.CaptureFixture[str], processes: int) -> None:
+    """`gym eval prepare --json` must print exactly one object on stdout."""
     (root / "benchmarks/sums/prepare.py").write_text(SCRIPT.replace("path = HERE", "print('loading'); path = HERE"))
 
     prepare({"a": agent(dataset("sums"))}, root, num_prepare_benchmark_processes=processes)
 
-    heard = capfd.readouterr()
-    assert (heard.out, "loading" in heard.err) == ("", True)
+    output = capfd.readouterr()
+    assert (output.out, "loading" in output.err) == ("", True)
 
 
 def test_with_a_prompt_rows_need_no_input(root: Path) -> None:
-    """The prompt makes it."""
+    """The prompt builds the input when the benchmark runs."""
     source = SCRIPT.replace('{"responses_create_params": {"input": str(n)}}', '{"question": str(n)}')
     (root / "benchmarks/sums/prepare.py").write_text(source)
 
@@ -221,8 +234,8 @@ def test_with_a_prompt_rows_need_no_input(root: Path) -> None:
     assert json.loads(done.path.read_text().splitlines()[0]) == {"question": "0"}
 
 
-def test_a_script_of_one_root_is_not_mistaken_for_that_of_another(root: Path, tmp_path_factory: Any) -> None:
-    """Two trees with a benchmark of the same name: the first wins, whatever was imported before."""
+def test_scripts_of_the_same_name_in_two_roots_are_not_confused(root: Path, tmp_path_factory: Any) -> None:
+    """The first root wins, even if the other script was imported before."""
     prepare({"a": agent(dataset("sums"))}, root)
     other = tmp_path_factory.mktemp("other")
     (other / "benchmarks/sums").mkdir(parents=True)

@@ -1,0 +1,56 @@
+"""One configuration file as a tree, with its includes and directives applied but without resolving values."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.config.directives import expand_directives
+from nemo_gym.config.load import load_files
+from nemo_gym.config.merge import Tree, merge_into
+from nemo_gym.config.positions import Positions
+from nemo_gym.config.problems import raise_all
+
+AGENTS = "responses_api_agents"
+BENCHMARK = "benchmark"
+
+
+def load_tree(path: Path, roots: Sequence[Path], *, strict: bool) -> Tree:
+    """Merge a configuration file with the files it includes and expand its directives.
+
+    With `strict`, a directive that cannot be expanded is an error; without, it is ignored.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
+    sources = load_files([str(path.absolute())], roots).sources
+    tree: Tree = {}
+    for source in sources:
+        merge_into(tree, source.tree, root=tree)
+    expanded = expand_directives(tree)
+    if strict:
+        raise_all(Positions(sources, [], expanded.moves).locate(expanded.problems))
+    return expanded.tree
+
+
+def server_blocks(tree: Mapping[str, Any], server_type: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield instance name, implementation name and settings of every server block of a type."""
+    for instance, block in tree.items():
+        implementations = block.get(server_type) if isinstance(block, Mapping) else None
+        for name, settings in implementations.items() if isinstance(implementations, Mapping) else ():
+            if isinstance(settings, Mapping):
+                yield str(instance), str(name), settings
+
+
+def datasets_of(settings: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return the datasets of a server block with their indices; entries that are not mappings are skipped."""
+    datasets = settings.get("datasets")
+    entries = enumerate(datasets) if isinstance(datasets, list) else ()
+    return [(index, dataset) for index, dataset in entries if isinstance(dataset, Mapping)]
+
+
+def benchmark_datasets(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield agent, key path and settings of every dataset of type `benchmark`."""
+    for agent, name, settings in server_blocks(tree, AGENTS):
+        for index, dataset in datasets_of(settings):
+            if dataset.get("type") == BENCHMARK:
+                yield agent, f"{agent}.{AGENTS}.{name}.datasets[{index}]", dataset

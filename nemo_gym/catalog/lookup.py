@@ -1,0 +1,82 @@
+"""From a component name on the command line (`arithmetic`, `vllm_model/local`) to its configuration file."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from nemo_gym.catalog.roots import follow_rename
+from nemo_gym.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+class UnknownName(ConfigError, ValueError):
+    """No component has the name given on the command line."""
+
+    exit_status = 2
+
+
+@dataclass(frozen=True)
+class ComponentKind:
+    """One kind of component: its flag, its folder, and where its configuration files are."""
+
+    flag: str
+    folder: str
+    configs: str = ""
+    default: str | None = None
+
+    def candidates(self, value: str) -> list[Path]:
+        """Return the relative paths that `value` may mean, most specific first."""
+        name, _, flavour = value.partition("/")
+        stem = flavour or self.default or name
+        paths = [Path(self.folder, name, self.configs, f"{stem}.yaml")]
+        if flavour and self.default:
+            paths.insert(0, Path(self.folder, value, f"{self.default}.yaml"))
+        return paths
+
+    def names(self, roots: Sequence[Path]) -> list[str]:
+        """Return every name that `config_file` finds, flavours included, sorted."""
+        names: set[str] = set()
+        for root in roots:
+            for path in (root / self.folder).glob(f"*/{self.configs or '.'}/*.yaml"):
+                name = path.relative_to(root / self.folder).parts[0]
+                names.add(name if path.stem in (self.default, name) else f"{name}/{path.stem}")
+        return sorted(names)
+
+
+BENCHMARK = ComponentKind("--benchmark", "benchmarks", default="config")
+ENVIRONMENT = ComponentKind("--environment", "environments", default="config")
+RESOURCES_SERVER = ComponentKind("--resources-server", "resources_servers", configs="configs")
+MODEL_TYPE = ComponentKind("--model-type", "responses_api_models", configs="configs")
+
+
+def config_file(kind: ComponentKind, value: str, roots: Sequence[Path]) -> Path:
+    """Return the absolute path of the configuration that `value` names; the first root that has it wins.
+
+    Raises:
+        UnknownName: no root has it; the message gives the closest name and the searched roots.
+    """
+    candidates = kind.candidates(value)
+    path = _first_file(candidates, roots)
+    if path is None:
+        path = _first_file([new for candidate in candidates if (new := follow_rename(candidate))], roots)
+    if path is not None:
+        return path
+    names = kind.names(roots)
+    close = get_close_matches(value, names, n=1)
+    searched = ", ".join(str(root) for root in roots)
+    raise UnknownName(
+        f"nothing is called '{value}': no {candidates[0]} in {searched}",
+        where=kind.flag,
+        fix=close[0] if close else (f"one of {', '.join(names)}" if names else "name an existing configuration"),
+    )
+
+
+def _first_file(candidates: Sequence[Path], roots: Sequence[Path]) -> Path | None:
+    files = [root / relative for relative in candidates for root in roots if (root / relative).is_file()]
+    different = list(dict.fromkeys(path.resolve() for path in files))
+    if len(different) > 1:
+        logger.warning("using %s; not used: %s", different[0], ", ".join(map(str, different[1:])))
+    return different[0] if different else None
