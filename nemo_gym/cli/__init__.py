@@ -1,13 +1,15 @@
-"""The `gym` command.
+"""The `gym` command: one folder per command group, one module per command.
 
-Names that programs import from here have moved; they are still found, with a warning that says where they are now.
+`main` is the entry point, `parser` builds the argument parser, `legacy` keeps commands and functions of earlier
+versions; `terminal` prints, `shared` holds what several commands need. Names that programs imported from this package
+have moved; they are still available, with a warning that names their new place.
 """
 
 import importlib
 import warnings
 from typing import Any
 
-_HOMES = {
+_MOVED_NAMES = {
     "nemo_gym.cli.env": (
         "PipListConfig", "RunConfig", "RunHelper", "TestAllConfig", "TestConfig",
         "dump_config", "init_resources_server", "pip_list", "run", "status", "test", "test_all",
@@ -17,12 +19,12 @@ _HOMES = {
     "nemo_gym.cli.general": ("VersionConfig", "version"),
     "nemo_gym.global_config": ("GlobalConfigDictParserConfig",),
 }  # fmt: skip
-_MOVED = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MOVED_NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MOVED:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _MOVED[name]
-    warnings.warn(f"import {name} from {home}", DeprecationWarning, stacklevel=2)
-    return getattr(importlib.import_module(home), name)
+    module = _MODULE_OF[name]
+    warnings.warn(f"import {name} from {module}", DeprecationWarning, stacklevel=2)
+    return getattr(importlib.import_module(module), name)

@@ -10,9 +10,18 @@ Put the line of your shell into its start-up file:
 import argparse
 from collections.abc import Sequence
 
-from nemo_gym.cli import output
-from nemo_gym.cli.complete import candidates
+from nemo_gym import component_search_roots
+from nemo_gym.catalog.lookup import BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER
+from nemo_gym.cli.parser import build_parser, command_parsers, find_leaf
+from nemo_gym.cli.terminal import output
 
+KINDS_BY_FLAG = {kind.flag: kind for kind in (BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER)}
+KINDS_BY_COMMAND = {
+    "benchmarks": BENCHMARK,
+    "environments": ENVIRONMENT,
+    "models": MODEL_TYPE,
+    "resources-servers": RESOURCES_SERVER,
+}
 SCRIPTS = {
     "bash": """_gym_complete() {
     local IFS=$'\\n'
@@ -41,19 +50,36 @@ complete -c ng -a '(__gym_complete)'
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", nargs="?", metavar="SHELL", help=", ".join(SCRIPTS))
-    parser.add_argument("--words", type=int, metavar="N", help="complete word N of the words that follow `--`")
+    parser.add_argument("--words", type=int, metavar="N", help="complete word N of the words after `--`")
     parser.add_argument("line", nargs="*", help=argparse.SUPPRESS)
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG001 - takes no overrides
+def run(args: argparse.Namespace) -> int:
     if args.words is not None:
         line = [word for word in [args.shell, *args.line] if word]
-        found = candidates(line[1 : args.words], line[args.words] if args.words < len(line) else "")
-        if found:
-            output.data("\n".join(found))
+        candidates = find_candidates(line[1 : args.words], line[args.words] if args.words < len(line) else "")
+        if candidates:
+            output.write("\n".join(candidates))
         return 0
     if args.shell not in SCRIPTS:
-        output.error(f"name a shell: {', '.join(SCRIPTS)}")
+        output.report_error(f"name a shell: {', '.join(SCRIPTS)}")
         return 2
-    output.data(SCRIPTS[args.shell])
+    output.write(SCRIPTS[args.shell])
     return 0
+
+
+def find_candidates(before: Sequence[str], prefix: str) -> list[str]:
+    """Return the commands, flags and component names that may follow `before` and start with `prefix`."""
+    return sorted(word for word in _possible_words(before, prefix) if word.startswith(prefix))
+
+
+def _possible_words(before: Sequence[str], prefix: str) -> Sequence[str]:
+    if before and before[-1] in KINDS_BY_FLAG:
+        return KINDS_BY_FLAG[before[-1]].names(component_search_roots())
+    if len(before) == 2 and before[0] == "list" and before[1] in KINDS_BY_COMMAND and not prefix.startswith("-"):
+        return KINDS_BY_COMMAND[before[1]].names(component_search_roots())
+    leaf = find_leaf(build_parser(before)[0], before)
+    choices = next((a.choices for a in leaf._actions if before and before[-1] in a.option_strings and a.choices), None)
+    if choices:
+        return [str(choice) for choice in choices]
+    return [*leaf._option_string_actions] if prefix.startswith("-") else [*command_parsers(leaf)]

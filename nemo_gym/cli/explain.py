@@ -1,49 +1,51 @@
-"""Say more about an error, a failure kind or an exit status.
+"""Explain an error, a failure kind or an exit status.
 
-Without a code: list them all.
+Without a code, list all codes.
 """
 
 import argparse
 import re
-from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.resources import files
 
-from nemo_gym.cli import output
+from nemo_gym.cli.shared import options
+from nemo_gym.cli.terminal import output
 
-SENTENCE = re.compile(r"(?<=[.:])\s+(?=[A-Z`])")
+SENTENCE_END = re.compile(r"(?<=[.:])\s+(?=[A-Z`])")
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "code", nargs="?", metavar="CODE", help="as printed with the error, such as config-path-not-found"
+        "code", nargs="?", metavar="CODE", help="code that was printed with the error, such as config-path-not-found"
     )
-    parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
+    options.add_json_argument(parser)
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:  # noqa: ARG001 - takes no overrides
-    known = explanations()
+def run(args: argparse.Namespace) -> int:
+    texts = load_explanations()
     if args.code is None:
-        summaries = {code: first_sentence(text) for code, text in known.items()}
-        output.json(summaries) if args.json else output.table(list(summaries.items()))
+        summaries = {code: _first_sentence(text) for code, text in texts.items()}
+        output.write_json(summaries) if args.json else output.write_table(list(summaries.items()))
         return 0
     code = args.code.strip()
-    if code not in known:
-        close = get_close_matches(code, known, n=1)
-        hint = f" Did you mean `{close[0]}`?" if close else " `gym explain` lists them all."
-        output.error(f"there is no code `{code}`.{hint}")
+    if code not in texts:
+        close = get_close_matches(code, texts, n=1)
+        hint = f" Did you mean `{close[0]}`?" if close else " `gym explain` lists all codes."
+        output.report_error(f"there is no code `{code}`.{hint}")
         return 2
-    output.json({"code": code, "explanation": known[code]}) if args.json else output.data(f"{code}\n\n{known[code]}")
+    if args.json:
+        output.write_json({"code": code, "explanation": texts[code]})
+    else:
+        output.write(f"{code}\n\n{texts[code]}")
     return 0
 
 
-def first_sentence(text: str) -> str:
-    """The first sentence, however its lines are broken."""
-    return SENTENCE.split(" ".join(text.split()), maxsplit=1)[0]
+def _first_sentence(text: str) -> str:
+    return SENTENCE_END.split(" ".join(text.split()), maxsplit=1)[0]
 
 
-def explanations() -> dict[str, str]:
-    """Code -> what it means and what to do, in the order they are written down."""
+def load_explanations() -> dict[str, str]:
+    """Return code -> meaning and remedy, in the order of explanations.md."""
     pieces = HEADING.split(files("nemo_gym.cli").joinpath("explanations.md").read_text(encoding="utf-8"))
     return {code.strip(): text.strip() for code, text in zip(pieces[1::2], pieces[2::2], strict=True)}

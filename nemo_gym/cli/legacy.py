@@ -1,11 +1,10 @@
-"""The commands of earlier versions, `ng_*` and `nemo_gym_*`: each says what it is called now, and runs that."""
+"""Commands and functions of earlier versions: `ng_*` and `nemo_gym_*` programs, and functions that scripts import."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nemo_gym.cli import output
-from nemo_gym.cli.main import main as gym
+from nemo_gym.cli.terminal import output
 
 REPLACEMENTS: dict[str, tuple[str, ...]] = {
     "run": ("env", "start"),
@@ -40,18 +39,37 @@ PREFIXES = ("nemo_gym_", "ng_")
 
 
 def main() -> int:
-    """Run the command this program was called by."""
+    """Run the replacement of the program by whose name this process was called."""
     return run(Path(sys.argv[0]).name, sys.argv[1:])
 
 
-def run(called: str, words: Sequence[str]) -> int:
-    """Run what `called` is called now, with the same words."""
-    name = called
+def run(program: str, words: Sequence[str]) -> int:
+    """Print the replacement of a program and run it with the same arguments."""
+    from nemo_gym.cli.main import main as gym
+
+    name = program
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)
     if name not in REPLACEMENTS:
-        output.error(f"{called} is not a command of this version; `gym --help` lists what there is")
+        output.report_error(f"{program} is not a command of this version; `gym --help` lists all commands")
         return 1
     replacement = REPLACEMENTS[name]
-    output.talk(f"{called} is now `{' '.join(['gym', *replacement])}`; the old name will go away.")
+    output.notify(f"{program} is now `{' '.join(['gym', *replacement])}`; the old name will be removed.")
     return gym([*replacement, *words])
+
+
+def command_function(*command: str) -> Callable[[], None]:
+    """Return a function that runs a `gym` command with the arguments of the process.
+
+    It ends the process if the exit status is not 0.
+    """
+
+    def run_command() -> None:
+        from nemo_gym.cli.main import main as gym
+
+        status = gym([*command, *sys.argv[1:]])
+        if status:
+            raise SystemExit(status)
+
+    run_command.__doc__ = f"Run `gym {' '.join(command)}` with the arguments of this process."
+    return run_command

@@ -1,6 +1,6 @@
-"""Shell commands that prepare a server folder's environment and run something in it, for programs that start servers.
+"""Shell commands that build the environment of a server folder and run a program in it, for code that starts servers.
 
-`gym env start` needs none of this; it is here for code that was written against these two functions.
+`gym env start` does not use them; they are here for code written for earlier versions.
 """
 
 import argparse
@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from nemo_gym.cli import output
+from nemo_gym.cli.terminal import output
+from nemo_gym.cli.terminal.log import ServerLogPrinter
 from nemo_gym.errors import GymError
-from nemo_gym.launch.venv import VenvSettings, environment_for
-from nemo_gym.launch.venv_build import build_all, is_usable
+from nemo_gym.launch.settings import VenvSettings
+from nemo_gym.launch.venv import folder_venv
+from nemo_gym.launch.venv_build import build_venvs, is_usable
 
 SETTINGS = (
     "cache_dir",
@@ -29,17 +31,17 @@ SETTINGS = (
     "skip_venv_if_present",
     "pip_install_verbose",
 )
-"""The keys of the configuration that decide about environments."""
+"""Configuration keys that affect environments."""
 
 
 def setup_env_command(dir_path: Path, global_config_dict: Mapping[str, Any], prefix: str) -> str:
-    """A line of bash that makes the environment of a server folder, unless it is there, and activates it."""
+    """Return a line of bash that builds the environment of a server folder, if it is missing, and activates it."""
     settings = {key: global_config_dict[key] for key in SETTINGS if global_config_dict.get(key) is not None}
-    known = json.dumps(settings, default=list)
-    target = environment_for(
+    encoded = json.dumps(settings, default=list)
+    target = folder_venv(
         prefix, dir_path.parent.name, dir_path.name, dir_path, VenvSettings.from_config(settings)
     ).target
-    words = [sys.executable, "-m", "nemo_gym.cli.setup_command", str(dir_path), "--name", prefix, "--settings", known]
+    words = [sys.executable, "-m", "nemo_gym.cli.setup_command", str(dir_path), "--name", prefix, "--settings", encoded]
     return f"{shlex.join(words)} && source {shlex.quote(str(target / 'bin' / 'activate'))}"
 
 
@@ -53,8 +55,8 @@ def run_command(
     stdout_target: int | IO[Any] | None = None,
     stderr_target: int | IO[Any] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a line of bash in a folder, its modules and those of the project importable; whoever asks ends it."""
-    del server_name  # its lines carry the name already
+    """Start a line of bash in a folder, with its modules and those of the project importable."""
+    del server_name  # the lines of the installer have the name already
     env = dict(os.environ)
     modules = [str(working_dir_path.absolute()), str(project_root.absolute()) if project_root else ""]
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [*modules, env.get("PYTHONPATH", "")]))
@@ -66,20 +68,20 @@ def run_command(
 
 
 def main() -> int:
-    """Make one environment; what the line of `setup_env_command` runs."""
-    parser = argparse.ArgumentParser(description="make the environment of one server folder")
+    """Build one environment; the line of `setup_env_command` runs this."""
+    parser = argparse.ArgumentParser(description="build the environment of one server folder")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--name", default="")
     parser.add_argument("--settings", type=json.loads, default={})
     args = parser.parse_args()
     folder, settings = args.folder, VenvSettings.from_config(args.settings)
-    environment = environment_for(args.name, folder.parent.name, folder.name, folder, settings)
+    environment = folder_venv(args.name, folder.parent.name, folder.name, folder, settings)
     if is_usable(environment, settings):
         return 0
     try:
-        asyncio.run(build_all([environment], settings, lambda name, line: output.talk(f"({name}) {line}")))
+        asyncio.run(build_venvs([environment], settings, ServerLogPrinter(verbose=True)))
     except GymError as error:
-        output.error(str(error))
+        output.report_error(str(error))
         return error.exit_status
     return 0
 

@@ -1,48 +1,155 @@
-"""Look at rollouts in the browser, or on the terminal with --text.
+"""View rollouts in the browser, or on the terminal with --text.
 
-PATH is a file of rollouts, or a folder with some; several are shown side by side and can be compared. A run that is
-still going on is followed. TASK or TASK:REPEAT after the paths shows one rollout (with --text).
+PATH is a file of rollouts or a folder that contains some; several are shown side by side and can be compared. A run in
+progress is followed. TASK or TASK:REPEAT after the paths shows one rollout (with --text).
 """
+
+from __future__ import annotations
 
 import argparse
 import re
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-PLACE = re.compile(r"(\d+)(?::(\d+))?", re.ASCII)
+from nemo_gym.cli.terminal import output
+
+if TYPE_CHECKING:
+    from nemo_gym.rollouts.run_files import RunFiles
+    from nemo_gym.view.database import RunDatabase
+
+ROLLOUT_NAME = re.compile(r"(\d+)(?::(\d+))?", re.ASCII)
 LEGACY_KEY = "+jsonl_fpath="
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="rollouts, or a folder with some")
-    parser.add_argument("--text", action="store_true", help="print to the terminal instead")
-    parser.add_argument("--failed", action="store_true", help="only rollouts that failed (with --text, --export)")
-    parser.add_argument("--where", default="", metavar="FILTER", help='only these, such as "reward < 1 and turns > 2"')
-    parser.add_argument("--search", default="", metavar="WORDS", help="only those with these words (with --text)")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="file of rollouts, or a folder that contains some")
+    parser.add_argument("--text", action="store_true", help="print to the terminal instead of serving a page")
+    parser.add_argument("--failed", action="store_true", help="only failed rollouts (with --text or --export)")
+    parser.add_argument(
+        "--where", default="", metavar="FILTER", help='only rollouts that match, such as "reward < 1 and turns > 2"'
+    )
+    parser.add_argument("--search", default="", metavar="WORDS", help="only rollouts with these words (with --text)")
     parser.add_argument("--limit", type=int, default=50, metavar="N", help="rows to print with --text (default: 50)")
-    parser.add_argument("--export", metavar="DIR", help="write a bundle that opens from disk, and end")
-    parser.add_argument("--port", type=int, default=0, metavar="PORT", help="where to serve (default: any free port)")
-    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help="other than loopback asks for a token")
+    parser.add_argument("--export", metavar="DIR", help="write pages that open from disk to this folder, and exit")
+    parser.add_argument("--port", type=int, default=0, metavar="PORT", help="port to serve on (default: any free port)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", metavar="HOST", help="address to serve on; a token is required unless loopback"
+    )
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
-    parser.add_argument("--json", action="store_true", help="with --text: print JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON (with --text)")
 
 
-def run(args: argparse.Namespace, rest: Sequence[str]) -> int:
-    from nemo_gym.cli import output, viewing  # what they import has no place in `gym --help`
-    from nemo_gym.view.runs import find_runs
+def run(args: argparse.Namespace) -> int:
+    from nemo_gym.rollouts.run_files import find_runs
 
-    paths = [word.removeprefix(LEGACY_KEY) for word in (*args.paths, *rest)]
-    place = PLACE.fullmatch(paths[-1]) if len(paths) > 1 and args.text else None
-    if place is not None:
+    paths = [word.removeprefix(LEGACY_KEY) for word in (*args.paths, *args.overrides)]
+    rollout = ROLLOUT_NAME.fullmatch(paths[-1]) if len(paths) > 1 and args.text else None
+    if rollout is not None:
         paths = paths[:-1]
     if not paths:
-        output.error("name the rollouts to look at: gym view results/rollouts.jsonl")
+        output.report_error("no rollouts are named: gym view results/rollouts.jsonl")
         return 2
     where = " and ".join(f"({part})" for part in (args.where, 'outcome == "failed"' if args.failed else "") if part)
     runs = find_runs(paths)
     if args.export:
-        return viewing.write_bundle(runs, args.export, where)
-    if args.text and place is not None:
-        return viewing.print_rollout(runs, int(place.group(1)), place.group(2), as_json=args.json)
+        return _write_pages(runs, Path(args.export), where)
+    if args.text and rollout is not None:
+        return _print_rollout(runs, int(rollout.group(1)), rollout.group(2), as_json=args.json)
     if args.text:
-        return viewing.print_table(runs, where, args.search, args.limit, as_json=args.json)
-    return viewing.serve(runs, host=args.host, port=args.port, browser=not args.no_browser)
+        return _print_table(runs, where, args)
+    return _serve(runs, args)
+
+
+def _build_indexes(runs: Sequence[RunFiles]) -> list[RunDatabase]:
+    """Index the runs completely, showing the progress."""
+    from nemo_gym.view.database import RunDatabase
+
+    indexes = [RunDatabase(run) for run in runs]
+    for index in indexes:
+        while index.grow():
+            done, size = index.progress()
+            output.show_status(f"reading {index.run.name}: {done * 100 // max(size, 1)} %")
+        output.show_status("")
+    return indexes
+
+
+def _serve(runs: Sequence[RunFiles], args: argparse.Namespace) -> int:
+    """Serve the page until interrupted."""
+    import asyncio
+    import secrets
+    import webbrowser
+
+    import uvicorn
+
+    from nemo_gym.launch.ports import listen
+    from nemo_gym.view.database import RunDatabase
+    from nemo_gym.view.server import LOOPBACK, view_app
+
+    host = args.host
+    token = None if host in LOOPBACK else secrets.token_urlsafe(24)
+    with listen("gym view", host, args.port) as listener:
+        address = f"http://{host}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
+        app = view_app([RunDatabase(run) for run in runs], token=token, hosts=LOOPBACK | {host})
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+        output.write(address)
+        output.notify("Ctrl-C ends it")
+        if not args.no_browser:
+            webbrowser.open(address)
+        asyncio.run(server.serve(sockets=[listener]))
+    return 0
+
+
+def _write_pages(runs: Sequence[RunFiles], folder: Path, where: str) -> int:
+    from nemo_gym.view.export import export_bundle
+
+    def show_progress(done: int, total: int) -> None:
+        output.show_status(f"{done}/{total}" if done < total else "")
+
+    count = export_bundle(_build_indexes(runs), folder, where=where, on_progress=show_progress)
+    output.write(f"{count} rollouts in {folder / 'index.html'}")
+    return 0
+
+
+def _print_table(runs: Sequence[RunFiles], where: str, args: argparse.Namespace) -> int:
+    from nemo_gym.view import text
+    from nemo_gym.view.summary import summarize
+
+    indexes = _build_indexes(runs)
+    if args.json:
+        pages = [index.page(where=where, words=args.search, count=args.limit) for index in indexes]
+        output.write_json(
+            [{**summarize(index), "rollouts": page.rows} for index, page in zip(indexes, pages, strict=True)]
+        )
+        return 0
+    for index in indexes:
+        for line in text.overview_lines(index):
+            output.write(line)
+        output.write("")
+        output.write_table(list(text.table_rows(index, where=where, words=args.search, count=args.limit)))
+    return 0
+
+
+def _print_rollout(runs: Sequence[RunFiles], task: int, repeat: str | None, *, as_json: bool) -> int:
+    """Print one rollout, or every repeat of a task."""
+    from nemo_gym.view import text
+
+    count = 0
+    for index in _build_indexes(runs):
+        repeats = [row["rollout"] for row in index.page(where=f"task == {task}", count=1000).rows]
+        for number in repeats if repeat is None else [int(repeat)]:
+            if as_json:
+                record = index.record((task, number))
+                if record is not None:
+                    count += 1
+                    output.write_json(record)
+                continue
+            lines = text.rollout_lines(index, (task, number))
+            if lines is not None:
+                count += 1
+                for line in lines:
+                    output.write(line)
+    if not count:
+        output.report_error(f"there is no rollout {task}{':' + repeat if repeat else ''} in these files")
+        return 1
+    return 0

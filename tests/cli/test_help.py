@@ -1,46 +1,52 @@
-"""Asking for help costs nothing: what a command works with is imported when it works."""
+"""Help is complete, fits the terminal, and imports nothing heavy."""
 
 import argparse
 import importlib
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
-from nemo_gym.cli import dataset_upload, doctor, env_init, listing_flags
-from nemo_gym.cli.main import ALONE, GROUPS, main
+from nemo_gym.cli.dataset import upload
+from nemo_gym.cli.env import init
+from nemo_gym.cli.main import main
+from nemo_gym.cli.parser import GROUPS, TOP_LEVEL_COMMANDS
+from nemo_gym.cli.search import KINDS
 
-ASK_EVERYTHING = """
+MODULES = {*(path for _, commands in GROUPS.values() for path in commands.values()), *TOP_LEVEL_COMMANDS.values()}
+PRINT_ALL_HELP = """
 import contextlib, io, sys
-from nemo_gym.cli.main import ALONE, GROUPS, main
+from nemo_gym.cli.main import main
+from nemo_gym.cli.parser import GROUPS, TOP_LEVEL_COMMANDS
 
 HEAVY = {"aiohttp", "asyncio", "fastapi", "hydra", "omegaconf", "pydantic", "rich", "starlette", "uvloop", "yaml"}
 commands = [(group, name) for group, (_, names) in GROUPS.items() for name in names]
-for words in [(), *((group,) for group in GROUPS), *commands, *((name,) for name in ALONE)]:
+for words in [(), *((group,) for group in GROUPS), *commands, *((name,) for name in TOP_LEVEL_COMMANDS)]:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         main([*words, "--help"])
-    found = HEAVY & sys.modules.keys()
-    if found:
-        print(" ".join(words), "imports", *sorted(found))
+    imported = HEAVY & sys.modules.keys()
+    if imported:
+        print(" ".join(words), "imports", *sorted(imported))
         break
 """
 
 
 def test_help_imports_nothing_heavy() -> None:
-    """Help that takes a second is help nobody asks for; one careless import in any command is enough."""
+    """Help must be fast; one careless import in any command makes it take a second."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("COV_")}
     done = subprocess.run(
-        [sys.executable, "-c", ASK_EVERYTHING], capture_output=True, text=True, env=env, timeout=120, check=False
+        [sys.executable, "-c", PRINT_ALL_HELP], capture_output=True, text=True, env=env, timeout=120, check=False
     )
 
     assert (done.stdout, done.returncode) == ("", 0), done.stderr
 
 
-@pytest.mark.parametrize("module", [*(path for _, c in GROUPS.values() for path in c.values()), *ALONE.values()])
+@pytest.mark.parametrize("module", sorted(MODULES))
 def test_every_option_says_what_it_is_for(module: str) -> None:
-    """An option without a word beside it can only be found by people who know it."""
-    parser = argparse.ArgumentParser(prog="x")
+    """An option without help is useful only to people who know it."""
+    parser = argparse.ArgumentParser(prog="gym list environments")
     importlib.import_module(module).add_arguments(parser)
 
     silent = [action.option_strings or action.dest for action in parser._actions if not action.help]
@@ -52,7 +58,7 @@ def test_every_option_says_what_it_is_for(module: str) -> None:
 def test_help_fits_the_terminal(
     words: tuple[str, ...], columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Text that a terminal breaks in the middle of words is not read."""
+    """Lines that the terminal wraps are hard to read."""
     monkeypatch.setenv("COLUMNS", columns)
 
     with pytest.raises(SystemExit):
@@ -61,22 +67,33 @@ def test_help_fits_the_terminal(
     assert max(map(len, capsys.readouterr().out.splitlines())) <= int(columns)
 
 
+VAGUE = re.compile(r"^(the same|which|how|what|where|whether)\b|\bso (many|often)\b|say more", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_every_line_of_help_stands_alone(module: str) -> None:
+    """Users read one line, not the lines before it."""
+    parser = argparse.ArgumentParser(prog="gym list environments")
+    importlib.import_module(module).add_arguments(parser)
+
+    vague = [action.option_strings for action in parser._actions if VAGUE.search(action.help or "")]
+    assert not vague
+
+
 def test_examples_in_help_stay_on_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    """They are there to be copied."""
+    """Users copy them."""
     with pytest.raises(SystemExit):
         main(["dataset", "rm", "--help"])
 
     assert "\n  gym dataset rm --name old_dataset\n" in capsys.readouterr().out
 
 
-def test_choices_that_flags_repeat_are_those_of_the_code() -> None:
-    """Flags must not import what they are about, so the few lists they need are written twice."""
+def test_choices_of_flags_agree_with_the_code() -> None:
+    """Flags must not import heavy modules, so a few lists exist twice."""
+    from nemo_gym.authoring.manifest import PROFILES
     from nemo_gym.catalog.components import EVERY_KIND
-    from nemo_gym.cli.checkup import Level
     from nemo_gym.data import hub
-    from nemo_gym.environment.manifest import PROFILES
 
-    assert env_init.PROFILES == PROFILES
-    assert dataset_upload.SPLITS == hub.SPLITS
-    assert tuple(EVERY_KIND) == listing_flags.KINDS
-    assert {f"{level}" for level in Level} == doctor.MARKS.keys()
+    assert init.PROFILES == PROFILES
+    assert upload.SPLITS == hub.SPLITS
+    assert tuple(EVERY_KIND) == KINDS

@@ -1,4 +1,4 @@
-"""One door: every command answers for help, misspelt words get the nearest, and old names still work."""
+"""Every command has help, misspelt words get the nearest name, and old names still work."""
 
 import gc
 import importlib
@@ -13,18 +13,22 @@ import pytest
 
 import nemo_gym
 from nemo_gym import PARENT_DIR
-from nemo_gym.cli import legacy, rounds
-from nemo_gym.cli.complete import candidates
-from nemo_gym.cli.explain import explanations
-from nemo_gym.cli.main import ALONE, GROUPS, build_parser, main
+from nemo_gym.cli import legacy
+from nemo_gym.cli.completion import find_candidates
+from nemo_gym.cli.explain import load_explanations
+from nemo_gym.cli.main import main
+from nemo_gym.cli.parser import GROUPS, TOP_LEVEL_COMMANDS, build_parser
+from nemo_gym.cli.shared import gc_tuning
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.outcome import FailureKind
 
-COMMANDS = [(group, name) for group, (_, commands) in GROUPS.items() for name in commands] + [(name,) for name in ALONE]
+COMMANDS = [(group, name) for group, (_, commands) in GROUPS.items() for name in commands] + [
+    (name,) for name in TOP_LEVEL_COMMANDS
+]
 
 
-def ended(*words: str) -> int:
-    """The exit status of a command, however it ends."""
+def exit_status(*words: str) -> int:
+    """Return the exit status of a command, whether it returns or exits."""
     try:
         return main(words)
     except SystemExit as end:
@@ -33,19 +37,20 @@ def ended(*words: str) -> int:
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_every_command_explains_itself(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended(*words, "--help") == 0
+    """`--help` must work for every command."""
+    assert exit_status(*words, "--help") == 0
 
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: gym {' '.join(words)}")
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_command_can_be_asked_to_say_more(words: tuple[str, ...]) -> None:
+def test_every_command_has_a_verbose_flag(words: tuple[str, ...]) -> None:
     """`-v` stands before a command or after it, and one need not know which commands take it."""
     parser = build_parser(words)[0]
-    given = ["x"] if words == ("search",) else ["--config", "x"] if words == ("eval", "submit") else []
+    required = ["x"] if words == ("search",) else ["--config", "x"] if words == ("eval", "submit") else []
 
-    args, rest = parser.parse_known_args([*words, *given, "-v"])
+    args, rest = parser.parse_known_args([*words, *required, "-v"])
 
     assert not [word for word in rest if word.startswith("-")]
     assert getattr(args, "verbose_log", False) or args.verbose
@@ -54,13 +59,13 @@ def test_every_command_can_be_asked_to_say_more(words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("words", [(), ("env",), ("list",)], ids=str)
 def test_without_a_command_there_is_help(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """The first thing a newcomer types."""
-    assert ended(*words) == 1
+    assert exit_status(*words) == 1
 
     assert "COMMAND" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("serach", "x"), "Did you mean `search`?"),
         (("list", "benchmark"), "Did you mean `benchmarks`?"),
@@ -73,28 +78,30 @@ def test_without_a_command_there_is_help(words: tuple[str, ...], capsys: pytest.
     ],
 )
 def test_a_misspelt_word_is_a_usage_error_that_names_the_nearest(
-    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ended(*words) == 2
+    """A typo must cost one second, not a search in the documentation."""
+    assert exit_status(*words) == 2
 
     shown = capsys.readouterr()
-    assert said in shown.err
+    assert message in shown.err
     assert shown.out == ""
 
 
 def test_an_environment_without_a_model_says_how_to_choose_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first thing everybody forgets."""
+    """New users forget it first."""
     monkeypatch.chdir(tmp_path)
 
-    assert ended("eval", "run", "--environment", "arithmetic") == 2
+    assert exit_status("eval", "run", "--environment", "arithmetic") == 2
 
     assert "--model-type" in capsys.readouterr().err
 
 
 def test_version_as_json_has_what_a_bug_report_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended("--version", "--json") == 0
+    """Maintainers ask for these facts first."""
+    assert exit_status("--version", "--json") == 0
 
     facts = json.loads(capsys.readouterr().out)
     assert facts["nemo_gym"] == nemo_gym.__version__
@@ -103,13 +110,15 @@ def test_version_as_json_has_what_a_bug_report_needs(capsys: pytest.CaptureFixtu
 
 
 def test_debug_shows_where_an_error_came_from() -> None:
+    """Developers need the traceback."""
     with pytest.raises(GymError):
         main(["list", "agents", "nobody", "--debug"])
 
 
 @pytest.mark.parametrize("what", ["benchmarks", "environments", "agents", "models", "resources-servers"])
 def test_every_list_has_rows_for_programs(what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended("list", what, "--json") == 0
+    """Programs need names and descriptions."""
+    assert exit_status("list", what, "--json") == 0
 
     rows = json.loads(capsys.readouterr().out)
     assert isinstance(rows, list)
@@ -117,39 +126,43 @@ def test_every_list_has_rows_for_programs(what: str, capsys: pytest.CaptureFixtu
 
 
 def test_one_environment_is_shown_with_a_command_that_runs_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended("list", "environments", "arithmetic", "--json") == 0
+    """New users copy the command."""
+    assert exit_status("list", "environments", "arithmetic", "--json") == 0
 
-    found = json.loads(capsys.readouterr().out)
-    assert found["usage_example"] == "gym eval run --environment arithmetic --model-type embedded_model"
-    assert found["details"]["agent"] == "arithmetic_simple_agent"
+    result = json.loads(capsys.readouterr().out)
+    assert result["usage_example"] == "gym eval run --environment arithmetic --model-type embedded_model"
+    assert result["details"]["agent"] == "arithmetic_simple_agent"
 
 
-def test_a_name_nobody_has_gets_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended("list", "environments", "arithmetik") == 1
+def test_an_unknown_name_gets_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """A typo is the most common mistake."""
+    assert exit_status("list", "environments", "arithmetik") == 1
 
     assert "gym list environments arithmetic" in capsys.readouterr().err
 
 
 def test_a_filter_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
     """An environment that says nothing about its modality may still be the one that was wanted."""
-    assert ended("list", "environments", "--modality", "text", "--json") == 0
+    assert exit_status("list", "environments", "--modality", "text", "--json") == 0
 
-    assert "say nothing about modality" in capsys.readouterr().err
+    assert "have no modality" in capsys.readouterr().err
 
 
-def test_search_finds_by_what_things_are_about(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended("search", "summs", "--json") == 0
+def test_search_finds_components_by_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    """Users search by topic and misspell words."""
+    assert exit_status("search", "summs", "--json") == 0
     assert "arithmetic" in [row["name"] for row in json.loads(capsys.readouterr().out)]
 
-    assert ended("search", "models", "smol", "--json") == 0
+    assert exit_status("search", "models", "smol", "--json") == 0
     assert "embedded_model" in [row["name"] for row in json.loads(capsys.readouterr().out)]
 
 
-def test_folders_of_ones_own_are_searched_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_search_dirs_are_searched_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Users override components with --search-dir."""
     (tmp_path / "environments" / "mine").mkdir(parents=True)
     (tmp_path / "environments" / "mine" / "config.yaml").write_text("# Mine alone\n{}\n")
 
-    assert ended("list", "environments", "mine", "--search-dir", str(tmp_path), "--json") == 0
+    assert exit_status("list", "environments", "mine", "--search-dir", str(tmp_path), "--json") == 0
 
     assert json.loads(capsys.readouterr().out)["description"] == "Mine alone"
 
@@ -159,12 +172,12 @@ def error_classes() -> set[type[GymError]]:
     for module in pkgutil.walk_packages(nemo_gym.__path__, "nemo_gym."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    found, waiting = set(), [GymError]
+    result, waiting = set(), [GymError]
     while waiting:
         kind = waiting.pop()
-        found.add(kind)
+        result.add(kind)
         waiting += [sub for sub in kind.__subclasses__() if sub.__module__.startswith("nemo_gym.")]
-    return found
+    return result
 
 
 def test_every_error_and_failure_is_explained() -> None:
@@ -172,29 +185,32 @@ def test_every_error_and_failure_is_explained() -> None:
     codes = {kind.code for kind in error_classes()} | {str(kind) for kind in FailureKind}
     codes |= {f"exit-status-{status}" for status in (0, 1, 2, 3, 130)}
 
-    assert codes - explanations().keys() == set()
+    assert codes - load_explanations().keys() == set()
 
 
 def test_all_explanations_are_listed_by_a_whole_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     """A list of sentences that stop in the middle explains nothing."""
-    assert ended("explain", "--json") == 0
+    assert exit_status("explain", "--json") == 0
 
     summaries = json.loads(capsys.readouterr().out)
-    assert summaries.keys() == explanations().keys()
+    assert summaries.keys() == load_explanations().keys()
     assert not [text for text in summaries.values() if text[-1] not in ".:`"]
 
 
 def test_an_explanation_of_something_unknown_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended("explain", "server-dead") == 2
+    """A code is often retyped by hand."""
+    assert exit_status("explain", "server-dead") == 2
 
     assert "Did you mean `server" in capsys.readouterr().err
 
 
-def test_the_doctor_finds_this_machine_fit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_finds_no_problem_with_this_machine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It shows which keys are set, and never what they are."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
 
-    ended("doctor", "--json")
+    exit_status("doctor", "--json")
 
     shown = capsys.readouterr().out
     findings = {finding["what"]: finding for finding in json.loads(shown)}
@@ -217,15 +233,17 @@ def test_the_doctor_finds_this_machine_fit(capsys: pytest.CaptureFixture[str], m
     ],
 )
 def test_the_shell_completes_commands_flags_and_names(before: list[str], begun: str, some: set[str]) -> None:
-    found = candidates(before, begun)
+    """Completion covers everything that can be typed."""
+    result = find_candidates(before, begun)
 
-    assert some <= set(found)
-    assert all(word.startswith(begun) for word in found)
+    assert some <= set(result)
+    assert all(word.startswith(begun) for word in result)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_shell_has_its_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended("completion", shell) == 0
+    """The documentation promises bash, zsh and fish."""
+    assert exit_status("completion", shell) == 0
 
     assert "gym completion --words" in capsys.readouterr().out
 
@@ -257,7 +275,8 @@ def test_every_old_command_is_installed() -> None:
     assert all(re.fullmatch(r"nemo_gym\.cli\.(main|legacy):main", target) for target in scripts.values())
 
 
-def test_an_old_command_that_never_was_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_old_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A misspelt program name must not run another command."""
     assert legacy.run("ng_nonsense", []) == 1
 
     assert "gym --help" in capsys.readouterr().err
@@ -267,12 +286,12 @@ def test_an_old_command_that_never_was_is_refused(capsys: pytest.CaptureFixture[
 def test_a_command_looks_for_garbage_rarely_in_a_process_of_its_own_only(
     own_process: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Imports are most of a short command; somebody's program that calls `main` keeps its own settings."""
+    """Imports are most of a short command; a program that calls `main` keeps its settings."""
     before = gc.get_threshold()
     monkeypatch.setattr(sys, "argv", ["gym", "--version"])
     try:
         assert main(None if own_process else ["--version"]) == 0
-        assert gc.get_threshold() == (rounds.RARE if own_process else before)
+        assert gc.get_threshold() == (gc_tuning.IMPORT_THRESHOLD if own_process else before)
     finally:
         gc.set_threshold(*before)
     assert capsys.readouterr().out

@@ -1,0 +1,157 @@
+"""Check the datasets of agents row by row, measure them, and collate them for training.
+
+If rows cannot be used, all are reported, nothing is written, and the exit status is 1. Otherwise <type>.jsonl and
+<type>_metrics.json are written to the output folder, <name>_prepare.jsonl and <name>_metrics.json beside each dataset.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nemo_gym.cli.shared import options
+from nemo_gym.cli.terminal import output
+
+if TYPE_CHECKING:
+    from nemo_gym.data.collate import CollationResult, MetricsConflict, RowsRefused
+
+METRICS_STATES = {"new": "written", "same": "unchanged", "completed": "completed", "conflict": "overwritten"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_config_arguments(parser)
+    rows = options.FlagGroup(parser, "datasets")
+    rows.add_argument(
+        "--mode",
+        choices=("train_preparation", "example_validation"),
+        help="use train, validation and benchmark data, or the example rows only",
+    )
+    rows.value("--output-dir", "DIR", "folder for the collated rows and their metrics", "output_dirpath")
+    rows.switch("--download", "download datasets whose files are missing", "should_download")
+    rows.add_argument(
+        "--data-source", choices=("huggingface", "gitlab"), help="registry to use for datasets that are in both"
+    )
+    rows.value("--max-errors", "N", "stop after N rows that cannot be used", kind=int)
+    rows.switch(
+        "--overwrite-metrics", "replace metrics files that differ from the new metrics", "overwrite_metrics_conflicts"
+    )
+    rows.value("--plot", "FILE", "plot input lengths and turns to a .png or .svg file")
+    rows.value(
+        "--processes", "N", "number of processes (default: depends on data and cores)", "num_processes", kind=int
+    )
+    options.add_json_argument(rows)
+
+
+def run(args: argparse.Namespace) -> int:
+    from nemo_gym.cli.shared.concurrency import sigterm_as_interrupt
+    from nemo_gym.data.collate import MetricsConflict, RowsRefused
+    from nemo_gym.data.plot import check_plot, plot
+    from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
+
+    config = options.resolve_config(options.config_overrides(args), needs_model=False).config
+    settings = options.load_options(TrainDataProcessorConfig, config, args)
+    picture = Path(args.plot) if args.plot else None
+    if picture:
+        check_plot(picture)
+    try:
+        with sigterm_as_interrupt(), output.TransferBar(quiet=args.json) as bar:
+            collated = TrainDataProcessor(bar).prepare(settings, config)
+    except (RowsRefused, MetricsConflict) as error:
+        if not args.json:
+            raise
+        output.write_json(_refusal_as_dict(error) if isinstance(error, RowsRefused) else _conflict_as_dict(error))
+        return error.exit_status
+    if picture:
+        plot({part.type: part.metrics for part in collated.types}, picture)
+    if args.json:
+        output.write_json(_result_as_dict(collated, picture))
+    else:
+        _print_result(collated, picture)
+    return 0
+
+
+def _refusal_as_dict(error: RowsRefused) -> dict[str, Any]:
+    return {
+        "valid": False,
+        "rows_refused": sum(problems.rows for _, problems in error.files),
+        "stopped_early": error.stopped,
+        "files": [
+            {"path": str(source.path), "agent": source.agent, "rows": problems.rows, "problems": problems.report()}
+            for source, problems in error.files
+        ],
+    }
+
+
+def _conflict_as_dict(error: MetricsConflict) -> dict[str, Any]:
+    return {
+        "valid": False,
+        "conflicts": [
+            {
+                "metrics_path": str(source.metrics_path),
+                "conflict_path": str(source.conflict_path),
+                "differences": list(differences),
+            }
+            for source, differences in error.conflicts
+        ],
+    }
+
+
+def _result_as_dict(collated: CollationResult, picture: Path | None) -> dict[str, Any]:
+    return {
+        "valid": True,
+        "types": {
+            part.type: {"path": str(part.path), "metrics_path": str(part.metrics_path), "metrics": part.report}
+            for part in collated.types
+        },
+        "datasets": [
+            {
+                "agent": dataset.source.agent,
+                "path": str(dataset.source.path),
+                "examples": dataset.examples,
+                "metrics_path": str(dataset.source.metrics_path),
+                "metrics_file": dataset.state,
+                "metrics": dataset.metrics,
+            }
+            for dataset in collated.datasets
+        ],
+        "plot": str(picture) if picture else None,
+        "notes": collated.notes,
+    }
+
+
+def _print_result(collated: CollationResult, picture: Path | None) -> None:
+    from nemo_gym.catalog.row_problems import row_count_text
+
+    for dataset in collated.datasets:
+        output.write(f"{dataset.source.config.name} of {dataset.source.agent}: {dataset.source.path}")
+        output.write(f"  metrics {METRICS_STATES[dataset.state]}: {dataset.source.metrics_path.name}")
+        config_keys = dataset.source.config.model_dump().keys()
+        _print_metrics({name: value for name, value in dataset.metrics.items() if name not in config_keys})
+    for part in collated.types:
+        if sum(dataset.source.config.type == part.type for dataset in collated.datasets) > 1:
+            output.write(f"all {part.type} data")
+            _print_metrics(part.report)
+    for part in collated.types:
+        output.write(f"{part.path}  {row_count_text(part.metrics.examples)}")
+    if picture:
+        output.write(f"{picture}")
+    for note in collated.notes:
+        output.notify(f"Note: {note}")
+
+
+def _print_metrics(metrics: Mapping[str, Any]) -> None:
+    from nemo_gym.data.running_statistics import AVERAGE, COUNT, DEVIATION, HIGHEST, LOWEST
+
+    figures = {COUNT: "values", AVERAGE: "average", LOWEST: "min", HIGHEST: "max", DEVIATION: "std"}
+    rows = [("", *figures.values())]
+    for name, value in metrics.items():
+        if not isinstance(value, dict):
+            rows.append((f"  {name}", f"{value}", "", "", "", ""))
+        elif value.get(COUNT):
+            rows.append((f"  {name}", *(f"{value[figure]:g}" for figure in figures)))
+        if isinstance(value, dict) and "unique_count" in value:
+            rows.append((f"  {name}", f"{value['total_count']}", f"{value['unique_count']} different", "", "", ""))
+    output.write_table(rows)
+    output.write("")

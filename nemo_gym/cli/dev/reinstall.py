@@ -1,0 +1,22 @@
+"""Reinstall NeMo Gym and the packages its tests need from this clone."""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from nemo_gym import PARENT_DIR
+from nemo_gym.cli.terminal import output
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add nothing: this command has no options."""
+
+
+def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - this command has no options
+    if not (PARENT_DIR / "pyproject.toml").is_file():
+        output.report_error(f"{PARENT_DIR} is not a clone of the repository; use pip to reinstall the package")
+        return 1
+    uv = Path(sys.executable).with_name("uv")
+    command = [str(uv) if uv.exists() else "uv", "pip", "install", "--python", sys.executable, "-e", ".[dev]"]
+    return subprocess.run(command, cwd=PARENT_DIR, check=False).returncode

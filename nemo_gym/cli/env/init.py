@@ -1,0 +1,119 @@
+"""Create a working resources server, environment or benchmark whose tests pass, ready to be changed.
+
+It is written below the working directory: resources_servers/NAME, or environments/NAME (benchmarks/NAME) with a
+manifest and the servers its profile needs. No existing file is changed.
+
+Profiles: custom-gym-verifier (the default) verifies episodes of our simple agent; custom-gym-agent-loop adds a custom
+agent; external-agent-loop an agent that calls an external program; external-rollout-driver a function that collects.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemo_gym.catalog.roots import PARENT_DIR, component_search_roots
+from nemo_gym.cli.shared import options
+from nemo_gym.cli.terminal import output
+
+if TYPE_CHECKING:
+    from nemo_gym.authoring.scaffold import ReusedVerifier, ScaffoldResult
+
+PROFILES = ("custom-gym-verifier", "custom-gym-agent-loop", "external-agent-loop", "external-rollout-driver")
+ENTRYPOINT = "+entrypoint=resources_servers/"
+ENVIRONMENT_FLAGS = ("profile", "reuse_verifier", "reward_range", "higher_is_better")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--resources-server", metavar="NAME", help="create a resources server")
+    what.add_argument("--environment", metavar="NAME", help="create an environment with its resources server")
+    what.add_argument("--benchmark", metavar="NAME", help="create a benchmark with its resources server")
+    more = parser.add_argument_group("environments and benchmarks")
+    more.add_argument("--profile", choices=PROFILES, help="part to write yourself (default: custom-gym-verifier)")
+    more.add_argument("--reuse-verifier", metavar="NAME", help="use this resources server and create none")
+    more.add_argument(
+        "--reward-range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="rewards of the reused verifier"
+    )
+    direction = more.add_mutually_exclusive_group()
+    direction.add_argument(
+        "--higher-is-better", action="store_true", default=None, help="high rewards of the reused verifier are good"
+    )
+    direction.add_argument(
+        "--lower-is-better",
+        action="store_false",
+        dest="higher_is_better",
+        help="low rewards of the reused verifier are good",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from nemo_gym.authoring.scaffold import scaffold_environment, scaffold_resources_server
+
+    here = Path.cwd()
+    checkout = PARENT_DIR if (PARENT_DIR / "pyproject.toml").exists() else None
+    if args.environment or args.benchmark:
+        name, kind = args.environment or args.benchmark, "environment" if args.environment else "benchmark"
+        result = scaffold_environment(
+            here,
+            name,
+            checkout,
+            kind=kind,
+            profile=args.profile or PROFILES[0],
+            reused=_reused_verifier(args),
+            roots=component_search_roots(),
+        )
+        return _print_result(result, name, kind)
+    flags = [f"--{flag.replace('_', '-')}" for flag in ENVIRONMENT_FLAGS if getattr(args, flag) is not None]
+    if flags:
+        raise options.UsageError(f"{', '.join(flags)} only with --environment or --benchmark", where=args.prog)
+    names = [word.removeprefix(ENTRYPOINT) for word in args.overrides if word.startswith(ENTRYPOINT)]
+    name = args.resources_server or (names[0] if names else None)
+    if not name:
+        fix = "--resources-server NAME, --environment NAME or --benchmark NAME"
+        raise options.UsageError("name what to create", where=args.prog, fix=fix)
+    folder = here / "resources_servers" / name
+    if folder.exists():
+        output.notify(f"{folder} exists already; nothing was changed")
+        return 0
+    return _print_result(scaffold_resources_server(folder, checkout), name, "resources-server")
+
+
+def _reused_verifier(args: argparse.Namespace) -> ReusedVerifier | None:
+    from nemo_gym.authoring.scaffold import ReusedVerifier
+
+    if args.reuse_verifier is None:
+        if args.reward_range is not None or args.higher_is_better is not None:
+            raise options.UsageError(
+                "only the rewards of a reused verifier can be described",
+                where="--reward-range, --higher-is-better, --lower-is-better",
+                fix="--reuse-verifier NAME",
+            )
+        return None
+    if args.reward_range is None or args.higher_is_better is None:
+        raise options.UsageError(
+            "the rewards of this verifier must be described",
+            where="--reuse-verifier",
+            fix="add --reward-range LOW HIGH --higher-is-better",
+        )
+    low, high = args.reward_range
+    if not low < high:
+        raise options.UsageError(
+            f"{low:g} is not below {high:g}", where="--reward-range", fix="--reward-range LOW HIGH"
+        )
+    return ReusedVerifier(args.reuse_verifier, (low, high), args.higher_is_better)
+
+
+def _print_result(result: ScaffoldResult, name: str, kind: str) -> int:
+    here = Path.cwd()
+    for path in result.created:
+        output.write(str(path.relative_to(here)))
+    if result.existing:
+        output.notify(f"{len(result.existing)} files existed already with the same content")
+    target = f"--resources-server {name}" if kind == "resources-server" else f"{name} --kind {kind}"
+    prepare = f"prepare:  gym eval prepare --benchmark {name}\n" if kind == "benchmark" else ""
+    output.notify(
+        f"\ntest it:  gym env test {target}\n{prepare}run it:   gym eval run --{kind} {name} --model-type openai_model"
+    )
+    return 0

@@ -1,0 +1,49 @@
+"""Build the environments of a configuration's servers in advance, and start nothing.
+
+Afterwards `gym env start` and `gym eval run` need no package registry. If an environment cannot be built, the exit
+status is that of the installer.
+"""
+
+import argparse
+
+from nemo_gym.catalog.roots import component_search_roots
+from nemo_gym.cli.shared import options
+from nemo_gym.cli.terminal import output
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_config_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from nemo_gym.cli.terminal.log import ServerLogPrinter
+    from nemo_gym.global_config import GlobalConfigDictParser
+    from nemo_gym.launch.instances import find_instances
+    from nemo_gym.launch.settings import VenvSettings
+    from nemo_gym.launch.venv import instance_venvs, merge_equal_venvs
+    from nemo_gym.launch.venv_build import is_usable, try_build_venvs
+
+    config = options.resolve_config(options.config_overrides(args), needs_model=False).config
+    GlobalConfigDictParser().raise_on_no_server_instances(config)
+    blocks = options.config_as_dict(config)
+    blocks = {name: block for name, block in blocks.items() if not options.is_placeholder(block)}
+    servers = find_instances(blocks, component_search_roots())
+    settings = VenvSettings.from_config(config)
+    environments = merge_equal_venvs(instance_venvs(servers, settings).values())
+    if not environments:
+        output.write(f"none of the {len(servers)} servers needs a separate environment")
+        return 0
+    existing = {environment.target for environment in environments if is_usable(environment, settings)}
+    failures = asyncio.run(try_build_venvs(environments, settings, ServerLogPrinter(verbose=True)))
+    rows = [("SERVERS", "ENVIRONMENT", "")]
+    for environment in environments:
+        target = environment.target
+        state = "failed" if failures[target] else "was there" if target in existing else "made"
+        rows.append((", ".join(dict.fromkeys(environment.servers)), str(target), state))
+    output.write_table(rows)
+    errors = [failure for failure in failures.values() if failure is not None]
+    for error in errors:
+        output.report_error(str(error))
+    return errors[0].status if errors else 0

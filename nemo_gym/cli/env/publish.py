@@ -1,0 +1,63 @@
+"""Check that an environment or benchmark is ready for other users. Nothing is uploaded.
+
+Checks everything that `gym env validate NAME` and `gym env test NAME` check, and: its manifest and READMEs contain no
+placeholder, its licence is known, and its name identifies it alone. Exit status: 0 ready, 1 not ready, 2 the name does
+not exist.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from nemo_gym.catalog.roots import component_search_roots
+from nemo_gym.cli.shared import options
+from nemo_gym.cli.terminal import output
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="environment or benchmark with a manifest")
+    parser.add_argument("--kind", choices=("environment", "benchmark"), help="kind of NAME, if both kinds have it")
+    options.add_search_argument(parser)
+    options.add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from nemo_gym.authoring.manifest import find_manifest
+    from nemo_gym.authoring.manifest_checks import check_publishable
+    from nemo_gym.cli.shared.verifiers import NotTried, run_cases
+    from nemo_gym.launch.folder_tests import folder_tests_of
+    from nemo_gym.launch.settings import VenvSettings
+
+    name = options.take_name(args)
+    config = options.resolve_config(options.config_overrides(args)).config
+    name = name or config.get("component_name") or config.get("onboarding_name")
+    if not name:
+        raise options.UsageError("name the environment or benchmark", where=args.prog, fix=f"{args.prog} NAME")
+    roots = component_search_roots()
+    path, manifest = find_manifest(str(name), args.kind, roots)
+    problems = [str(finding) for finding in check_publishable(path, manifest, roots)]
+    cases: list[dict[str, Any]] = []
+    if manifest.resources_server:
+        suite = folder_tests_of(f"resources_servers/{manifest.resources_server}", roots)
+        try:
+            cases = run_cases(manifest, suite, VenvSettings.from_config(config), update_expected=False)
+        except NotTried as error:
+            problems.append(str(error))
+        problems += [f"{suite.label}: case '{case['name']}': {case['problem']}" for case in cases if case["problem"]]
+    else:
+        problems.append(f"{path.name}: names no resources_server, so there is no verifier to test")
+    if args.json:
+        facts = {"name": manifest.name, "kind": manifest.kind, "version": manifest.version}
+        output.write_json({**facts, "ready": not problems, "problems": problems, "cases": cases})
+        return int(bool(problems))
+    for problem in problems:
+        output.report_error(problem)
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        output.notify(f"{manifest.name} is not ready: {count}")
+        return 1
+    output.write(
+        f"✓ {manifest.name} {manifest.version} is ready: manifest, rows, licence and {len(cases)} cases are good"
+    )
+    return 0

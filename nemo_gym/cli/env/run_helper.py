@@ -1,0 +1,186 @@
+"""Start and stop servers from a program such as a trainer: `RunHelper`."""
+
+import atexit
+import logging
+import time
+
+from pydantic import Field
+
+from nemo_gym import component_search_roots, global_config
+from nemo_gym.cli.env.start import POLL_SECONDS, ServersNotRunning
+from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig
+from nemo_gym.errors import GymError
+from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
+from nemo_gym.launch.background import BackgroundRun
+from nemo_gym.launch.ports import with_open_head_port
+from nemo_gym.launch.run import Run
+from nemo_gym.launch.supervisor import ServerDidNotStart
+from nemo_gym.server_utils import ServerClient, ServerStatus
+
+__all__ = ["PipListConfig", "RunConfig", "RunHelper", "ServersNotRunning", "TestAllConfig", "TestConfig"]
+
+logger = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 0.2
+SPINUP_SECONDS = 600.0
+
+
+class RunConfig(BaseNeMoGymCLIConfig):
+    """Start the servers of a configuration."""
+
+    entrypoint: str = Field(description="The server folder to run, such as responses_api_agents/simple_agent.")
+
+
+class TestConfig(RunConfig):
+    """Test one server folder."""
+
+    __test__ = False  # not a test class of pytest
+
+    should_validate_data: bool = Field(default=False, description="Check the example data too.")
+
+
+class TestAllConfig(BaseNeMoGymCLIConfig):
+    """Test every server folder."""
+
+    __test__ = False
+
+    fail_on_total_and_test_mismatch: bool = Field(default=False, description="Folders without a README are failures.")
+    delete_venvs_after_each_test: bool = Field(default=False, description="Delete each environment after its tests.")
+    num_shards: int = Field(default=1, description="Number of parts into which the folders are divided.")
+    shard_index: int = Field(default=0, description="Number of the part to test, from 0.")
+
+
+class PipListConfig(RunConfig):
+    """List the packages of a server's environment."""
+
+    format: str | None = Field(default=None, description="Output format of pip, such as json.")
+    outdated: bool = Field(default=False, description="List only packages with a newer version.")
+
+
+class RunHelper:
+    """Starts the servers of a configuration and stops them; for synchronous code.
+
+    The servers are managed on a separate thread, so the caller may use threads and event loops freely. When the
+    process ends, for whatever reason, the servers end with it.
+    """
+
+    def __init__(self) -> None:
+        self._background: BackgroundRun | None = None
+        self._run: Run | None = None
+
+    def start(self, global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None) -> None:
+        """Read the configuration, start its servers, and return when all are ready; a dry run only builds them.
+
+        Afterwards the configuration, including the chosen ports, is the global configuration of this process.
+
+        Raises:
+            ConfigError: it cannot be used, defines no servers, or a model endpoint does not answer.
+            PortTaken: a configured port is in use.
+            ServerDidNotStart: names the server and its last lines; all servers are stopped.
+        """
+        if self._background is not None:
+            raise ServersNotRunning("this helper has been started already", fix="call shutdown() before start()")
+        parser_config = global_config_dict_parser_config or GlobalConfigDictParserConfig()
+        parser = GlobalConfigDictParser()
+        # Offline: unset ports are chosen when they are bound, so that no other process can take them in between.
+        resolved = parser.resolve(parser_config.model_copy(update={"offline": True}))
+        for warning in resolved.warnings:
+            logger.warning(warning)
+        config = with_open_head_port(resolved)
+        parser.raise_on_no_server_instances(config)
+        self._background = BackgroundRun(config, component_search_roots())
+        atexit.register(self.shutdown)
+        try:
+            self._run = self._background.start()
+        except BaseException:
+            self.shutdown()
+            raise
+        global_config._GLOBAL_CONFIG_DICT = config
+        self.display_server_instance_info()
+
+    def shutdown(self) -> None:
+        """Stop every server and release every port, in bounded time. Can be called repeatedly."""
+        background, self._background, self._run = self._background, None, None
+        if background is not None:
+            background.stop()
+        atexit.unregister(self.shutdown)
+
+    def run_forever(self) -> None:
+        """Keep the servers running until Ctrl-C or until one is lost, then stop them all."""
+        try:
+            while self._run is not None and self._background is not None:
+                self.poll()
+                self._background.wait(POLL_SECONDS)
+        except KeyboardInterrupt:
+            logger.info("interrupted: stopping the servers")
+        finally:
+            self.shutdown()
+
+    def poll(self) -> None:
+        """Check that no server is lost. A server that crashed and is being restarted is not lost.
+
+        Raises:
+            ServersNotRunning: (a RuntimeError) names the lost servers.
+        """
+        run = self._running_run()
+        lost = [_process_label(name, run) for name in run.lost_processes()]
+        if lost:
+            raise ServersNotRunning("ended and will not be started again", where=", ".join(lost), fix="read its log")
+
+    def wait_for_spinup(self) -> None:
+        """Return when every server answers; after `start` that is at once, unless one is being restarted.
+
+        Raises:
+            ServersNotRunning: a server is lost.
+            ServerDidNotStart: names the servers that do not answer in time.
+        """
+        deadline = time.monotonic() + SPINUP_SECONDS
+        while True:
+            self.poll()
+            silent = [name for name, status in self.check_http_server_statuses() if status != "success"]
+            if not silent:
+                return
+            if time.monotonic() > deadline:
+                raise ServerDidNotStart(f"no answer within {SPINUP_SECONDS:g} s", where=", ".join(silent))
+            time.sleep(PAUSE_SECONDS)
+
+    def wait_for_dry_run_spinup(self) -> None:
+        """Return at once: in a dry run, `start` returns when every server has been built."""
+
+    def wait_for_model_endpoints(self) -> None:
+        """Return when every endpoint behind a model server answers; otherwise stop the servers.
+
+        Raises:
+            ConfigError: names the endpoints that do not answer in time, with their keys.
+        """
+        self._running_run()
+        assert self._background is not None
+        try:
+            self._background.call(self._background.wait_for_endpoints())
+        except GymError:
+            self.shutdown()
+            raise
+
+    def check_http_server_statuses(self) -> list[tuple[str, ServerStatus]]:
+        """Return the name of every server and the result of its `GET /`."""
+        run = self._running_run()
+        head = BaseServerConfig.model_validate(dict(run.config["head_server"]))
+        client = ServerClient(head_server_config=head, global_config_dict=run.config)
+        return [(instance.name, client.poll_for_status(instance.name)) for instance in run.instances]
+
+    def display_server_instance_info(self) -> None:
+        """Log the name, kind, process and address of every server."""
+        for server in self._run.server_instances() if self._run is not None else ():
+            kind = f"{server['server_type']}/{server['name']}"
+            logger.info("%s (%s): %s, process %s", server["process_name"], kind, server["url"], server["pid"])
+
+    def _running_run(self) -> Run:
+        if self._run is None or self._background is None or not self._background.alive:
+            raise ServersNotRunning("no servers are running", fix="call start() first")
+        return self._run
+
+
+def _process_label(process: str, run: Run) -> str:
+    """Return the name of a process, with the servers in it if it is a cell."""
+    names = [instance.name for instance in run.instances if instance.hosting == "cell"]
+    return f"{process} ({', '.join(names)})" if process.startswith("cell ") and names else process

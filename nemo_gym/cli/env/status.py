@@ -1,0 +1,86 @@
+"""Show the servers that are running on this machine and whether they answer.
+
+Every run of this user is registered, so no port is needed; --run shows one of several runs.
+"""
+
+import argparse
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import orjson
+
+from nemo_gym.cli.shared import options
+from nemo_gym.cli.terminal import output
+from nemo_gym.errors import GymError
+from nemo_gym.launch.registry import RunEntry, choose_run, live_runs
+from nemo_gym.transport import blocking
+
+HEAD_TIMEOUT, SERVER_TIMEOUT = 5.0, 2.0
+MAX_THREADS = 32
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--run", dest="run_name", metavar="RUN", help="run to show: PID, head port or HOST:PORT")
+    options.add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    runs = [choose_run(args.run_name)] if args.run_name else live_runs()
+    servers_by_run = {entry: _query_servers(entry) for entry in runs}
+    all_servers = [server for servers in servers_by_run.values() for server in servers]
+    if args.json:
+        output.write_json(all_servers)
+        return 0
+    if not all_servers:
+        output.notify("no servers are running")
+        return 0
+    number = 0
+    for entry, servers in servers_by_run.items():
+        if len(runs) > 1:
+            output.write(f"run at {entry.address}, pid {entry.pid}, started in {entry.folder}")
+        for server in servers:
+            number += 1
+            mark = "✓" if server["status"] == "success" else "✗"
+            output.write(f"[{number}] {mark} {server['process_name']} ({server['server_type']}/{server['name']})")
+            uptime = format_duration(server["uptime_seconds"])
+            output.write(f"    {server['url']}  pid {server['pid']}  up {uptime}")
+    healthy = sum(server["status"] == "success" for server in all_servers)
+    output.write(f"{number} servers found ({healthy} healthy, {number - healthy} unhealthy)")
+    return 0
+
+
+def _query_servers(entry: RunEntry) -> list[dict[str, Any]]:
+    """Return the servers of a run with their status; warn if its head server does not answer."""
+    where = f"head server at {entry.address}"
+    try:
+        _, body = blocking.get_blocking(entry.host, entry.port, "/server_instances", timeout=HEAD_TIMEOUT, where=where)
+        servers: list[dict[str, Any]] = orjson.loads(body)
+    except (GymError, orjson.JSONDecodeError) as problem:
+        output.warn(str(problem))
+        return []
+    with ThreadPoolExecutor(MAX_THREADS) as pool:  # a hundred servers that do not answer must not take 200 s
+        for server, status in zip(servers, pool.map(_query_status, servers), strict=True):
+            server["status"] = status
+    return servers
+
+
+def _query_status(server: dict[str, Any]) -> str:
+    try:
+        blocking.get_blocking(server["host"], server["port"], "/", timeout=SERVER_TIMEOUT, where=server["process_name"])
+    except TimeoutError:
+        return "timeout"
+    except ConnectionError:
+        return "connection_error"
+    except GymError:
+        return "unknown_error"
+    return "success"
+
+
+def format_duration(seconds: float) -> str:
+    """Format as `1d 2h 3m 4.5s`, without leading zero units."""
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    parts = [f"{int(value)}{unit}" for value, unit in ((days, "d"), (hours, "h"), (minutes, "m"))]
+    first = next((index for index, part in enumerate(parts) if part[0] != "0"), len(parts))
+    return " ".join([*parts[first:], f"{rest:.1f}s"])

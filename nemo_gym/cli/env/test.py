@@ -1,0 +1,186 @@
+"""Run the tests of server folders in their environments, or the test cases of an environment's verifier.
+
+NAME is an environment or benchmark with a manifest: the cases of its verifier's fixture are run. One folder is selected
+by --resources-server NAME or +entrypoint=<type>/<name>; otherwise every folder with a README.md is tested and its
+example data checked (for one folder: +should_validate_data=true). Resources servers with an audit.py are audited too
+(see gym env audit). Exit status: that of pytest for one folder; 1 when a case or a folder failed, has no tests, has
+incomplete data or audit findings; 2 the name does not exist.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nemo_gym.catalog.roots import component_search_roots
+from nemo_gym.cli.shared import options
+from nemo_gym.cli.terminal import output
+from nemo_gym.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nemo_gym.authoring.audit_result import AuditResult
+    from nemo_gym.cli.shared.verifiers import Audits, NotAudited
+    from nemo_gym.launch.folder_tests import FolderTestResult, FolderTests
+    from nemo_gym.launch.settings import VenvSettings
+    from nemo_gym.launch.venv import Venv
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="environment or benchmark whose verifier is tested")
+    parser.add_argument("--kind", choices=("environment", "benchmark"), help="kind of NAME, if both kinds have it")
+    parser.add_argument("--update-expected", action="store_true", help="write the actual rewards into the cases")
+    parser.add_argument("--no-audit", action="store_true", help="do not audit")
+    options.add_folder_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON, and output of pytest to stderr")
+
+
+def run(args: argparse.Namespace) -> int:
+    from nemo_gym.cli.shared.verifiers import is_clean
+    from nemo_gym.launch.folder_tests import find_folder_tests, folder_tests_of
+    from nemo_gym.launch.settings import VenvSettings
+
+    name = options.take_name(args)
+    config = options.resolve_config(options.config_overrides(args)).config
+    roots, settings = component_search_roots(), VenvSettings.from_config(config)
+    label = config.get("entrypoint")
+    if name:
+        if label:
+            raise options.UsageError("either a NAME or one server folder", where=args.prog)
+        return _test_verifier(name, args, settings)
+    if args.kind or args.update_expected:
+        raise options.UsageError("--kind and --update-expected need a NAME", where=args.prog)
+    suites = [folder_tests_of(label, roots)] if label else choose_shard(find_folder_tests(roots), config)
+    if not suites:
+        raise ConfigError("no server folder with a README.md was found", where=", ".join(map(str, roots)))
+    verdicts, audits = _run_suites(suites, settings, config, args, validate_data=not label)
+    _print_verdicts(verdicts, audits, as_json=args.json)
+    audits_clean = all(map(is_clean, audits.values()))
+    if label:
+        return verdicts[0].status or int(bool(verdicts[0].data_problems) or not audits_clean)
+    all_good = audits_clean and all(verdict.is_good for verdict in verdicts)
+    return int(not all_good or _has_undocumented_folders(suites, config))
+
+
+def _test_verifier(name: str, args: argparse.Namespace, settings: VenvSettings) -> int:
+    """Run the cases of an environment's verifier and its audit, print the results, and return the exit status."""
+    from nemo_gym.authoring.manifest import find_manifest
+    from nemo_gym.cli.shared import verifiers
+    from nemo_gym.launch.folder_tests import folder_tests_of
+
+    roots = component_search_roots()
+    path, manifest = find_manifest(name, args.kind, roots)
+    if not manifest.resources_server:
+        raise ConfigError("names no resources_server, so there is no verifier to test", where=str(path))
+    suite = folder_tests_of(f"resources_servers/{manifest.resources_server}", roots)
+    cases = verifiers.run_cases(manifest, suite, settings, update_expected=args.update_expected)
+    has_audit = verifiers.has_audit(suite) and not args.no_audit
+    audit = verifiers.run_audits([suite], settings)[suite.name] if has_audit else None
+    good = sum(case["problem"] is None for case in cases)
+    passed = good == len(cases) and (audit is None or verifiers.is_clean(audit))
+    if args.json:
+        facts = {"name": manifest.name, "kind": manifest.kind, "resources_server": suite.name}
+        output.write_json({**facts, "passed": passed, "cases": cases, "audit": verifiers.audit_as_dict(audit)})
+    else:
+        rows = [("CASE", "KIND", "EXPECTED", "FOUND", "")]
+        rows += [(c["name"], c["kind"], str(c["expected"]), str(c["found"]), c["problem"] or "ok") for c in cases]
+        output.write_table(rows)
+        output.write(f"{good} of {len(cases)} as expected")
+        if audit is not None:
+            output.write(f"audit: {verifiers.summarize_audit(audit)}")
+            verifiers.print_findings(audit)
+    return int(not passed)
+
+
+def choose_shard(suites: Sequence[FolderTests], config: Mapping[str, Any]) -> list[FolderTests]:
+    """Return every `num_shards`-th suite, starting with number `shard_index`."""
+    shards, index = int(config.get("num_shards") or 1), int(config.get("shard_index") or 0)
+    if not 0 <= index < shards:
+        raise ConfigError(f"{index} is not one of {shards} shards", where="shard_index", fix=f"0 to {shards - 1}")
+    return list(suites[index::shards])
+
+
+def _run_suites(
+    suites: Sequence[FolderTests],
+    settings: VenvSettings,
+    config: Mapping[str, Any],
+    args: argparse.Namespace,
+    *,
+    validate_data: bool,
+) -> tuple[list[FolderTestResult], Audits]:
+    """Run the tests and audits of server folders; a folder whose environment cannot be built does not stop others."""
+    from nemo_gym.cli.shared.verifiers import build_environments, has_audit, run_audit
+    from nemo_gym.launch.folder_tests import FolderTestResult, run_folder_tests, server_venv
+
+    validate_data = validate_data or bool(config.get("should_validate_data"))
+    environments = {suite.label: server_venv(suite, settings, tests=True) for suite in suites}
+    failures = build_environments(environments.values(), settings)
+    verdicts: list[FolderTestResult] = []
+    audits: Audits = {}
+    for suite in suites:
+        environment = environments[suite.label]
+        failure = failures.get(environment.target) if environment else None
+        if failure is not None:
+            output.report_error(str(failure))
+            verdicts.append(FolderTestResult(suite, "not installed", failure.status, 0.0))
+            continue
+        output.notify(f"testing {suite.label}")
+        verdicts.append(run_folder_tests(suite, environment, validate_data=validate_data, to_stderr=args.json))
+        if has_audit(suite) and not args.no_audit:
+            output.notify(f"auditing {suite.label}")
+            audits[suite.name] = run_audit(suite, environment)
+        if environment is not None and config.get("delete_venvs_after_each_test"):
+            _delete_environment(environment, settings)
+    return verdicts, audits
+
+
+def _delete_environment(environment: Venv, settings: VenvSettings) -> None:
+    """Delete an environment that this package made; one that was made by hand stays."""
+    if environment.target.is_relative_to(settings.per_server or settings.shared):
+        shutil.rmtree(environment.target, ignore_errors=True)
+
+
+def _has_undocumented_folders(suites: Sequence[FolderTests], config: Mapping[str, Any]) -> bool:
+    """Return whether folders without a README count as failures and exist."""
+    from nemo_gym.launch.folder_tests import find_folder_tests
+
+    if not config.get("fail_on_total_and_test_mismatch"):
+        return False
+    return len(choose_shard(find_folder_tests(component_search_roots(), documented=False), config)) != len(suites)
+
+
+def _print_verdicts(verdicts: Sequence[FolderTestResult], audits: Audits, *, as_json: bool) -> None:
+    """Print the results as a table, then the findings of each audit."""
+    from nemo_gym.cli.shared.verifiers import audit_as_dict, print_findings, summarize_audit
+
+    if as_json:
+        output.write_json(
+            [
+                {
+                    "name": verdict.suite.label,
+                    "result": verdict.result,
+                    "status": verdict.status,
+                    "seconds": round(verdict.seconds, 3),
+                    "data_problems": verdict.data_problems,
+                    "audit": audit_as_dict(_audit_of(verdict, audits)),
+                }
+                for verdict in verdicts
+            ]
+        )
+        return
+    rows = [("FOLDER", "TESTS", "SECONDS", "DATA", "AUDIT")]
+    good = 0
+    for verdict in verdicts:
+        data = "-" if verdict.data_problems is None else "; ".join(verdict.data_problems) or "ok"
+        audit = summarize_audit(_audit_of(verdict, audits))
+        rows.append((verdict.suite.label, verdict.result, f"{verdict.seconds:.1f}", data, audit))
+        good += verdict.is_good and audit in ("clean", "-")
+    output.write_table(rows)
+    for result in audits.values():
+        print_findings(result)
+    output.write(f"{good} of {len(verdicts)} good")
+
+
+def _audit_of(verdict: FolderTestResult, audits: Audits) -> AuditResult | NotAudited | None:
+    return audits.get(verdict.suite.name) if verdict.suite.kind == "resources_servers" else None

@@ -1,0 +1,88 @@
+"""Check a configuration, or the manifest of an environment, and report every problem.
+
+NAME is an environment or benchmark with a manifest: the manifest is compared with config.yaml (--sync updates it), its
+script must define prepare(), and every row must be valid. Without NAME the configuration of the flags is checked.
+Nothing is started. Exit status: 0 valid, 1 not valid, 2 the name does not exist.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from nemo_gym import component_search_roots
+from nemo_gym.cli.shared import options
+from nemo_gym.cli.terminal import output
+
+PLACEHOLDERS = ["policy_model"]
+"""Instances that exist without any configuration."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="environment or benchmark whose manifest is checked")
+    parser.add_argument("--kind", choices=("environment", "benchmark"), help="kind of NAME, if both kinds have it")
+    parser.add_argument("--manifest", type=Path, metavar="FILE", help="path of the manifest, instead of NAME")
+    parser.add_argument("--sync", action="store_true", help="copy the facts of config.yaml into the manifest")
+    options.add_config_arguments(parser)
+    options.add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    name = options.take_name(args)
+    overrides = options.config_overrides(args)
+    if name or args.manifest:
+        return _check_manifest(name, args)
+    if args.sync or args.kind:
+        raise options.UsageError("--sync and --kind need a NAME or --manifest", where=args.prog)
+    return _check_config(overrides, args)
+
+
+def _check_config(overrides: list[str], args: argparse.Namespace) -> int:
+    from nemo_gym.launch.instances import check_server_blocks
+
+    resolved = options.resolve_config(overrides, needs_model=False)
+    names = [instance.name for instance in resolved.instances.valid]
+    if names == PLACEHOLDERS and not resolved.config.get("config_paths"):
+        fix = f"{args.prog} --environment NAME, --config FILE, or NAME alone for its manifest"
+        raise options.UsageError("there is nothing to check: no configuration is named", where=args.prog, fix=fix)
+    warnings = check_server_blocks(resolved, component_search_roots())
+    for warning in warnings:
+        output.warn(warning)
+    if args.json:
+        output.write_json({"valid": True, "instances": names, "warnings": [*resolved.warnings, *warnings]})
+    else:
+        count = "1 server instance" if len(names) == 1 else f"{len(names)} server instances"
+        output.write(f"✓ Config is valid. {count}: {', '.join(names)}")
+    return 0
+
+
+def _check_manifest(name: str | None, args: argparse.Namespace) -> int:
+    """Check the manifest of `name`, or that of --manifest, against its configuration."""
+    from nemo_gym.authoring.manifest import find_manifest, read_manifest
+    from nemo_gym.authoring.manifest_checks import check_manifest, sync_manifest
+
+    roots = component_search_roots()
+    if args.manifest is None:
+        assert name is not None
+        path, manifest = find_manifest(name, args.kind, roots)
+    else:
+        path, manifest = args.manifest, read_manifest(args.manifest)
+        if name not in (None, manifest.name):
+            raise options.UsageError(f"{path} describes '{manifest.name}', not '{name}'", where="--manifest")
+    if args.sync:
+        manifest = sync_manifest(path, manifest, roots)
+        output.notify(f"{path} agrees with config.yaml")
+    findings = check_manifest(path, manifest, roots)
+    if args.json:
+        facts = {"valid": not findings, "name": manifest.name, "kind": manifest.kind}
+        output.write_json({**facts, "problems": [str(finding) for finding in findings]})
+        return int(bool(findings))
+    for finding in findings:
+        output.report_error(str(finding))
+    if findings:
+        can_sync = all(finding.mirrored for finding in findings)
+        sync = f"  try: gym env validate {manifest.name} --kind {manifest.kind} --sync"
+        output.notify(sync if can_sync else f"{len(findings)} problems")
+        return 1
+    output.write(f"✓ The {manifest.kind} {manifest.name} agrees with its manifest.")
+    return 0

@@ -1,0 +1,129 @@
+"""Verify stored rollouts again, without running the agents.
+
+Starts the resources servers that verified them (and the models these call), sends each stored response to /verify, and
+stops the servers. A server must declare that it can verify without a session; --force skips this check and writes to a
+file named unsafe_…. --judge-failed-only copies scored rollouts and verifies only those whose judge failed. Exit status:
+0 all verified, 1 some failed or the files cannot be used, 2 wrong usage, 3 servers did not start, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemo_gym.cli.eval.profile import add_stored_run_arguments, default_inputs
+from nemo_gym.cli.shared import options
+from nemo_gym.cli.terminal import output
+from nemo_gym.errors import raising_file_problems
+
+if TYPE_CHECKING:
+    from nemo_gym.config.resolve import ResolvedConfig
+    from nemo_gym.rollout_reverification import Reverification, ReverificationResult
+    from nemo_gym.rollouts.outcome import Outcome
+
+INTERRUPTED = 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    files = options.FlagGroup(parser, "files")
+    add_stored_run_arguments(files)
+    files.value("-o --output", "FILE", "file for the rollouts with new verdicts", "output_jsonl_fpath")
+    how = options.FlagGroup(parser, "verification")
+    how.value("--concurrency", "N", "maximum responses in flight", "num_samples_in_parallel", kind=int)
+    how.value("--limit", "N", "verify only the first N rollouts", kind=int)
+    how.switch("--force", "use servers that do not declare that they can verify again")
+    how.switch("--overwrite", "delete an earlier output first")
+    how.switch("--resume", "keep verified rollouts and verify the others", "resume_from_cache")
+    how.switch("--judge-failed-only", "copy scored rollouts, verify those whose judge failed")
+    how.switch("--append", "add to the output; needs --judge-failed-only")
+    how.switch("--disable-aggregation", "do not compute metrics at the end")
+    options.add_json_argument(how)
+    options.add_config_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    import uvloop
+
+    from nemo_gym.rollout_reverification import Reverification, RolloutReverificationConfig
+    from nemo_gym.rollouts.server_blocks import find_verifiers
+    from nemo_gym.rollouts.stored_run import StoredRollouts
+
+    with raising_file_problems():
+        resolved = options.resolve_config(options.config_overrides(args), needs_model=False)
+        values = default_inputs(args, resolved.config)
+        config = options.load_options(RolloutReverificationConfig, resolved.config, args, values)
+        rollouts, inputs = Path(config.rollouts_jsonl_fpath), Path(config.materialized_inputs_jsonl_fpath)
+        stored = StoredRollouts.read(rollouts, inputs, judge_failed_only=config.judge_failed_only)
+        servers = find_verifiers(options.config_as_dict(resolved.config), stored.agents)
+        job = Reverification(config, stored, servers)
+        job.check_output()
+        if config.judge_failed_only:
+            output.warn(
+                f"{job.store.output} will contain verdicts of two runs: those of {rollouts}, and "
+                f"{len(stored.judge_failed)} new ones"
+            )
+        return uvloop.run(_reverify(args, job, resolved, set(servers.values())))
+
+
+async def _reverify(args: argparse.Namespace, job: Reverification, resolved: ResolvedConfig, names: set[str]) -> int:
+    from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on, interrupt_event
+    from nemo_gym.cli.shared.scoring import client_for, keep_servers
+    from nemo_gym.cli.shared.servers import running_servers
+
+    config = keep_servers(resolved, names, with_references=True)
+    verbose = bool(args.verbose)
+    async with interrupt_event() as stop, running_servers(config, stop, cells=1, verbose=verbose) as servers:
+        client = client_for(servers.config)
+        unsafe = await job.check_modes(client)
+        _warn_of_unsafe_servers(job, unsafe)
+        try:
+            result = await cancel_on(stop, job.run(client, [] if args.json else [_CountNotice()]))
+        except CommandInterrupted:
+            output.notify(f"interrupted; verified rollouts are in {job.store.output}: continue with --resume")
+            return INTERRUPTED
+    _print_result(args, job, result)
+    _warn_of_unsafe_servers(job, unsafe)
+    return int(result.tally.scored < result.tally.total)
+
+
+def _warn_of_unsafe_servers(job: Reverification, servers: Sequence[str]) -> None:
+    if servers:
+        output.warn(f"verdicts in {job.store.output} may be wrong: {', '.join(servers)} may need the session")
+
+
+class _CountNotice:
+    """An observer that prints the number of verified rollouts periodically."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._notice = output.ThrottledNotice()
+
+    def __call__(self, _: Outcome) -> None:
+        self._count += 1
+        self._notice(f"{self._count} verified")
+
+
+def _print_result(args: argparse.Namespace, job: Reverification, result: ReverificationResult) -> None:
+    from nemo_gym.cli.shared.scoring import print_scores, summarize_entry
+
+    if args.json:
+        output.write_json(
+            {
+                "scored": result.tally.scored,
+                "failed": {str(kind): count for kind, count in result.tally.failed.items()},
+                "there_before": result.there_before,
+                "copied": result.copied,
+                "rollouts": str(job.store.output),
+                "agents": [summarize_entry(entry) for entry in result.entries],
+            }
+        )
+        return
+    before = f" · {result.there_before} verified before" if result.there_before else ""
+    copied = f" · {result.copied} copied" if result.copied else ""
+    output.write(f"{result.tally}{before}{copied}")
+    print_scores(result.entries)
+    output.write(f"\nrollouts  {job.store.output}")
+    if result.tally.failed:
+        output.write(f"failures  {job.store.failures}")

@@ -1,0 +1,304 @@
+"""Start the servers, collect rollouts, score them and stop.
+
+Rows come from --input or from the datasets of the agents. Every result is on disk as soon as it is known; --resume
+continues an interrupted run. With --no-serve the servers must be running: the run registered on this machine, or the
+head server named by --run or by head_server.host and head_server.port.
+
+The first Ctrl-C lets rollouts in flight finish, saves, and prints how to continue; the second stops at once.
+Exit status: 0 all rollouts scored, 1 some failed, 2 wrong usage, 3 servers or disk failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from contextlib import AsyncExitStack, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemo_gym.cli.shared import gc_tuning, options
+from nemo_gym.cli.terminal import output
+from nemo_gym.errors import GymError, RolloutFailed, ServerUnreachable
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from nemo_gym.cli.shared.eval_request import EvalRequest
+    from nemo_gym.cli.shared.report import Report
+    from nemo_gym.cli.shared.session import Collector, Session
+    from nemo_gym.cli.terminal.progress import Progress
+    from nemo_gym.rollouts.outcome import FailedRollout
+    from nemo_gym.rollouts.plan import PlanSummary
+
+USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_config_arguments(parser)
+    _add_row_arguments(parser)
+    _add_collection_arguments(parser)
+    servers = options.FlagGroup(parser, "servers and output")
+    servers.switch("--no-serve", "use servers that are running already")
+    servers.value("--run", "RUN", "run to use with --no-serve: PID, head port or HOST:PORT", "run_name")
+    servers.value(
+        "--grace",
+        "SECONDS",
+        f"time for rollouts in flight to finish after Ctrl-C ({options.GRACE_KEY}; default: {options.DEFAULT_GRACE:g})",
+        kind=float,
+    )
+    servers.switch("--dry-run", "check rows and build the servers, collect nothing")
+    servers.switch("-q --quiet", "show no progress")
+    options.add_json_argument(servers)
+
+
+def _add_row_arguments(parser: argparse.ArgumentParser) -> None:
+    rows = options.FlagGroup(parser, "rows")
+    rows.value("-i --input", "FILE", "JSONL file with rows (default: the datasets of the agents)", "input_jsonl_fpath")
+    rows.add_argument(
+        "--split", choices=("train", "validation", "benchmark", "example"), help="type of the agents' datasets to run"
+    )
+    rows.value("-a --agent", "NAME", "agent for rows that name no agent", "agent_name")
+    rows.value("--limit", "N", "run only the first N rows", kind=int)
+    rows.value("--num-repeats", "N", "rollouts per row; or per agent, as NAME=N,_default=N (default: 1)")
+    rows.value("--prompt-config", "FILE", "prompt file that builds the input of every row")
+
+
+def _add_collection_arguments(parser: argparse.ArgumentParser) -> None:
+    how = options.FlagGroup(parser, "collection")
+    how.value("-o --output", "FILE", f"file for the rollouts (default: {options.DEFAULT_OUTPUT})", "output_jsonl_fpath")
+    how.value("--concurrency", "N", "maximum rollouts in flight", "num_samples_in_parallel", kind=int)
+    how.value("--temperature", "T", "sampling temperature; overrides the rows", kind=float)
+    how.value("--top-p", "P", "nucleus sampling probability; overrides the rows", kind=float)
+    how.value("--max-output-tokens", "N", "maximum output tokens per model call; overrides the rows", kind=int)
+    how.switch("--disable-aggregation", "do not compute metrics at the end")
+    earlier = options.FlagGroup(parser, "earlier results and failures")
+    earlier.switch("--resume", "keep finished rollouts and run the others", "resume_from_cache")
+    earlier.switch("--force-resume", "resume although data, configuration or code changed")
+    earlier.switch("--overwrite", "delete earlier results instead of moving them aside")
+    earlier.value("--max-failures", "N", "stop after N failed rollouts", kind=int)
+    earlier.switch("-x --fail-fast", "stop at the first rollout that fails")
+    earlier.value("--max-attempts", "N", "maximum attempts per rollout", "max_rollout_attempts", kind=int)
+    limits = options.FlagGroup(parser, "limits (docs/evaluation.md lists more keys)")
+    limits.value("--rollout-timeout", "SECONDS", "maximum wall time per rollout", "rollout_timeout_seconds", kind=float)
+    limits.value("--max-steps", "N", "maximum model turns per rollout", "max_steps_per_rollout", kind=int)
+    limits.value(
+        "--max-rollout-tokens", "N", "maximum input and output tokens per rollout", "max_tokens_per_rollout", kind=int
+    )
+    limits.value("--max-total-tokens", "N", "maximum tokens of the run; then it stops", kind=int)
+
+
+def run(args: argparse.Namespace) -> int:
+    # Import before the fork: servers share these modules. Neither import starts a thread.
+    from nemo_gym.cli.shared import eval_request, report, session  # noqa: F401
+    from nemo_gym.launch.prefork import preforked_zygote
+
+    with nullcontext() if args.no_serve else preforked_zygote(gc_tuning.DEFAULT_THRESHOLD):
+        return _run_evaluation(args)
+
+
+def _run_evaluation(args: argparse.Namespace) -> int:
+    import uvloop
+
+    from nemo_gym.cli.shared.report import resume_command
+    from nemo_gym.cli.terminal.log import logging_to_stderr
+
+    try:
+        with logging_to_stderr(verbose=args.verbose):
+            return uvloop.run(_evaluate(args, options.config_overrides(args)))
+    except GymError as error:
+        if os.environ.get("NEMO_GYM_DEBUG") or "--debug" in sys.argv:
+            raise
+        status = status_of(error)
+        output.report_gym_error(error)
+        if args.json:
+            details = {"kind": type(error).__name__, "problem": error.problem, "where": error.where, "fix": error.fix}
+            output.write_json({"exit_status": status, "error": details})
+        return status
+    except KeyboardInterrupt:
+        output.notify(f"interrupted; finished rollouts are saved\ncontinue  {resume_command(command_line(args))}")
+        return INTERRUPTED
+
+
+def status_of(error: GymError) -> int:
+    """Return 3 for errors of servers and disks, 2 for other errors without an exit status of their class."""
+    from nemo_gym.journal.lines import StoreError
+
+    if isinstance(error, StoreError | ServerUnreachable):
+        return INFRASTRUCTURE
+    if isinstance(error, RolloutFailed) or error.exit_status != GymError.exit_status:
+        return error.exit_status
+    return USAGE
+
+
+async def _evaluate(args: argparse.Namespace, overrides: list[str]) -> int:
+    from nemo_gym.cli.shared.concurrency import cancel_on, interrupt_event, run_in_thread
+    from nemo_gym.cli.shared.eval_request import check_request, misspelt_keys
+    from nemo_gym.cli.shared.report import Trackers
+    from nemo_gym.cli.shared.session import connect, find_head, load_config, started_servers
+
+    config = load_config(overrides, serve=not args.no_serve)
+    for warning in misspelt_keys(args.overrides, config):
+        output.warn(warning)
+    async with interrupt_event() as stop, AsyncExitStack() as stack:
+        session = await run_in_thread(partial(connect, find_head(args.run_name, config))) if args.no_serve else None
+        served = session.config if session else config
+        request = await cancel_on(stop, run_in_thread(partial(check_request, args, config, served)))
+        if session and request.driver:
+            output.warn("rollout_collection_driver is used only without --no-serve")
+            request = replace(request, driver=None)
+        if args.dry_run or config.get("dry_run"):
+            return await _rehearse(args, request, stop)
+        trackers = Trackers(config)
+        stack.push_async_callback(trackers.close)
+        async with AsyncExitStack() as serving:
+            if session is None:
+                servers = started_servers(config, stop, verbose=bool(args.verbose))
+                session = await serving.enter_async_context(servers)
+            report, problem = await _collect(args, request, session, stop)
+        if not report.interrupted:
+            upload = request.collection.upload_rollouts
+            report = replace(report, pages=await trackers.export(report.target, report.entries, upload=upload))
+    return _print_report(args, report, problem)
+
+
+async def _rehearse(args: argparse.Namespace, request: EvalRequest, stop: asyncio.Event) -> int:
+    """Build the servers and collect nothing; the rows are checked already."""
+    from nemo_gym import component_search_roots
+    from nemo_gym.cli.shared.concurrency import cancel_on
+    from nemo_gym.cli.terminal.log import ServerLogPrinter
+    from nemo_gym.launch.dry_run import construct_servers
+
+    if not args.no_serve:
+        printer = ServerLogPrinter(verbose=bool(args.verbose))
+        await cancel_on(stop, construct_servers(request.config, component_search_roots(), watch=printer))
+    servers = "the servers answer" if args.no_serve else "every server could be built"
+    rows = request.collection.input_jsonl_fpath
+    output.notify(f"dry run: {servers}; rows would come from {rows}, nothing was collected")
+    if args.json:
+        output.write_json({"exit_status": 0, "dry_run": True, "input": rows})
+    return 0
+
+
+async def _collect(
+    args: argparse.Namespace, request: EvalRequest, session: Session, stop: asyncio.Event
+) -> tuple[Report, GymError | None]:
+    """Collect and return the report, with the error that ended the collection early, if any."""
+    from nemo_gym import global_config
+    from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on
+    from nemo_gym.cli.shared.session import Collector
+    from nemo_gym.cli.terminal.live import showing_progress
+    from nemo_gym.cli.terminal.progress import Progress
+    from nemo_gym.serve import gc_tuning
+
+    global_config._GLOBAL_CONFIG_DICT = session.config
+    gc_tuning.freeze()
+    progress = Progress(on_first_failure=_print_first_failure)
+    collector = Collector(session, progress, on_plan=_print_plan)
+    start = time.monotonic()
+    interrupted, stopped, problem = False, None, None
+
+    def stop_sending() -> float:
+        nonlocal interrupted
+        interrupted = True
+        progress.flights.stop_admitting()
+        if len(progress.flights) and request.grace:
+            output.notify(f"waiting up to {request.grace:g} s for {len(progress.flights)} rollouts in flight")
+        return request.grace
+
+    async with showing_progress(progress, quiet=args.quiet, wait_query=session.wait_query):
+        try:
+            stopped = await cancel_on(stop, _run_collector(request, session, collector), grace=stop_sending)
+        except GymError as error:
+            if progress.plan is None:
+                raise  # nothing was sent: there is nothing to report
+            problem = None if isinstance(error, CommandInterrupted) else error
+    report = _make_report(args, request, progress, seconds=time.monotonic() - start, interrupted=interrupted)
+    lost = session.lost_servers()
+    if lost and report.missing and problem is None:
+        problem = ServerUnreachable("ended and will not be started again", where=", ".join(lost), fix="read its log")
+    return replace(report, stopped=stopped), problem
+
+
+async def _run_collector(request: EvalRequest, session: Session, collector: Collector) -> str | None:
+    """Run the collector, or the driver of the configuration; return why it stopped early, if it did."""
+    from nemo_gym.cli.shared.session import OutputChanges, run_driver
+
+    if request.driver is None:
+        return (await collector.collect_from_config(request.collection)).stopped
+    session.use_http()
+    changes = OutputChanges(request.collection.output_jsonl_fpath)
+    name = str(request.collection.rollout_collection_driver)
+    try:
+        await run_driver(partial(request.driver, request.collection, session.config), name, changes)
+    finally:
+        if changes:
+            collector.count_changes(changes)
+    return None
+
+
+def _make_report(
+    args: argparse.Namespace, request: EvalRequest, progress: Progress, *, seconds: float, interrupted: bool
+) -> Report:
+    from nemo_gym.cli.shared.report import TOTAL, Report, read_entries
+    from nemo_gym.rollout_collection import _get_max_rollout_attempts
+
+    collection = request.collection
+    target = Path(collection.output_jsonl_fpath)
+    return Report(
+        target=target,
+        progress=progress,
+        words=command_line(args),
+        seconds=seconds,
+        max_attempts=collection.max_rollout_attempts or _get_max_rollout_attempts(),
+        limits={
+            "steps": collection.max_steps_per_rollout,
+            "tokens": collection.max_tokens_per_rollout,
+            TOTAL: collection.max_total_tokens,
+        },
+        interrupted=interrupted,
+        entries=[] if interrupted or collection.disable_aggregation else read_entries(target),
+    )
+
+
+def command_line(args: argparse.Namespace) -> list[str]:
+    """Return the command line as it can be typed again, also if it used an earlier name of the command."""
+    words = sys.argv[1:]
+    if [word for word in words if not word.startswith("-")][:2] == ["eval", "run"]:
+        return words
+    return ["eval", "run", *(["--no-serve"] if args.no_serve and "--no-serve" not in words else []), *words]
+
+
+def _print_plan(plan: PlanSummary) -> None:
+    if plan.resumed:
+        output.notify(
+            f"resuming: {plan.finished} of {plan.total} rollouts are scored, "
+            f"{plan.given_up} given up, {plan.to_run} to run"
+        )
+    for note in plan.notes:
+        output.notify(f"Note: {note}")
+
+
+def _print_first_failure(outcome: FailedRollout) -> None:
+    from nemo_gym.cli.shared.report import one_line
+
+    failure = outcome.failure
+    output.notify(f"first {failure.kind} (rollout {outcome.job.key}): {failure.whom}: {one_line(failure.message)}")
+
+
+def _print_report(args: argparse.Namespace, report: Report, problem: GymError | None) -> int:
+    """Print the report and the error that ended the collection early; return the exit status."""
+    from nemo_gym.cli.shared.report import print_report, report_as_dict
+
+    status = report.status if problem is None else max(report.status, status_of(problem))
+    if args.json:
+        details = {} if problem is None else {"error": str(problem)}
+        output.write_json({**report_as_dict(report), "exit_status": status, **details})
+    else:
+        print_report(report)
+    if problem is not None:
+        output.report_gym_error(problem)
+    return status

@@ -1,0 +1,90 @@
+"""Evaluate on a Slurm cluster: one job per benchmark, with the services it needs. Experimental.
+
+The file of --config describes the services to run beside the evaluation, their nodes, and the benchmarks to evaluate;
+remaining words override it (driver.container=…). Scripts, logs and results go below job.output_path. Exit status: 0
+submitted, 1 the file is not valid, 2 wrong usage, 3 sbatch is missing or refused a job.
+
+  gym eval submit --config submit.yaml --dry-run
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemo_gym.cli.shared import options
+from nemo_gym.cli.terminal import output
+from nemo_gym.errors import GymError, raising_file_problems
+
+if TYPE_CHECKING:
+    from nemo_gym.launch.slurm import JobScript
+
+SUBMIT_SECONDS = 120
+
+
+class NotSubmitted(GymError):
+    """The cluster did not accept a job; the message names the jobs accepted before."""
+
+    exit_status = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-c", "--config", required=True, metavar="FILE", help="description of the jobs and the cluster")
+    parser.add_argument("--dry-run", action="store_true", help="print the scripts, write and submit nothing")
+    options.add_json_argument(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from nemo_gym.catalog.files import whole_file
+    from nemo_gym.launch.slurm import job_scripts, read_submit_config
+
+    config = read_submit_config(Path(args.config), args.overrides)
+    jobs = job_scripts(config, datetime.now(UTC).strftime("%Y%m%d-%H%M%S"))
+    if args.dry_run:
+        if args.json:
+            output.write_json({job.benchmark: {"script": str(job.path), "text": job.text} for job in jobs})
+        else:
+            output.write("\n".join(f"# {job.path}\n{job.text}" for job in jobs))
+        return 0
+    if shutil.which("sbatch") is None:
+        raise NotSubmitted("sbatch is not installed", fix="run this on a login node, or use --dry-run")
+    with raising_file_problems():
+        for job in jobs:
+            for folder in ("logs", "artifacts"):
+                (job.folder / folder).mkdir(parents=True, exist_ok=True)
+            with whole_file(job.path) as file:
+                file.write(job.text.encode())
+    job_ids: dict[str, str] = {}
+    for job in jobs:
+        job_ids[job.benchmark] = _submit(job, job_ids)
+        if not args.json:
+            output.write(f"{job.benchmark}: {job_ids[job.benchmark]}  {job.path}")
+    if args.json:
+        output.write_json({job.benchmark: {"job": job_ids[job.benchmark], "script": str(job.path)} for job in jobs})
+    return 0
+
+
+def _submit(job: JobScript, earlier: dict[str, str]) -> str:
+    """Submit a job and return its id."""
+    submitted = (
+        f"; submitted before: {', '.join(f'{name} ({id_})' for name, id_ in earlier.items())}" if earlier else ""
+    )
+    try:
+        process = subprocess.run(
+            ["sbatch", "--parsable", str(job.path)],
+            capture_output=True,
+            text=True,
+            timeout=SUBMIT_SECONDS,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NotSubmitted(f"sbatch did not answer in {SUBMIT_SECONDS} s{submitted}", where=job.benchmark) from None
+    if process.returncode:
+        last_line = (process.stderr.strip() or "no reason was given").splitlines()[-1]
+        raise NotSubmitted(f"sbatch refused the job: {last_line}{submitted}", where=job.benchmark)
+    return process.stdout.strip()

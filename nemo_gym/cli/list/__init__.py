@@ -1,0 +1,1 @@
+"""`gym list`: `components` lists benchmarks, environments, agents, models and resources servers."""

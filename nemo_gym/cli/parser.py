@@ -1,0 +1,188 @@
+"""The argument parser of `gym`, built lazily: only the module of the requested command is imported.
+
+A command module has a docstring (its help), `add_arguments(parser)` and `run(args) -> int`. Besides its flags, `args`
+has `overrides` (words without a flag), `prog` (the command as text) and `flag_names` (dest -> flag).
+"""
+
+import argparse
+import importlib
+import importlib.util
+import sys
+import textwrap
+from collections.abc import Sequence
+from difflib import get_close_matches
+from types import ModuleType
+from typing import Any, NoReturn
+
+from nemo_gym.cli.terminal import output
+
+USAGE_ERROR = 2
+DESCRIPTION = """Evaluate agents, run servers, check configurations.
+
+Flags cover the common inputs; everything else is a Hydra override (`+key=value`, `++key=value`, `key=value`, `~key`)
+and may stand anywhere among the flags.
+"""
+EXAMPLES = """\
+examples:
+  gym list environments
+  gym eval run --environment arithmetic --model-type scripted_model
+  gym view --text results/rollouts.jsonl
+  gym env init --environment mine
+"""
+
+
+def _group(name: str, commands: str) -> dict[str, str]:
+    return {command: f"nemo_gym.cli.{name}.{command}" for command in commands.split()}
+
+
+GROUPS: dict[str, tuple[str, dict[str, str]]] = {
+    "list": (
+        "list environments, benchmarks and servers",
+        dict.fromkeys(
+            ("benchmarks", "environments", "agents", "models", "resources-servers"), "nemo_gym.cli.list.components"
+        ),
+    ),
+    "env": (
+        "run, inspect and check environments",
+        _group("env", "start status validate resolve init test audit packages prefetch publish"),
+    ),
+    "eval": ("evaluate a model", _group("eval", "prepare run aggregate profile reverify submit")),
+    "dataset": (
+        "prepare, publish and export rows",
+        _group("dataset", "collate render export upload download migrate rm"),
+    ),
+    "dev": ("work on NeMo Gym itself", _group("dev", "test reinstall")),
+}
+"""Group -> (purpose, command -> module)."""
+TOP_LEVEL_COMMANDS = {name: f"nemo_gym.cli.{name}" for name in ("view", "search", "doctor", "explain", "completion")}
+"""Command without a group -> module."""
+GROUPS_WITH_OVERRIDES = ("env", "eval", "dataset")
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """Wraps paragraphs to the width of the terminal, except those with an indented line: they are examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = []
+        for paragraph in text.split("\n\n"):
+            is_example = any(line.startswith(" ") for line in paragraph.splitlines())
+            words = " ".join(paragraph.split())
+            wrapped = textwrap.fill(words, width, initial_indent=indent, break_on_hyphens=False)
+            paragraphs.append(paragraph.rstrip() if is_example else wrapped)
+        return "\n\n".join(paragraphs)
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser without abbreviations."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **options)
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        output.report_error(message)
+        raise SystemExit(USAGE_ERROR)
+
+
+def build_parser(words: Sequence[str]) -> tuple[Parser, ModuleType | None]:
+    """Build the parser with the arguments of the command that `words` name; return it and the command's module."""
+    parser = Parser(prog="gym", description=DESCRIPTION, epilog=EXAMPLES)
+    parser.add_argument("--version", action="store_true", help="print the versions of NeMo Gym and its dependencies")
+    parser.add_argument("--json", action="store_true", dest="version_json", help="print --version as JSON")
+    parser.add_argument("-v", "--verbose", action="store_true", dest="verbose_first", help="print more details")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    groups = parser.add_subparsers(dest="group", metavar="COMMAND", parser_class=Parser)
+    names = _command_words(words)
+    module: ModuleType | None = None
+    for group, (purpose, commands) in GROUPS.items():
+        group_parser = groups.add_parser(group, help=purpose, description=purpose)
+        if names[:1] != [group]:
+            continue  # its commands are not shown, and each takes time
+        leaves = group_parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+        for name in names[1:2] if names[1:2] and names[1] in commands else commands:
+            module = _add_command(leaves, name, commands[name], requested=names[1:2] == [name]) or module
+    for name in names[:1] if names[:1] and names[0] in TOP_LEVEL_COMMANDS else TOP_LEVEL_COMMANDS:
+        module = _add_command(groups, name, TOP_LEVEL_COMMANDS[name], requested=names[:1] == [name]) or module
+    return parser, module
+
+
+def _command_words(words: Sequence[str]) -> list[str]:
+    return [word for word in words if not word.startswith("-")]
+
+
+def _add_command(leaves: Any, name: str, path: str, *, requested: bool) -> ModuleType | None:
+    """Add a command: with all arguments if it is requested, otherwise only its line of help."""
+    if not requested:
+        leaves.add_parser(name, help=_describe(_first_line(path), name))
+        return None
+    module = importlib.import_module(path)
+    text = _describe((module.__doc__ or "").strip(), name)
+    leaf = leaves.add_parser(name, help=text.splitlines()[0], description=text)
+    module.add_arguments(leaf)
+    if "-v" not in leaf._option_string_actions:
+        leaf.add_argument("-v", "--verbose", action="store_true", dest="verbose_log", help="print more details")
+    leaf.set_defaults(
+        prog=leaf.prog, flag_names={a.dest: a.option_strings[-1] for a in leaf._actions if a.option_strings}
+    )
+    leaf.usage = _usage(leaf, takes_overrides=path.split(".")[2] in GROUPS_WITH_OVERRIDES)
+    return module
+
+
+def _describe(text: str, command: str) -> str:
+    """Insert the name of the command into the help of a module that several commands share."""
+    return text.replace("COMPONENTS", command.replace("-", " "))
+
+
+def _usage(leaf: argparse.ArgumentParser, *, takes_overrides: bool) -> str:
+    """Return one line of usage; the help lists the options below it."""
+    forms: dict[Any, str] = {None: "{}", "?": "[{}]", "*": "[{} ...]"}
+    positionals = [action for action in leaf._actions if not action.option_strings]
+    names = [forms.get(action.nargs, "{} ...").format(action.metavar or action.dest) for action in positionals]
+    return " ".join([leaf.prog, *names, "[options]", *(["[+key=value ...]"] if takes_overrides else [])])
+
+
+def _first_line(path: str) -> str:
+    """Return the first line of a module's docstring without importing it."""
+    spec = importlib.util.find_spec(path)
+    if spec is None or spec.origin is None:
+        return ""
+    with open(spec.origin, encoding="utf-8") as source:  # noqa: PTH123 - faster than pathlib, for every command
+        return source.readline().strip().strip('"')
+
+
+def check_command(words: Sequence[str]) -> None:
+    """End the process with a usage error and the nearest name if a group or command does not exist."""
+    names = _command_words(words)
+    if not names:
+        return
+    levels = [[*GROUPS, *TOP_LEVEL_COMMANDS], list(GROUPS.get(names[0], ("", {}))[1])]
+    for depth, (word, commands) in enumerate(zip(names[:2], levels, strict=False)):
+        if "=" in word:
+            return
+        if commands and word not in commands:
+            close = get_close_matches(word, commands, n=1)
+            hint = f" Did you mean `{close[0]}`?" if close else f" There are: {', '.join(commands)}."
+            output.report_error(f"`{word}` is not a command of {' '.join(['gym', *names[:depth]])}.{hint}")
+            raise SystemExit(USAGE_ERROR)
+
+
+def command_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of the commands below a parser, by name."""
+    action = next((action for action in parser._actions if isinstance(action, argparse._SubParsersAction)), None)
+    return dict(action.choices) if action is not None else {}
+
+
+def find_leaf(parser: argparse.ArgumentParser, names: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command that `names` lead to; names of no command are skipped."""
+    for name in names:
+        parser = command_parsers(parser).get(name, parser)
+    return parser
+
+
+def check_flags(leaf: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """End the process with a usage error and the nearest flag if a word is an unknown flag."""
+    flags = [word for word in words if word.startswith("-")]
+    if flags:
+        close = get_close_matches(flags[0].split("=")[0], list(leaf._option_string_actions), n=1)
+        hint = f". Did you mean `{close[0]}`?" if close else ""
+        leaf.error(f"unrecognized arguments: {' '.join(flags)}{hint}")

@@ -1,0 +1,275 @@
+"""The request of `gym eval run`: flags over configuration keys and the rows to run, checked before servers start."""
+
+import argparse
+import importlib
+import shlex
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from nemo_gym import _resolve_under_cwd_or_install
+from nemo_gym.catalog.files import whole_file
+from nemo_gym.catalog.row_problems import RowProblems
+from nemo_gym.cli.shared import options
+from nemo_gym.cli.terminal.output import ThrottledNotice
+from nemo_gym.config_types import DEPRECATED_UPLOAD_ROLLOUTS_KEY, ServerInstanceConfig
+from nemo_gym.data.chunks import ChunkPreparer, ChunkTask, span_of
+from nemo_gym.data.collate import RowsRefused
+from nemo_gym.data.sources import (
+    AGENTS,
+    PREFERRED_TYPES,
+    DatasetSource,
+    Mode,
+    RegistryAccess,
+    fetch_missing,
+    find_sources,
+    missing_sources,
+    stamp_rows,
+)
+from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.global_config import GlobalConfigDictParser
+from nemo_gym.journal.lines import StoreError
+from nemo_gym.rollout_collection import (
+    E2ERolloutCollectionConfig,
+    RolloutCollectionConfig,
+    RolloutCollectionHelper,
+)
+
+SAMPLING = ("temperature", "top_p", "max_output_tokens")
+CHUNK_BYTES = 2 * 1024 * 1024
+
+Gather = Callable[[str | None, Path, bool], Path]
+"""Writes the agents' rows of a dataset type beside an output; the flag says that a prompt builds their input."""
+Driver = Callable[[RolloutCollectionConfig, DictConfig], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class EvalRequest:
+    """A checked evaluation."""
+
+    config: DictConfig
+    collection: RolloutCollectionConfig
+    driver: Driver | None
+    grace: float
+    """Seconds that rollouts in flight may take after an interrupt."""
+
+
+def check_request(args: argparse.Namespace, config: DictConfig, served: DictConfig) -> EvalRequest:
+    """Check everything that can be wrong before servers start; `served` is the configuration of the servers."""
+
+    def gather(split: str | None, target: Path, prompted: bool) -> Path:
+        return gather_rows(served, split, target, prompted=prompted, prepare=prepare_command(args))
+
+    grace = grace_seconds(args, config)
+    collection = collection_config(args, config, gather)
+    check_agent(collection, served)
+    driver = load_driver(collection)
+    if driver is None:
+        notice = ThrottledNotice()
+
+        def show_reading(rows: int, share: float) -> None:
+            notice(f"checking rows ({rows:,} so far): {100 * share:.0f} %")
+
+        RolloutCollectionHelper(on_reading=show_reading).check(collection, served)
+    return EvalRequest(config, collection, driver, grace)
+
+
+def collection_config(args: argparse.Namespace, config: DictConfig, gather: Gather) -> RolloutCollectionConfig:
+    """Merge flags over configuration keys; `gather` writes the agents' rows to a file if --input is missing."""
+    values: dict[str, Any] = {DEPRECATED_UPLOAD_ROLLOUTS_KEY: config.get(DEPRECATED_UPLOAD_ROLLOUTS_KEY)}
+    if args.num_repeats is not None:
+        values["num_repeats"] = parse_repeats(args.num_repeats)
+    sampling = {name: getattr(args, name) for name in SAMPLING if getattr(args, name) is not None}
+    if sampling:
+        values["responses_create_params"] = {
+            **options.config_as_dict(config).get("responses_create_params", {}),
+            **sampling,
+        }
+    defaults = {"output_jsonl_fpath": options.DEFAULT_OUTPUT, "input_jsonl_fpath": ""}
+    values |= {key: value for key, value in defaults.items() if not getattr(args, key) and not config.get(key)}
+    labels = {"responses_create_params": "--temperature, --top-p, --max-output-tokens"}
+    collection = options.load_options(RolloutCollectionConfig, config, args, values, labels)
+    if collection.force_resume:
+        collection = collection.model_copy(update={"resume_from_cache": True})
+    if collection.resume_from_cache and collection.overwrite:
+        raise options.UsageError(
+            "--resume keeps earlier results and --overwrite removes them", fix="leave one of them out"
+        )
+    if not collection.input_jsonl_fpath:
+        split = args.split or config.get("split")
+        rows = gather(split, Path(collection.output_jsonl_fpath), collection.prompt_config is not None)
+        collection = collection.model_copy(update={"input_jsonl_fpath": str(rows)})
+    files = {"--input": collection.input_jsonl_fpath, "--prompt-config": collection.prompt_config}
+    missing = [
+        f"{flag}: there is no file {name!r}"
+        for flag, name in files.items()
+        if name is not None and not _resolve_under_cwd_or_install(name).is_file()
+    ]
+    if missing:
+        raise options.UsageError("; ".join(missing))
+    return collection
+
+
+def parse_repeats(text: str) -> int | dict[str, int]:
+    """Parse `4` or `math_agent=8,_default=2`."""
+    try:
+        pairs = [part.split("=", 1) for part in text.split(",") if part.strip()] if "=" in text else []
+        counts = {name.strip(): int(count) for name, count in pairs} or int(text)
+    except ValueError:
+        counts = 0
+    if min(counts.values() if isinstance(counts, dict) else (counts,)) < 1:
+        raise options.UsageError(
+            f"'{text}' is neither a number from 1 nor NAME=N,NAME=N",
+            where="--num-repeats",
+            fix="4 or math=8,_default=2",
+        )
+    return counts
+
+
+def check_agent(collection: RolloutCollectionConfig, served: Mapping[str, Any]) -> None:
+    """Check that the agent for rows without one exists."""
+    agents = sorted(
+        str(name) for name, block in served.items() if isinstance(block, Mapping) and "responses_api_agents" in block
+    )
+    name = collection.agent_name
+    if name is not None and name not in agents:
+        close = get_close_matches(name, agents, n=1)
+        fix = close[0] if close else f"one of {', '.join(agents)}" if agents else None
+        raise options.UsageError(f"there is no agent '{name}'", where="--agent", fix=fix)
+
+
+def misspelt_keys(words: Sequence[str], config: Mapping[str, Any]) -> list[str]:
+    """Return a warning for each override of an unknown key that is nearly a key of this command."""
+    keys = sorted({*RolloutCollectionConfig.model_fields, *E2ERolloutCollectionConfig.model_fields, options.GRACE_KEY})
+    warnings = []
+    for word in words:
+        key = word.lstrip("+~").split("=", 1)[0].split(".", 1)[0].split("@", 1)[0]
+        close = get_close_matches(key, keys, n=1, cutoff=0.8)
+        if "=" in word and key not in keys and close and not isinstance(config.get(key), Mapping):
+            warnings.append(f"'{key}' is not a key of this command — did you mean '{close[0]}'?")
+    return warnings
+
+
+def prepare_command(args: argparse.Namespace) -> str:
+    """Return the command that prepares the benchmark of this run."""
+    words = ["gym", "eval", "prepare", *(word for path in args.config for word in ("--config", path))]
+    return shlex.join([*words, *(("--benchmark", args.benchmark) if args.benchmark else ())])
+
+
+def grace_seconds(args: argparse.Namespace, config: DictConfig) -> float:
+    """Return how long rollouts in flight may continue after an interrupt."""
+    seconds = args.grace if args.grace is not None else config.get(options.GRACE_KEY, options.DEFAULT_GRACE)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
+        raise options.UsageError(
+            f"must be a number of seconds from 0, not {seconds!r}", where=f"--grace or +{options.GRACE_KEY}"
+        )
+    return float(seconds)
+
+
+def load_driver(collection: RolloutCollectionConfig) -> Driver | None:
+    """Import the function that collects in place of the collector, if the configuration names one."""
+    path = collection.rollout_collection_driver
+    if path is None:
+        return None
+    where = "rollout_collection_driver"
+    module_name, _, function = path.partition(":")
+    if not module_name or not function:
+        raise ConfigError(f"{path!r} is not of the form module.path:function", where=where)
+    try:
+        driver: Any = getattr(importlib.import_module(module_name), function)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"cannot import {module_name!r}: {error}", where=where, fix="check the path") from error
+    except AttributeError as error:
+        raise ConfigError(f"{module_name!r} has no {function!r}", where=where) from error
+    if not callable(driver):
+        raise ConfigError(f"{path!r} cannot be called", where=where)
+    checked: Driver = driver
+    return checked
+
+
+def gather_rows(
+    config: DictConfig, split: str | None, target: Path, *, prompted: bool, prepare: str = "gym eval prepare"
+) -> Path:
+    """Write the rows of the agents' datasets of one type to a file beside the output, each with its agent.
+
+    With `prompted` a prompt builds the input later: rows are not checked and prompts of benchmarks are not applied.
+    `prepare` is the command that makes the data of a benchmark.
+
+    Raises:
+        ConfigError: there are no such datasets, or files are missing.
+        RowsRefused: (a ValueError) with all rows that no agent accepts.
+        StoreError: the file cannot be written.
+    """
+    instances = GlobalConfigDictParser().filter_for_server_instance_configs(config)
+    dataset_type = choose_dataset_type(instances, split)
+    path = target.with_suffix("") / "preprocessed_datasets" / f"{dataset_type}.jsonl"
+    if config.get("reuse_existing_data_preparation") and path.is_file():
+        return path
+    sources = _fetch_sources(instances, dataset_type, config, prepare)
+    try:
+        with whole_file(path) as rows:
+            rows.writelines(stamp_rows(sources) if prompted else _checked_rows(sources))
+    except GymError:
+        raise
+    except OSError as error:
+        where = str(error.filename or path)
+        raise StoreError(f"cannot be read or written: {error.strerror or error}", where=where) from error
+    return path
+
+
+def choose_dataset_type(instances: Sequence[ServerInstanceConfig], split: str | None) -> str:
+    """Return `split`, or the first of the preferred dataset types that an agent has."""
+    agents = [instance for instance in instances if instance.SERVER_TYPE == AGENTS]
+    available = {dataset.type for agent in agents for dataset in agent.datasets or []}
+    candidates = (split,) if split else PREFERRED_TYPES
+    for kind in candidates:
+        if kind in available:
+            return kind
+    existing = ", ".join(sorted(available)) or "none"
+    raise ConfigError(
+        f"no agent has a dataset of type {' or '.join(candidates)} (there are: {existing})",
+        fix="choose another --split, or name a file with --input and its agent with --agent",
+    )
+
+
+def _fetch_sources(
+    instances: Sequence[ServerInstanceConfig], dataset_type: str, config: DictConfig, prepare: str
+) -> list[DatasetSource]:
+    """Return the datasets of a type; download missing files if the configuration permits it."""
+    mode: Mode = "example_validation" if dataset_type == "example" else "train_preparation"
+    sources = [source for source in find_sources(instances, mode) if source.config.type == dataset_type]
+    if dataset_type == "benchmark" and missing_sources(sources):
+        missing = ", ".join(str(source.path) for source in missing_sources(sources))
+        raise ConfigError(f"the data of the benchmark is not prepared: {missing}", fix=prepare)
+    access = RegistryAccess(
+        config.get("data_source") or "huggingface",
+        config.get("hf_token"),
+        config.get("mlflow_tracking_uri"),
+        config.get("mlflow_tracking_token"),
+    )
+    return fetch_missing(sources, mode, access if config.get("should_download") else None, ThrottledNotice().share)
+
+
+def _checked_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
+    """Yield the rows as agents get them; at the end raise an error with all rows that cannot be used."""
+    preparer, notice = ChunkPreparer(measure=False), ThrottledNotice()
+    refused: list[tuple[DatasetSource, RowProblems]] = []
+    spans = [span_of(source.path, *source.rows) for source in sources]
+    total, done = sum(span.size for span in spans), 0
+    for source, span in zip(sources, spans, strict=True):
+        problems, lines = RowProblems(), span.lines_before
+        for chunk in span.chunks(CHUNK_BYTES):
+            part = preparer.prepare(ChunkTask(chunk, source.agent, source.config.num_repeats, source.prompt))
+            problems.merge(part.problems, after=lines)
+            lines += part.lines
+            done += chunk.end - chunk.start
+            notice.share("checking rows", done, total)
+            yield part.written
+        if problems:
+            refused.append((source, problems))
+    if refused:
+        raise RowsRefused(refused, stopped=False)

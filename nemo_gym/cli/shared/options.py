@@ -1,0 +1,215 @@
+"""Flags that commands share, and the options that flags and configuration keys make together."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nemo_gym import component_search_roots
+from nemo_gym.catalog.lookup import BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER, config_file
+from nemo_gym.catalog.roots import _augment_sys_path
+from nemo_gym.cli.terminal import output
+from nemo_gym.errors import GymError
+from nemo_gym.keys import EXTRA_ROOTS_ENV_VAR
+
+if TYPE_CHECKING:  # expensive to import, and --help does not need them
+    from omegaconf import DictConfig
+
+    from nemo_gym.config.resolve import ResolvedConfig
+    from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
+
+    OptionsT = TypeVar("OptionsT", bound=BaseNeMoGymCLIConfig)
+
+SELECTORS = {
+    "benchmark": BENCHMARK,
+    "environment": ENVIRONMENT,
+    "resources_server": RESOURCES_SERVER,
+    "model_type": MODEL_TYPE,
+}
+MODEL_KEYS = {"model": "policy_model_name", "model_url": "policy_base_url", "model_api_key": "policy_api_key"}
+DEFAULT_OUTPUT = "results/rollouts.jsonl"
+GRACE_KEY = "interrupt_grace_seconds"
+DEFAULT_GRACE = 30.0
+
+
+class UsageError(GymError):
+    """The command line or its options cannot be used."""
+
+    exit_status = 2
+
+
+class FlagGroup:
+    """Adds flags to a parser or a group of it; a flag sets the configuration key `key`, by default its own name."""
+
+    def __init__(self, parser: argparse._ActionsContainer, title: str | None = None) -> None:
+        self.add_argument = (parser.add_argument_group(title) if title else parser).add_argument
+
+    def value(self, names: str, metavar: str, text: str, key: str = "", *, kind: Callable[[str], Any] = str) -> None:
+        """Add a flag with a value; `names` are separated by spaces, `text` is its help."""
+        self.add_argument(*names.split(), dest=key or _key_of(names), metavar=metavar, help=text, type=kind)
+
+    def switch(self, names: str, text: str, key: str = "") -> None:
+        """Add a flag without a value."""
+        self.add_argument(*names.split(), dest=key or _key_of(names), action="store_true", help=text)
+
+
+def _key_of(names: str) -> str:
+    return names.split()[-1].lstrip("-").replace("-", "_")
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that select a configuration: files, components by name, the model."""
+    group = parser.add_argument_group("configuration")
+    group.add_argument("--config", action="append", default=[], metavar="PATH", help="configuration file; repeatable")
+    group.add_argument("--benchmark", metavar="NAME", help="benchmark to use, as NAME or NAME/FLAVOUR")
+    group.add_argument("--environment", metavar="NAME", help="environment to use")
+    group.add_argument("--resources-server", metavar="NAME", help="resources server to use")
+    group.add_argument("--model-type", metavar="NAME", help="model server to use")
+    add_search_argument(group)
+    model = parser.add_argument_group("model")
+    model.add_argument("-m", "--model", metavar="NAME", help="name of the model (policy_model_name)")
+    model.add_argument("--model-url", metavar="URL", help="address of the model's endpoint (policy_base_url)")
+    model.add_argument(
+        "--model-api-key", metavar="KEY", help="API key of the endpoint (policy_api_key); better kept in env.yaml"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="print more details")
+
+
+def add_search_argument(parser: argparse._ActionsContainer | FlagGroup) -> None:
+    parser.add_argument(
+        "--search-dir", action="append", default=[], metavar="DIR", help="search this folder first; repeatable"
+    )
+
+
+def add_json_argument(parser: argparse._ActionsContainer | FlagGroup) -> None:
+    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else on stdout")
+
+
+def add_folder_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that name one server folder; `+entrypoint=<type>/<name>` among the overrides does the same."""
+    parser.add_argument("--resources-server", dest="server_name", metavar="NAME", help="resources server to use")
+    add_search_argument(parser)
+
+
+def config_overrides(args: argparse.Namespace) -> list[str]:
+    """Return flags and overrides as override tokens, configuration files first."""
+    add_search_dirs(args)
+    _augment_sys_path()
+    roots = component_search_roots()
+    paths = list(getattr(args, "config", ()))
+    for name, kind in SELECTORS.items():
+        if getattr(args, name, None):
+            paths.append(str(config_file(kind, getattr(args, name), roots)))
+    paths += [path for word in args.overrides for path in _literal_paths(word)]
+    tokens = ["+verbose=true"] if getattr(args, "verbose", False) else []
+    if paths:
+        tokens.append(f"+config_paths={json.dumps(paths)}")
+    for flag, key in MODEL_KEYS.items():
+        if getattr(args, flag, None):
+            tokens.append(f"+{key}={json.dumps(getattr(args, flag))}")
+    if getattr(args, "server_name", None):
+        tokens.append(f"+entrypoint=resources_servers/{args.server_name}")
+    return [*tokens, *(word for word in args.overrides if not _literal_paths(word))]
+
+
+def add_search_dirs(args: argparse.Namespace) -> None:
+    """Put the folders of --search-dir in front of the search roots."""
+    for folder in args.search_dir if hasattr(args, "search_dir") else ():
+        roots = os.environ.get(EXTRA_ROOTS_ENV_VAR)
+        os.environ[EXTRA_ROOTS_ENV_VAR] = os.pathsep.join(filter(None, [str(Path(folder).resolve()), roots]))
+
+
+def _literal_paths(word: str) -> list[str]:
+    """Return the paths of a literal `+config_paths=[a,b]`, so that several ways to name files add up."""
+    start = "+config_paths=["
+    if not word.startswith(start) or not word.endswith("]"):
+        return []
+    return [part.strip().strip("'\"") for part in word[len(start) : -1].split(",") if part.strip()]
+
+
+def is_override(word: str) -> bool:
+    return word[:1] in ("+", "~") or "=" in word
+
+
+def take_name(args: argparse.Namespace) -> str | None:
+    """Return the optional NAME; argparse takes the first override for NAME if there is no other, so put it back."""
+    if args.name is not None and is_override(args.name):
+        args.overrides.insert(0, args.name)
+        args.name = None
+    name: str | None = args.name
+    return name
+
+
+def resolve_config(overrides: Sequence[str], *, needs_model: bool = True, hide_secrets: bool = False) -> ResolvedConfig:
+    """Resolve the configuration and print its warnings. Without `needs_model` a placeholder stands for the model."""
+    from nemo_gym.config.resolve import ResolveRequest, resolve
+    from nemo_gym.global_config import GlobalConfigDictParserConfig, host_facts
+
+    initial = {} if needs_model else config_as_dict(GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT)
+    request = ResolveRequest(overrides=list(overrides), initial=initial, offline=True, hide_secrets=hide_secrets)
+    resolved = resolve(request, host_facts())
+    for warning in resolved.warnings:
+        output.warn(warning)
+    return resolved
+
+
+def is_placeholder(block: Any) -> bool:
+    """Return whether a server block is the placeholder for a model that is not configured."""
+    return isinstance(block, Mapping) and "dummy_model" in (block.get("responses_api_models") or ())
+
+
+def config_as_dict(config: DictConfig) -> dict[str, Any]:
+    """Return a configuration as plain data, with interpolations resolved."""
+    from omegaconf import OmegaConf
+
+    tree = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}
+
+
+def load_options(
+    kind: type[OptionsT],
+    config: DictConfig,
+    args: argparse.Namespace,
+    values: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> OptionsT:
+    """Merge flags over configuration keys into the options of a command.
+
+    A flag sets the key that is its `dest`. `values` override flags, unless they are None; `labels` name keys in errors
+    that have no flag with their name.
+
+    Raises:
+        UsageError: with everything that is missing or wrong, by flag and key.
+    """
+    from pydantic import ValidationError
+
+    keys = {key: config[key] for key in kind.model_fields if key in config}
+    flags = {key: getattr(args, key, None) for key in kind.model_fields}
+    chosen = {key: value for key, value in flags.items() if value is not None and value is not False}
+    chosen |= {key: value for key, value in (values or {}).items() if value is not None}
+    try:
+        return kind.model_validate({**_plain_values(keys), **chosen})
+    except ValidationError as error:
+        names = {**args.flag_names, **(labels or {})}
+        problems = [_describe_problem(problem, names) for problem in error.errors()]
+        raise UsageError("; ".join(problems), where=args.prog, fix=f"{args.prog} --help") from None
+
+
+def _plain_values(keys: Mapping[str, Any]) -> dict[str, Any]:
+    from omegaconf import OmegaConf
+
+    return {key: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for key, v in keys.items()}
+
+
+def _describe_problem(problem: Any, names: Mapping[str, str]) -> str:
+    key = ".".join(map(str, problem["loc"]))
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if not key:
+        return message
+    name = f"{names[key]} (or +{key}=…)" if key in names else f"+{key}=…"
+    return f"{name} is missing" if problem["type"] == "missing" else f"{name}: {message}"

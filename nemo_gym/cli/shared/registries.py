@@ -1,0 +1,109 @@
+"""Settings, output and confirmation of the commands that use a dataset registry: Hugging Face or GitLab."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from nemo_gym.cli.shared import options
+from nemo_gym.cli.terminal import output
+from nemo_gym.config_types import UploadJsonlDatasetHuggingFaceConfig
+from nemo_gym.data.gitlab_client import Registry
+from nemo_gym.data.hub import PublishedFile
+from nemo_gym.data.transfer import Digest
+
+TOKEN_KEY, TOKEN_VARIABLE = "hf_token", "HF_TOKEN"
+URI_KEY, GITLAB_TOKEN_KEY = "mlflow_tracking_uri", "mlflow_tracking_token"
+
+
+def load_hub_options(kind: Any, config: DictConfig, args: argparse.Namespace) -> Any:
+    """Load the options of a transfer to or from the Hub, with the token of env.yaml or of the environment."""
+    token = config.get(TOKEN_KEY) or os.environ.get(TOKEN_VARIABLE) or None
+    return options.load_options(kind, config, args, {TOKEN_KEY: token}, {TOKEN_KEY: f"{TOKEN_KEY} in env.yaml"})
+
+
+def gitlab_address(config: DictConfig, command: str) -> tuple[str, str | None]:
+    """Return the address of the GitLab registry and its token."""
+    uri = config.get(URI_KEY)
+    if not uri:
+        fix = f"{URI_KEY}: https://<gitlab>/api/v4/projects/<id>/ml/mlflow, and {GITLAB_TOKEN_KEY}, in env.yaml"
+        raise options.UsageError(f"{URI_KEY} is not set", where=command, fix=fix)
+    token = config.get(GITLAB_TOKEN_KEY)
+    return str(uri), str(token) if token else None
+
+
+def migrate_dataset(
+    settings: UploadJsonlDatasetHuggingFaceConfig, config: DictConfig, args: argparse.Namespace, question: str
+) -> int:
+    """Upload a dataset to the Hub and delete it from GitLab, after a confirmation; return the exit status.
+
+    `question` has a place {dataset} for the dataset to delete.
+    """
+    from nemo_gym.data.migration import gitlab_name, migrate, versions_to_delete
+
+    registry, name = Registry(*gitlab_address(config, args.prog)), gitlab_name(settings)
+    dataset = f"'{name}' with all its versions{version_list(versions_to_delete(registry, name))}"
+    if not confirm(question.format(dataset=dataset), yes=args.yes):
+        output.notify("nothing was uploaded, nothing was deleted")
+        return 1
+    with output.transfer_meter("uploading") as meter:
+        published = migrate(settings, registry, meter=meter)
+    print_published(published, as_json=args.json, deleted=name)
+    return 0
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Return whether the user confirms; with `yes` do not ask."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise options.UsageError("this deletes data and needs a confirmation, but stdin is not a terminal", fix="--yes")
+    output.notify(f"{question} [y/N]")
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def version_list(versions: Sequence[str]) -> str:
+    """Format the known versions for a sentence; GitLab lists only the latest ones."""
+    return f", among them {', '.join(versions)}," if versions else ""
+
+
+def print_published(published: PublishedFile, *, as_json: bool, deleted: str | None = None) -> None:
+    """Print the state of a dataset on the Hub."""
+    if as_json:
+        output.write_json(
+            {
+                "storage": "hf",
+                "repo_id": published.repo,
+                **file_facts(published.path, published.digest),
+                "revision": published.revision,
+                "url": published.url,
+                "pull_request_url": published.pull_request,
+                "uploaded": published.changed,
+                "deleted_from_gitlab": deleted,
+            }
+        )
+        return
+    state = "uploaded and verified" if published.changed else "the Hub has exactly this file already"
+    output.write(f"✓ {published.repo}/{published.path}: {state} ({format_size(published.digest.size)})")
+    output.write(f"  sha256 {published.digest.sha256}")
+    output.write(f"  {published.pull_request or published.url}")
+    if deleted:
+        output.write(f"  deleted from GitLab: {deleted}")
+
+
+def file_facts(path: str | Path, digest: Digest) -> dict[str, Any]:
+    """Return the facts about a file for `--json`."""
+    return {"path": str(path), "bytes": digest.size, "sha256": digest.sha256}
+
+
+def format_size(size: int) -> str:
+    """Format as `950 B`, `1.2 MB`."""
+    value, units = float(size), ["B", "kB", "MB", "GB"]
+    while value >= 1000 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"

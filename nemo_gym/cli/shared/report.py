@@ -1,0 +1,300 @@
+"""Report a finished evaluation: as text, as JSON, and to the trackers of the configuration."""
+
+import asyncio
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+from omegaconf import DictConfig
+
+from nemo_gym.cli.shared.concurrency import run_in_thread
+from nemo_gym.cli.shared.scoring import is_number
+from nemo_gym.cli.terminal import output
+from nemo_gym.cli.terminal.live import format_number, format_time
+from nemo_gym.cli.terminal.progress import Progress
+from nemo_gym.config.secrets import MASK, is_secret_name
+from nemo_gym.exporters import export_metrics, export_rollouts, setup_exporters, teardown_exporters
+from nemo_gym.metrics.intervals import ClusteredMean, Mean
+from nemo_gym.rollouts.plan import PlanSummary
+from nemo_gym.rollouts.run_files import (
+    aggregate_metrics_path_for,
+    failures_path_for,
+    materialized_path_for,
+    run_path_for,
+)
+from nemo_gym.rollouts.store import RolloutStore
+from nemo_gym.wire.stored_rollout import REWARD_KEY
+
+COMPLETE, INCOMPLETE, INTERRUPTED = 0, 1, 130
+"""Exit statuses of a collection."""
+RESUME_FLAGS = frozenset({"--resume", "--overwrite"})
+TOTAL = "total"
+LIMIT_FLAGS = {"steps": "--max-steps", "tokens": "--max-rollout-tokens", TOTAL: "--max-total-tokens"}
+OPEN_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of a collection that has ended."""
+
+    target: Path
+    progress: Progress
+    words: Sequence[str]
+    """The command as it was typed."""
+    seconds: float
+    max_attempts: int = 3
+    """Attempts per rollout before it is given up."""
+    limits: Mapping[str, int | None] = field(default_factory=dict)
+    """The limits of the run: steps and tokens of one rollout, tokens in total."""
+    interrupted: bool = False
+    stopped: str | None = None
+    """The limit that ended the run early, in words."""
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    """The content of the metrics file."""
+    pages: Mapping[str, str] = field(default_factory=dict)
+    """Tracker -> address of its page of the run."""
+
+    @property
+    def plan(self) -> PlanSummary:
+        tally = self.progress.tally
+        return self.progress.plan or PlanSummary(total=tally.total, to_run=tally.total)
+
+    @property
+    def missing(self) -> int:
+        """Number of rollouts of the whole run without a score."""
+        return self.plan.total - self.plan.finished - self.progress.tally.scored
+
+    @property
+    def not_run(self) -> int:
+        """Number of planned rollouts that were never sent."""
+        return max(0, self.plan.to_run - self.progress.tally.total)
+
+    @property
+    def status(self) -> int:
+        if self.interrupted:
+            return INTERRUPTED
+        return INCOMPLETE if self.missing else COMPLETE
+
+    def mean(self) -> Mean | None:
+        """Return the mean reward of the whole run; scores of an earlier part are read from the output."""
+        if not self.plan.finished:
+            return self.progress.rewards.mean()
+        rewards = ClusteredMean()
+        for record in RolloutStore(self.target).records():
+            rewards.add(record.get("_ng_task_index"), float(record[REWARD_KEY]))
+        return rewards.mean()
+
+    def files(self) -> dict[str, str]:
+        """Return the files of the run by what they hold, without an empty failures file."""
+        failures = failures_path_for(self.target)
+        paths = {
+            "rollouts": self.target,
+            "failures": failures if failures.exists() and failures.stat().st_size else None,
+            "metrics": aggregate_metrics_path_for(self.target) if self.entries else None,
+            "inputs": materialized_path_for(self.target),
+            "run": run_path_for(self.target),
+            "earlier": self.plan.kept,
+        }
+        return {name: str(path) for name, path in paths.items() if path is not None and path.exists()}
+
+    def next_commands(self) -> dict[str, str]:
+        """Return commands that are useful now, by what they do."""
+        commands: dict[str, str] = {}
+        attempts = self.progress.failed_attempts
+        given_up = self.plan.given_up + sum(attempts[count] for count in attempts if count >= self.max_attempts)
+        if self.interrupted or self.stopped:
+            is_spent = self.stopped is not None and "max_total_tokens" in self.stopped
+            commands["continue"] = self._command_with_more(TOTAL) if is_spent else resume_command(self.words)
+        elif any(count < self.max_attempts for count in attempts):
+            commands["retry the failed"] = resume_command(self.words)
+        elif given_up:
+            more = ("--max-attempts", str(self.max_attempts + 1))
+            commands["try once more"] = resume_command(self.words, *more, without="--max-attempts")
+        for limit, _ in self.progress.tally.limits.most_common(1):
+            if limit in LIMIT_FLAGS:
+                commands["allow more"] = self._command_with_more(limit)
+        rollouts, inputs = shlex.quote(str(self.target)), shlex.quote(str(materialized_path_for(self.target)))
+        if self.target.exists():
+            partial_flag = " +allow_partial_rollouts=true" if self.missing else ""
+            commands["profile"] = f"gym eval profile --inputs {inputs} --rollouts {rollouts}{partial_flag}"
+            commands["view"] = f"gym view {rollouts}"
+        return commands
+
+    def _command_with_more(self, limit: str) -> str:
+        """Return the command that resumes with twice the limit; the same limit would end it at the same rollout."""
+        flag, value = LIMIT_FLAGS[limit], self.limits.get(limit)
+        return resume_command(self.words, *((flag, str(2 * value)) if value else ()), without=flag)
+
+
+def resume_command(words: Sequence[str], *more: str, without: str | None = None) -> str:
+    """Return the command that resumes a run, without one flag and its value, and with secrets masked."""
+    kept: list[str] = []
+    previous = ""
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if previous == "--model-api-key":
+            kept.append(MASK)
+        elif equals and is_secret_name(name.lstrip("+-~").rpartition(".")[2].replace("-", "_")):
+            kept.append(f"{name}={MASK}")
+        elif word not in RESUME_FLAGS and without not in (name, previous):
+            kept.append(word)
+        previous = "" if previous in ("--model-api-key", without) else word
+    return f"gym {shlex.join([*kept, *more])} --resume"
+
+
+def report_as_dict(report: Report) -> dict[str, Any]:
+    """Return the report for `--json`."""
+    tally, mean = report.progress.tally, report.mean()
+    return {
+        "exit_status": report.status,
+        "total": report.plan.total,
+        "finished_before": report.plan.finished,
+        "scored": tally.scored,
+        "failed": {str(kind): count for kind, count in tally.failed.items()},
+        "limits": {str(limit): count for limit, count in tally.limits.items()},
+        "cancelled": tally.cancelled,
+        "not_run": report.not_run,
+        "missing": report.missing,
+        "stopped": report.stopped,
+        "interrupted": report.interrupted,
+        "mean_reward": mean.value if mean else None,
+        "half_width_95": mean.half_width if mean else None,
+        "tokens": report.progress.tokens,
+        "seconds": round(report.seconds, 3),
+        "seconds_per_rollout": {name: round(value, 6) for name, value in report.progress.phase_times.means().items()},
+        "rollouts": str(report.target),
+        "files": report.files(),
+        "metrics": {entry["agent_ref"]["name"]: entry["key_metrics"] for entry in report.entries},
+        "intervals_95": {entry["agent_ref"]["name"]: metric_intervals(entry) for entry in report.entries},
+        "next": report.next_commands(),
+        "pages": dict(report.pages),
+    }
+
+
+def print_report(report: Report) -> None:
+    """Print the report as text."""
+    tally, mean = report.progress.tally, report.mean()
+    output.write("")
+    for kind, failure in report.progress.first_failures.items():
+        output.write(f"{kind}: {failure.whom}: {one_line(failure.message)}")
+    not_run = f" · {report.not_run} not run" if report.not_run else ""
+    earlier = f" · {report.plan.finished} scored before" if report.plan.finished else ""
+    tokens = f" · {format_number(report.progress.tokens)} tokens" if report.progress.tokens else ""
+    took = format_time(report.seconds) if report.seconds >= 10 else f"{report.seconds:.1f} s"
+    rate = tally.total / max(report.seconds, 1e-9)
+    output.write(f"{tally}{not_run}{earlier} · {took} ({rate:.1f}/s){tokens}")
+    output.write(f"mean reward  {mean or 'none: nothing was scored'}")
+    if phases := phase_line(report.progress.phase_times.means()):
+        output.write(phases)
+    for entry in report.entries:
+        rows = _metric_rows(entry)
+        if rows:
+            output.write(f"\n{entry['agent_ref']['name']}")
+            output.write_table(rows)
+    output.write("")
+    output.write_table([(name, path) for name, path in {**report.files(), **report.pages}.items()])
+    if report.stopped:
+        output.write(f"\nstopped early: {report.stopped}")
+    if commands := report.next_commands():
+        output.write("")
+        output.write_table(list(commands.items()))
+
+
+def phase_line(means: Mapping[str, float]) -> str:
+    """Format as `per rollout  4.1 s: model 3.2 s, tools 0.71 s`: longest first, without phases below 1 %."""
+    if not means:
+        return ""
+    whole = means["whole"]
+    phases = sorted(((value, name) for name, value in means.items() if name != "whole"), reverse=True)
+    parts = ", ".join(f"{name} {_format_span(value)}" for value, name in phases if value >= 0.01 * whole)
+    return f"per rollout  {_format_span(whole)}" + (f": {parts}" if parts else "")
+
+
+def _format_span(seconds: float) -> str:
+    """Format as `3.2 s`, `71 ms`, `0.3 ms`."""
+    if seconds >= 0.1:
+        return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:.0f} s"
+    return f"{1000 * seconds:.2g} ms"
+
+
+def _metric_rows(entry: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the key metrics of an agent, with their intervals where there are any."""
+    bounds = metric_intervals(entry)
+    return [
+        (f"  {name}", f"{value:.4g}", "[{:.4g}, {:.4g}]".format(*bounds[name]) if name in bounds else "")
+        for name, value in entry["key_metrics"].items()
+        if is_number(value)
+    ]
+
+
+def metric_intervals(entry: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Return the 95 % interval of each key metric that has one: means of fields, and pass@k of the reward."""
+    scores = entry.get("scores") or {}
+    bounds: dict[str, list[float]] = {}
+    for name, value in entry["key_metrics"].items():
+        score, scale = _score_of(name, scores)
+        if score.get("ci95") and is_number(value) and abs(scale * score["mean"] - value) <= 1e-6 * max(1, abs(value)):
+            bounds[name] = [scale * bound for bound in score["ci95"]]
+    return bounds
+
+
+def _score_of(metric: str, scores: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+    kind, _, name = metric.partition("/")
+    if kind == "mean":
+        return scores.get(name) or {}, 1
+    reward = scores.get(REWARD_KEY) or {}
+    if kind.startswith("pass@1["):
+        return reward, 100
+    return ((reward.get("pass@k") or {}).get(kind.removeprefix("pass@")) or {}) if kind.startswith("pass@") else {}, 100
+
+
+def read_entries(target: Path) -> list[dict[str, Any]]:
+    """Read the metrics file of an output; return an empty list if it is missing."""
+    path = aggregate_metrics_path_for(target)
+    entries: list[dict[str, Any]] = orjson.loads(path.read_bytes()) if path.exists() else []
+    return entries
+
+
+def one_line(text: str) -> str:
+    """Return `text` without line breaks, shortened to 300 characters."""
+    return output.clip(" ".join(text.split()), 300)
+
+
+class Trackers:
+    """The trackers of a configuration, opened on a thread while the servers start. Their errors never end a run."""
+
+    def __init__(self, config: DictConfig) -> None:
+        self._opening = asyncio.create_task(run_in_thread(partial(setup_exporters, config)))
+
+    async def export(self, target: Path, entries: Sequence[Mapping[str, Any]], *, upload: bool) -> dict[str, str]:
+        """Send metrics and, with `upload`, rollouts; return the page of the run by tracker."""
+        exporters = await self._opening
+        if exporters:
+            output.notify(f"exporting to {' and '.join(exporter.name for exporter in exporters)}")
+            await run_in_thread(partial(_export_results, target, entries, upload))
+        return {exporter.name: exporter.url for exporter in exporters if exporter.url}
+
+    async def close(self) -> None:
+        """Close the trackers; wait at most a few seconds for one that is still opening."""
+        await asyncio.wait({self._opening}, timeout=OPEN_SECONDS)
+        if self._opening.done() and self._opening.result():
+            await run_in_thread(teardown_exporters)
+        self._opening.cancel()
+
+
+def _export_results(target: Path, entries: Sequence[Mapping[str, Any]], upload: bool) -> None:
+    export_metrics(dict(metrics_for_trackers(entries)))
+    if upload and target.exists():
+        export_rollouts(RolloutStore(target).records)
+
+
+def metrics_for_trackers(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield metrics as `<agent>/<metric>` and `key_metrics/<agent>/<metric>`."""
+    for entry in entries:
+        agent = entry["agent_ref"]["name"]
+        yield from ((f"{agent}/{name}", value) for name, value in entry["agent_metrics"].items())
+        yield from ((f"key_metrics/{agent}/{name}", value) for name, value in entry["key_metrics"].items())

@@ -1,0 +1,137 @@
+"""Select the servers that a scoring command needs, and print scores."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym import component_search_roots
+from nemo_gym.catalog.metric_hooks import metric_hooks
+from nemo_gym.cli.shared import options
+from nemo_gym.cli.terminal import output
+from nemo_gym.config.resolve import ResolvedConfig
+from nemo_gym.config.schema_servers import is_server_ref
+from nemo_gym.config_types import BaseServerConfig
+from nemo_gym.errors import ConfigError
+from nemo_gym.keys import SERVER_TYPES
+from nemo_gym.launch.instances import find_instances
+from nemo_gym.launch.ports import with_open_head_port
+from nemo_gym.rollouts.server_blocks import server_blocks
+from nemo_gym.server_utils import ServerClient
+
+Row = dict[str, Any]
+
+
+def keep_servers(resolved: ResolvedConfig, names: Iterable[str], *, with_references: bool = False) -> DictConfig:
+    """Return the configuration with no servers but `names` and, if requested, those they refer to."""
+    config = options.config_as_dict(with_open_head_port(resolved))
+    kept = set(names)
+    pending = list(kept) if with_references else []
+    while pending:
+        referenced = {name for name in _references(config[pending.pop()]) if name in config} - kept
+        kept |= referenced
+        pending += referenced
+    placeholders = [name for name in kept if options.is_placeholder(config[name])]
+    if placeholders:
+        raise ConfigError(
+            f"verifying needs the model '{placeholders[0]}', which is not configured",
+            fix="name it with --model-type and --model, or in --config",
+        )
+    return OmegaConf.create({name: block for name, block in config.items() if name in kept or not _is_server(block)})
+
+
+def client_for(config: DictConfig) -> ServerClient:
+    """Return a client for the servers that this process runs."""
+    head = BaseServerConfig.model_validate(dict(config["head_server"]))
+    return ServerClient(head_server_config=head, global_config_dict=config)
+
+
+def servers_with_metrics(config: Mapping[str, Any], agents: Iterable[str]) -> dict[str, str]:
+    """Map each agent with custom metrics to the server that computes them.
+
+    That is the agent, or the resources server to which the agent forwards the request.
+    """
+    servers = {name: block for name, block in config.items() if _is_server(block) and not options.is_placeholder(block)}
+    hooks = {
+        instance.name: metric_hooks(instance.folder / instance.entrypoint)
+        for instance in find_instances(servers, component_search_roots())
+        if instance.kind != "responses_api_models"
+    }
+    blocks = server_blocks(servers)
+    computed_by: dict[str, str] = {}
+    for agent in agents:
+        if agent not in hooks:
+            continue
+        resources = blocks[agent].reference("resources_server")
+        if hooks[agent].own:
+            computed_by[agent] = agent
+        elif hooks[agent].passes_on and resources is not None and resources in hooks and hooks[resources].own:
+            computed_by[agent] = resources
+    return computed_by
+
+
+def _is_server(block: Any) -> bool:
+    return isinstance(block, Mapping) and any(kind in block for kind in SERVER_TYPES)
+
+
+def _references(value: Any) -> set[str]:
+    """Return the names of the servers that a block refers to, at any depth."""
+    if isinstance(value, dict):
+        reference = is_server_ref(value)
+        if reference is not None:
+            return {reference.name}
+        return {name for part in value.values() for name in _references(part)}
+    if isinstance(value, list):
+        return {name for part in value for name in _references(part)}
+    return set()
+
+
+def print_scores(entries: Sequence[Row]) -> None:
+    """Print the scores of every agent with their intervals, as tables."""
+    for entry in entries:
+        attrition = entry["attrition"]
+        failures = ""
+        if attrition["failed"]:
+            kinds = ", ".join(f"{kind} {count}" for kind, count in attrition["failed_by_kind"].items())
+            failures = f", {attrition['failed']} failed ({kinds})"
+        output.write(f"\n{entry['agent_ref']['name']}: {attrition['scored']} rollouts scored{failures}")
+        rows = [("", "mean", "95 % interval", "tasks"), *_score_rows(entry["scores"])]
+        output.write_table([(f"  {name}", *rest) for name, *rest in rows])
+        custom = [(key, value) for key, value in entry["key_metrics"].items() if not key.startswith("mean/")]
+        if custom:
+            output.write("\n  metrics computed by the server")
+            output.write_table([(f"    {key}", _format_figure(value)) for key, value in custom if is_number(value)])
+        for subset, scores in (entry.get("subsets") or {}).items():
+            output.write(f"\n  {subset}")
+            output.write_table([(f"    {name}", *rest) for name, *rest in _score_rows(scores, limit=1)])
+
+
+def summarize_entry(entry: Row) -> Row:
+    """Return a metrics entry without its long parts, for `--json`."""
+    return {key: value for key, value in entry.items() if key not in ("agent_metrics", "group_level_metrics")}
+
+
+def _score_rows(scores: Mapping[str, Any], limit: int | None = None) -> Iterator[tuple[str, ...]]:
+    for name in sorted(scores, key=lambda name: name != "reward")[:limit]:
+        score = scores[name]
+        yield _score_row(name, score)
+        for kind in ("pass@k", "pass^k"):
+            largest = max(score.get(kind) or {"1": None}, key=int)
+            if largest != "1":
+                yield _score_row(kind.replace("k", largest), score[kind][largest])
+        if "failures_as_zero" in score:
+            yield _score_row("failures as zero", score["failures_as_zero"])
+
+
+def _score_row(name: str, score: Mapping[str, Any]) -> tuple[str, ...]:
+    low, high = score.get("ci95") or (None, None)
+    interval = f"{_format_figure(low)} to {_format_figure(high)}" if low is not None else "too few tasks"
+    return name, _format_figure(score["mean"]) if "mean" in score else "-", interval, str(score["num_tasks"])
+
+
+def _format_figure(value: Any) -> str:
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.1f}"
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

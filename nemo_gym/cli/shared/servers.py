@@ -1,0 +1,45 @@
+"""Start the servers of a configuration from a command, and stop them however it ends."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from omegaconf import DictConfig
+
+from nemo_gym import component_search_roots
+from nemo_gym.cli.shared import options
+from nemo_gym.cli.shared.concurrency import cancel_on
+from nemo_gym.cli.terminal import output
+from nemo_gym.cli.terminal.log import ServerLogPrinter
+from nemo_gym.global_config import GlobalConfigDictParser
+from nemo_gym.launch.endpoints import wait_for_endpoints
+from nemo_gym.launch.instances import check_server_blocks
+from nemo_gym.launch.ports import with_open_head_port
+from nemo_gym.launch.registry import registering
+from nemo_gym.launch.run import Run
+
+
+def load_servers_config(overrides: Sequence[str]) -> DictConfig:
+    """Resolve and check the configuration of a run; ports that it does not set are chosen when servers start."""
+    resolved = options.resolve_config(overrides)
+    for warning in check_server_blocks(resolved, component_search_roots()):
+        output.warn(warning)
+    GlobalConfigDictParser().raise_on_no_server_instances(resolved.config)
+    return with_open_head_port(resolved)
+
+
+@asynccontextmanager
+async def running_servers(config: DictConfig, stop: asyncio.Event, *, cells: int, verbose: bool) -> AsyncIterator[Run]:
+    """Run the servers of `config` while the block runs. `verbose` shows everything they print.
+
+    Raises:
+        CommandInterrupted: `stop` was set before they were up.
+    """
+    run = Run(config, component_search_roots(), cells=cells, watch=ServerLogPrinter(verbose=verbose))
+    await cancel_on(stop, run.__aenter__())
+    try:
+        await cancel_on(stop, wait_for_endpoints(options.config_as_dict(run.config), output.notify))
+        with registering(run.config):
+            yield run
+    finally:
+        await run.stop()

@@ -1,0 +1,206 @@
+"""Show the progress of a collection on stderr: redrawn lines on a terminal, plain lines at growing intervals elsewhere.
+
+Nothing is shown for runs of less than a second.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from nemo_gym.cli.terminal import output
+from nemo_gym.cli.terminal.progress import Progress
+from nemo_gym.rollouts.collect import RolloutInFlight
+
+QUIET_SECONDS = 1.0
+REDRAW_SECONDS = 0.25
+QUERY_SECONDS = 3.0
+SHOWN_FLIGHTS, QUERIED_FLIGHTS = 3, 16
+OLD_SECONDS = 5.0
+"""Rollouts in flight for longer than this get a line."""
+PLAIN_LINE_PAUSES = ((60.0, 5.0), (600.0, 15.0), (3600.0, 60.0))
+"""Up to this time of a run -> seconds between two plain lines."""
+LATE_PLAIN_LINE_PAUSE = 300.0
+
+WaitQuery = Callable[[Sequence[RolloutInFlight]], Awaitable[dict[str, str]]]
+"""Returns the call that each of these rollouts waits for, by the text of its key."""
+
+
+async def no_wait_query(flights: Sequence[RolloutInFlight]) -> dict[str, str]:  # noqa: ARG001 - the signature of WaitQuery
+    """Return nothing, for servers that cannot be queried."""
+    return {}
+
+
+def is_terminal() -> bool:
+    """Return whether lines on stderr can be redrawn."""
+    return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "", "dumb")
+
+
+@asynccontextmanager
+async def showing_progress(
+    progress: Progress, *, quiet: bool = False, wait_query: WaitQuery = no_wait_query
+) -> AsyncIterator[None]:
+    """Show `progress` while the block runs."""
+    if quiet:
+        yield
+        return
+    view = LiveView(progress, wait_query)
+    drawing = asyncio.create_task(view.redraw() if is_terminal() else view.print_lines())
+    try:
+        yield
+    finally:
+        drawing.cancel()
+        with suppress(asyncio.CancelledError):
+            await drawing
+
+
+class LiveView:
+    """Draw the progress and query periodically which calls the oldest rollouts wait for."""
+
+    def __init__(self, progress: Progress, wait_query: WaitQuery = no_wait_query) -> None:
+        self._progress = progress
+        self._wait_query = wait_query
+        self._awaited_calls: dict[str, str] = {}
+        self._queried_at = 0.0
+        self._query: asyncio.Task[dict[str, str]] | None = None
+
+    async def redraw(self) -> None:
+        """Redraw a few lines until cancelled, then remove them."""
+        await asyncio.sleep(QUIET_SECONDS)
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(file=sys.stderr, highlight=False, soft_wrap=False)
+        with Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
+            while True:
+                self._progress.take_sample()
+                live.update(self.rendered_text(console.width), refresh=True)
+                self._update_query()
+                await asyncio.sleep(REDRAW_SECONDS)
+
+    async def print_lines(self) -> None:
+        """Print a line periodically until cancelled."""
+        while True:
+            elapsed = time.monotonic() - self._progress.start_time
+            await asyncio.sleep(
+                next((pause for until, pause in PLAIN_LINE_PAUSES if elapsed < until), LATE_PLAIN_LINE_PAUSE)
+            )
+            self._progress.take_sample()
+            self._update_query()
+            if self._query is not None:
+                await asyncio.wait({self._query})  # it has a timeout
+                self._update_query()
+            oldest = [
+                f"oldest {format_time(flight.seconds)} ({flight.key}){self._wait_text(flight)}"
+                for flight in self._old_flights(1)
+            ]
+            output.notify(" · ".join([*headline(self._progress), *oldest]))
+
+    def rendered_text(self, width: int) -> Any:
+        """Return the lines of the view as a rich text."""
+        from rich.text import Text
+
+        text = Text(no_wrap=True, overflow="ellipsis")
+        for number, line in enumerate(self.lines(width)):
+            text.append(("\n" if number else "") + line, style="bold" if not number else None)
+        return text
+
+    def lines(self, width: int) -> list[str]:
+        """Return the lines of the view, each at most `width` characters long."""
+        lines = join_pieces(headline(self._progress, bar_width=max(0, min(30, width - 50))), width)
+        for flight in self._old_flights():
+            awaited = self._wait_text(flight).replace(" ", "  ", 1)
+            lines.append(
+                output.clip(f"  {format_time(flight.seconds):>7}  {flight.key}  {flight.agent}{awaited}", width)
+            )
+        return lines
+
+    def _wait_text(self, flight: RolloutInFlight) -> str:
+        awaited = self._awaited_calls.get(str(flight.key)) or flight.waiting_for
+        return f" waits for {awaited}" if awaited else ""
+
+    def _old_flights(self, count: int = SHOWN_FLIGHTS) -> list[RolloutInFlight]:
+        return [flight for flight in self._progress.flights.oldest(count) if flight.seconds >= OLD_SECONDS]
+
+    def _update_query(self) -> None:
+        """Take the result of a finished query and start the next one every few seconds, one at a time."""
+        if self._query is not None and self._query.done():
+            query, self._query = self._query, None
+            if not query.cancelled() and query.exception() is None:
+                self._awaited_calls = query.result()
+        now = time.monotonic()
+        old = self._old_flights(QUERIED_FLIGHTS)  # more than are shown: the oldest may have ended by the reply
+        if old and self._query is None and now - self._queried_at >= QUERY_SECONDS:
+            self._queried_at = now
+            self._query = asyncio.create_task(_query_with_timeout(self._wait_query, old))
+
+
+async def _query_with_timeout(wait_query: WaitQuery, flights: Sequence[RolloutInFlight]) -> dict[str, str]:
+    return await asyncio.wait_for(wait_query(flights), QUERY_SECONDS)
+
+
+def headline(progress: Progress, bar_width: int = 0) -> list[str]:
+    """Return the numbers of a run as pieces of text between which a line may break."""
+    if progress.plan is None and progress.reading is not None:
+        rows, share = progress.reading
+        return [f"reading rows {format_bar(share, bar_width)} · {rows:,} so far"]
+    pieces = []
+    total, done = progress.total, progress.ended_count
+    if total:
+        pieces.append(f"{done}/{total} {format_bar(done / total, bar_width)}".rstrip())
+    elif total is None:
+        pieces.append(f"{done} done")
+    pieces.append(f"{progress.per_second:.1f}/s")
+    pieces.append(f"{len(progress.flights)} running")
+    left = progress.seconds_left()
+    if left is not None:
+        pieces.append(f"ETA {format_time(left)}")
+    mean = progress.mean()
+    if mean is not None:
+        pieces.append(f"mean {mean.value:.3f}" + (f" ± {mean.half_width:.3f}" if mean.half_width is not None else ""))
+    if progress.tokens:
+        pieces.append(f"{format_number(progress.tokens)} tokens ({format_number(progress.tokens_per_second)}/s)")
+    for name, counts in (("failed", progress.tally.failed), ("limit", progress.tally.limits)):
+        if counts:
+            kinds = ", ".join(f"{kind} {count}" for kind, count in counts.most_common(4))
+            pieces.append(f"{counts.total()} {name} ({kinds}{', …' if len(counts) > 4 else ''})")
+    return pieces
+
+
+def format_time(seconds: float) -> str:
+    """Format as `0:07`, `12:05`, `3:00:00`."""
+    whole = max(0, round(seconds))
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def format_number(value: float) -> str:
+    """Format as `950`, `12.3k`, `4.6M`, `1.2G`."""
+    size = value
+    for letter in ("", "k", "M"):
+        if size < 1000:
+            return f"{size:.0f}" if not letter else f"{size:.1f}{letter}"
+        size /= 1000
+    return f"{size:.1f}G"
+
+
+def format_bar(share: float, width: int) -> str:
+    """Draw a bar of `width` characters, or a percentage if that is too narrow."""
+    if width < 10:
+        return f"{100 * share:.0f} %"
+    full = round(min(1.0, share) * width)
+    return "━" * full + "─" * (width - full)
+
+
+def join_pieces(pieces: Sequence[str], width: int) -> list[str]:
+    """Join pieces into as few lines as possible, each at most `width` characters long."""
+    lines: list[str] = []
+    for piece in pieces:
+        if lines and len(lines[-1]) + len(f" · {piece}") <= width:
+            lines[-1] += f" · {piece}"
+        else:
+            lines.append(output.clip(piece, width))
+    return lines

@@ -1,0 +1,59 @@
+"""Show our log records on stderr."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nemo_gym.cli.terminal import output
+
+MAX_WARNINGS = 20
+LIMIT_NOTICE = "further warnings are not shown; --verbose shows all"
+
+
+class _StderrHandler(logging.Handler):
+    def __init__(self, *, verbose: bool) -> None:
+        super().__init__(logging.DEBUG if verbose else logging.WARNING)
+        self._verbose = verbose
+        self._count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._count += 1
+        if self._verbose:
+            output.notify(self.format(record))  # includes the traceback
+        elif self._count <= MAX_WARNINGS:
+            output.notify(f"{record.levelname.capitalize()}: {record.getMessage()}")
+        elif self._count == MAX_WARNINGS + 1:
+            output.notify(LIMIT_NOTICE)
+
+
+@contextmanager
+def logging_to_stderr(*, verbose: bool) -> Iterator[None]:
+    """Show warnings of `nemo_gym` without tracebacks, at most MAX_WARNINGS; with `verbose` show every record."""
+    logger = logging.getLogger("nemo_gym")
+    previous = logger.level, logger.propagate
+    handler = _StderrHandler(verbose=verbose)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    logger.addHandler(handler)
+    logger.propagate = False
+    if verbose:
+        logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.level, logger.propagate = previous
+
+
+class ServerLogPrinter:
+    """Print the lines of servers: all with `verbose`, otherwise warnings and errors, at most MAX_WARNINGS."""
+
+    def __init__(self, *, verbose: bool) -> None:
+        self._verbose = verbose
+        self._count = 0
+
+    def __call__(self, server: str, line: str) -> None:
+        if self._verbose:
+            output.notify(f"({server}) {line}")
+        elif line.startswith(("WARNING", "ERROR", "CRITICAL")) and self._count <= MAX_WARNINGS:
+            self._count += 1
+            output.notify(f"({server}) {line}" if self._count <= MAX_WARNINGS else LIMIT_NOTICE)

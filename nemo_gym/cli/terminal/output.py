@@ -1,0 +1,137 @@
+"""Write to the terminal: results to stdout, notices, errors and progress to stderr. No other module prints."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Self
+
+from nemo_gym.errors import GymError
+
+NOTICE_SECONDS = 5.0
+BAR_SECONDS = 0.1
+"""Shortest time between two updates of a bar; the numbers may come by the million."""
+
+
+def write(text: str) -> None:
+    """Write a result to stdout."""
+    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+    sys.stdout.flush()
+
+
+def write_json(value: Any) -> None:
+    """Write a result to stdout as one JSON document."""
+    import orjson  # not needed by --help
+
+    write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+
+def write_table(rows: Sequence[Sequence[str]]) -> None:
+    """Write rows to stdout with aligned columns."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
+    for row in rows:
+        write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def notify(text: str) -> None:
+    """Write a line about the work in progress to stderr."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def warn(text: str) -> None:
+    notify(f"Warning: {text}")
+
+
+def report_error(text: str) -> None:
+    notify(f"Error: {text}")
+
+
+def report_gym_error(error: GymError) -> None:
+    """Report an error; on a terminal also print the command that explains it."""
+    report_error(str(error))
+    if sys.stderr.isatty():
+        notify(f"  more: gym explain {error.code}")
+
+
+def show_status(text: str) -> None:
+    """Show a line that the next call replaces, on a terminal only. An empty text clears it."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{text}")
+        sys.stderr.flush()
+
+
+def clip(text: str, width: int) -> str:
+    """Shorten a text to `width` characters."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+class ThrottledNotice:
+    """Print a notice at most every few seconds, and none in the first ones."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._seconds = NOTICE_SECONDS if seconds is None else seconds
+        self._printed_at = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        if time.monotonic() - self._printed_at >= self._seconds:
+            self._printed_at = time.monotonic()
+            notify(text)
+
+    def share(self, label: str, done: int, total: int | None) -> None:
+        """Print the part of `total` bytes that is done."""
+        self(f"{label}: {100 * done / total:.0f} %" if total else f"{label}: {done / 1e6:.0f} MB")
+
+
+class TransferBar:
+    """Show how many bytes are done: as a bar on a terminal, as a line every few seconds elsewhere."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._notice = ThrottledNotice()
+        self._bars: Any = None
+        self._tasks: dict[str, Any] = {}
+        self._updated_at = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def __call__(self, label: str, done: int, total: int | None) -> None:
+        if self._quiet:
+            return
+        if not sys.stderr.isatty():
+            share = f" of {total / 1e6:.0f} MB ({100 * done / total:.0f} %)" if total else " MB"
+            self._notice(f"{label}: {done / 1e6:.0f}{share}")
+            return
+        if self._bars is None:
+            self._bars = _start_bars()  # starts a thread: not before the first call, because the caller may fork
+        now = time.monotonic()
+        if label not in self._tasks:
+            self._tasks[label] = self._bars.add_task(label, total=total)
+        elif now - self._updated_at < BAR_SECONDS and done != total:
+            return
+        self._updated_at = now
+        self._bars.update(self._tasks[label], completed=done, total=total)
+
+
+def _start_bars() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import TransferSpeedColumn as SpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), SpeedColumn(), TimeRemainingColumn())
+    bars = Progress(*columns, console=Console(file=sys.stderr), transient=True)
+    bars.start()
+    return bars
+
+
+@contextmanager
+def transfer_meter(label: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Yield a function of (bytes done, bytes in total) that moves a bar on a terminal and does nothing elsewhere."""
+    with TransferBar(quiet=not sys.stderr.isatty()) as bar:
+        yield partial(bar, label)

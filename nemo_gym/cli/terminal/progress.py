@@ -1,0 +1,282 @@
+"""Count the outcomes of a running collection and estimate its rate, mean reward and remaining time."""
+
+import asyncio
+import time
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_PHASES_KEY, NG_SECONDS_KEY, TASK_INDEX_KEY_NAME
+from nemo_gym.metrics.intervals import ClusteredMean, Mean
+from nemo_gym.rollouts.collect import InFlight
+from nemo_gym.rollouts.outcome import (
+    CancelledRollout,
+    FailedRollout,
+    Failure,
+    FailureKind,
+    Job,
+    Outcome,
+    OutcomeCounts,
+    ScoredRollout,
+    reward_problem,
+)
+from nemo_gym.rollouts.plan import PlanSummary
+from nemo_gym.wire.stored_rollout import REWARD_KEY, RolloutKey, Row, total_tokens
+
+RATE_SECONDS, LATEST_RATE_SECONDS = 60.0, 10.0
+MAX_DURATIONS = 512
+MEAN_SHARE = 100
+"""The running mean is recomputed so rarely that it takes at most 1/MEAN_SHARE of the time."""
+
+Clock = Callable[[], float]
+
+
+class TimedFlights(InFlight):
+    """Rollouts in flight, with the durations of the latest ones; can stop admitting new rollouts."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        super().__init__(clock)
+        self.durations = RecentDurations()
+        self.is_admitting = True
+        self.last_rejected: RolloutKey | None = None
+
+    def stop_admitting(self) -> None:
+        """Cancel every rollout that is about to be sent from now on; rollouts in flight continue."""
+        self.is_admitting = False
+
+    def begin(self, job: Job) -> None:
+        if not self.is_admitting:
+            self.last_rejected = job.key
+            raise asyncio.CancelledError
+        super().begin(job)
+
+    def end(self, job: Job) -> float:
+        seconds = super().end(job)
+        self.durations.add(seconds)
+        return seconds
+
+
+class RecentDurations:
+    """Durations of the latest rollouts."""
+
+    def __init__(self, limit: int = MAX_DURATIONS) -> None:
+        self._latest: deque[float] = deque(maxlen=limit)
+
+    def __len__(self) -> int:
+        return len(self._latest)
+
+    def add(self, seconds: float) -> None:
+        self._latest.append(seconds)
+
+    def quantile(self, share: float, longer_than: float = 0.0) -> float | None:
+        """Return the quantile `share` of the durations above `longer_than`, or None if no duration is."""
+        ordered = sorted(self._latest)
+        start = bisect_left(ordered, longer_than)
+        rest = len(ordered) - start
+        return ordered[start + min(rest - 1, int(share * rest))] if rest else None
+
+
+class PhaseTimes:
+    """Mean seconds of scored rollouts, in total and by phase."""
+
+    def __init__(self) -> None:
+        self._rollouts = self._rollouts_with_phases = 0
+        self._seconds = 0.0
+        self._phases: dict[str, float] = {}
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        seconds, phases = record.get(NG_SECONDS_KEY), record.get(NG_PHASES_KEY)
+        if isinstance(seconds, float):
+            self._rollouts += 1
+            self._seconds += seconds
+        if isinstance(phases, dict):
+            self._rollouts_with_phases += 1
+            for name, value in phases.items():
+                self._phases[name] = self._phases.get(name, 0.0) + value
+
+    def means(self) -> dict[str, float]:
+        """Return the mean duration (`whole`) and the mean of every phase over the rollouts that recorded phases."""
+        if not self._rollouts:
+            return {}
+        phases = {name: value / self._rollouts_with_phases for name, value in self._phases.items()}
+        return {"whole": self._seconds / self._rollouts, **phases}
+
+
+class Rate:
+    """Events per second over the last `span` seconds, from samples of a running total."""
+
+    def __init__(self, span: float = RATE_SECONDS) -> None:
+        self._span = span
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def add_sample(self, now: float, total: int) -> None:
+        self._samples.append((now, total))
+        while len(self._samples) > 2 and self._samples[1][0] < now - self._span:
+            self._samples.popleft()
+
+    def per_second(self) -> float:
+        if len(self._samples) < 2:
+            return 0.0
+        (start, before), (now, after) = self._samples[0], self._samples[-1]
+        return (after - before) / (now - start) if now > start else 0.0
+
+
+class Progress:
+    """An observer that counts outcomes. Observing only adds up; everything else is computed when it is read."""
+
+    def __init__(
+        self,
+        flights: TimedFlights | None = None,
+        clock: Clock = time.monotonic,
+        on_first_failure: Callable[[FailedRollout], None] = lambda _: None,
+    ) -> None:
+        self.tally = OutcomeCounts()
+        self.first_failures: dict[str, Failure] = {}
+        """The first failure of each kind."""
+        self.failed_attempts: Counter[int] = Counter()
+        """Number of attempts -> how many rollouts failed after it in a way that another attempt may cure."""
+        self.rewards = ClusteredMean()
+        self.phase_times = PhaseTimes()
+        self.tokens = 0
+        self.flights = flights if flights is not None else TimedFlights(clock)
+        self.plan: PlanSummary | None = None
+        self.reading: tuple[int, float] | None = None
+        """While rows are read: number of rows so far, share of the file."""
+        self.start_time = clock()
+        self._clock = clock
+        self._on_first_failure = on_first_failure
+        self._rate, self._token_rate, self._latest_rate = Rate(), Rate(), Rate(LATEST_RATE_SECONDS)
+        self._mean: Mean | None = None
+        self._next_mean_at = 0.0
+        self._all_sent_at: float | None = None
+
+    def on_reading(self, rows: int, share: float) -> None:
+        """Record how many rows are read; called on another thread."""
+        self.reading = (rows, share)
+
+    def on_plan(self, plan: PlanSummary) -> None:
+        """Record the plan of the run and start measuring rates."""
+        self.plan = plan
+        self.take_sample()
+
+    def __call__(self, outcome: Outcome) -> None:
+        if isinstance(outcome, CancelledRollout) and outcome.job.key == self.flights.last_rejected:
+            return  # it was never sent
+        self.tally(outcome)
+        self.tokens += total_tokens(outcome.record)
+        if isinstance(outcome, ScoredRollout):
+            self.phase_times.add(outcome.record)
+            self.rewards.add(outcome.job.row.get(TASK_INDEX_KEY_NAME), float(outcome.record[REWARD_KEY]))
+        elif isinstance(outcome, FailedRollout):
+            self._count_failure(outcome)
+
+    def _count_failure(self, outcome: FailedRollout) -> None:
+        failure = outcome.failure
+        if failure.retryable:
+            self.failed_attempts[outcome.job.key.attempt + 1] += 1
+        if failure.kind not in self.first_failures:
+            self.first_failures[failure.kind] = failure
+            self._on_first_failure(outcome)
+
+    def count_records(self, scored: Iterable[Row], failed: Iterable[Row], total: int) -> None:
+        """Count the records that a rollout collection driver stored.
+
+        A rollout that failed first and was scored later counts as scored. A record without a rollout key counts as
+        one more rollout.
+        """
+        scored_keys = set()
+        failure_kinds: dict[object, str] = {}
+        for number, record in enumerate(scored):
+            key, reward = _record_key(record, number), record.get(REWARD_KEY)
+            self.tokens += total_tokens(record)
+            if record.get(NG_FAILURE_CLASS_KEY) is not None or reward_problem(reward) is not None:
+                failure_kinds[key] = str(record.get(NG_FAILURE_CLASS_KEY) or FailureKind.INVALID_REWARD)
+                continue
+            scored_keys.add(key)
+            self.tally.scored += 1
+            self.phase_times.add(record)
+            self.rewards.add(record.get(TASK_INDEX_KEY_NAME, number), float(reward or 0))
+        for number, record in enumerate(failed):
+            failure_kinds[_record_key(record, -1 - number)] = str(record.get(NG_FAILURE_CLASS_KEY))
+        self.tally.failed.update(kind for key, kind in failure_kinds.items() if key not in scored_keys)
+        total = max(total, self.tally.total)
+        self.on_plan(PlanSummary(total=total, to_run=total))
+
+    def take_sample(self) -> None:
+        """Sample the counts; rates are differences between samples."""
+        now = self._clock()
+        self._rate.add_sample(now, self.tally.total)
+        self._latest_rate.add_sample(now, self.tally.total)
+        self._token_rate.add_sample(now, self.tokens)
+        if self.queue_length == 0 and self._all_sent_at is None:
+            self._all_sent_at = now
+        elif self.queue_length:
+            self._all_sent_at = None
+
+    @property
+    def ended_count(self) -> int:
+        """Number of rollouts that ended, including those of earlier runs."""
+        earlier = self.plan.finished + self.plan.given_up if self.plan else 0
+        return earlier + self.tally.total
+
+    @property
+    def total(self) -> int | None:
+        return self.plan.total if self.plan else None
+
+    @property
+    def queue_length(self) -> int | None:
+        """Number of rollouts not yet sent; None before the plan is known."""
+        if self.plan is None:
+            return None
+        return max(0, self.plan.to_run - self.tally.total - len(self.flights))
+
+    @property
+    def per_second(self) -> float:
+        return self._rate.per_second()
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self._token_rate.per_second()
+
+    def mean(self) -> Mean | None:
+        """Return the mean reward with its interval, possibly slightly stale: computing it visits every task."""
+        now = self._clock()
+        if now >= self._next_mean_at:
+            self._mean = self.rewards.mean()
+            self._next_mean_at = now + MEAN_SHARE * (self._clock() - now)
+        return self._mean
+
+    def seconds_left(self) -> float | None:
+        """Estimate the time for the queue at the recent rate plus the slowest of the last rollouts; None if unknown.
+
+        The mean duration would be wrong twice: rates change, and a run ends with its slowest rollout.
+        """
+        queued, in_flight = self.queue_length, len(self.flights)
+        if queued is None or (queued and not self.per_second) or (in_flight and not self.flights.durations):
+            return None
+        queue_seconds = queued / self.per_second if queued else 0.0
+        return queue_seconds + self._tail_seconds(in_flight) if in_flight or queued else 0.0
+
+    def _tail_seconds(self, in_flight: int) -> float:
+        """Estimate how long the slowest of the last rollouts takes from now, or from when it is sent."""
+        slowest = self.flights.durations.quantile(in_flight / (in_flight + 1)) or 0.0
+        if self._all_sent_at is None:
+            return slowest
+        oldest = next((flight.seconds for flight in self.flights.oldest(1)), 0.0)
+        longer = self.flights.durations.quantile(0.5, longer_than=oldest)
+        if longer is not None:
+            oldest_left = longer - oldest
+        elif rate := self._latest_rate.per_second():
+            oldest_left = in_flight / rate  # all are slower than any before: they queue inside a server
+        else:
+            oldest_left = oldest / 2  # older than every known duration: assume half as long again
+        return max(slowest - (self._clock() - self._all_sent_at), oldest_left, 0.0)
+
+
+def _record_key(record: Row, number: int) -> object:
+    """Return the task and repeat of a record, or `number` if the record does not name them."""
+    try:
+        return RolloutKey.of(record).rollout_id
+    except ValueError:
+        return number

@@ -1,0 +1,203 @@
+"""Flags over keys, and their problems reported before servers start."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_gym.cli.parser import build_parser
+from nemo_gym.cli.shared.eval_request import (
+    check_agent,
+    collection_config,
+    grace_seconds,
+    load_driver,
+    misspelt_keys,
+    parse_repeats,
+    prepare_command,
+)
+from nemo_gym.cli.shared.options import UsageError
+from nemo_gym.errors import ConfigError
+from nemo_gym.rollout_collection import RolloutCollectionConfig
+
+
+def parse(*words: str) -> argparse.Namespace:
+    parser, _ = build_parser(["eval", "run"])
+    return parser.parse_args(["eval", "run", *words])
+
+
+def refuse_to_gather(split: str | None, target: Path, prompted: bool) -> Path:
+    raise AssertionError("an input was named")
+
+
+def make_collection(rows: Path, *words: str, **keys: Any) -> RolloutCollectionConfig:
+    return collection_config(parse("-i", str(rows), *words), OmegaConf.create(keys), refuse_to_gather)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("{}\n")
+    return path
+
+
+def test_flags_win_over_keys(rows: Path) -> None:
+    """The command line is more specific than a file."""
+    chosen = make_collection(
+        rows, "--limit", "3", "-o", "mine.jsonl", "--temperature", "0.5",
+        limit=7, num_repeats=4, responses_create_params={"temperature": 1.0, "top_p": 0.9},
+    )  # fmt: skip
+
+    assert (chosen.limit, chosen.num_repeats, chosen.output_jsonl_fpath) == (3, 4, "mine.jsonl")
+    assert chosen.responses_create_params == {"temperature": 0.5, "top_p": 0.9}
+
+
+def test_every_flag_reaches_its_key(rows: Path) -> None:
+    """A flag without effect misleads its user."""
+    words = "-a agent --num-repeats 2 --concurrency 8 --resume --force-resume --disable-aggregation --max-failures 5 -x"
+    limits = "--max-attempts 4 --rollout-timeout 60 --max-steps 9 --max-rollout-tokens 1000 --max-total-tokens 5000"
+    chosen = make_collection(rows, *words.split(), *limits.split(), "--top-p", "0.9", "--max-output-tokens", "10")
+
+    assert chosen.model_dump(
+        include={
+            "agent_name", "num_repeats", "num_samples_in_parallel", "resume_from_cache", "force_resume",
+            "disable_aggregation", "max_failures", "fail_fast", "responses_create_params", "max_rollout_attempts",
+            "rollout_timeout_seconds", "max_steps_per_rollout", "max_tokens_per_rollout", "max_total_tokens",
+        }
+    ) == {
+        "agent_name": "agent",
+        "num_repeats": 2,
+        "num_samples_in_parallel": 8,
+        "resume_from_cache": True,
+        "force_resume": True,
+        "disable_aggregation": True,
+        "max_failures": 5,
+        "fail_fast": True,
+        "responses_create_params": {"top_p": 0.9, "max_output_tokens": 10},
+        "max_rollout_attempts": 4,
+        "rollout_timeout_seconds": 60.0,
+        "max_steps_per_rollout": 9,
+        "max_tokens_per_rollout": 1000,
+        "max_total_tokens": 5000,
+    }  # fmt: skip
+    assert make_collection(rows, "--overwrite").overwrite
+
+
+def test_repeats_may_differ_by_agent() -> None:
+    """Mixed files have easy agents and noisy ones."""
+    assert parse_repeats("4") == 4
+    assert parse_repeats("math=8, _default=2") == {"math": 8, "_default": 2}
+    for text in ("math=many", "0", "math=0,_default=1", "", "x"):
+        with pytest.raises(UsageError, match="neither a number from 1 nor NAME=N"):
+            parse_repeats(text)
+
+
+def test_all_problems_are_reported_together(rows: Path) -> None:
+    """Users do not want to fix one flag per attempt."""
+    with pytest.raises(UsageError) as raised:
+        make_collection(rows, "--limit", "-1", "--concurrency", "0", verify_timeout_seconds=0)
+
+    message = str(raised.value)
+    assert raised.value.exit_status == 2
+    for part in ("--limit (or +limit=…)", "--concurrency (or +num_samples_in_parallel=…)", "+verify_timeout_seconds=…"):
+        assert part in message
+
+
+def test_the_earlier_name_of_a_key_is_still_read(rows: Path) -> None:
+    """Configurations live longer than names."""
+    assert make_collection(rows).upload_rollouts
+    with pytest.warns(DeprecationWarning, match="upload_rollouts"):
+        assert not make_collection(rows, upload_rollouts_to_wandb=False).upload_rollouts
+
+
+def test_missing_files_are_found_before_servers_are_started(rows: Path, tmp_path: Path) -> None:
+    """Starting servers takes seconds, building their environments takes minutes."""
+    with pytest.raises(UsageError) as raised:
+        make_collection(tmp_path / "nope.jsonl", "--prompt-config", "nope.yaml")
+
+    assert "nope.jsonl" in str(raised.value)
+    assert "nope.yaml" in str(raised.value)
+
+
+def test_resuming_and_overwriting_exclude_each_other(rows: Path) -> None:
+    """One keeps what the other removes."""
+    with pytest.raises(UsageError, match="--overwrite removes"):
+        make_collection(rows, "--resume", "--overwrite")
+
+
+def test_rows_come_from_the_agents_without_an_input(rows: Path) -> None:
+    """The first command of a new user names an environment and nothing else."""
+    calls: list[Any] = []
+
+    def gather(split: str | None, target: Path, prompted: bool) -> Path:
+        calls.append((split, target, prompted))
+        return rows
+
+    chosen = collection_config(parse("--split", "example", "-o", "out/x.jsonl"), DictConfig({}), gather)
+
+    assert calls == [("example", Path("out/x.jsonl"), False)]
+    assert chosen.input_jsonl_fpath == str(rows)
+
+
+def test_an_override_of_a_misspelt_key_gets_a_warning() -> None:
+    """`+num_repeat=8` would otherwise be a run with one repeat."""
+    warnings = misspelt_keys(["+num_repeat=8", "+limit=3", "++my_own_key=1", "policy_model.x=2"], {"policy_model": {}})
+
+    assert warnings == ["'num_repeat' is not a key of this command — did you mean 'num_repeats'?"]
+
+
+def test_an_unknown_agent_is_reported_with_the_nearest_name(rows: Path) -> None:
+    """Otherwise every rollout would fail."""
+    served = {"math_agent": {"responses_api_agents": {}}, "policy_model": {"responses_api_models": {}}}
+
+    check_agent(make_collection(rows, "-a", "math_agent"), served)
+    with pytest.raises(UsageError, match="there is no agent 'math_agnt'\n  try: math_agent"):
+        check_agent(make_collection(rows, "-a", "math_agnt"), served)
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("no_colon", "not of the form module.path:function"),
+        ("no.such.module:run", "cannot import 'no.such.module'"),
+        ("json:no_such_function", "'json' has no 'no_such_function'"),
+        ("json:__name__", "cannot be called"),
+    ],
+)
+def test_a_driver_that_cannot_be_used_is_refused(rows: Path, path: str, problem: str) -> None:
+    """The error comes before the servers start and names the key."""
+    with pytest.raises(ConfigError, match=problem) as raised:
+        load_driver(make_collection(rows, rollout_collection_driver=path))
+
+    assert raised.value.where == "rollout_collection_driver"
+
+
+def test_a_driver_is_found_by_its_path(rows: Path) -> None:
+    """The contract promises `module.path:function`."""
+    import json
+
+    assert load_driver(make_collection(rows, rollout_collection_driver="json:dumps")) is json.dumps
+    assert load_driver(make_collection(rows)) is None
+
+
+def test_a_benchmark_without_data_is_prepared_with_the_same_words() -> None:
+    """The suggested command can be pasted."""
+    args = argparse.Namespace(config=["my model.yaml"], benchmark="quiz")
+
+    assert prepare_command(args) == "gym eval prepare --config 'my model.yaml' --benchmark quiz"
+
+
+@pytest.mark.parametrize(("flag", "key", "expected"), [(None, None, 30.0), (None, 5, 5.0), (0.5, 5, 0.5)])
+def test_the_grace_period_has_a_flag_and_a_key(flag: float | None, key: float | None, expected: float) -> None:
+    """Batch systems allow thirty seconds; rollouts may need more."""
+    config = DictConfig({} if key is None else {"interrupt_grace_seconds": key})
+
+    assert grace_seconds(argparse.Namespace(grace=flag), config) == expected
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan"), True, "long"])
+def test_a_grace_period_without_an_end_is_refused(seconds: Any) -> None:
+    """Every wait ends."""
+    with pytest.raises(UsageError, match="number of seconds from 0"):
+        grace_seconds(argparse.Namespace(grace=None), DictConfig({"interrupt_grace_seconds": seconds}))
