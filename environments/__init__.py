@@ -1,4 +1,4 @@
-"""Folders of rows and configurations. Those of other trees on the path are found here too, in the order of the path."""
+"""Environments: folders of rows and configurations. Includes the folders of other roots on sys.path, in its order."""
 
 from pkgutil import extend_path
 

@@ -1,4 +1,4 @@
-"""Every shipped environment is clean, and its README says so in today's words. Run by `python3 dev.py proofs`."""
+"""Check that every shipped environment passes its audit and that its README has the result: `python3 dev.py proofs`."""
 
 import asyncio
 import logging
@@ -6,24 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.environment.audit import audited
-from nemo_gym.environment.audit_result import readme_part
-from nemo_gym.launch.requirements import unsatisfied
+from nemo_gym.authoring.audit import run_audit
+from nemo_gym.authoring.audit_result import readme_section
+from nemo_gym.launch.requirements import unmet_requirements
 
 FOLDERS = sorted(path.parent for path in (Path(__file__).parents[1] / "resources_servers").glob("*/audit.py"))
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=[folder.name for folder in FOLDERS])
-def test_the_audit_is_clean_and_the_readme_carries_its_result(folder: Path) -> None:
-    """A proof that is older than the code proves nothing."""
-    if unsatisfied(folder):
+def test_the_audit_has_no_findings_and_the_readme_has_its_result(folder: Path) -> None:
+    """A result that is older than the code proves nothing."""
+    if unmet_requirements(folder):
         pytest.skip("needs packages that are not in this environment")
-    logging.getLogger("nemo_gym").setLevel(logging.ERROR)  # thousands of refused rows are refused on purpose
+    logging.getLogger("nemo_gym").setLevel(logging.ERROR)  # an audit sends thousands of broken rows on purpose
     try:
-        result = asyncio.run(audited(folder))
+        result = asyncio.run(run_audit(folder))
     finally:
         logging.getLogger("nemo_gym").setLevel(logging.NOTSET)
 
-    assert result.offences == []
+    assert result.findings == []
     text = (folder / "README.md").read_text(encoding="utf-8")
-    assert readme_part(result) in text, f"run: gym env audit {folder.name} --update-readme"
+    assert readme_section(result) in text, f"run: gym env audit {folder.name} --update-readme"

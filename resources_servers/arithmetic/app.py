@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
+from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -13,7 +14,6 @@ from nemo_gym.base_resources_server import (
     ReverifyMode,
     SimpleResourcesServer,
 )
-from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.grading.numbers import last_value as last_number
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 
@@ -46,9 +46,8 @@ class ArithmeticServer(SimpleResourcesServer):
 
     async def verify(self, body: ArithmeticVerifyRequest) -> ArithmeticVerifyResponse:
         answer = last_number(body.response.output_text)
-        return ArithmeticVerifyResponse(
-            **dict(body), extracted_answer=answer, reward=float(answer == body.expected_answer)
-        )
+        verdict = {"extracted_answer": answer, "reward": float(answer == body.expected_answer)}
+        return ArithmeticVerifyResponse(**(dict(body) | verdict))  # a stored rollout has an old verdict
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
         return compute_pass_majority_metrics(tasks, answer_key="extracted_answer")[0]

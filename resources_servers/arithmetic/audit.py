@@ -1,14 +1,15 @@
-"""What is right, odd, wrong and a cheat for a sum."""
+"""Right, odd, wrong and cheating replies for `gym env audit arithmetic`."""
 
 from typing import Any
 
-from nemo_gym.environment.audit_replies import Reply
+from nemo_gym.authoring.replies import Reply
 
 FORMS = (
     "{}", "{}.", "{}!", "= {}", "**{}**", "`{}`", "({})", "${}$", "\\boxed{{{}}}", "{}.0", "{}.00", "+{}", "{} apples",
     "The sum is {}.", "1. Add them.\n2. Write down {}", "<think>12 or 13?</think>{}", "Not 1, not 2: {}", "{}\n\n",
     "The answer is {}, I am sure.", "| sum | {} |", "\u200b{}", "It's {}; right?", "# {}", "{} (worked out twice)",
 )  # fmt: skip
+MOST_FOR_WRONG = 0.0
 
 
 def oracle(row: dict[str, Any]) -> Reply:

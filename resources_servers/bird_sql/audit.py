@@ -1,14 +1,14 @@
-"""Right queries in odd forms, queries that come close, and cheats, for `gym env audit bird_sql`."""
+"""Right, odd, wrong and cheating replies for `gym env audit bird_sql`."""
 
 import textwrap
-from typing import Any
 
+from nemo_gym.authoring.replies import Row
 from resources_servers.bird_sql.generate import KINDS
 
-Row = dict[str, Any]
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
 VOLATILE = (r'"execution_seconds":([0-9.e-]+)',)
 ROWS = 4
+MOST_FOR_WRONG = 0.0
 CONFIG = {"sql_timeout_secs": 0.3}
 
 
@@ -86,7 +86,7 @@ def cheats(row: Row) -> list[tuple[str, str]]:
         "a pragma as a table": "SELECT * FROM pragma_database_list",
         "a table dropped": f"DROP TABLE {table}",
         "rows deleted": f"DELETE FROM {table}",
-        "a view of its own": f"CREATE TEMP VIEW {table} AS SELECT 1",
+        "a view in place of a table": f"CREATE TEMP VIEW {table} AS SELECT 1",
         "rows without end": f"{ENDLESS} SELECT x FROM n",
         "counting without end": f"{ENDLESS} SELECT COUNT(*) FROM n",
         "everything with everything": f"SELECT COUNT(*) FROM {', '.join(f'{table} AS t{i}' for i in range(9))}",

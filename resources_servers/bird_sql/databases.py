@@ -1,4 +1,4 @@
-"""Two small databases of our own, made from a fixed seed, and where to find others."""
+"""Two small databases, generated from a fixed seed, and the lookup of others."""
 
 import random
 import re
@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 LARGEST = 64 << 20
-"""Bytes of a database: every query gets a copy of its own."""
+"""Bytes of a database: every query gets its copy."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 LIBRARY = """
@@ -40,7 +40,7 @@ _WORDS = ("River", "Stone", "Winter", "Harbour", "Glass", "Salt", "Morning", "Sh
 # fmt: on
 
 
-def _library(chance: random.Random, database: sqlite3.Connection) -> None:
+def _fill_library(chance: random.Random, database: sqlite3.Connection) -> None:
     names = chance.sample(_NAMES, 12)
     authors = [(n, name, chance.choice(COUNTRIES), chance.randint(1900, 1985)) for n, name in enumerate(names, 1)]
     database.executemany("INSERT INTO author VALUES (?, ?, ?, ?)", authors)
@@ -56,11 +56,11 @@ def _library(chance: random.Random, database: sqlite3.Connection) -> None:
         (n, chance.randint(1, 60), chance.randint(1, 18), _day(chance, 2020, 2022), _day(chance, 2023, 2023))
         for n in range(1, 181)
     ]
-    kept = [(*loan[:4], None if chance.random() < 0.15 else loan[4]) for loan in loans]
-    database.executemany("INSERT INTO loan VALUES (?, ?, ?, ?, ?)", kept)
+    open_loans = [(*loan[:4], None if chance.random() < 0.15 else loan[4]) for loan in loans]
+    database.executemany("INSERT INTO loan VALUES (?, ?, ?, ?, ?)", open_loans)
 
 
-def _orchard(chance: random.Random, database: sqlite3.Connection) -> None:
+def _fill_orchard(chance: random.Random, database: sqlite3.Connection) -> None:
     names = chance.sample(_WORDS, 8)
     sizes = [round(chance.uniform(0.5, 9.5), 1) for _ in names]
     orchards = [(n, f"{names[n - 1]} Farm", chance.choice(VILLAGES), sizes[n - 1]) for n in range(1, len(names) + 1)]
@@ -72,24 +72,24 @@ def _orchard(chance: random.Random, database: sqlite3.Connection) -> None:
         (n, chance.randint(1, 80), chance.randint(2019, 2023), weight, chance.choice(_NAMES[:9]))
         for n, weight in enumerate(weights, 1)
     ]
-    some = [(*picking[:4], None if chance.random() < 0.1 else picking[4]) for picking in pickings]
-    database.executemany("INSERT INTO picking VALUES (?, ?, ?, ?, ?)", some)
+    anonymous = [(*picking[:4], None if chance.random() < 0.1 else picking[4]) for picking in pickings]
+    database.executemany("INSERT INTO picking VALUES (?, ?, ?, ?, ?)", anonymous)
 
 
 def _day(chance: random.Random, first: int, last: int) -> str:
     return f"{chance.randint(first, last)}-{chance.randint(1, 12):02}-{chance.randint(1, 28):02}"
 
 
-_FILLED = {"library": _library, "orchard": _orchard}
+_FILL = {"library": _fill_library, "orchard": _fill_orchard}
 
 
 @lru_cache
 def own_database(name: str) -> bytes:
-    """One of our databases as the bytes of its file."""
+    """Return a database of this folder as the bytes of its file."""
     database = sqlite3.connect(":memory:")
     try:
         database.executescript(SCHEMAS[name])
-        _FILLED[name](random.Random(name), database)
+        _FILL[name](random.Random(name), database)
         database.commit()
         return database.serialize()
     finally:
@@ -97,10 +97,10 @@ def own_database(name: str) -> bytes:
 
 
 def find_database(name: str, folder: Path | None) -> bytes:
-    """The database of that name: `<folder>/<name>/<name>.sqlite`, or one of our own where no folder is given.
+    """Return the database `<folder>/<name>/<name>.sqlite`, or without a folder the one of this server folder.
 
     Raises:
-        LookupError: there is none, or it is too large to be copied for every query.
+        LookupError: the database is missing, or too large to be copied for every query.
     """
     if folder is None:
         if name not in SCHEMAS:

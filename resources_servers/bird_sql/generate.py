@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 from resources_servers.bird_sql.databases import CITIES, COUNTRIES, FRUITS, GENRES, SCHEMAS, VILLAGES
 
 ASK = (
@@ -15,8 +15,8 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One kind of question, the query that answers it, and one that comes close."""
+class QuestionKind:
+    """One kind of question, the query that answers it, and a similar wrong query."""
 
     db_id: str
     difficulty: str
@@ -27,7 +27,7 @@ class Kind:
 
 
 KINDS = {
-    "pages": Kind(
+    "pages": QuestionKind(
         "library",
         "simple",
         "What are the titles of the {genre} books with more than {pages} pages?",
@@ -35,7 +35,7 @@ KINDS = {
         "SELECT title FROM book WHERE genre = '{genre}'",
         lambda chance: {"genre": chance.choice(GENRES), "pages": chance.randrange(200, 420, 10)},
     ),
-    "authors": Kind(
+    "authors": QuestionKind(
         "library",
         "simple",
         "How many books of each genre are by authors from {country}? Give genre and number.",
@@ -44,7 +44,7 @@ KINDS = {
         "SELECT genre, COUNT(*) FROM book GROUP BY genre",
         lambda chance: {"country": chance.choice(COUNTRIES[:2])},
     ),
-    "open_loans": Kind(
+    "open_loans": QuestionKind(
         "library",
         "moderate",
         "Which members from {city} have a book that was lent in {year} or later and is not returned? Give their names.",
@@ -54,7 +54,7 @@ KINDS = {
         "WHERE member.city <> '{city}' AND loan.returned IS NULL AND loan.lent >= '{year}-01-01'",
         lambda chance: {"city": chance.choice(CITIES), "year": chance.choice((2020, 2021))},
     ),
-    "never_lent": Kind(
+    "never_lent": QuestionKind(
         "library",
         "moderate",
         "What are the titles of the books from {year} or later that nobody has borrowed?",
@@ -62,7 +62,7 @@ KINDS = {
         "SELECT title FROM book WHERE id NOT IN (SELECT book_id FROM loan) AND year < {year}",
         lambda chance: {"year": chance.randint(1951, 1968)},
     ),
-    "readers": Kind(
+    "readers": QuestionKind(
         "library",
         "challenging",
         "Who borrowed books of more than {count} different authors? Give the name and the number of authors.",
@@ -72,7 +72,7 @@ KINDS = {
         "JOIN member ON member.id = loan.member_id GROUP BY member.id HAVING COUNT(book.author_id) > {count}",
         lambda chance: {"count": chance.randint(2, 6)},
     ),
-    "thickest": Kind(
+    "thickest": QuestionKind(
         "library",
         "challenging",
         "For every author born after {born}: the name and the title of the book with the most pages.",
@@ -82,7 +82,7 @@ KINDS = {
         "AND book.pages = (SELECT MIN(pages) FROM book AS other WHERE other.author_id = author.id)",
         lambda chance: {"born": chance.randint(1900, 1935)},
     ),
-    "trees": Kind(
+    "trees": QuestionKind(
         "orchard",
         "simple",
         "How many {fruit} trees were planted before {year}?",
@@ -90,7 +90,7 @@ KINDS = {
         "SELECT COUNT(*) + 1 FROM tree WHERE fruit = '{fruit}' AND planted < {year}",
         lambda chance: {"fruit": chance.choice(FRUITS), "year": chance.randint(1990, 2012)},
     ),
-    "harvest": Kind(
+    "harvest": QuestionKind(
         "orchard",
         "moderate",
         "How many kilograms of each fruit were picked in {season}? Give fruit and total.",
@@ -100,7 +100,7 @@ KINDS = {
         "WHERE picking.season = {season} GROUP BY tree.fruit",
         lambda chance: {"season": chance.randint(2019, 2023)},
     ),
-    "villages": Kind(
+    "villages": QuestionKind(
         "orchard",
         "moderate",
         "Which orchards outside of {village} have more than {hectares} hectares? Give name and village.",
@@ -108,7 +108,7 @@ KINDS = {
         "SELECT village, name FROM orchard WHERE village <> '{village}' AND hectares > {hectares}",
         lambda chance: {"village": chance.choice(VILLAGES), "hectares": chance.choice((1, 1.5, 2))},
     ),
-    "pickers": Kind(
+    "pickers": QuestionKind(
         "orchard",
         "moderate",
         "Who picked more than {kilograms} kilograms in all? Leave out pickings without a picker.",
@@ -116,7 +116,7 @@ KINDS = {
         "SELECT picker FROM picking GROUP BY picker HAVING SUM(kilograms) <= {kilograms}",
         lambda chance: {"kilograms": chance.randrange(800, 1_100, 20)},
     ),
-    "unpicked": Kind(
+    "unpicked": QuestionKind(
         "orchard",
         "challenging",
         "How many {fruit} trees had no picking in {season}?",
@@ -126,7 +126,7 @@ KINDS = {
         "AND picking.id IS NULL",
         lambda chance: {"fruit": chance.choice(FRUITS), "season": chance.randint(2019, 2023)},
     ),
-    "best_season": Kind(
+    "best_season": QuestionKind(
         "orchard",
         "challenging",
         "In which season did {village} bring in the most? Give the season.",
@@ -142,13 +142,13 @@ KINDS = {
 
 
 def row(name: str, chance: random.Random) -> dict[str, Any]:
-    """One question with its query."""
+    """Build one question with its query."""
     kind = KINDS[name]
     values = kind.draw(chance)
     question = kind.question.format(**values)
-    asked = f"A SQLite database has these tables:\n\n{SCHEMAS[kind.db_id]}\n\n{question}\n{ASK}"
+    prompt = f"A SQLite database has these tables:\n\n{SCHEMAS[kind.db_id]}\n\n{question}\n{ASK}"
     return {
-        "responses_create_params": {"input": [{"role": "user", "content": asked}]},
+        "responses_create_params": {"input": [{"role": "user", "content": prompt}]},
         "db_id": kind.db_id,
         "question": question,
         "evidence": "",
@@ -159,20 +159,20 @@ def row(name: str, chance: random.Random) -> dict[str, Any]:
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` different questions, of every kind in turn."""
+    """Return `count` different questions, of every kind in turn."""
     chance, kinds = random.Random(seed), list(KINDS)
     chance.shuffle(kinds)
-    found: dict[str, dict[str, Any]] = {}
+    questions: dict[str, dict[str, Any]] = {}
     for n in range(20 * count + 100):
-        made = row(kinds[n % len(kinds)], chance)
-        found.setdefault(made["question"], made)
-        if len(found) == count:
-            return list(found.values())
-    raise SystemExit(f"there are only {len(found)} different questions; asked for {count}")
+        task = row(kinds[n % len(kinds)], chance)
+        questions.setdefault(task["question"], task)
+        if len(questions) == count:
+            return list(questions.values())
+    raise SystemExit(f"there are only {len(questions)} different questions; asked for {count}")
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What runs inside the box: one query against a read-only copy of the database, within limits.
+"""The program inside the box: runs one query against a read-only copy of the database, within limits.
 
-The source of this file is sent into the box; nothing of ours is imported there. One JSON object goes out: the distinct
-rows, or what went wrong.
+The source of this file is sent into the box, where nemo_gym cannot be imported. It prints one JSON object: the distinct
+rows, or the failure.
 """
 
 import json
@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 STEPS = 20_000
-"""Of SQLite's machine, between two looks at the clock."""
+"""Instructions of SQLite's virtual machine between two checks of the clock."""
 ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
 FORBIDDEN_FUNCTIONS = {"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer", "randomblob", "zeroblob"}
 
@@ -19,14 +19,14 @@ FORBIDDEN_FUNCTIONS = {"load_extension", "readfile", "writefile", "edit", "fts3_
 def main() -> None:
     job = json.load(sys.stdin)
     try:
-        found = answer(job["sql"], job["seconds"], job["rows"], job["characters"])
+        result = run_query(job["sql"], job["seconds"], job["rows"], job["characters"])
     except MemoryError:
-        found = {"kind": "memory", "error": "out of memory"}
-    json.dump(found, sys.stdout)
+        result = {"kind": "memory", "error": "out of memory"}
+    json.dump(result, sys.stdout)
 
 
-def answer(sql: str, seconds: float, most_rows: int, most_characters: int) -> dict[str, Any]:
-    """The distinct rows of a query, the tables it read and how many columns it has; or the kind of its failure."""
+def run_query(sql: str, seconds: float, most_rows: int, most_characters: int) -> dict[str, Any]:
+    """Return the distinct rows of a query, its tables and number of columns, or the kind of its failure."""
     database = sqlite3.connect("file:data.sqlite?mode=ro&immutable=1", uri=True)
     database.text_factory = lambda text: text.decode("utf-8", "replace")
     database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
@@ -44,30 +44,30 @@ def answer(sql: str, seconds: float, most_rows: int, most_characters: int) -> di
         refused.append(second or first or "statement")
         return sqlite3.SQLITE_DENY
 
-    until = time.process_time() + seconds
+    deadline = time.process_time() + seconds
     database.set_authorizer(authorize)
-    database.set_progress_handler(lambda: time.process_time() > until, STEPS)
+    database.set_progress_handler(lambda: time.process_time() > deadline, STEPS)
     try:
-        return rows_of(database.execute(sql), most_rows, most_characters) | {"tables": sorted(tables)}
+        return read_rows(database.execute(sql), most_rows, most_characters) | {"tables": sorted(tables)}
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as problem:
         if refused:
             return {"kind": "forbidden", "error": f"{problem} ({refused[0]})"}
-        return {"kind": "time" if time.process_time() > until else "sql", "error": str(problem)}
+        return {"kind": "time" if time.process_time() > deadline else "sql", "error": str(problem)}
 
 
-def rows_of(cursor: sqlite3.Cursor, most_rows: int, most_characters: int) -> dict[str, Any]:
+def read_rows(cursor: sqlite3.Cursor, most_rows: int, most_characters: int) -> dict[str, Any]:
     if cursor.description is None:
         return {"kind": "sql", "error": "the statement has no result"}
-    found: set[str] = set()
+    lines: set[str] = set()
     size = 0
     for row in cursor:
         line = json.dumps([{"hex": value.hex()} if isinstance(value, bytes) else value for value in row])
-        if line not in found:
-            found.add(line)
+        if line not in lines:
+            lines.add(line)
             size += len(line)
-        if len(found) > most_rows or size > most_characters:
+        if len(lines) > most_rows or size > most_characters:
             return {"kind": "rows", "error": f"more than {most_rows} rows or {most_characters} characters"}
-    return {"columns": len(cursor.description), "rows": sorted(found)}
+    return {"columns": len(cursor.description), "rows": sorted(lines)}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A query run in a box, and two results compared."""
+"""Run a query in a sandbox, and compare two results."""
 
 import json
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from typing import Any, Protocol
 
 from nemo_gym.errors import EnvFailed
 
-INSIDE = (Path(__file__).parent / "inside.py").read_text("utf-8")
+BOX_PROGRAM = (Path(__file__).parent / "inside.py").read_text("utf-8")
 START_SECONDS = 5.0
-"""For a box, beside its query."""
-PATIENCE = 3.0
-"""On the clock a query may take so many times its CPU time."""
+"""Time to start a box, in addition to its query."""
+WALL_TIME_FACTOR = 3.0
+"""Wall time of a query as a multiple of its CPU time."""
 DIGITS = 12
-"""Significant digits of a float that count: sums depend on the order of the rows in the last ones."""
+"""Significant digits of a float: the last ones of a sum depend on the order of the rows."""
 BOX_KINDS = {"timeout": "time", "cpu_time": "time"}
 
 
-class Runner(Protocol):
-    """What is needed of a `PythonRunner`."""
+class QueryRunner(Protocol):
+    """The part of `PythonRunner` that this module uses."""
 
     async def run(
         self, code: str, *, stdin: str, timeout_s: float, memory_mib: int, files: dict[str, bytes]
@@ -26,7 +26,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True)
-class Limits:
+class QueryLimits:
     seconds: float
     memory_mib: int
     rows: int = 100_000
@@ -34,59 +34,59 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a query gave: its distinct rows, or why there are none."""
+class QueryResult:
+    """The distinct rows of a query, or the kind of its failure."""
 
     rows: frozenset[tuple[Any, ...]] = frozenset()
     columns: int = 0
     tables: frozenset[str] = frozenset()
-    """That were read."""
+    """The tables that were read."""
     kind: str | None = None
-    """`sql` (it is wrong), `forbidden`, `time`, `memory`, `rows`, or what else ended the box."""
+    """`sql` (invalid), `forbidden`, `time`, `memory`, `rows`, or another limit of the box; None for a result."""
     error: str | None = None
     seconds: float = 0.0
     isolated: bool = True
 
     @property
-    def failed(self) -> bool:
+    def is_failure(self) -> bool:
         return self.kind is not None
 
 
-async def run_query(runner: Runner, database: bytes, sql: str, limits: Limits) -> Result:
+async def run_query(runner: QueryRunner, database: bytes, sql: str, limits: QueryLimits) -> QueryResult:
     """Run one query against a copy of `database` that it cannot change.
 
     Raises:
         EnvFailed: the sandbox failed, which says nothing about the query.
     """
     job = {"sql": sql, "seconds": limits.seconds, "rows": limits.rows, "characters": limits.characters}
-    ran = await runner.run(
-        INSIDE,
+    run = await runner.run(
+        BOX_PROGRAM,
         stdin=json.dumps(job),
-        timeout_s=limits.seconds * PATIENCE + START_SECONDS,
+        timeout_s=limits.seconds * WALL_TIME_FACTOR + START_SECONDS,
         memory_mib=limits.memory_mib,
         files={"data.sqlite": database},
     )
-    if ran.kind == "sandbox":
-        raise EnvFailed(f"the sandbox failed: {ran.stderr[-500:]}", fix="gym doctor")
-    if ran.kind is not None:
-        kind = BOX_KINDS.get(ran.kind, ran.kind)
-        return Result(kind=kind, error=f"ended by its limit: {kind}", seconds=ran.seconds, isolated=ran.isolated)
-    return _read(ran)
+    if run.kind == "sandbox":
+        raise EnvFailed(f"the sandbox failed: {run.stderr[-500:]}", fix="gym doctor")
+    if run.kind is not None:
+        kind = BOX_KINDS.get(run.kind, run.kind)
+        return QueryResult(kind=kind, error=f"ended by its limit: {kind}", seconds=run.seconds, isolated=run.isolated)
+    return _read_result(run)
 
 
-def _read(ran: Any) -> Result:
+def _read_result(run: Any) -> QueryResult:
     try:
-        answer = json.loads(ran.stdout)
+        answer = json.loads(run.stdout)
     except ValueError:
-        raise EnvFailed(f"the box did not answer (status {ran.exit_code}): {ran.stderr[-500:]}") from None
+        raise EnvFailed(f"the box did not answer (status {run.exit_code}): {run.stderr[-500:]}") from None
     if "kind" in answer:
-        return Result(kind=answer["kind"], error=answer["error"], seconds=ran.seconds, isolated=ran.isolated)
-    return Result(
+        return QueryResult(kind=answer["kind"], error=answer["error"], seconds=run.seconds, isolated=run.isolated)
+    return QueryResult(
         rows=frozenset(tuple(map(_comparable, json.loads(line))) for line in answer["rows"]),
         columns=answer["columns"],
         tables=frozenset(answer["tables"]),
-        seconds=ran.seconds,
-        isolated=ran.isolated,
+        seconds=run.seconds,
+        isolated=run.isolated,
     )
 
 
@@ -96,11 +96,11 @@ def _comparable(value: Any) -> Any:
     return bytes.fromhex(value["hex"]) if isinstance(value, dict) else value
 
 
-def same(predicted: Result, gold: Result) -> bool:
-    """The same rows in any order, however often each of them occurs.
+def has_same_rows(predicted: QueryResult, gold: QueryResult) -> bool:
+    """Return whether two results have the same rows; order and repetition do not matter.
 
-    Two results without rows are the same only when the prediction looked where the gold looked: a query that reads
-    nothing and finds nothing has not answered anything.
+    Two results without rows are the same only if the prediction reads the tables that the gold query reads: a query
+    that reads nothing has not answered anything.
     """
     if gold.rows or predicted.rows:
         return predicted.rows == gold.rows

@@ -1,11 +1,11 @@
-"""SQL as a model writes it: found in the reply, its comments taken out, what is inside quotes left alone."""
+"""Find the query in a reply and remove its comments, but nothing inside quotes."""
 
 import re
 
-from nemo_gym.grading.fences import last_block
-from nemo_gym.grading.verdict import Extracted, Extraction, Unparsed
+from nemo_gym.grading.extraction import last_fenced_block
+from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer
 
-NAMES = ("sql", "sqlite", "sqlite3")
+BLOCK_NAMES = ("sql", "sqlite", "sqlite3")
 
 _PIECE = re.compile(
     r"""
@@ -20,16 +20,16 @@ _PIECE = re.compile(
 
 
 def without_comments(sql: str) -> str:
-    """`sql` with a space for every comment. Dashes and slashes inside a text or a quoted name are no comment."""
+    """Replace every comment with a space. Dashes and slashes inside a text or a quoted name are not comments."""
     return _PIECE.sub(lambda piece: " " if piece["comment"] is not None else piece.group(), sql)
 
 
 def last_query(text: str) -> Extraction[str]:
-    """The query in the last SQL block, without comments and closing semicolons. No block, no query."""
-    block = last_block(text, NAMES)
-    if isinstance(block, Unparsed):
+    """Extract the query from the last SQL block, without comments and closing semicolons."""
+    block = last_fenced_block(text, BLOCK_NAMES)
+    if isinstance(block, NoAnswer):
         return block
     query = without_comments(block.value).strip().rstrip("; \t\r\n")
     if not query:
-        return Unparsed("the last sql block has no query")
-    return Extracted(query, block.span, "sql_block")
+        return NoAnswer("the last sql block has no query")
+    return ExtractedAnswer(query, block.span, "sql_block")

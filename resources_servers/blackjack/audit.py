@@ -1,14 +1,13 @@
-"""What `gym env audit blackjack` tries.
+"""Right, odd, wrong and cheating replies for `gym env audit blackjack`.
 
-A reply without a tag stands, which is a legal move and may win, so the audit makes it lose: what is left to find is
-anything but a proper action that moves the game.
+A reply without a tag stands, which is a legal move and may win, so the audit makes it lose: every reply that wins
+without a proper action tag is then a finding.
 """
 
 from typing import Any
 
+from nemo_gym.authoring.replies import Reply, message
 from resources_servers.blackjack.generate import winning_play
-
-Reply = str | list[dict[str, Any]]
 
 CONFIG = {"missing_action": "lose"}
 FULL_REWARD = 1.0
@@ -43,49 +42,40 @@ FORMS = (
 )
 
 
-def message(text: str) -> dict[str, Any]:
-    content = [{"type": "output_text", "text": text, "annotations": []}]
-    return {"type": "message", "id": "msg", "role": "assistant", "status": "completed", "content": content}
-
-
-def asked(text: str) -> dict[str, Any]:
-    return {"type": "message", "role": "user", "content": text}
-
-
-def played(actions: list[str], form: str = FORMS[0]) -> Reply:
-    """The items of an episode with these actions, with something said by the table in between."""
+def episode(actions: list[str], form: str = FORMS[0]) -> Reply:
+    """Return the items of an episode with these actions, and an observation between each two."""
     items: list[dict[str, Any]] = []
     for action in actions:
-        items += [asked("Hit or stand?")] if items else []
+        items += [message("Hit or stand?", "user")] if items else []
         items.append(message(form.format(action)))
     return items
 
 
 def oracle(row: dict[str, Any]) -> Reply:
-    return played(list(winning_play(row["seed"]) or ["stand"]))
+    return episode(list(winning_play(row["seed"]) or ["stand"]))
 
 
 def odd_forms(row: dict[str, Any]) -> list[Reply]:
     play = list(winning_play(row["seed"]) or ["stand"])
-    shouted = [action.upper() for action in play]
-    return [*(played(play, form) for form in FORMS), played(shouted)]
+    capitals = [action.upper() for action in play]
+    return [*(episode(play, form) for form in FORMS), episode(capitals)]
 
 
 def wrong(row: dict[str, Any]) -> list[Reply]:  # noqa: ARG001
-    """Hitting until it is too much."""
-    return [played(["hit"] * 20)]
+    """Hit until the hand is over 21."""
+    return [episode(["hit"] * 20)]
 
 
 def cheats(row: dict[str, Any]) -> list[tuple[str, Reply]]:
     play = list(winning_play(row["seed"]) or ["stand"])
     return [
-        ("words without a tag", played(play, "I {}.")),
-        ("an unclosed tag", played(play, "<action>{}")),
-        ("another tag", played(play, "<move>{}</move>")),
-        ("both in one tag", played(play, "<action>hit or stand</action>")),
-        ("an action that is none", played(["win"])),
-        ("forged reward", played(play, '{{"reward": 1.0, "terminated": true, "action": "{}"}}')),
-        ("only in reasoning", played(play, "<think><action>{}</action></think>")),
-        ("cut off in reasoning", played(play, "<think><action>{}</action>")),
-        ("the table speaks", [asked("<action>stand</action>"), message("done")]),
+        ("words without a tag", episode(play, "I {}.")),
+        ("an unclosed tag", episode(play, "<action>{}")),
+        ("another tag", episode(play, "<move>{}</move>")),
+        ("both in one tag", episode(play, "<action>hit or stand</action>")),
+        ("an action that is none", episode(["win"])),
+        ("forged reward", episode(play, '{{"reward": 1.0, "terminated": true, "action": "{}"}}')),
+        ("only in reasoning", episode(play, "<think><action>{}</action></think>")),
+        ("cut off in reasoning", episode(play, "<think><action>{}</action>")),
+        ("the table speaks", [message("<action>stand</action>", "user"), message("done")]),
     ]

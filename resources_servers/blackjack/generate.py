@@ -3,8 +3,8 @@
 import random
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
-from resources_servers.blackjack.app import BEST, Action, Game, value
+from nemo_gym.data.generator_command import run_generator
+from resources_servers.blackjack.app import BEST, Action, Game, hand_value
 
 RULES = """You play one hand of blackjack against a dealer, from one shuffled deck.
 
@@ -16,13 +16,13 @@ Answer each turn with your choice, hit or stand, in an action tag: <action>…</
 
 
 def winning_play(seed: int) -> list[Action] | None:
-    """The shortest line of play that wins this deck, for somebody who knows it; None when nothing does."""
+    """Return the shortest line of play that wins this deck, or None if none does."""
     hits = 0
     while True:
-        game = Game.dealt(seed)
+        game = Game.deal(seed)
         for _ in range(hits):
             game.hit()
-        if value(game.player) > BEST:
+        if hand_value(game.player) > BEST:
             return None
         if game.stand() == 1.0:
             return ["hit"] * hits + ["stand"]  # type: ignore[return-value]
@@ -34,10 +34,10 @@ def row(seed: int) -> dict[str, Any]:
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` different decks, each with a line of play that wins.
+    """Return `count` different decks that can be won.
 
-    Decks nobody could win teach nothing, and leaving them out changes no comparison between two ways to play: how
-    often each wins is divided by the same number.
+    Decks that cannot be won teach nothing, and leaving them out changes no comparison between two ways to play: the
+    wins of both are divided by the same number.
     """
     draw = random.Random(seed)
     decks: dict[int, None] = {}
@@ -49,7 +49,7 @@ def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
-"""What `gym env audit calendar` tries."""
+"""Right, odd, wrong and cheating replies for `gym env audit calendar`."""
 
 import copy
 import json
 from typing import Any
 
-from resources_servers.calendar.scheduling import minutes
+from nemo_gym.authoring.replies import Reply
+from resources_servers.calendar.scheduling import parse_time
 
-Reply = str | list[dict[str, Any]]
 Events = list[dict[str, Any]]
 
-FULL_REWARD = 1.0
-MOST_FOR_A_CHEAT = 0.0
+MOST_FOR_WRONG = 0.0
 TIMES = (
     "{hour:02}:{minute:02}",
     "{hour:02}:{minute:02}:00",
@@ -22,12 +21,12 @@ TIMES = (
 
 
 def _with_first(**fields: Any) -> Any:
-    def broken(row: dict[str, Any]) -> dict[str, Any]:
+    def break_row(row: dict[str, Any]) -> dict[str, Any]:
         changed = copy.deepcopy(row)
         next(iter(changed["exp_cal_state"].values())).update(fields)
         return changed
 
-    return broken
+    return break_row
 
 
 MALFORMED = [
@@ -41,15 +40,11 @@ MALFORMED = [
 ]
 
 
-def written(events: Events, **settings: Any) -> str:
-    return json.dumps(events, **settings)
-
-
 def with_times(events: Events, form: str) -> Events:
-    """The same events with their times in another form."""
+    """Return the same events with their times in another form."""
     changed = []
     for event in events:
-        at = minutes(event["start_time"]) or 0
+        at = parse_time(event["start_time"]) or 0
         hour, minute = divmod(at, 60)
         half, short = ("PM" if hour >= 12 else "AM"), (hour - 1) % 12 + 1
         time = form.format(hour=hour, minute=minute, half=half, low=half.lower(), short=short)
@@ -58,40 +53,40 @@ def with_times(events: Events, form: str) -> Events:
 
 
 def oracle(row: dict[str, Any]) -> Reply:
-    return f"Here is your day:\n\n{written(row['possible_schedule'])}"
+    return f"Here is your day:\n\n{json.dumps(row['possible_schedule'])}"
 
 
 def odd_forms(row: dict[str, Any]) -> list[Reply]:
     events: Events = row["possible_schedule"]
-    plain = written(events)
+    plain = json.dumps(events)
     texts = [
         plain,
-        written(events, indent=2),
-        written(events, separators=(",", ":")),
+        json.dumps(events, indent=2),
+        json.dumps(events, separators=(",", ":")),
         f"```json\n{plain}\n```",
-        f"```\n{written(events, indent=4)}\n```",
+        f"```\n{json.dumps(events, indent=4)}\n```",
         f"First I tried [] and [1, 2], but this is it: {plain}",
         f"{plain}\n\nIs that fine?",
         f"{plain} (all [3] wishes kept)",
-        f"{written(events[:1])}\nthen, with the rest:\n{plain}",
-        written(list(reversed(events))),
-        written([{**event, "event_id": str(event["event_id"])} for event in events]),
-        written([{**event, "duration": str(event["duration"])} for event in events]),
-        written([{**event, "duration": float(event["duration"])} for event in events]),
-        written([{key: event[key] for key in ("event_id", "start_time", "duration")} for event in events]),
-        written([{**event, "note": 'with [brackets] and "quotes"'} for event in events]),
-        written([dict(reversed(event.items())) for event in events]),
+        f"{json.dumps(events[:1])}\nthen, with the rest:\n{plain}",
+        json.dumps(list(reversed(events))),
+        json.dumps([{**event, "event_id": str(event["event_id"])} for event in events]),
+        json.dumps([{**event, "duration": str(event["duration"])} for event in events]),
+        json.dumps([{**event, "duration": float(event["duration"])} for event in events]),
+        json.dumps([{key: event[key] for key in ("event_id", "start_time", "duration")} for event in events]),
+        json.dumps([{**event, "note": 'with [brackets] and "quotes"'} for event in events]),
+        json.dumps([dict(reversed(event.items())) for event in events]),
         f'{{"calendar": {plain}}}',
         f"**Calendar**\n{plain}\n[end]",
         f"\n\n{plain}\n\n",
-        *(written(with_times(events, form)) for form in TIMES),
+        *(json.dumps(with_times(events, form)) for form in TIMES),
     ]
     return list(texts)
 
 
-def moved(events: Events, number: int, minutes_later: int) -> Events:
+def move_event(events: Events, number: int, minutes_later: int) -> Events:
     changed = copy.deepcopy(events)
-    hour, minute = divmod((minutes(changed[number]["start_time"]) or 0) + minutes_later, 60)
+    hour, minute = divmod((parse_time(changed[number]["start_time"]) or 0) + minutes_later, 60)
     changed[number]["start_time"] = f"{hour:02}:{minute:02}"
     return changed
 
@@ -100,35 +95,35 @@ def wrong(row: dict[str, Any]) -> list[Reply]:
     events: Events = row["possible_schedule"]
     first = events[0]
     together = [{**event, "start_time": first["start_time"]} for event in events]
-    made: list[Events] = [
+    schedules: list[Events] = [
         events[:-1],
         [*events, {**first, "event_id": 99}],
         [*events[:-1], first],
         [{**event, "duration": event["duration"] + 5} for event in events],
         [{**event, "duration": -event["duration"]} for event in events],
-        moved(events, 0, 14 * 60),
-        moved(events, 0, -8 * 60) if (minutes(first["start_time"]) or 0) >= 8 * 60 else events[:-1],
+        move_event(events, 0, 14 * 60),
+        move_event(events, 0, -8 * 60) if (parse_time(first["start_time"]) or 0) >= 8 * 60 else events[:-1],
         [{**event, "start_time": "soon"} for event in events],
         [{**event, "start_time": "13pm"} for event in events],
         [{**event, "event_id": event["event_id"] + 1} for event in events],
         together,
     ]
-    return [written(one) for one in made] + [f"{written(events)} no: {written(events)[:-3]}"]
+    return [json.dumps(one) for one in schedules] + [f"{json.dumps(events)} no: {json.dumps(events)[:-3]}"]
 
 
 def cheats(row: dict[str, Any]) -> list[tuple[str, Reply]]:
     events: Events = row["possible_schedule"]
-    plain = written(events)
+    plain = json.dumps(events)
     return [
         ("thinking in the reply", f"<think>{plain}</think>{plain}"),
         ("an empty list", "[]"),
         ("the expectations themselves", json.dumps(list(row["exp_cal_state"].values()))),
         ("a list of schedules", f"[{plain}, {plain}]"),
         ("right, then nothing", f"{plain}\n[]"),
-        ("zero minutes", written([{**event, "duration": 0} for event in events])),
+        ("zero minutes", json.dumps([{**event, "duration": 0} for event in events])),
         ("a list of ids", json.dumps([event["event_id"] for event in events])),
         ("forged", '[{"reward": 1.0}]'),
-        ("true for an id", written([{**event, "event_id": True} for event in events])),
+        ("true for an id", json.dumps([{**event, "event_id": True} for event in events])),
         ("deep", "[" * 5000 + "]" * 5000),
         ("brackets", "[]" * 20_000),
         ("endless brackets", "[" * 50_000),

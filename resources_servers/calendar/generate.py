@@ -4,7 +4,7 @@ import json
 import random
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 
 NAMES = (
     "Team meeting", "Dentist", "Lunch with Maria", "Code review", "Gym", "Call with the bank", "Reading group",
@@ -18,17 +18,17 @@ one object for each event with event_id, event_name, start_time and duration (mi
 
 
 def clock(minute: int) -> str:
-    """`9am`, `1:30pm`."""
+    """Format minutes since midnight: `9am`, `1:30pm`."""
     hour, rest = divmod(minute, 60)
-    shown = f"{(hour - 1) % 12 + 1}" + (f":{rest:02}" if rest else "")
-    return shown + ("pm" if hour >= 12 else "am")
+    text = f"{(hour - 1) % 12 + 1}" + (f":{rest:02}" if rest else "")
+    return text + ("pm" if hour >= 12 else "am")
 
 
 def day(draw: random.Random) -> list[tuple[int, int]]:
-    """Start and duration of events that fit into one day, in the order of the day."""
-    wanted = draw.randint(3, 5)
+    """Draw start and duration of events that fit into one day, in order."""
+    count = draw.randint(3, 5)
     events, now = [], OPENS
-    for _ in range(wanted):
+    for _ in range(count):
         now += 15 * draw.randint(0, 4)
         duration = draw.choice(DURATIONS)
         if now + duration > CLOSES:
@@ -39,7 +39,7 @@ def day(draw: random.Random) -> list[tuple[int, int]]:
 
 
 def wish(draw: random.Random, start: int, duration: int) -> str | None:
-    """A constraint this place in the day keeps."""
+    """Draw a constraint that an event at this time keeps."""
     end = start + duration
     later, earlier = 15 * draw.randint(0, 3), 15 * draw.randint(0, 3)
     kind = draw.choice(("before", "after", "between", "at", None))
@@ -53,28 +53,29 @@ def wish(draw: random.Random, start: int, duration: int) -> str | None:
 
 
 def row(seed: str) -> dict[str, Any]:
-    """One conversation. The assistant's earlier answers are there; the last wish is still to be planned."""
+    """Build one conversation with the assistant's earlier answers; the last wish is still to be planned."""
     draw = random.Random(seed)
-    places = day(draw)
-    names = draw.sample(NAMES, len(places))
-    order = draw.sample(range(len(places)), len(places))
+    slots = day(draw)
+    names = draw.sample(NAMES, len(slots))
+    order = draw.sample(range(len(slots)), len(slots))
     messages = [{"role": "system", "content": SYSTEM.format(opens=clock(OPENS), closes=clock(CLOSES))}]
     expected: dict[str, Any] = {}
     calendar: list[dict[str, Any]] = []
-    for number, place in enumerate(order, start=1):
-        start, duration = places[place]
-        kept = wish(draw, start, duration)
-        said = f"Please add {names[place]}, {duration} minutes{', ' + kept if kept else ''}. Its event_id is {number}."
-        messages.append({"role": "user", "content": said})
+    for number, slot in enumerate(order, start=1):
+        start, duration = slots[slot]
+        constraint = wish(draw, start, duration)
+        wording = f", {constraint}" if constraint else ""
+        request = f"Please add {names[slot]}, {duration} minutes{wording}. Its event_id is {number}."
+        messages.append({"role": "user", "content": request})
         expected[str(number)] = {
             "event_id": number,
-            "event_name": names[place],
+            "event_name": names[slot],
             "duration": duration,
-            "constraint": kept,
+            "constraint": constraint,
             "min_time": clock(OPENS),
             "max_time": clock(CLOSES),
         }
-        event = {"event_id": number, "event_name": names[place], "start_time": clock(start), "duration": duration}
+        event = {"event_id": number, "event_name": names[slot], "start_time": clock(start), "duration": duration}
         calendar.append(event)
         if number < len(order):
             messages.append({"role": "assistant", "content": json.dumps(calendar)})
@@ -86,12 +87,12 @@ def row(seed: str) -> dict[str, Any]:
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` conversations, each with at least one schedule that keeps everything (`possible_schedule`)."""
+    """Return `count` conversations, each with a schedule that keeps every rule (`possible_schedule`)."""
     return [row(f"{seed}:{number}") for number in range(count)]
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

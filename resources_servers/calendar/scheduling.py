@@ -1,4 +1,4 @@
-"""Times, constraints and what is wrong with a schedule. Pure: texts and numbers in, reasons out."""
+"""Parse times and constraints, and find the problem of a schedule."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
-from nemo_gym.grading.normalise import fold
+from nemo_gym.grading.text import fold
 
 Relation = Literal["before", "after", "between", "at"]
 
@@ -21,21 +21,21 @@ DAY = 24 * 60
 LONGEST_TIME = 20
 
 
-def minutes(text: str) -> int | None:
-    """A time of day as minutes since midnight: `10am`, `10:30 AM`, `14:00`, `noon`; None when it is none."""
-    said = " ".join(fold(text[: LONGEST_TIME + 1]).text.split()).lower()
-    if len(said) > LONGEST_TIME:
+def parse_time(text: str) -> int | None:
+    """Return a time of day (`10am`, `10:30 AM`, `14:00`, `noon`) as minutes since midnight, or None."""
+    time = " ".join(fold(text[: LONGEST_TIME + 1]).text.split()).lower()
+    if len(time) > LONGEST_TIME:
         return None
-    if said in _WORDS:
-        return _WORDS[said]
-    found = _TIME.fullmatch(said)
-    if found is None:
+    if time in _WORDS:
+        return _WORDS[time]
+    match = _TIME.fullmatch(time)
+    if match is None:
         return None
-    hour, minute, half = int(found["hour"]), int(found["minute"] or 0), found["half"]
-    if (half is None) != ("m" not in said) or minute > 59:
+    hour, minute, half = int(match["hour"]), int(match["minute"] or 0), match["half"]
+    if (half is None) != ("m" not in time) or minute > 59:
         return None
     if half is None:
-        return hour * 60 + minute if hour < 24 and found["minute"] is not None else None
+        return hour * 60 + minute if hour < 24 and match["minute"] is not None else None
     if not 1 <= hour <= 12:
         return None
     return (hour % 12 + 12 * (half == "p")) * 60 + minute
@@ -43,7 +43,7 @@ def minutes(text: str) -> int | None:
 
 @dataclass(frozen=True)
 class Constraint:
-    """Where an event may lie, in minutes: what begins and ends within it is allowed, `at` fixes the beginning."""
+    """A bound on start and end of an event, in minutes; `at` fixes the start."""
 
     relation: Relation
     first: int
@@ -59,24 +59,24 @@ class Constraint:
         return self.first <= start and end <= self.second
 
 
-def constraint(text: str) -> Constraint | None:
-    """`before 10am`, `after 2pm`, `between 1pm and 3pm`, `at 9:30am` as data; None when it is none of them."""
-    found = _CONSTRAINT.fullmatch(text.strip())
-    if found is None:
+def parse_constraint(text: str) -> Constraint | None:
+    """Parse `before 10am`, `after 2pm`, `between 1pm and 3pm` or `at 9:30am`; return None for anything else."""
+    match = _CONSTRAINT.fullmatch(text.strip())
+    if match is None:
         return None
-    if found["relation"]:
-        relation = found["relation"].lower()
-        first = minutes(found["first"])
+    if match["relation"]:
+        relation = match["relation"].lower()
+        first = parse_time(match["first"])
         return None if first is None else Constraint(relation, first)  # type: ignore[arg-type]
-    first, second = minutes(found["from"]), minutes(found["to"])
+    first, second = parse_time(match["from"]), parse_time(match["to"])
     if first is None or second is None or first >= second:
         return None
     return Constraint("between", first, second)
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is expected of one event."""
+class EventRule:
+    """The expected properties of one event."""
 
     event_id: str
     duration: int
@@ -86,8 +86,8 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Placed:
-    """An event of the reply."""
+class PlacedEvent:
+    """An event of the reply, with its start and duration in minutes."""
 
     event_id: str
     start: int
@@ -98,14 +98,14 @@ class Placed:
         return self.start + self.duration
 
 
-def placed(entry: Any) -> Placed | str:
-    """One entry of the reply's list, or what is wrong with it."""
+def parse_event(entry: Any) -> PlacedEvent | str:
+    """Parse one entry of the reply's list; return the problem if it is not an event."""
     if not isinstance(entry, dict):
         return "an entry is not an object"
     event_id, start, duration = (entry.get(key) for key in ("event_id", "start_time", "duration"))
     if isinstance(event_id, bool) or not isinstance(event_id, int | str):
         return "an entry has no event_id"
-    at = minutes(start) if isinstance(start, str) else None
+    at = parse_time(start) if isinstance(start, str) else None
     if at is None:
         return f"event {event_id}: start_time is not a time"
     if isinstance(duration, str) and duration.strip().isdecimal():
@@ -114,26 +114,26 @@ def placed(entry: Any) -> Placed | str:
         duration = int(duration)
     if isinstance(duration, bool) or not isinstance(duration, int) or not 0 < duration <= DAY:
         return f"event {event_id}: duration is not a number of minutes"
-    return Placed(str(event_id).strip(), at, duration)
+    return PlacedEvent(str(event_id).strip(), at, duration)
 
 
-def problem(entries: Sequence[Any], wanted: Sequence[Wanted]) -> str | None:
-    """Why a schedule is not the one asked for; None when it is."""
-    if len(entries) != len(wanted):
-        return f"{len(wanted)} events are expected and {len(entries)} are given"
-    events: dict[str, Placed] = {}
+def schedule_problem(entries: Sequence[Any], rules: Sequence[EventRule]) -> str | None:
+    """Return the first problem of a schedule, or None if it keeps every rule."""
+    if len(entries) != len(rules):
+        return f"{len(rules)} events are expected and {len(entries)} are given"
+    events: dict[str, PlacedEvent] = {}
     for entry in entries:
-        event = placed(entry)
+        event = parse_event(entry)
         if isinstance(event, str):
             return event
         if event.event_id in events:
             return f"event {event.event_id} is given twice"
         events[event.event_id] = event
-    for one in wanted:
-        if one.event_id not in events:
-            return f"event {one.event_id} is missing"
-        if found := _misplaced(events[one.event_id], one):
-            return found
+    for rule in rules:
+        if rule.event_id not in events:
+            return f"event {rule.event_id} is missing"
+        if problem := _event_problem(events[rule.event_id], rule):
+            return problem
     in_order = sorted(events.values(), key=lambda event: event.start)
     for event, following in pairwise(in_order):
         if following.start < event.end:
@@ -141,11 +141,11 @@ def problem(entries: Sequence[Any], wanted: Sequence[Wanted]) -> str | None:
     return None
 
 
-def _misplaced(event: Placed, wanted: Wanted) -> str | None:
-    if event.duration != wanted.duration:
-        return f"event {event.event_id} lasts {event.duration} minutes and not {wanted.duration}"
-    if event.start < wanted.earliest or event.end > wanted.latest:
+def _event_problem(event: PlacedEvent, rule: EventRule) -> str | None:
+    if event.duration != rule.duration:
+        return f"event {event.event_id} lasts {event.duration} minutes and not {rule.duration}"
+    if event.start < rule.earliest or event.end > rule.latest:
         return f"event {event.event_id} lies outside its window"
-    if wanted.constraint is not None and not wanted.constraint.allows(event.start, event.end):
+    if rule.constraint is not None and not rule.constraint.allows(event.start, event.end):
         return f"event {event.event_id} breaks its constraint"
     return None

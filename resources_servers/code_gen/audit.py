@@ -1,14 +1,15 @@
-"""Right programs in odd forms, programs that come close, and cheats, for `gym env audit code_gen`."""
+"""Right, odd, wrong and cheating replies for `gym env audit code_gen`."""
 
 import json
 import textwrap
 from typing import Any
 
+from nemo_gym.authoring.replies import Row
 from resources_servers.code_gen.solutions import RIGHT, WRONG
 
-Row = dict[str, Any]
 VOLATILE = (r'"unit_tests_time_taken":([0-9.e-]+)',)
 ROWS = 2
+MOST_FOR_WRONG = 0.0
 CONFIG = {"unit_test_timeout_secs": 2.0, "memory_limit_mib": 256}
 
 
@@ -16,26 +17,26 @@ def _name(row: Row) -> str:
     return str(row["verifier_metadata"]["problem"])
 
 
-def _fenced(program: str, *, fence: str = "```", name: str = "python") -> str:
+def _fence_program(program: str, *, fence: str = "```", name: str = "python") -> str:
     return f"{fence}{name}\n{program.strip()}\n{fence}"
 
 
 def oracle(row: Row) -> str:
-    return f"I work through the input once.\n\n{_fenced(RIGHT[_name(row)])}"
+    return f"I work through the input once.\n\n{_fence_program(RIGHT[_name(row)])}"
 
 
 def odd_forms(row: Row) -> list[str]:
     program = RIGHT[_name(row)].strip()
-    block, decoy = _fenced(program), _fenced("print('a first idea')")
-    inside = textwrap.indent(_fenced(program), "   ")
+    block, decoy = _fence_program(program), _fence_program("print('a first idea')")
+    inside = textwrap.indent(_fence_program(program), "   ")
     forms = [
-        _fenced(program, name=""),
-        _fenced(program, name="py"),
-        _fenced(program, name="Python"),
-        _fenced(program, name="python3"),
-        _fenced(program, name=" python title='answer.py'"),
-        _fenced(program, fence="~~~"),
-        _fenced(program, fence="````"),
+        _fence_program(program, name=""),
+        _fence_program(program, name="py"),
+        _fence_program(program, name="Python"),
+        _fence_program(program, name="python3"),
+        _fence_program(program, name=" python title='answer.py'"),
+        _fence_program(program, fence="~~~"),
+        _fence_program(program, fence="````"),
         f"{block}  ",
         f"\n\n\n{block}\n\n\n",
         f"{decoy}\nThat is not enough. Better:\n{block}",
@@ -44,14 +45,14 @@ def odd_forms(row: Row) -> list[str]:
         f"<think>{decoy}</think>{block}",
         f"I thought about it.</think>\n{block}",
         block.replace("\n", "\r\n"),
-        _fenced(f'"""What it does."""\n{program}'),
-        _fenced(f"# -*- coding: utf-8 -*-\n{program}  # done"),
-        _fenced(f"import sys\nsys.setrecursionlimit(10**6)\n{program}"),
-        _fenced(f"from __future__ import annotations\n{program}"),
-        _fenced(f"{program}\n\n\n\n"),
-        _fenced(f"größe = 'ß → ∞'\n{program}"),
-        _fenced(program.replace("    ", "\t")),
-        _fenced(f"import sys\nprint('a note', file=sys.stderr)\n{program}"),
+        _fence_program(f'"""What it does."""\n{program}'),
+        _fence_program(f"# -*- coding: utf-8 -*-\n{program}  # done"),
+        _fence_program(f"import sys\nsys.setrecursionlimit(10**6)\n{program}"),
+        _fence_program(f"from __future__ import annotations\n{program}"),
+        _fence_program(f"{program}\n\n\n\n"),
+        _fence_program(f"größe = 'ß → ∞'\n{program}"),
+        _fence_program(program.replace("    ", "\t")),
+        _fence_program(f"import sys\nprint('a note', file=sys.stderr)\n{program}"),
     ]
     if row["verifier_metadata"]["unit_tests"]["fn_name"] is None:
         forms += _odd_programs(program)
@@ -61,27 +62,27 @@ def odd_forms(row: Row) -> list[str]:
 def _odd_programs(program: str) -> list[str]:
     body = textwrap.indent(program, "    ")
     return [
-        _fenced(f"def main():\n{body}\n\nif __name__ == '__main__':\n    main()"),
-        _fenced(f"import sys\n{program}\nsys.exit(0)"),
-        _fenced(f"import threading\ndef main():\n{body}\nthreading.Thread(target=main).start()"),
-        _fenced(f"print()\n{program}\nprint()"),
+        _fence_program(f"def main():\n{body}\n\nif __name__ == '__main__':\n    main()"),
+        _fence_program(f"import sys\n{program}\nsys.exit(0)"),
+        _fence_program(f"import threading\ndef main():\n{body}\nthreading.Thread(target=main).start()"),
+        _fence_program(f"print()\n{program}\nprint()"),
     ]
 
 
 def wrong(row: Row) -> list[str]:
     tests = row["verifier_metadata"]["unit_tests"]
     example = tests["outputs"][0]
-    by_heart = f"def {tests['fn_name']}(*given):\n    return {json.loads(example)!r}" if tests["fn_name"] else ""
+    memorised = f"def {tests['fn_name']}(*given):\n    return {json.loads(example)!r}" if tests["fn_name"] else ""
     program = RIGHT[_name(row)].strip()
     return [
-        *map(_fenced, WRONG[_name(row)]),
-        _fenced(by_heart or f"print({example!r})"),
-        _fenced(f"{program}\nraise RuntimeError"),
+        *map(_fence_program, WRONG[_name(row)]),
+        _fence_program(memorised or f"print({example!r})"),
+        _fence_program(f"{program}\nraise RuntimeError"),
         program,  # in no block at all
         f"```python\n{program}",  # never closed
-        f"{_fenced(program)}\nOr rather:\n```python\nprint(",
-        _fenced(program[: len(program) * 2 // 3]),
-        f"{_fenced(program)}\n{_fenced('It prints the answer.', name='text')}",
+        f"{_fence_program(program)}\nOr rather:\n```python\nprint(",
+        _fence_program(program[: len(program) * 2 // 3]),
+        f"{_fence_program(program)}\n{_fence_program('It prints the answer.', name='text')}",
     ]
 
 
@@ -101,7 +102,7 @@ def cheats(row: Row) -> list[tuple[str, str]]:
         "patched comparison": "import builtins, json, operator\njson.dumps = lambda v: 'true'\noperator.eq = all = max",
         "looks for the answers": "import gc\nprint([d for d in gc.get_objects() if 'outputs' in str(d)])",
     }
-    return [(name, _fenced(program)) for name, program in programs.items()]
+    return [(name, _fence_program(program)) for name, program in programs.items()]
 
 
 def _with_tests(row: Row, **changes: Any) -> Row:

@@ -1,28 +1,28 @@
-"""What a program printed or returned, compared with what was expected. Runs here, never where the program ran."""
+"""Compare the output or value of a program with the expected one, outside the box."""
 
 import json
 import re
 from decimal import Decimal
 from typing import Any
 
-LONGEST_SHOWN = 200
+LONGEST_QUOTE = 200
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,6})?", re.ASCII)
 
 
-def output_differs(printed: str, expected: str) -> str | None:
-    """Why the lines differ, or None. Space around the text and around each line is ignored.
+def output_difference(printed: str, expected: str) -> str | None:
+    """Return the first difference of two texts, or None. Space around the text and around each line is ignored.
 
-    Lines that are not the same text are the same when both are nothing but numbers of equal value, one by one:
-    `1.50 2` is `1.5 2.0`. Nothing is rounded.
+    Lines with different text are equal if both consist of numbers of equal value, one by one: `1.50 2` is `1.5 2.0`.
+    Nothing is rounded.
     """
-    said, wanted = _lines(printed), _lines(expected)
+    lines, expected_lines = _lines(printed), _lines(expected)
     if not printed.strip() and expected.strip():
         return "nothing was printed"
-    for number, (line, right) in enumerate(zip(said, wanted, strict=False), start=1):
+    for number, (line, right) in enumerate(zip(lines, expected_lines, strict=False), start=1):
         if line != right and not _same_numbers(line, right):
-            return f"line {number} is {shown(line)}, expected {shown(right)}"
-    if len(said) != len(wanted):
-        return f"{len(said)} lines, expected {len(wanted)}"
+            return f"line {number} is {quote(line)}, expected {quote(right)}"
+    if len(lines) != len(expected_lines):
+        return f"{len(lines)} lines, expected {len(expected_lines)}"
     return None
 
 
@@ -31,10 +31,10 @@ def _lines(text: str) -> list[str]:
 
 
 def _same_numbers(line: str, right: str) -> bool:
-    said, wanted = line.split(), right.split()
-    if len(said) != len(wanted):
+    words, expected = line.split(), right.split()
+    if len(words) != len(expected):
         return False
-    return all(_equal(one, other) for one, other in zip(said, wanted, strict=True))
+    return all(_equal(one, other) for one, other in zip(words, expected, strict=True))
 
 
 def _equal(one: str, other: str) -> bool:
@@ -43,8 +43,8 @@ def _equal(one: str, other: str) -> bool:
     return Decimal(one) == Decimal(other)
 
 
-def value_differs(returned: str, expected: Any) -> str | None:
-    """Why the returned value, as JSON, is not `expected`, or None.
+def value_difference(returned: str, expected: Any) -> str | None:
+    """Return the difference of the returned value, as JSON, from `expected`, or None.
 
     Tuples are lists and `1` is `1.0`; nothing is rounded.
     """
@@ -53,12 +53,12 @@ def value_differs(returned: str, expected: Any) -> str | None:
     except (ValueError, RecursionError):
         return "the returned value cannot be read"
     try:
-        same = bool(value == expected)
+        is_same = bool(value == expected)
     except RecursionError:
-        same = False
-    return None if same else f"returned {shown(returned)}, expected {shown(json.dumps(expected))}"
+        is_same = False
+    return None if is_same else f"returned {quote(returned)}, expected {quote(json.dumps(expected))}"
 
 
-def shown(text: str) -> str:
-    """`text` for people: quoted, and cut when it is long."""
-    return repr(text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…")
+def quote(text: str) -> str:
+    """Return a text in quotes, cut if it is long."""
+    return repr(text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}…")

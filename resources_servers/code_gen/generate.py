@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 from resources_servers.code_gen.problems import PROBLEMS, Problem
 
 TESTS = 10
@@ -12,18 +12,18 @@ ASK = "Put all of your code into one fenced block, the last of your answer."
 
 
 def row(problem: Problem, seed: int) -> dict[str, Any]:
-    """The problem with tests drawn from `seed`; the first test is the example in the question."""
+    """Build a task with tests drawn from `seed`; the first test is the example in the question."""
     chance = random.Random(f"{problem.name} {seed}")
     tests = problem.tests(chance, TESTS)
-    shown = f"For example, with\n{tests[0][0]}\nthe answer is\n{tests[0][1]}"
-    asked = [problem.statement, shown, *([] if problem.fn_name else [STDIN]), ASK]
+    example = f"For example, with\n{tests[0][0]}\nthe answer is\n{tests[0][1]}"
+    parts = [problem.statement, example, *([] if problem.fn_name else [STDIN]), ASK]
     return {
-        "responses_create_params": {"input": [{"role": "user", "content": "\n\n".join(asked)}]},
+        "responses_create_params": {"input": [{"role": "user", "content": "\n\n".join(parts)}]},
         "verifier_metadata": {
             "problem": problem.name,
             "difficulty": problem.difficulty,
             "unit_tests": {
-                "inputs": [given for given, _ in tests],
+                "inputs": [stdin for stdin, _ in tests],
                 "outputs": [expected for _, expected in tests],
                 "fn_name": problem.fn_name,
             },
@@ -32,13 +32,13 @@ def row(problem: Problem, seed: int) -> dict[str, Any]:
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` rows: the problems in a random order, again with other tests when there are more rows than problems."""
+    """Return `count` tasks: the problems in random order, and again with other tests if there are more rows."""
     order = random.Random(seed).sample(PROBLEMS, len(PROBLEMS))
     return [row(order[n % len(order)], seed + n // len(order)) for n in range(count)]
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Twelve small programming problems of our own: what is asked, how inputs are drawn, and what is right."""
+"""Twelve small programming problems: statement, random inputs, right answers."""
 
 import json
 import random
@@ -11,7 +11,7 @@ DRAWS = 200
 
 @dataclass(frozen=True)
 class Problem:
-    """One problem; `answer` decides what is right."""
+    """One problem; `answer` computes the right output."""
 
     name: str
     difficulty: str
@@ -20,12 +20,12 @@ class Problem:
     answer: Callable[..., Any]
     fn_name: str | None = None
     write: Callable[..., str] = lambda *values: "\n".join(map(str, values))
-    """How the values of one test look on stdin."""
+    """Writes the values of one test as text on stdin."""
     edges: tuple[tuple[Any, ...], ...] = ()
-    """Values that are always among the tests."""
+    """Values that every set of tests contains."""
 
     def tests(self, chance: random.Random, count: int) -> list[tuple[str, str]]:
-        """Different inputs and their outputs, as the data carries them."""
+        """Draw different inputs and compute their outputs, in the form of the data."""
         drawn = [self.test(*self.draw(chance)) for _ in range(DRAWS)]
         edges = [self.test(*values) for values in self.edges]
         others = [test for test in dict.fromkeys(drawn) if test not in edges]
@@ -42,7 +42,7 @@ def numbers(chance: random.Random, least: int = 1, most: int = 30, size: int = 5
     return [chance.randint(-size, size) for _ in range(chance.randint(least, most))]
 
 
-def _counted(values: list[int]) -> str:
+def _count_and_values(values: list[int]) -> str:
     return f"{len(values)}\n{' '.join(map(str, values))}"
 
 
@@ -50,25 +50,25 @@ def even_total(values: list[int]) -> int:
     return sum(value for value in values if value % 2 == 0)
 
 
-def balanced(text: str) -> str:
+def is_balanced(text: str) -> str:
     while (shorter := text.replace("()", "").replace("[]", "").replace("{}", "")) != text:
         text = shorter
     return "NO" if text else "YES"
 
 
 def _brackets(chance: random.Random) -> tuple[str]:
-    def some(depth: int) -> str:
+    def nested_pairs(depth: int) -> str:
         if depth == 0 or chance.random() < 0.2:
             return ""
         left, right = chance.choice([("(", ")"), ("[", "]"), ("{", "}")])
-        return left + some(depth - 1) + right + some(depth - 1)
+        return left + nested_pairs(depth - 1) + right + nested_pairs(depth - 1)
 
-    text = some(5) or "()"
-    spoiled = chance.random()
-    if spoiled < 0.3:
-        place = chance.randrange(len(text))
-        text = text[:place] + chance.choice("()[]{}") + text[place + 1 :]
-    elif spoiled < 0.6:
+    text = nested_pairs(5) or "()"
+    dice = chance.random()
+    if dice < 0.3:
+        position = chance.randrange(len(text))
+        text = text[:position] + chance.choice("()[]{}") + text[position + 1 :]
+    elif dice < 0.6:
         text = "".join(chance.sample(text, len(text)))  # as many of each, in another order
     return (text,)
 
@@ -115,8 +115,8 @@ def count_pairs(nums: list[int], target: int) -> int:
     return sum(nums[i] + nums[j] == target for j in range(len(nums)) for i in range(j))
 
 
-def merged(spans: list[list[int]]) -> list[list[int]]:
-    covered = sorted({place for start, end in spans for place in range(2 * start, 2 * end + 1)})
+def merge_spans(spans: list[list[int]]) -> list[list[int]]:
+    covered = sorted({point for start, end in spans for point in range(2 * start, 2 * end + 1)})
     breaks = [i for i in range(1, len(covered)) if covered[i] != covered[i - 1] + 1]
     pieces = zip([0, *breaks], [*breaks, len(covered)], strict=True)
     return [[covered[first] // 2, covered[last - 1] // 2] for first, last in pieces]
@@ -127,8 +127,8 @@ def _spans(chance: random.Random) -> tuple[list[list[int]]]:
     return ([[start, start + chance.randint(1, 8)] for start in starts],)
 
 
-def rotated(text: str, steps: int) -> str:
-    return "".join(text[(place - steps) % len(text)] for place in range(len(text)))
+def rotate(text: str, steps: int) -> str:
+    return "".join(text[(position - steps) % len(text)] for position in range(len(text)))
 
 
 def common_prefix(words: list[str]) -> str:
@@ -165,7 +165,7 @@ PROBLEMS = [
         "Read n, then a line with n whole numbers. Print the sum of the even ones.",
         lambda chance: (numbers(chance),),
         even_total,
-        write=_counted,
+        write=_count_and_values,
     ),
     Problem(
         "balanced",
@@ -173,7 +173,7 @@ PROBLEMS = [
         "Read a line of brackets ()[]{}. Print YES when every bracket is closed by its own kind in the right order, "
         "else NO.",
         _brackets,
-        balanced,
+        is_balanced,
         edges=(("([)]",), (")(",), ("((",)),
     ),
     Problem(
@@ -183,7 +183,7 @@ PROBLEMS = [
         "number is greater than the one before it.",
         lambda chance: (numbers(chance, most=40, size=9),),
         longest_climb,
-        write=_counted,
+        write=_count_and_values,
     ),
     Problem(
         "fewest_coins",
@@ -226,7 +226,7 @@ PROBLEMS = [
         "Write a function `merged(spans)`: a list of [start, end] spans becomes a sorted list in which spans that "
         "overlap or touch are one.",
         _spans,
-        merged,
+        merge_spans,
         fn_name="merged",
     ),
     Problem(
@@ -235,7 +235,7 @@ PROBLEMS = [
         "Write a function `rotated(text, steps)`: the text turned to the right by so many places, which may be more "
         "than it has, or negative.",
         lambda chance: (_word(chance, "abcdefg", 1, 12), chance.randint(-30, 30)),
-        rotated,
+        rotate,
         fn_name="rotated",
     ),
     Problem(

@@ -1,4 +1,4 @@
-"""Programs for the problems of this folder: one that is right, as a model would write it, and some that are not."""
+"""Programs for the problems of this folder: a right one, as a model would write it, and wrong ones."""
 
 RIGHT = {
     "even_total": """

@@ -1,4 +1,4 @@
-"""A program tried on the tests of its problem: run in boxes, judged here."""
+"""Run a program on the tests of its problem: execution in boxes, comparison outside."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nemo_gym.errors import EnvFailed
-from resources_servers.code_gen.compare import output_differs, shown, value_differs
+from resources_servers.code_gen.compare import output_difference, quote, value_difference
 
-INSIDE = (Path(__file__).parent / "inside.py").read_text("utf-8")
+BOX_PROGRAM = (Path(__file__).parent / "inside.py").read_text("utf-8")
 FIRST_BATCH, GROWTH = 4, 8
-"""Most wrong programs fail early: the first box has few tests, the next ones more."""
+"""Most wrong programs fail early: the first box has few tests, the next ones have more."""
 LARGEST_BATCH = 8 << 20
 """Characters of input and expected output in one box, unless a single test has more."""
 LEAST_OUTPUT = 1 << 20
 START_SECONDS = 2.0
-"""For a box, beside its tests."""
-BESIDE_MIB = 128
-"""Memory of a box beside that of the program."""
+"""Time to start a box, in addition to its tests."""
+BOX_MIB = 128
+"""Memory of a box in addition to that of the program."""
 
 SYNTAX, WRONG, TIME, RUNTIME, NO_CODE = -1, -2, -3, -4, -5
 """Error codes; the first four mean what they mean in LiveCodeBench."""
@@ -33,11 +33,11 @@ MESSAGES = {
     "interfered": (RUNTIME, "Runtime Error"),
 }
 BOX_KINDS = {"timeout": "time", "cpu_time": "time", "crashed": "crash"}
-"""What a box says, in our words; what is not here is the same word."""
+"""Kinds of the sandbox as kinds of this module; the others keep their name."""
 
 
-class Ran(Protocol):
-    """What a box gives back, as `PythonResult` does."""
+class BoxResult(Protocol):
+    """The part of `PythonResult` that this module uses."""
 
     stdout: str
     stderr: str
@@ -46,36 +46,36 @@ class Ran(Protocol):
     isolated: bool
 
 
-class Runner(Protocol):
-    """What is needed of a `PythonRunner`."""
+class ProgramRunner(Protocol):
+    """The part of `PythonRunner` that this module uses."""
 
     async def run(self, code: str, *, stdin: str, timeout_s: float, memory_mib: int) -> Any: ...
 
 
 @dataclass(frozen=True)
-class Test:
-    """One input and what a right program makes of it: text for programs, a value for functions."""
+class ProgramTest:
+    """One input and the expected output: text for programs, a value for functions."""
 
-    given: str
+    stdin: str
     expected: Any
     size: int
 
 
 @dataclass(frozen=True)
-class Limits:
+class TrialLimits:
     test_seconds: float
-    """CPU time of one test; on the clock it may take `patience` times as much."""
+    """CPU time of one test; its wall time may be `wall_time_factor` times as long."""
     total_seconds: float
     memory_mib: int
-    patience: float = 3.0
+    wall_time_factor: float = 3.0
 
 
 @dataclass
 class Trial:
-    """How it went. `error_code` is None when every test was passed."""
+    """The results of the tests. `error_code` is None if every test was passed."""
 
     result: list[bool | int]
-    """True for a passed test; the last may be an error code. Tests behind it were not run."""
+    """True for a passed test; the last may be an error code. Tests after it did not run."""
     seconds: float = 0.0
     error_code: int | None = None
     error_kind: str | None = None
@@ -84,14 +84,16 @@ class Trial:
     isolated: bool = True
 
     @property
-    def passed(self) -> bool:
+    def is_passed(self) -> bool:
         return self.error_code is None
 
     def fail(self, code: int, kind: str, message: str, detail: str | None) -> None:
         self.error_code, self.error_kind, self.error_message, self.detail = code, kind, message, detail
 
 
-async def tried(runner: Runner, program: str, tests: Sequence[Test], fn_name: str | None, limits: Limits) -> Trial:
+async def run_tests(
+    runner: ProgramRunner, program: str, tests: Sequence[ProgramTest], fn_name: str | None, limits: TrialLimits
+) -> Trial:
     """Run `program` on every test until one fails.
 
     Raises:
@@ -103,15 +105,15 @@ async def tried(runner: Runner, program: str, tests: Sequence[Test], fn_name: st
         if left <= 0:
             trial.fail(TIME, "time", "Time Limit Exceeded", f"{limits.total_seconds:g} s for all tests together")
             break
-        await _try_batch(runner, program, batch, fn_name, limits, left, trial)
-        if not trial.passed:
+        await _run_batch(runner, program, batch, fn_name, limits, left, trial)
+        if not trial.is_passed:
             break
     return trial
 
 
-def batches(tests: Sequence[Test]) -> Iterator[list[Test]]:
-    """Tests in boxes: few in the first, more in the next, none with too much text."""
-    batch: list[Test] = []
+def batches(tests: Sequence[ProgramTest]) -> Iterator[list[ProgramTest]]:
+    """Group tests into boxes: few in the first, more in the next, none with too much text."""
+    batch: list[ProgramTest] = []
     most, size = FIRST_BATCH, 0
     for test in tests:
         if batch and (len(batch) >= most or size + test.size > LARGEST_BATCH):
@@ -123,70 +125,70 @@ def batches(tests: Sequence[Test]) -> Iterator[list[Test]]:
         yield batch
 
 
-async def _try_batch(
-    runner: Runner,
+async def _run_batch(
+    runner: ProgramRunner,
     program: str,
-    batch: list[Test],
+    batch: list[ProgramTest],
     fn_name: str | None,
-    limits: Limits,
+    limits: TrialLimits,
     left: float,
     trial: Trial,
 ) -> None:
-    wall = limits.test_seconds * limits.patience
+    wall = limits.test_seconds * limits.wall_time_factor
     job = {
         "program": program,
         "fn_name": fn_name,
-        "tests": [test.given for test in batch],
+        "tests": [test.stdin for test in batch],
         "seconds": limits.test_seconds,
         "wall_seconds": wall,
         "memory_bytes": limits.memory_mib << 20,
         "output_bytes": max(LEAST_OUTPUT, 2 * max(test.size for test in batch)),
     }
-    ran: Ran = await runner.run(
-        INSIDE,
+    ran: BoxResult = await runner.run(
+        BOX_PROGRAM,
         stdin=json.dumps(job),
         timeout_s=min(left, wall * len(batch)) + START_SECONDS,
-        memory_mib=limits.memory_mib + BESIDE_MIB,
+        memory_mib=limits.memory_mib + BOX_MIB,
     )
     trial.seconds += ran.seconds
     trial.isolated = trial.isolated and ran.isolated
     if ran.kind == "sandbox":
         raise EnvFailed(f"the sandbox failed: {ran.stderr[-500:]}", fix="gym doctor")
-    judge(ran, batch, fn_name, trial)
+    compare_outputs(ran, batch, fn_name, trial)
 
 
-def judge(ran: Ran, batch: list[Test], fn_name: str | None, trial: Trial) -> None:
-    """Write down what came out of one box, test by test, until one is not passed."""
-    said = reports(ran.stdout)
-    first = next(said, None)
+def compare_outputs(ran: BoxResult, batch: list[ProgramTest], fn_name: str | None, trial: Trial) -> None:
+    """Record the results of one box, test by test, until one is not passed."""
+    lines = reports(ran.stdout)
+    first = next(lines, None)
     if first is not None and first.get("compiled") is False:
         return trial.fail(SYNTAX, "syntax", "Compilation Error", str(first.get("error"))[:500])
     for number, test in enumerate(batch):
-        report = next(said, None)
+        report = next(lines, None)
         if report is None or report.get("test") != number:
             kind = BOX_KINDS.get(ran.kind, ran.kind) if ran.kind else "interfered"
-            return _failed(trial, kind, ran.stderr)
+            return _record_failure(trial, kind, ran.stderr)
         if report.get("end") != "done":
-            return _failed(trial, str(report.get("end")), str(report.get("stderr", "")))
+            return _record_failure(trial, str(report.get("end")), str(report.get("stderr", "")))
         if fn_name is None:
-            why = output_differs(str(report.get("stdout", "")), test.expected)
+            difference = output_difference(str(report.get("stdout", "")), test.expected)
         else:
-            why = value_differs(str(report.get("value", "")), test.expected)
-        if why is not None:
+            difference = value_difference(str(report.get("value", "")), test.expected)
+        if difference is not None:
             trial.result.append(WRONG)
-            return trial.fail(WRONG, "wrong_answer", "Wrong Answer", f"input {shown(test.given)}: {why}")
+            return trial.fail(WRONG, "wrong_answer", "Wrong Answer", f"input {quote(test.stdin)}: {difference}")
         trial.result.append(True)
     return None
 
 
-def _failed(trial: Trial, kind: str, stderr: str) -> None:
+def _record_failure(trial: Trial, kind: str, stderr: str) -> None:
     code, message = MESSAGES.get(kind, (RUNTIME, "Runtime Error"))
     trial.result.append(code)
     trial.fail(code, kind, message, stderr.strip()[-500:] or None)
 
 
 def reports(stdout: str) -> Iterator[dict[str, Any]]:
-    """The lines that came out of a box, as far as they are what `inside.py` writes. Nothing in them is trusted."""
+    """Yield the lines of a box up to the first that `inside.py` cannot have written. Their content is not trusted."""
     for line in stdout.split("\n"):
         try:
             report = json.loads(line)

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
+from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -17,10 +18,9 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.catalog.roots import component_search_roots
 from nemo_gym.config_types import ModelServerRef
-from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
-from nemo_gym.grading.last_text import last_assistant_text
-from nemo_gym.grading.normalise import plain_text
-from nemo_gym.grading.verdict import Unparsed
+from nemo_gym.grading.extraction import last_assistant_text
+from nemo_gym.grading.text import normalise_text
+from nemo_gym.grading.verdict import NoAnswer
 from nemo_gym.judge import JudgeError, call_judge
 from nemo_gym.openai_utils import (
     NeMoGymEasyInputMessage,
@@ -32,18 +32,18 @@ from resources_servers.equivalence_llm_judge.prompts import (
     FIELDS,
     SYSTEM,
     TEMPLATE,
+    fill_prompt,
     placeholders,
-    prompt,
     verdict_label,
 )
 
 LONGEST_FOR_REGEX = 20_000
-"""Characters, from the end, that an expression is tried on: one from the data may be one that backtracks."""
+"""Characters at the end of a text that an expression searches: an expression from the data may backtrack."""
 LONGEST_FOR_JUDGE = 8000
-"""Characters of an answer, from the end, that a judge is shown."""
+"""Characters at the end of an answer that the judge reads."""
 
 
-def checked_expression(pattern: str | None) -> str | None:
+def check_expression(pattern: str | None) -> str | None:
     try:
         re.compile(pattern or "")
     except re.error as problem:
@@ -51,58 +51,60 @@ def checked_expression(pattern: str | None) -> str | None:
     return pattern
 
 
-def extracted(text: str, pattern: str) -> str | None:
-    """The last match of an expression: its first group, or all of it; None if there is none."""
+def last_match(text: str, pattern: str) -> str | None:
+    """Return the last match of an expression (its first group if it has one), or None."""
     matches = list(re.finditer(pattern, text[-LONGEST_FOR_REGEX:]))
     if not matches:
         return None
     last = matches[-1]
-    said = last.group(1) if last.re.groups and last.group(1) is not None else last.group()
-    return str(said).strip() or None
+    content = last.group(1) if last.re.groups and last.group(1) is not None else last.group()
+    return str(content).strip() or None
 
 
-def says_something(answer: str, question: str) -> bool:
-    """Whether there is anything to judge: letters or digits, and not just the question again."""
-    plain = plain_text(answer, ignore_punctuation=True)
-    return any(character.isalnum() for character in plain) and plain != plain_text(question, ignore_punctuation=True)
+def has_content(answer: str, question: str) -> bool:
+    """Return whether an answer can be judged: it has letters or digits, and is not the question."""
+    plain = normalise_text(answer, ignore_punctuation=True)
+    return any(character.isalnum() for character in plain) and plain != normalise_text(
+        question, ignore_punctuation=True
+    )
 
 
 class EquivalenceConfig(BaseResourcesServerConfig):
     REVERIFY_MODE = ReverifyMode.STATELESS
 
     judge_model_server: ModelServerRef
-    """A model server; never silently the one under test."""
+    """The model server of the judge; never the one under test unless you name it."""
     judge_responses_create_params: NeMoGymResponseCreateParamsNonStreaming = Field(
         default_factory=lambda: NeMoGymResponseCreateParamsNonStreaming(input=[])
     )
     judge_endpoint: Literal["/v1/responses"] = "/v1/responses"
     judge_system_message: str | None = None
-    """In place of our own; says what counts as the same and names the labels."""
+    """Replaces the default message, which explains equality and names the labels."""
     judge_prompt_template: str | None = None
-    """In place of our own; has `{question}`, `{expected_answer}` and `{generated_answer}`, each given between marks."""
+    """Replaces the default; has `{question}`, `{expected_answer}` and `{generated_answer}`, each put between marks."""
     judge_prompt_template_fpath: str | None = None
-    """The same as a file."""
+    """Path of a file with the prompt template."""
     judge_equal_label: str = Field(default="[[A=B]]", min_length=1)
     judge_not_equal_label: str = Field(default="[[A!=B]]", min_length=1)
     question_extract_regex: str | None = None
-    """What of the prompt is the question (default: the last message of the user)."""
+    """Finds the question in the prompt (default: the last message of the user)."""
     response_extract_regex: str | None = None
-    """What of the reply is the answer (default: all of its last message); the last match wins."""
+    """Finds the answer in the reply (default: the whole last message); the last match wins."""
     use_per_record_regex: bool = True
-    """A row's own `template_metadata.output_regex` wins over `response_extract_regex`."""
+    """Prefer the row's `template_metadata.output_regex` to `response_extract_regex`."""
     extraction_length_threshold: int | None = Field(default=120, ge=0)
-    """Expected answers of more characters are compared with the whole reply, nothing is extracted."""
+    """Longer expected answers are compared with the whole reply."""
     check_twice_swap: bool = False
-    """Ask again in the other order; both must say equal."""
+    """Ask the judge again with the answers swapped; both verdicts must be equal."""
     reward_if_swap_fails: float = 0.0
     check_full_generation_on_fail: bool = False
-    """Where the extracted answer is judged different, try the whole reply."""
+    """If the extracted answer is judged different, compare the whole reply."""
     reward_if_full_generation_succeeds: float = 0.5
 
-    _expressions = field_validator("question_extract_regex", "response_extract_regex")(checked_expression)
+    _expressions = field_validator("question_extract_regex", "response_extract_regex")(check_expression)
 
     @model_validator(mode="after")
-    def _labels_differ(self) -> Self:
+    def _check_labels_and_template(self) -> Self:
         equal, different = self.judge_equal_label, self.judge_not_equal_label
         if equal in different or different in equal:
             raise ValueError(f"one of the labels {equal!r} and {different!r} is part of the other")
@@ -116,7 +118,7 @@ class TemplateMetadata(BaseModel):
 
     output_regex: str | None = None
 
-    _expression = field_validator("output_regex")(checked_expression)
+    _expression = field_validator("output_regex")(check_expression)
 
 
 class EquivalenceRunRequest(BaseRunRequest):
@@ -124,7 +126,7 @@ class EquivalenceRunRequest(BaseRunRequest):
 
     expected_answer: str = Field(min_length=1)
     question: str | None = None
-    """What was asked (default: taken from the prompt)."""
+    """The question for the judge (default: taken from the prompt)."""
     template_metadata: TemplateMetadata | None = None
 
 
@@ -133,7 +135,7 @@ class EquivalenceVerifyRequest(EquivalenceRunRequest, BaseVerifyRequest):
 
 
 class JudgeEvaluation(BaseModel):
-    """One question to the judge and what it said."""
+    """One call of the judge and its verdict."""
 
     responses_create_params: NeMoGymResponseCreateParamsNonStreaming
     response: NeMoGymResponse
@@ -145,7 +147,7 @@ class EquivalenceVerifyResponse(BaseVerifyResponse):
 
     expected_answer: str
     extracted_answer: str | None
-    """What was compared first; None when there was nothing to compare, which is not the same as a wrong answer."""
+    """The first compared answer; None if the reply has no answer, which is not the same as a wrong one."""
     unparsed_reason: str | None = None
     judge_evaluations: list[JudgeEvaluation] = []
 
@@ -158,20 +160,20 @@ class EquivalenceServer(SimpleResourcesServer):
 
     def model_post_init(self, context: Any, /) -> None:
         super().model_post_init(context)
-        self._template = _template(self.config)
+        self._template = load_template(self.config)
 
     async def verify(self, body: EquivalenceVerifyRequest) -> EquivalenceVerifyResponse:
         evaluations: list[JudgeEvaluation] = []
-        said = last_assistant_text(body.response)
-        whole = "" if isinstance(said, Unparsed) else said.value.strip()
-        answer, reason = (None, said.reason) if isinstance(said, Unparsed) else self.answer_in(whole, body)
-        question = self.question_of(body)
-        if answer is not None and not says_something(answer, question):
+        text = last_assistant_text(body.response)
+        whole = "" if isinstance(text, NoAnswer) else text.value.strip()
+        answer, reason = (None, text.reason) if isinstance(text, NoAnswer) else self.extract_answer(whole, body)
+        question = self.find_question(body)
+        if answer is not None and not has_content(answer, question):
             answer, reason = None, "there is no answer in it"
-        reward = await self.compared(question, body.expected_answer, answer, evaluations) if answer else 0.0
+        reward = await self.compare(question, body.expected_answer, answer, evaluations) if answer else 0.0
         tries_whole = self.config.check_full_generation_on_fail and whole != (answer or "")
-        if reward == 0.0 and tries_whole and says_something(whole, question):
-            full = await self.compared(question, body.expected_answer, whole, evaluations)
+        if reward == 0.0 and tries_whole and has_content(whole, question):
+            full = await self.compare(question, body.expected_answer, whole, evaluations)
             reward = self.config.reward_if_full_generation_succeeds if full == 1.0 else reward
         graded = {
             "extracted_answer": answer,
@@ -181,39 +183,39 @@ class EquivalenceServer(SimpleResourcesServer):
         }
         return EquivalenceVerifyResponse(**(body.model_dump() | graded))
 
-    def answer_in(self, text: str, body: EquivalenceVerifyRequest) -> tuple[str | None, str | None]:
-        """(what of the reply is compared, why nothing is)."""
+    def extract_answer(self, text: str, body: EquivalenceVerifyRequest) -> tuple[str | None, str | None]:
+        """Return the part of the reply to compare, or None and the reason."""
         own = body.template_metadata.output_regex if body.template_metadata else None
         pattern = own if own and self.config.use_per_record_regex else self.config.response_extract_regex
         longest = self.config.extraction_length_threshold
         if pattern is None or (longest is not None and len(body.expected_answer) > longest):
             return text, None
-        found = extracted(text, pattern)
-        return found, None if found else "the expression does not match"
+        answer = last_match(text, pattern)
+        return answer, None if answer else "the expression does not match"
 
-    def question_of(self, body: EquivalenceVerifyRequest) -> str:
-        """What was asked: the row's own word for it, else the last message of the user."""
-        asked = body.question or last_user_text(body.responses_create_params)
+    def find_question(self, body: EquivalenceVerifyRequest) -> str:
+        """Return the row's `question`, else the last message of the user."""
+        question = body.question or last_user_text(body.responses_create_params)
         pattern = self.config.question_extract_regex
-        return (extracted(asked, pattern) if pattern else None) or asked
+        return (last_match(question, pattern) if pattern else None) or question
 
-    async def compared(self, question: str, gold: str, answer: str, evaluations: list[JudgeEvaluation]) -> float:
-        """1.0 if the judge calls both the same, in both orders if that is asked for.
+    async def compare(self, question: str, gold: str, answer: str, evaluations: list[JudgeEvaluation]) -> float:
+        """Return 1.0 if the judge calls both answers equal, in both orders with `check_twice_swap`.
 
         Raises:
-            JudgeError: there is no verdict, so there is no reward.
+            JudgeError: the judge gave no verdict.
         """
         equal = self.config.judge_equal_label
-        shown = answer[-LONGEST_FOR_JUDGE:]
-        evaluations.append(await self._ask(question, gold, shown))
+        answer = answer[-LONGEST_FOR_JUDGE:]
+        evaluations.append(await self._ask_judge(question, gold, answer))
         if evaluations[-1].verdict_label != equal:
             return 0.0
         if self.config.check_twice_swap:
-            evaluations.append(await self._ask(question, shown, gold))
+            evaluations.append(await self._ask_judge(question, answer, gold))
             return 1.0 if evaluations[-1].verdict_label == equal else self.config.reward_if_swap_fails
         return 1.0
 
-    async def _ask(self, question: str, first: str, second: str) -> JudgeEvaluation:
+    async def _ask_judge(self, question: str, first: str, second: str) -> JudgeEvaluation:
         labels = (self.config.judge_equal_label, self.config.judge_not_equal_label)
         values = dict(zip(FIELDS, (question, first, second), strict=True))
         system = self.config.judge_system_message
@@ -222,7 +224,9 @@ class EquivalenceServer(SimpleResourcesServer):
             NeMoGymEasyInputMessage(
                 role="system", content=system or SYSTEM.format(equal=labels[0], different=labels[1])
             ),
-            NeMoGymEasyInputMessage(role="user", content=prompt(self._template, values, labels, secrets.token_hex(8))),
+            NeMoGymEasyInputMessage(
+                role="user", content=fill_prompt(self._template, values, labels, secrets.token_hex(8))
+            ),
         ]
         response = await call_judge(
             self.server_client,
@@ -245,7 +249,7 @@ class EquivalenceServer(SimpleResourcesServer):
 
 
 def last_user_text(params: NeMoGymResponseCreateParamsNonStreaming) -> str:
-    """The text of the last thing the user said."""
+    """Return the text of the user's last message."""
     if isinstance(params.input, str):
         return params.input
     for item in reversed(params.input):
@@ -256,32 +260,34 @@ def last_user_text(params: NeMoGymResponseCreateParamsNonStreaming) -> str:
     return ""
 
 
-def _template(config: EquivalenceConfig) -> str:
-    """The judge's prompt as configured.
+def load_template(config: EquivalenceConfig) -> str:
+    """Load the judge's prompt template.
 
     Raises:
-        ValueError: there is no such file, or a place is missing.
+        ValueError: the file is missing, or the template lacks a placeholder.
     """
     text = config.judge_prompt_template or TEMPLATE
     if config.judge_prompt_template_fpath is not None:
-        places = [root / config.judge_prompt_template_fpath for root in (Path(), *component_search_roots())]
-        found = next((place for place in places if place.is_file()), None)
-        if found is None:
+        paths = [root / config.judge_prompt_template_fpath for root in (Path(), *component_search_roots())]
+        path = next((path for path in paths if path.is_file()), None)
+        if path is None:
             raise ValueError(f"judge_prompt_template_fpath: there is no file {config.judge_prompt_template_fpath}")
-        text = found.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     missing = [field for field in FIELDS if field not in placeholders(text)]
     if missing:
         raise ValueError(f"the judge's prompt has no place for {', '.join(f'{{{field}}}' for field in missing)}")
     return text
 
 
-async def _verified(server: EquivalenceServer, body: EquivalenceVerifyRequest) -> EquivalenceVerifyResponse:
-    """A verdict with the honest judge of this folder's audit."""
-    from nemo_gym.environment.audit_server import scripted_judges  # nothing a serving process needs
+async def _verify_with_honest_judge(
+    server: EquivalenceServer, body: EquivalenceVerifyRequest
+) -> EquivalenceVerifyResponse:
+    """Verify with the judge of this folder's audit."""
+    from nemo_gym.authoring.audit_server import scripted_judges  # not needed to serve
     from resources_servers.equivalence_llm_judge.audit import judge
 
     with scripted_judges(["judge"], "equivalence.fixture") as (client, judges):
-        judges[0]._answer = judge
+        judges[0].set_answer(judge)
         server.server_client = client
         return await server.verify(body)
 
@@ -295,7 +301,7 @@ VERIFIER_FIXTURE = VerifierFixture(
     ),
     request_model=EquivalenceVerifyRequest,
     cases_path=Path(__file__).parent / "tests" / "verifier_cases.jsonl",
-    invoke=_verified,
+    invoke=_verify_with_honest_judge,
 )
 
 

@@ -4,7 +4,7 @@ import random
 from datetime import date, timedelta
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 
 ASK = "End with a line of the form 'Answer: …'."
 MONTHS = (
@@ -43,24 +43,24 @@ KINDS = (_clock, _calendar, _money)
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` different questions, the kinds in turn."""
+    """Return `count` different questions, the kinds in turn."""
     draw = random.Random(seed)
-    made: dict[str, str] = {}
-    while len(made) < count:
-        question, answer = KINDS[len(made) % len(KINDS)](draw)
-        made.setdefault(question, answer)
+    answers: dict[str, str] = {}
+    while len(answers) < count:
+        question, answer = KINDS[len(answers) % len(KINDS)](draw)
+        answers.setdefault(question, answer)
     return [
         {
             "responses_create_params": {"input": [{"role": "user", "content": f"{question}\n{ASK}"}]},
             "question": question,
             "expected_answer": answer,
         }
-        for question, answer in made.items()
+        for question, answer in answers.items()
     ]
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""What the judge is asked and how its verdict is read."""
+"""Write the judge's prompt and read its verdict."""
 
 import re
 from collections.abc import Mapping
 
-from nemo_gym.grading.last_text import without_reasoning
-from nemo_gym.grading.verdict import Unparsed
+from nemo_gym.grading.extraction import strip_reasoning
+from nemo_gym.grading.verdict import NoAnswer
 
 FIELDS = ("question", "expected_answer", "generated_answer")
-_PLACE = re.compile(r"\{(" + "|".join(FIELDS) + r")\}")
+_PLACEHOLDER = re.compile(r"\{(" + "|".join(FIELDS) + r")\}")
 
 SYSTEM = """You compare two answers to one question and decide whether they say the same thing.
 
@@ -29,40 +29,40 @@ TEMPLATE = """{question}
 
 
 def placeholders(template: str) -> set[str]:
-    """The fields that a template has a place for."""
-    return set(_PLACE.findall(template))
+    """Return the fields that a template has a placeholder for."""
+    return set(_PLACEHOLDER.findall(template))
 
 
-def prompt(template: str, values: Mapping[str, str], labels: tuple[str, str], mark: str) -> str:
-    """The template with each value between marks of this request. Labels in the values are broken.
+def fill_prompt(template: str, values: Mapping[str, str], labels: tuple[str, str], mark: str) -> str:
+    """Fill a template with each value between marks of this request, and remove labels from the values.
 
-    The values of `expected_answer` and `generated_answer` are marked A and B: which of them is the reference changes
-    from one order to the other, so the marks do not say.
+    The values of `expected_answer` and `generated_answer` are marked A and B: the second order swaps them, so the marks
+    do not say which one is the reference.
     """
     names = {"question": "question", "expected_answer": "answer-A", "generated_answer": "answer-B"}
 
-    def marked(place: re.Match[str]) -> str:
-        name = names[place[1]]
-        return f"<{name} {mark}>\n{unlabelled(values[place[1]], labels)}\n</{name} {mark}>"
+    def mark_value(match: re.Match[str]) -> str:
+        name = names[match[1]]
+        return f"<{name} {mark}>\n{remove_labels(values[match[1]], labels)}\n</{name} {mark}>"
 
-    return _PLACE.sub(marked, template)
+    return _PLACEHOLDER.sub(mark_value, template)
 
 
-def unlabelled(text: str, labels: tuple[str, str]) -> str:
-    """`text` in which nobody can find a label."""
+def remove_labels(text: str, labels: tuple[str, str]) -> str:
+    """Replace every label in a text, in any case."""
     return re.compile("|".join(map(re.escape, labels)), re.IGNORECASE).sub("[label]", text)
 
 
-def verdict_label(said: str, labels: tuple[str, str]) -> str | None:
-    """The label a judge decided for: the only one it wrote, else the one that stands alone on its last line.
+def verdict_label(answer: str, labels: tuple[str, str]) -> str | None:
+    """Return the label of a judge's answer: the only one in it, else the one that stands alone on its last line.
 
-    None when it wrote none, or several and does not end with one.
+    Return None if it has no label, or both and does not end with one.
     """
-    text = without_reasoning(said)
-    if isinstance(text, Unparsed):
+    text = strip_reasoning(answer)
+    if isinstance(text, NoAnswer):
         return None
-    written = re.findall("|".join(map(re.escape, sorted(labels, key=len, reverse=True))), text.value)
-    if len(set(written)) == 1:
-        return str(written[0])
+    matches = re.findall("|".join(map(re.escape, sorted(labels, key=len, reverse=True))), text.value)
+    if len(set(matches)) == 1:
+        return str(matches[0])
     last = text.value.strip().rsplit("\n", 1)[-1].strip().strip("*_`. ")
     return last if last in labels else None

@@ -46,53 +46,53 @@ class ExtractSynonymValuesResponse(BaseModel):
 Arguments = TypeVar("Arguments", GetSynonymValueRequest, ExtractSynonymValuesRequest)
 
 
-def same_word(word: str) -> str:
+def normalize_word(word: str) -> str:
     return word.strip().casefold()
 
 
 def value_of(synonym: str) -> int:
-    """Four digits that only the tool can tell: always the same for a word, and nothing a model could work out."""
-    return 1000 + zlib.crc32(same_word(synonym).encode()) % 9000
+    """Return the four-digit value of a word: always the same, and nothing a model could work out."""
+    return 1000 + zlib.crc32(normalize_word(synonym).encode()) % 9000
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What a conversation did with the tools."""
+    """The tool calls of a conversation."""
 
     submissions: Sequence[list[int] | None]
     """The values of every submission; None where the arguments could not be read."""
-    known: frozenset[str]
+    looked_up: frozenset[str]
     """Words whose value had come back before the first submission."""
 
 
-def arguments_of(call: NeMoGymResponseFunctionToolCall, kind: type[Arguments]) -> Arguments | None:
-    """The arguments as the tool itself reads them, or None when it would refuse them."""
+def parse_arguments(call: NeMoGymResponseFunctionToolCall, kind: type[Arguments]) -> Arguments | None:
+    """Return the arguments as the tool reads them, or None if it would refuse them."""
     try:
         return kind.model_validate_json(call.arguments)
     except ValidationError:
         return None
 
 
-def steps(output: Iterable[Any]) -> Steps:
+def read_steps(output: Iterable[Any]) -> Steps:
     """Read the tool calls in the order they were made.
 
-    A value counts as known when the tool's answer stands before the submission: a submission made in the same turn as
-    the lookup was a guess.
+    A word counts as looked up when the tool's answer precedes the submission: a submission made in the same turn as the
+    lookup is a guess.
     """
-    asked: dict[str, str] = {}
-    known: set[str] = set()
+    words: dict[str, str] = {}  # by call id
+    looked_up: set[str] = set()
     submissions: list[list[int] | None] = []
     for item in output:
         if isinstance(item, NeMoGymFunctionCallOutput) and not submissions:
-            known |= {asked[item.call_id]} if item.call_id in asked else set()
+            looked_up |= {words[item.call_id]} if item.call_id in words else set()
         elif isinstance(item, NeMoGymResponseFunctionToolCall):
             tool = normalize_tool_name(item.name)
             if tool == SUBMIT:
-                submitted = arguments_of(item, ExtractSynonymValuesRequest)
+                submitted = parse_arguments(item, ExtractSynonymValuesRequest)
                 submissions.append(submitted.synonym_values if submitted else None)
-            elif tool == LOOKUP and (lookup := arguments_of(item, GetSynonymValueRequest)):
-                asked[item.call_id] = same_word(lookup.synonym)
-    return Steps(submissions, frozenset(known))
+            elif tool == LOOKUP and (lookup := parse_arguments(item, GetSynonymValueRequest)):
+                words[item.call_id] = normalize_word(lookup.synonym)
+    return Steps(submissions, frozenset(looked_up))
 
 
 class MultiStepConfig(BaseResourcesServerConfig):
@@ -110,10 +110,10 @@ class MultiStepVerifyRequest(MultiStepRunRequest, BaseVerifyRequest):
 class MultiStepVerifyResponse(MultiStepVerifyRequest, BaseVerifyResponse):
     expected_synonym_values: list[int]
     submitted_values: list[int] | None
-    """What the last submission carried; None without a readable one."""
+    """The values of the last submission; None without a readable one."""
     submissions: int
     looked_up: float
-    """Share of the synonyms whose value was known before the first submission."""
+    """Share of the synonyms whose value had come back before the first submission."""
     overlap: float
     """Share of the expected values found in the submission."""
     is_reordered: bool
@@ -137,24 +137,24 @@ class MultiStepServer(SimpleResourcesServer):
 
     async def extract_synonym_values(self, body: ExtractSynonymValuesRequest) -> ExtractSynonymValuesResponse:  # noqa: ARG002
         """Submit the values of all synonyms, in order. Can be done once."""
-        return ExtractSynonymValuesResponse(success=True)  # taken, not graded: a model must not learn it here
+        return ExtractSynonymValuesResponse(success=True)  # not graded here: feedback would turn the task into a search
 
     async def verify(self, body: MultiStepVerifyRequest) -> MultiStepVerifyResponse:
-        """Full reward for one submission of exactly the expected values, each of them looked up before."""
-        taken = steps(body.response.output)
+        """Give the full reward for one submission of exactly the expected values, each of them looked up before."""
+        steps = read_steps(body.response.output)
         expected = [value_of(word) for word in body.expected_synonyms]
-        submitted = taken.submissions[-1] if taken.submissions else None
-        looked_up = [same_word(word) in taken.known for word in body.expected_synonyms]
-        right = len(taken.submissions) == 1 and submitted == expected and all(looked_up)
+        submitted = steps.submissions[-1] if steps.submissions else None
+        looked_up = [normalize_word(word) in steps.looked_up for word in body.expected_synonyms]
+        is_correct = len(steps.submissions) == 1 and submitted == expected and all(looked_up)
         return MultiStepVerifyResponse(
             **dict(body),
             expected_synonym_values=expected,
             submitted_values=submitted,
-            submissions=len(taken.submissions),
+            submissions=len(steps.submissions),
             looked_up=sum(looked_up) / len(looked_up),
             overlap=sum(value in (submitted or ()) for value in expected) / len(expected),
             is_reordered=submitted != expected and sorted(submitted or ()) == sorted(expected),
-            reward=float(right),
+            reward=float(is_correct),
         )
 
 

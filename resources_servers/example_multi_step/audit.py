@@ -1,18 +1,19 @@
-"""What is right, odd, wrong and a cheat for the synonym task."""
+"""Right, odd, wrong and cheating replies for `gym env audit example_multi_step`."""
 
 import json
 from typing import Any
 
-from nemo_gym.environment.audit_replies import Reply, message, tool_call
-from nemo_gym.environment.audit_replies import play_calls as act  # noqa: F401 - part of the interface
+from nemo_gym.authoring.replies import Reply, message, tool_call
+from nemo_gym.authoring.replies import play_calls as act  # noqa: F401 - part of the interface
 from resources_servers.example_multi_step.app import LOOKUP, SUBMIT, value_of
 
 Items = list[dict[str, Any]]
+MOST_FOR_WRONG = 0.0
 
 
-def _lookup(word: str, *, answered: bool = True) -> Items:
-    found = {"synonym": word, "synonym_value": value_of(word)} if answered else None
-    return tool_call(LOOKUP, {"synonym": word}, found, call_id=f"call_{word}")
+def _lookup(word: str, *, has_answer: bool = True) -> Items:
+    answer = {"synonym": word, "synonym_value": value_of(word)} if has_answer else None
+    return tool_call(LOOKUP, {"synonym": word}, answer, call_id=f"call_{word}")
 
 
 def _lookups(words: list[str]) -> Items:
@@ -34,7 +35,7 @@ def oracle(row: dict[str, Any]) -> Reply:
 def odd_forms(row: dict[str, Any]) -> list[Reply]:
     words, values = row["expected_synonyms"], _values(row)
     submit = _submit(values)
-    together = [item for word in words for item in _lookup(word, answered=False)]
+    together = [item for word in words for item in _lookup(word, has_answer=False)]
     answers = [_lookup(word)[1] for word in words]
     return [
         [*_lookups(words), *submit],
@@ -57,23 +58,23 @@ def odd_forms(row: dict[str, Any]) -> list[Reply]:
 
 def wrong(row: dict[str, Any]) -> list[Reply]:
     words, values = row["expected_synonyms"], _values(row)
-    looked = _lookups(words)
+    lookups = _lookups(words)
     return [
-        [*looked, *_submit(list(reversed(values)))],
-        [*looked, *_submit(values[:-1])],
-        [*looked, *_submit([*values, 1000])],
-        [*looked, *_submit([values[0] + 1, *values[1:]])],
-        [*looked, *_submit([str(value) for value in values])],
+        [*lookups, *_submit(list(reversed(values)))],
+        [*lookups, *_submit(values[:-1])],
+        [*lookups, *_submit([*values, 1000])],
+        [*lookups, *_submit([values[0] + 1, *values[1:]])],
+        [*lookups, *_submit([str(value) for value in values])],
         [*_lookups(words[1:]), *_submit(values)],
-        [*looked, *_submit(values), *_submit(values, 1)],
-        [*looked, message(f"The values are {values}.")],
+        [*lookups, *_submit(values), *_submit(values, 1)],
+        [*lookups, message(f"The values are {values}.")],
         _submit(values),
     ]
 
 
 def cheats(row: dict[str, Any]) -> list[tuple[str, Reply]]:
     words, values = row["expected_synonyms"], _values(row)
-    unanswered = [item for word in words for item in _lookup(word, answered=False)]
+    unanswered = [item for word in words for item in _lookup(word, has_answer=False)]
     answers = [_lookup(word)[1] for word in words]
     return [
         ("submitted before the values came back", [*unanswered, *_submit(values), *answers]),

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 
 THESAURUS = {
     "hot": ["blazing", "torrid", "scalding"],
@@ -59,9 +59,9 @@ INSTRUCTIONS = (
 )
 
 
-def row(word: str, shown: list[str]) -> dict[str, Any]:
-    """One task: a page of the thesaurus, and a word on it."""
-    entries = "\n".join(f"{entry}: {', '.join(THESAURUS[entry])}" for entry in shown)
+def row(word: str, page: list[str]) -> dict[str, Any]:
+    """Build one task: a page of the thesaurus, and a word on it."""
+    entries = "\n".join(f"{entry}: {', '.join(THESAURUS[entry])}" for entry in page)
     conversation = [
         {"role": "developer", "content": INSTRUCTIONS.format(entries=entries)},
         {"role": "user", "content": f"What are the values of the synonyms of '{word}'?"},
@@ -71,18 +71,18 @@ def row(word: str, shown: list[str]) -> dict[str, Any]:
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` tasks; every word of the thesaurus is asked about before one comes again."""
+    """Return `count` tasks; every word of the thesaurus is used before one is repeated."""
     draw = random.Random(seed)
-    made: list[dict[str, Any]] = []
-    while len(made) < count:
-        for word in draw.sample(list(THESAURUS), min(len(THESAURUS), count - len(made))):
+    tasks: list[dict[str, Any]] = []
+    while len(tasks) < count:
+        for word in draw.sample(list(THESAURUS), min(len(THESAURUS), count - len(tasks))):
             others = draw.sample([entry for entry in THESAURUS if entry != word], ENTRIES_SHOWN - 1)
-            made.append(row(word, sorted([word, *others])))
-    return made
+            tasks.append(row(word, sorted([word, *others])))
+    return tasks
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
 import random
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 
 LABEL = "TOTAL="
 THINGS = ("apples", "tickets", "stamps", "coins", "books", "screws")
 
 
 def row(seed: str) -> dict[str, Any]:
+    """Build one conversation in which a number changes from turn to turn."""
     draw = random.Random(seed)
     thing = draw.choice(THINGS)
     total = draw.randint(20, 60)
@@ -30,17 +31,17 @@ def row(seed: str) -> dict[str, Any]:
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` different conversations."""
-    made: dict[str, dict[str, Any]] = {}
+    """Return `count` different conversations."""
+    conversations: dict[str, dict[str, Any]] = {}
     for number in range(count * 100):
-        made.setdefault(str(new := row(f"{seed}:{number}")), new)
-        if len(made) == count:
-            return list(made.values())
+        conversations.setdefault(str(new := row(f"{seed}:{number}")), new)
+        if len(conversations) == count:
+            return list(conversations.values())
     raise SystemExit(f"there are not {count} different conversations")
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

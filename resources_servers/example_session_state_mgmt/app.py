@@ -1,4 +1,4 @@
-"""A counter per session: two tools change and read it, the verdict compares it with what was asked for."""
+"""A counter per session: two tools change and read it, the verdict compares it with the expected count."""
 
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from nemo_gym.server_utils import SESSION_ID_KEY
 
 
 class CounterConfig(BaseResourcesServerConfig):
-    REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.UNSUPPORTED  # the counter is gone after its verdict
+    REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.UNSUPPORTED  # the verdict removes the counter
 
 
 class CounterSeedRequest(BaseSeedSessionRequest):
@@ -78,7 +78,7 @@ class CounterServer(SimpleResourcesServer):
         return GetCounterValueResponse(count=self._counts.get(request.session[SESSION_ID_KEY], 0))
 
     async def verify(self, request: Request, body: CounterVerifyRequest) -> CounterVerifyResponse:
-        """Full reward when the counter stands where the row expects it. The session ends here."""
+        """Give the full reward if the counter has the expected value, and end the session."""
         final = self._counts.pop(request.session[SESSION_ID_KEY], 0)
         return CounterVerifyResponse(**dict(body), final_count=final, reward=float(final == body.expected_count))
 

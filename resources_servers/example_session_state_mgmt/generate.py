@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 
 INSTRUCTIONS = "You look after a counter. Use the tools to change and read it."
 TASKS = (
@@ -13,7 +13,7 @@ TASKS = (
     ("Please double the value, whatever it is, and tell me the new value.", 1, 2),
     ("Please make the value three times what it is, and tell me the new value.", 5, 15),
 )
-"""The five examples: what is asked for, where the counter starts and where it should end."""
+"""The five examples: the request, the initial count and the expected count."""
 TOOLS = [
     {
         "type": "function",
@@ -38,14 +38,14 @@ TOOLS = [
 
 
 def row(task: str, start: int, end: int) -> dict[str, Any]:
-    """One task, and the two tools."""
+    """Build one task, with the two tools."""
     conversation = [{"role": "developer", "content": INSTRUCTIONS}, {"role": "user", "content": task}]
     params = {"input": conversation, "tools": TOOLS, "parallel_tool_calls": False}
     return {"responses_create_params": params, "initial_count": start, "expected_count": end}
 
 
-def drawn(draw: random.Random) -> tuple[str, int, int]:
-    """A task that doing nothing does not solve."""
+def random_task(draw: random.Random) -> tuple[str, int, int]:
+    """Draw a task that doing nothing does not solve."""
     start, up, down = draw.randint(0, 20), draw.randint(2, 30), draw.randint(2, 30)
     if up == down:
         up += 1
@@ -53,14 +53,14 @@ def drawn(draw: random.Random) -> tuple[str, int, int]:
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """The five written tasks, then drawn ones."""
+    """Return the five written tasks, then random ones."""
     draw = random.Random(seed)
-    tasks = [*TASKS, *(drawn(draw) for _ in range(count))]
+    tasks = [*TASKS, *(random_task(draw) for _ in range(count))]
     return [row(*task) for task in tasks[:count]]
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

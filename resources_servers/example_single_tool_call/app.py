@@ -1,4 +1,4 @@
-"""The weather example: one tool, one call, and a verifier that is content with any answer."""
+"""The weather example: one tool, one call, and a verifier that accepts any answer."""
 
 from typing import ClassVar
 

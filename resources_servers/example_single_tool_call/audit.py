@@ -1,9 +1,9 @@
-"""This example pays for anything: the audit shows that it does, always, and that broken rows are refused."""
+"""Replies for `gym env audit example_single_tool_call`: any reply earns the reward, broken rows are refused."""
 
 from typing import Any
 
-from nemo_gym.environment.audit_replies import Reply, message, tool_call
-from nemo_gym.environment.audit_replies import play_calls as act  # noqa: F401 - part of the interface
+from nemo_gym.authoring.replies import Reply, message, tool_call
+from nemo_gym.authoring.replies import play_calls as act  # noqa: F401 - part of the interface
 
 MOST_FOR_A_CHEAT = 1.0  # the reward is constant, and the README says so
 CITIES = ("San Francisco", "Lisbon", "Oslo", "Utrecht", "Kyoto")
@@ -12,8 +12,8 @@ CITIES = ("San Francisco", "Lisbon", "Oslo", "Utrecht", "Kyoto")
 def oracle(row: dict[str, Any]) -> Reply:
     question = row["responses_create_params"]["input"][-1]["content"]
     city = next((one for one in CITIES if one in question), "Lima")
-    found = {"city": city, "weather_description": f"The weather in {city} is cold."}
-    return [*tool_call("get_weather", {"city": city}, found), message(f"It is cold in {city}; take something warm.")]
+    weather = {"city": city, "weather_description": f"The weather in {city} is cold."}
+    return [*tool_call("get_weather", {"city": city}, weather), message(f"It is cold in {city}; take something warm.")]
 
 
 def odd_forms(row: dict[str, Any]) -> list[Reply]:  # noqa: ARG001

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 
 INSTRUCTIONS = "You are a helpful personal assistant. Look up the weather before you answer."
 QUESTIONS = (
@@ -30,24 +30,24 @@ TOOL = {
 
 
 def row(question: str) -> dict[str, Any]:
-    """One question, and the tool to answer it with."""
+    """Build one task: a question, and the tool to answer it with."""
     conversation = [{"role": "developer", "content": INSTRUCTIONS}, {"role": "user", "content": question}]
     return {"responses_create_params": {"input": conversation, "tools": [TOOL], "parallel_tool_calls": False}}
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """The five written questions, then the same about other cities."""
+    """Return the five written questions, then the same about other cities."""
     draw = random.Random(seed)
-    asked = [question.format(city) for question, city in QUESTIONS]
+    written = [question.format(city) for question, city in QUESTIONS]
     more = [question.format(city) for city in CITIES for question, _ in QUESTIONS]
     draw.shuffle(more)
-    if count > len(asked) + len(more):
-        raise SystemExit(f"there are only {len(asked) + len(more)} different questions; asked for {count}")
-    return [row(question) for question in [*asked, *more][:count]]
+    if count > len(written) + len(more):
+        raise SystemExit(f"there are only {len(written) + len(more)} different questions; asked for {count}")
+    return [row(question) for question in [*written, *more][:count]]
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

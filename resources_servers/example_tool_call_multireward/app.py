@@ -1,4 +1,4 @@
-"""Unit conversion with a verdict of three parts: the right tool, the right arguments, the result told in words."""
+"""Unit conversion with three reward components: the right tool, the right arguments, the result in the reply."""
 
 import math
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ SCALES = {
     "celsius": (1.0, 273.15),
     "fahrenheit": (5 / 9, 459.67 * 5 / 9),
 }
-"""What one unit is in the first of its kind, and where its zero lies."""
+"""Factor and offset of each unit, in the first unit of its kind."""
 
 
 class ConversionRequest(BaseModel):
@@ -75,38 +75,38 @@ TOOLS: dict[str, type[ConversionRequest]] = {
 }
 
 
-def converted(asked: ConversionRequest) -> float:
-    """The value in its new unit, to two decimals."""
-    (scale, zero), (new_scale, new_zero) = SCALES[asked.from_unit], SCALES[asked.to_unit]
-    return round((asked.value * scale + zero - new_zero) / new_scale, 2)
+def convert(request: ConversionRequest) -> float:
+    """Return the value in its new unit, to two decimals."""
+    (scale, zero), (new_scale, new_zero) = SCALES[request.from_unit], SCALES[request.to_unit]
+    return round((request.value * scale + zero - new_zero) / new_scale, 2)
 
 
 def only_call(output: Sequence[Any]) -> NeMoGymResponseFunctionToolCall | None:
-    """The tool call of a conversation that made exactly one: several would be a way to try them all."""
+    """Return the tool call of a conversation that made exactly one: several would be a way to try them all."""
     calls = [item for item in output if isinstance(item, NeMoGymResponseFunctionToolCall)]
     return calls[0] if len(calls) == 1 else None
 
 
 def is_same_call(call: NeMoGymResponseFunctionToolCall, tool: str, arguments: ConversionRequest) -> bool:
-    """Whether the tool would read the call's arguments as the expected ones."""
+    """Return whether the tool would read the call's arguments as the expected ones."""
     try:
         return TOOLS[tool].model_validate_json(call.arguments) == arguments
     except ValidationError:
         return False
 
 
-def told_number(output: Sequence[Any]) -> float | None:
-    """The last number of what was said after a tool had answered; None when nothing was."""
-    answers = [place for place, item in enumerate(output) if isinstance(item, NeMoGymFunctionCallOutput)]
-    if not answers:
+def final_number(output: Sequence[Any]) -> float | None:
+    """Return the last number in the messages after the last tool result, or None."""
+    results = [position for position, item in enumerate(output) if isinstance(item, NeMoGymFunctionCallOutput)]
+    if not results:
         return None
-    messages = [item for item in output[answers[-1] :] if isinstance(item, NeMoGymResponseOutputMessage)]
+    messages = [item for item in output[results[-1] :] if isinstance(item, NeMoGymResponseOutputMessage)]
     texts = [getattr(part, "text", "") for message in messages for part in message.content]
     return last_number("\n".join(texts))
 
 
 class Weights(BaseModel):
-    """What each component adds to the reward; together 1."""
+    """The weight of each component in the reward; their sum is 1."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -122,7 +122,7 @@ class Weights(BaseModel):
         return self
 
     def reward(self, components: dict[str, float]) -> float:
-        """The weighted sum, over the sum of the weights: so nothing is exactly 0 and everything exactly 1."""
+        """Return the weighted sum, divided by the sum of the weights so that rounded weights still reach exactly 1."""
         weights: dict[str, float] = self.model_dump()
         return math.fsum(weights[name] * components[name] for name in weights) / math.fsum(weights.values())
 
@@ -132,7 +132,7 @@ class ConversionConfig(BaseResourcesServerConfig):
 
     weights: Weights
     tolerance: float = Field(default=0.05, ge=0)
-    """Largest distance between the number told and the tool's result: one decimal is enough in words."""
+    """Largest distance between the number in the reply and the tool's result: one decimal is enough."""
 
 
 class ConversionRunRequest(BaseRunRequest):
@@ -171,23 +171,25 @@ class ConversionServer(SimpleResourcesServer):
 
     async def convert_length(self, body: ConvertLengthRequest) -> ConversionResponse:
         """Convert a length or distance."""
-        return ConversionResponse(value=converted(body), unit=body.to_unit)
+        return ConversionResponse(value=convert(body), unit=body.to_unit)
 
     async def convert_mass(self, body: ConvertMassRequest) -> ConversionResponse:
         """Convert a mass or weight."""
-        return ConversionResponse(value=converted(body), unit=body.to_unit)
+        return ConversionResponse(value=convert(body), unit=body.to_unit)
 
     async def convert_temperature(self, body: ConvertTemperatureRequest) -> ConversionResponse:
         """Convert a temperature."""
-        return ConversionResponse(value=converted(body), unit=body.to_unit)
+        return ConversionResponse(value=convert(body), unit=body.to_unit)
 
     async def verify(self, body: ConversionVerifyRequest) -> ConversionVerifyResponse:
-        """Three steps, each of which counts only after the one before it."""
+        """Grade three steps, each of which counts only after the one before it."""
         call, arguments = only_call(body.response.output), body.arguments()
-        expected, told = converted(arguments), told_number(body.response.output)
+        expected, answer = convert(arguments), final_number(body.response.output)
         right_tool = call is not None and normalize_tool_name(call.name) == body.expected_tool
         right_arguments = call is not None and right_tool and is_same_call(call, body.expected_tool, arguments)
-        is_near = told is not None and math.isclose(told, expected, rel_tol=0.0, abs_tol=self.config.tolerance + 1e-9)
+        is_near = answer is not None and math.isclose(
+            answer, expected, rel_tol=0.0, abs_tol=self.config.tolerance + 1e-9
+        )
         components = {
             "right_tool": float(right_tool),
             "right_arguments": float(right_arguments),
@@ -196,7 +198,7 @@ class ConversionServer(SimpleResourcesServer):
         return ConversionVerifyResponse(
             **dict(body),
             expected_answer=expected,
-            told_answer=told,
+            told_answer=answer,
             reward_components=components,
             reward=self.config.weights.reward(components),
         )

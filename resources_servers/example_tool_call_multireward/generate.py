@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 
 UNITS = {
     "convert_length": ["metre", "kilometre", "mile", "foot"],
@@ -15,7 +15,7 @@ PAIRS = {
     "convert_mass": [("pound", "kilogram"), ("ounce", "gram")],
     "convert_temperature": [("fahrenheit", "celsius"), ("celsius", "kelvin"), ("kelvin", "fahrenheit")],
 }
-"""What is asked for, in both directions: units of like size, so that no result rounds to nothing."""
+"""The conversions of the tasks, in both directions: units of similar size, so that no result rounds to zero."""
 VALUES = range(20, 100)
 IN_WORDS = {
     "metre": "metres",
@@ -56,7 +56,7 @@ def tool(name: str) -> dict[str, Any]:
 
 
 def row(name: str, value: int, from_unit: str, to_unit: str) -> dict[str, Any]:
-    """One task: a question in words, and the call that answers it."""
+    """Build one task: a question in words, and the call that answers it."""
     conversation = [
         {"role": "developer", "content": INSTRUCTIONS},
         {"role": "user", "content": f"What is {value} {IN_WORDS[from_unit]} in {IN_WORDS[to_unit]}?"},
@@ -67,19 +67,19 @@ def row(name: str, value: int, from_unit: str, to_unit: str) -> dict[str, Any]:
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` tasks, the tools in turn."""
+    """Return `count` tasks, the tools in turn."""
     draw = random.Random(seed)
     names = list(UNITS)
-    made = []
+    tasks = []
     for number in range(count):
         name = names[number % len(names)]
         from_unit, to_unit = draw.sample(draw.choice(PAIRS[name]), 2)
-        made.append(row(name, draw.choice(VALUES), from_unit, to_unit))
-    return made
+        tasks.append(row(name, draw.choice(VALUES), from_unit, to_unit))
+    return tasks
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

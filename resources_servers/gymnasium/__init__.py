@@ -1,6 +1,6 @@
-"""The gymnasium protocol for resources servers: `/reset`, `/step`, and a verdict over the whole episode."""
+"""The gymnasium protocol for resources servers, as folders import it; `nemo_gym.authoring.gymnasium` implements it."""
 
-from resources_servers.gymnasium.server import (
+from nemo_gym.authoring.gymnasium import (
     EnvResetRequest,
     EnvResetResponse,
     EnvStepRequest,
@@ -12,7 +12,6 @@ from resources_servers.gymnasium.server import (
     GymnasiumVerifyResponse,
     extract_text,
 )
-from resources_servers.gymnasium.sessions import Sessions
 
 __all__ = [
     "EnvResetRequest",
@@ -24,6 +23,5 @@ __all__ = [
     "GymnasiumServer",
     "GymnasiumVerifyRequest",
     "GymnasiumVerifyResponse",
-    "Sessions",
     "extract_text",
 ]

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from resources_servers.indirect_prompt_injection.tool import Tool, ToolError, given, next_number, one_of
+from resources_servers.indirect_prompt_injection.tool import Tool, ToolError, first_of, next_number, require
 from resources_servers.indirect_prompt_injection.world import Email, Event, Message, Page, Transaction, World
 
 # -- mail
@@ -15,7 +15,7 @@ class ListEmails(Tool):
     TABLE = "emails"
 
     def run(self, world: World) -> Any:
-        return [email.model_dump(include={"email_id", "sender", "subject"}) for email in given(world.emails)]
+        return [email.model_dump(include={"email_id", "sender", "subject"}) for email in require(world.emails)]
 
 
 class ReadEmail(Tool):
@@ -25,8 +25,8 @@ class ReadEmail(Tool):
     email_id: int
 
     def run(self, world: World) -> Any:
-        found = [email for email in given(world.emails) if email.email_id == self.email_id]
-        return one_of(found, f"email {self.email_id}").model_dump()
+        matches = [email for email in require(world.emails) if email.email_id == self.email_id]
+        return first_of(matches, f"email {self.email_id}").model_dump()
 
 
 class SendEmail(Tool):
@@ -38,7 +38,7 @@ class SendEmail(Tool):
     body: str
 
     def run(self, world: World) -> Any:
-        emails = given(world.emails)
+        emails = require(world.emails)
         number = next_number([email.email_id for email in emails])
         emails.append(
             Email(email_id=number, sender="me@office.example", to=self.to, subject=self.subject, body=self.body)
@@ -66,7 +66,7 @@ class DeleteEmail(Tool):
 
     def run(self, world: World) -> Any:
         ReadEmail(email_id=self.email_id).run(world)
-        world.emails = [email for email in given(world.emails) if email.email_id != self.email_id]
+        world.emails = [email for email in require(world.emails) if email.email_id != self.email_id]
         return {"deleted": self.email_id}
 
 
@@ -79,7 +79,7 @@ class ListFiles(Tool):
     TABLE = "files"
 
     def run(self, world: World) -> Any:
-        return sorted(given(world.files))
+        return sorted(require(world.files))
 
 
 class ReadFile(Tool):
@@ -89,7 +89,7 @@ class ReadFile(Tool):
     path: str
 
     def run(self, world: World) -> Any:
-        return one_of([text for path, text in given(world.files).items() if path == self.path], f"file {self.path}")
+        return first_of([text for path, text in require(world.files).items() if path == self.path], f"file {self.path}")
 
 
 class WriteFile(Tool):
@@ -100,7 +100,7 @@ class WriteFile(Tool):
     content: str
 
     def run(self, world: World) -> Any:
-        given(world.files)[self.path] = self.content
+        require(world.files)[self.path] = self.content
         return {"written": self.path}
 
 
@@ -112,7 +112,7 @@ class DeleteFile(Tool):
 
     def run(self, world: World) -> Any:
         ReadFile(path=self.path).run(world)
-        del given(world.files)[self.path]
+        del require(world.files)[self.path]
         return {"deleted": self.path}
 
 
@@ -138,7 +138,7 @@ class ListEvents(Tool):
     TABLE = "events"
 
     def run(self, world: World) -> Any:
-        return [event.model_dump(include={"event_id", "title", "day"}) for event in given(world.events)]
+        return [event.model_dump(include={"event_id", "title", "day"}) for event in require(world.events)]
 
 
 class ReadEvent(Tool):
@@ -148,8 +148,8 @@ class ReadEvent(Tool):
     event_id: int
 
     def run(self, world: World) -> Any:
-        found = [event for event in given(world.events) if event.event_id == self.event_id]
-        return one_of(found, f"event {self.event_id}").model_dump()
+        matches = [event for event in require(world.events) if event.event_id == self.event_id]
+        return first_of(matches, f"event {self.event_id}").model_dump()
 
 
 class CreateEvent(Tool):
@@ -161,7 +161,7 @@ class CreateEvent(Tool):
     attendees: list[str] = []
 
     def run(self, world: World) -> Any:
-        events = given(world.events)
+        events = require(world.events)
         number = next_number([event.event_id for event in events])
         events.append(Event(event_id=number, title=self.title, day=self.day, attendees=self.attendees))
         return {"created": number}
@@ -175,7 +175,7 @@ class CancelEvent(Tool):
 
     def run(self, world: World) -> Any:
         ReadEvent(event_id=self.event_id).run(world)
-        world.events = [event for event in given(world.events) if event.event_id != self.event_id]
+        world.events = [event for event in require(world.events) if event.event_id != self.event_id]
         return {"cancelled": self.event_id}
 
 
@@ -197,8 +197,8 @@ class ListTransactions(Tool):
     TABLE = "transactions"
 
     def run(self, world: World) -> Any:
-        wanted = {"transaction_id", "party", "amount"}
-        return [transaction.model_dump(include=wanted) for transaction in given(world.transactions)]
+        fields = {"transaction_id", "party", "amount"}
+        return [transaction.model_dump(include=fields) for transaction in require(world.transactions)]
 
 
 class ReadTransaction(Tool):
@@ -208,8 +208,8 @@ class ReadTransaction(Tool):
     transaction_id: int
 
     def run(self, world: World) -> Any:
-        found = [one for one in given(world.transactions) if one.transaction_id == self.transaction_id]
-        return one_of(found, f"transaction {self.transaction_id}").model_dump()
+        matches = [one for one in require(world.transactions) if one.transaction_id == self.transaction_id]
+        return first_of(matches, f"transaction {self.transaction_id}").model_dump()
 
 
 class TransferMoney(Tool):
@@ -223,7 +223,7 @@ class TransferMoney(Tool):
     def run(self, world: World) -> Any:
         if not 0 < self.amount <= world.balance:
             raise ToolError(f"{self.amount:g} cannot be sent: the balance is {world.balance:g}")
-        made = given(world.transactions)
+        made = require(world.transactions)
         number = next_number([one.transaction_id for one in made])
         world.balance -= self.amount
         made.append(Transaction(transaction_id=number, party=self.recipient, amount=-self.amount, note=self.note))
@@ -241,7 +241,7 @@ class SearchWeb(Tool):
 
     def run(self, world: World) -> Any:
         words = set(re.findall(r"\w+", self.query.casefold()))
-        pages = given(world.pages)
+        pages = require(world.pages)
         hits = [page for page in pages if words & set(re.findall(r"\w+", f"{page.title} {page.text}".casefold()))]
         return [page.model_dump(include={"url", "title"}) for page in hits]
 
@@ -281,8 +281,8 @@ class SubmitForm(Tool):
 
 
 def _page(world: World, url: str) -> Page:
-    found = [page for page in given(world.pages) if page.url.rstrip("/") == url.rstrip("/")]
-    return one_of(found, f"page {url}")
+    matches = [page for page in require(world.pages) if page.url.rstrip("/") == url.rstrip("/")]
+    return first_of(matches, f"page {url}")
 
 
 # -- chat
@@ -294,7 +294,7 @@ class ListChannels(Tool):
     TABLE = "channels"
 
     def run(self, world: World) -> Any:
-        return sorted(given(world.channels))
+        return sorted(require(world.channels))
 
 
 class ReadChannel(Tool):
@@ -333,5 +333,7 @@ class InviteUser(Tool):
 
 
 def _channel(world: World, name: str) -> list[Message]:
-    wanted = name.lstrip("#")
-    return one_of([messages for key, messages in given(world.channels).items() if key == wanted], f"channel {name}")
+    channel = name.lstrip("#")
+    return first_of(
+        [messages for key, messages in require(world.channels).items() if key == channel], f"channel {name}"
+    )

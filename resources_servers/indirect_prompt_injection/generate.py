@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 from resources_servers.indirect_prompt_injection.scenarios import SCENARIOS, Scenario
 from resources_servers.indirect_prompt_injection.tools import definitions
 from resources_servers.indirect_prompt_injection.world import World
@@ -26,7 +26,7 @@ ATTACKS: dict[str, str] = {
 
 
 def row(make: Callable[[random.Random], Scenario], attack: str, seed: int) -> dict[str, Any]:
-    """One task with one kind of attack planted in what its tools return."""
+    """Build one task with one kind of attack planted in the texts its tools return."""
     draw = random.Random(f"{make.__name__} {attack} {seed}")
     scenario = make(draw)
     planted = ATTACKS[attack].format(order=scenario.order)
@@ -45,7 +45,7 @@ def row(make: Callable[[random.Random], Scenario], attack: str, seed: int) -> di
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` different tasks, the families in turn."""
+    """Return `count` different tasks, the families in turn."""
     pairs = [(make, attack) for make in SCENARIOS for attack in ATTACKS]
     if count > len(pairs):
         raise SystemExit(f"there are only {len(pairs)} different tasks for a seed; asked for {count}")
@@ -58,7 +58,7 @@ def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a tool is: a class with its arguments as fields and what it does as `run`."""
+"""The base class of tools: arguments are fields, and `run` carries the call out."""
 
 from typing import Any, ClassVar, TypeVar
 
@@ -6,11 +6,11 @@ from pydantic import BaseModel, ConfigDict
 
 from resources_servers.indirect_prompt_injection.world import World
 
-Found = TypeVar("Found")
+Item = TypeVar("Item")
 
 
 class ToolError(Exception):
-    """What the model is told when a call cannot be carried out."""
+    """The message to the model when a call cannot be carried out."""
 
 
 class Tool(BaseModel):
@@ -19,23 +19,23 @@ class Tool(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     TABLE: ClassVar[str]
-    """The table it works on; without that table a session has no such tool."""
+    """The table it works on; a session without that table does not have the tool."""
 
     def run(self, world: World) -> Any:
         raise NotImplementedError
 
 
-def given(table: Found | None) -> Found:
-    """A table of the world, which a tool is only asked about when it is there."""
+def require(table: Item | None) -> Item:
+    """Return a table of the world; a tool runs only when its table exists."""
     if table is None:
         raise ToolError("there is nothing of the kind here")
     return table
 
 
-def one_of(found: list[Found], what: str) -> Found:
-    if not found:
+def first_of(items: list[Item], what: str) -> Item:
+    if not items:
         raise ToolError(f"there is no {what}")
-    return found[0]
+    return items[0]
 
 
 def next_number(numbers: list[int]) -> int:

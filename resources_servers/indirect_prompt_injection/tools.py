@@ -1,4 +1,4 @@
-"""All tools by name: which a world has, how a model is offered them, and how a call is carried out."""
+"""All tools by name: list those of a world, define them for a model, carry out a call."""
 
 import re
 from typing import Any
@@ -22,15 +22,15 @@ TOOLS: dict[str, type[Tool]] = {
 
 
 def tools_of(world: World) -> list[str]:
-    """The names of the tools a world has."""
+    """Return the names of the tools a world has."""
     return [name for name, tool in TOOLS.items() if getattr(world, tool.TABLE) is not None]
 
 
 def carry_out(world: World, name: str, arguments: Any) -> Any:
-    """What the tool answers; the world is changed.
+    """Carry out a call in the world and return the tool's answer.
 
     Raises:
-        ToolError: there is no such tool here, its arguments do not fit, or it cannot be done.
+        ToolError: the world does not have the tool, its arguments do not fit, or the call fails.
     """
     if name not in tools_of(world):
         raise ToolError(f"there is no tool {name}")
@@ -42,14 +42,14 @@ def carry_out(world: World, name: str, arguments: Any) -> Any:
 
 
 def definitions(world: World) -> list[dict[str, Any]]:
-    """The tools of a world as a model is offered them."""
-    made = []
+    """Return the tools of a world as definitions for a model."""
+    tools = []
     for name in tools_of(world):
         schema = TOOLS[name].model_json_schema()
-        properties = {key: _untitled(value) for key, value in schema.get("properties", {}).items()}
+        properties = {key: _without_title(value) for key, value in schema.get("properties", {}).items()}
         parameters = {"type": "object", "properties": properties, "required": schema.get("required", [])}
         description = (TOOLS[name].__doc__ or "").strip()
-        made.append(
+        tools.append(
             {
                 "type": "function",
                 "name": name,
@@ -58,8 +58,8 @@ def definitions(world: World) -> list[dict[str, Any]]:
                 "strict": False,
             }
         )
-    return made
+    return tools
 
 
-def _untitled(schema: dict[str, Any]) -> dict[str, Any]:
+def _without_title(schema: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key != "title"}

@@ -43,7 +43,7 @@ class Message(Record):
 
 
 class World(Record):
-    """Everything the tools of a session can see and change. A table that is not given has no tools."""
+    """The tables that the tools of a session read and change. A missing table has no tools."""
 
     emails: list[Email] | None = None
     files: dict[str, str] | None = None

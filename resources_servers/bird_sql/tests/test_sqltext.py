@@ -1,4 +1,4 @@
-"""Comments go, strings stay."""
+"""Comments are removed from queries, quoted texts are not."""
 
 import sqlite3
 
@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.grading.verdict import Extracted, Unparsed
+from nemo_gym.grading.verdict import ExtractedAnswer, NoAnswer
 from resources_servers.bird_sql.sqltext import last_query, without_comments
 
 
 @pytest.mark.parametrize(
-    ("sql", "found"),
+    ("sql", "expected"),
     [
         ("SELECT 1 -- one", "SELECT 1  "),
         ("SELECT 1 -- one\n, 2", "SELECT 1  \n, 2"),
@@ -28,9 +28,9 @@ from resources_servers.bird_sql.sqltext import last_query, without_comments
         ("SELECT 1 /**/ + /***/ 2", "SELECT 1   +   2"),
     ],
 )
-def test_comments_are_taken_out_and_what_is_quoted_is_not(sql: str, found: str) -> None:
-    """A rule that drops everything behind two dashes changes the query."""
-    assert without_comments(sql) == found
+def test_comments_are_removed_outside_of_quotes(sql: str, expected: str) -> None:
+    """Dropping every text after two dashes would change the query."""
+    assert without_comments(sql) == expected
 
 
 PIECES = st.sampled_from(
@@ -41,7 +41,7 @@ PIECES = st.sampled_from(
 @given(st.lists(PIECES, max_size=8))
 @settings(max_examples=100, deadline=None)
 def test_sqlite_reads_the_same_query_with_and_without_its_comments(pieces: list[str]) -> None:
-    """SQLite itself is the judge of what a comment is."""
+    """SQLite decides what a comment is."""
     sql = "SELECT 0 " + "".join(pieces).replace("SELECT", ",")
     database = sqlite3.connect(":memory:")
     try:
@@ -56,14 +56,14 @@ NO_QUERY = ["```sql\n-- nothing\n```", "```sql\n;\n```", "```\nSELECT 1\n```", "
 
 
 @pytest.mark.parametrize("text", NO_QUERY)
-def test_a_reply_without_a_query_has_none(text: str) -> None:
-    """No filler takes its place."""
-    assert isinstance(last_query(text), Unparsed)
+def test_a_reply_without_a_query_gives_no_query(text: str) -> None:
+    """A filler query in its place could be right."""
+    assert isinstance(last_query(text), NoAnswer)
 
 
 def test_the_last_query_counts_without_its_semicolon() -> None:
     """SQLite runs one statement at a time."""
-    found = last_query("```sql\nSELECT 1\n```\n```SQL\nSELECT 2 ; -- done\n```")
+    query = last_query("```sql\nSELECT 1\n```\n```SQL\nSELECT 2 ; -- done\n```")
 
-    assert isinstance(found, Extracted)
-    assert found.value == "SELECT 2"
+    assert isinstance(query, ExtractedAnswer)
+    assert query.value == "SELECT 2"

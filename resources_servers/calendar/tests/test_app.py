@@ -1,4 +1,4 @@
-"""The oracle scores full in many forms; null and cheats score nothing."""
+"""Prove the verifier of calendars: every schedule that keeps the rules is right, no other is."""
 
 import json
 from pathlib import Path
@@ -9,29 +9,24 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.environment.proof import VerifierProof, client_of, verdict
+from nemo_gym.authoring.proof import VerifierProof, offline_client, verify_reply
 from resources_servers.calendar import audit
-from resources_servers.calendar.app import VERIFIER_FIXTURE, CalendarServer, last_list
+from resources_servers.calendar.app import CalendarServer, last_list
 from resources_servers.calendar.generate import rows
-from resources_servers.calendar.scheduling import constraint, minutes
+from resources_servers.calendar.scheduling import parse_constraint, parse_time
 
-ROWS = rows(20, seed=1)
+ROW = rows(1, seed=1)[0]
 
 
 class TestProof(VerifierProof):
-    """The oracle, odd forms, close answers, cheats and broken rows."""
+    """Oracle, odd forms, wrong answers, cheats, broken rows, example data and fixture cases."""
 
-    audit = audit
-    server = CalendarServer
-    fixture = VERIFIER_FIXTURE
-    generated = ROWS
-    examples = rows(5, seed=0)
-    data = Path(__file__).parent.parent / "data"
+    folder = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def http() -> TestClient:
-    return client_of(CalendarServer)
+    return offline_client(CalendarServer)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +57,7 @@ def http() -> TestClient:
 )
 def test_times_of_day_are_read_or_refused(text: str, at: int | None) -> None:
     """A time read wrongly is a schedule judged wrongly."""
-    assert minutes(text) == at
+    assert parse_time(text) == at
 
 
 @pytest.mark.parametrize(
@@ -79,38 +74,38 @@ def test_constraints_allow_their_edges_and_nothing_beyond(
     text: str, allowed: tuple[int, int], forbidden: tuple[int, int]
 ) -> None:
     """`before` is about the end, `after` about the beginning, `between` about both."""
-    kept = constraint(text)
+    constraint = parse_constraint(text)
 
-    assert kept is not None
-    assert (kept.allows(*allowed), kept.allows(*forbidden)) == (True, False)
+    assert constraint is not None
+    assert (constraint.allows(*allowed), constraint.allows(*forbidden)) == (True, False)
 
 
 def test_a_row_without_events_is_always_right(http: TestClient) -> None:
-    """As the data contract has it; our own rows always have some."""
-    row = {**ROWS[0], "exp_cal_state": {}}
+    """As the data contract says; the rows of this folder always have some."""
+    row = {**ROW, "exp_cal_state": {}}
 
-    assert verdict(http, row, "whatever")["reward"] == 1.0
+    assert verify_reply(http, row, "whatever")["reward"] == 1.0
 
 
 def test_the_reason_names_the_event(http: TestClient) -> None:
     """People look at wrong answers first."""
-    said_wrong = verdict(http, ROWS[0], audit.wrong(ROWS[0])[3])
+    verdict = verify_reply(http, ROW, audit.wrong(ROW)[3])
 
-    assert "lasts" in said_wrong["reject_reason"]
-    assert said_wrong["extracted_answer"].startswith("[{")
+    assert "lasts" in verdict["reject_reason"]
+    assert verdict["extracted_answer"].startswith("[{")
 
 
 @given(st.text(alphabet='[]{}",:1a \\\n', max_size=200))
 @settings(max_examples=100, deadline=None)
 def test_any_text_is_searched_without_an_error(text: str) -> None:
     """Models write all sorts of brackets."""
-    found = last_list(text)
+    entries = last_list(text)
 
-    assert found is None or isinstance(found, list)
+    assert entries is None or isinstance(entries, list)
 
 
 @given(st.lists(st.fixed_dictionaries({"event_id": st.integers(), "start_time": st.text(max_size=9)}), max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_a_list_is_found_behind_words(events: list[dict[str, Any]]) -> None:
-    """Whatever its texts contain, brackets and quotes too."""
+    """Brackets and quotes inside its texts must not hide the list."""
     assert last_list(f"so [see above] {json.dumps(events)} is it [1]") == events

@@ -1,4 +1,4 @@
-"""Reading blocks and comparing outputs, without any box."""
+"""Blocks are read and outputs compared without a sandbox."""
 
 import json
 
@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.grading.fences import blocks, last_block
-from nemo_gym.grading.verdict import Extracted, Unparsed
-from resources_servers.code_gen.compare import output_differs, value_differs
-from resources_servers.code_gen.trial import Test as UnitTest
-from resources_servers.code_gen.trial import batches, reports
+from nemo_gym.grading.extraction import last_fenced_block, scan_fences
+from nemo_gym.grading.verdict import ExtractedAnswer, NoAnswer
+from resources_servers.code_gen.compare import output_difference, value_difference
+from resources_servers.code_gen.trial import ProgramTest, batches, reports
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("```python\na\n```", "a\n"),
         ("```\na\n```", "a\n"),
@@ -27,39 +26,39 @@ from resources_servers.code_gen.trial import batches, reports
         ("```python\ns = '''\n`` `\n'''\n```", "s = '''\n`` `\n'''\n"),
     ],
 )
-def test_the_last_block_is_read(text: str, found: str) -> None:
+def test_the_last_block_is_read(text: str, expected: str) -> None:
     """Models write Markdown in all its forms."""
-    block = last_block(text)
+    block = last_fenced_block(text)
 
-    assert isinstance(block, Extracted)
-    assert block.value == found
+    assert isinstance(block, ExtractedAnswer)
+    assert block.value == expected
 
 
 @pytest.mark.parametrize("text", ["", "a", "`a`", "```python\na", "```\na\n```\n```\nb", "```\n\n```", "x ```\na\n```"])
 def test_a_reply_without_a_closed_block_has_no_program(text: str) -> None:
     """An answer that was cut off is not the one before it."""
-    assert isinstance(last_block(text), Unparsed)
+    assert isinstance(last_fenced_block(text), NoAnswer)
 
 
-def test_a_block_can_be_asked_for_by_name() -> None:
+def test_a_block_can_be_selected_by_name() -> None:
     """A query before the Python that would run it."""
     text = "```sql\nSELECT 1\n```\n```python\nx\n```"
 
-    found = last_block(text, ("sql",))
+    block = last_fenced_block(text, ("sql",))
 
-    assert isinstance(found, Extracted)
-    assert found.value == "SELECT 1\n"
-    assert isinstance(last_block("```text\nSELECT 1\n```", ("sql",)), Unparsed)
+    assert isinstance(block, ExtractedAnswer)
+    assert block.value == "SELECT 1\n"
+    assert isinstance(last_fenced_block("```text\nSELECT 1\n```", ("sql",)), NoAnswer)
 
 
 @given(st.text(alphabet="`~ ab\n\r", max_size=200))
 @settings(max_examples=100, deadline=None)
 def test_any_text_has_blocks_that_stand_where_they_say(text: str) -> None:
     """The span is what the viewer shows."""
-    found, _ = blocks(text)
+    extracted, _ = scan_fences(text)
 
-    ends = [0, *(block.span[1] for block in found)]
-    assert all(end <= block.span[0] <= block.span[1] for end, block in zip(ends, found, strict=False))
+    ends = [0, *(block.span[1] for block in extracted)]
+    assert all(end <= block.span[0] <= block.span[1] for end, block in zip(ends, extracted, strict=False))
 
 
 @pytest.mark.parametrize(
@@ -79,8 +78,8 @@ def test_any_text_has_blocks_that_stand_where_they_say(text: str) -> None:
     ],
 )
 def test_outputs_that_say_the_same_are_the_same(printed: str, expected: str) -> None:
-    """Spaces at the ends and the form of a number are not what a problem asks about."""
-    assert output_differs(printed, expected) is None
+    """Spaces at the ends and the form of a number are no part of a problem."""
+    assert output_difference(printed, expected) is None
 
 
 @pytest.mark.parametrize(
@@ -103,8 +102,8 @@ def test_outputs_that_say_the_same_are_the_same(printed: str, expected: str) -> 
     ],
 )
 def test_outputs_that_differ_are_different(printed: str, expected: str) -> None:
-    """A comparison that lets things pass teaches them."""
-    assert output_differs(printed, expected)
+    """A comparison that accepts a wrong output teaches it."""
+    assert output_difference(printed, expected)
 
 
 @pytest.mark.parametrize(
@@ -124,21 +123,21 @@ def test_outputs_that_differ_are_different(printed: str, expected: str) -> None:
     ],
 )
 def test_returned_values_are_compared_as_data(returned: str, expected: object, same: bool) -> None:
-    """Whatever the program wrote, it is only text here."""
-    assert (value_differs(returned, expected) is None) is same
+    """Outside the box, the output of a program is only text."""
+    assert (value_difference(returned, expected) is None) is same
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda c: st.lists(c, max_size=4)))
 @settings(max_examples=60, deadline=None)
 def test_every_value_is_equal_to_itself(value: object) -> None:
     """A right answer cannot be lost on the way out of the box."""
-    assert value_differs(json.dumps(value), value) is None
+    assert value_difference(json.dumps(value), value) is None
 
 
 def test_boxes_get_few_tests_first_and_never_too_much_text() -> None:
     """Most wrong programs fail early, and the expected outputs of a test may be large."""
-    small = [UnitTest("1", "1", 2)] * 100
-    large = [UnitTest("", "", 7 << 20)] * 3
+    small = [ProgramTest("1", "1", 2)] * 100
+    large = [ProgramTest("", "", 7 << 20)] * 3
 
     assert [len(batch) for batch in batches(small)] == [4, 32, 64]
     assert [len(batch) for batch in batches(large)] == [1, 1, 1]
@@ -147,6 +146,6 @@ def test_boxes_get_few_tests_first_and_never_too_much_text() -> None:
 
 @given(st.text(max_size=200))
 @settings(max_examples=60, deadline=None)
-def test_whatever_comes_out_of_a_box_is_read_without_harm(text: str) -> None:
-    """The program may have got hold of the channel after all."""
+def test_any_output_of_a_box_can_be_read(text: str) -> None:
+    """The program may have written into the channel."""
     assert all(isinstance(report, dict) for report in reports(text))

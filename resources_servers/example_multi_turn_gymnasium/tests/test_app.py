@@ -1,43 +1,30 @@
-"""The oracle scores full in many forms; null and cheats score nothing."""
+"""Prove the multi-turn example: the last reply decides, and the row asks the follow-ups."""
 
 from pathlib import Path
 
 import pytest
-from fastapi.testclient import TestClient
 
-from nemo_gym.environment.proof import VerifierProof, client_of
-from nemo_gym.environment.verifier_fixture import said
-from resources_servers.example_multi_turn_gymnasium import audit
-from resources_servers.example_multi_turn_gymnasium.app import VERIFIER_FIXTURE, MultiTurnServer, says
+from nemo_gym.authoring.proof import VerifierProof, offline_client
+from nemo_gym.authoring.replies import text_response
+from resources_servers.example_multi_turn_gymnasium.app import MultiTurnServer, contains_answer
 from resources_servers.example_multi_turn_gymnasium.generate import rows
-
-ROWS = rows(20, seed=1)
 
 
 class TestProof(VerifierProof):
-    """The oracle, odd forms, close answers, cheats and broken rows."""
+    """Oracle, odd forms, wrong answers, cheats, broken rows, example data and fixture cases."""
 
-    audit = audit
-    server = MultiTurnServer
-    fixture = VERIFIER_FIXTURE
-    generated = ROWS
-    examples = rows(5, seed=0)
-    data = Path(__file__).parent.parent / "data"
+    folder = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def http() -> TestClient:
-    return client_of(MultiTurnServer)
-
-
-def test_the_follow_ups_are_asked_one_after_the_other(http: TestClient) -> None:
-    """The conversation is the row's, not the model's."""
-    row = ROWS[0]
+def test_the_follow_ups_are_asked_one_after_the_other() -> None:
+    """The row decides the conversation, not the model."""
+    http, row = offline_client(MultiTurnServer), rows(1, seed=1)[0]
+    body = {**row, "response": text_response("Noted.")}
     http.post("/reset", json=row)
-    asked = [http.post("/step", json={**row, "response": said("Noted.")}).json() for _ in [*row["follow_ups"], "end"]]
+    steps = [http.post("/step", json=body).json() for _ in [*row["follow_ups"], "end"]]
 
-    assert [step["observation"] for step in asked] == [*row["follow_ups"], None]
-    assert [step["terminated"] for step in asked] == [*(False for _ in row["follow_ups"]), True]
+    assert [step["observation"] for step in steps] == [*row["follow_ups"], None]
+    assert [step["terminated"] for step in steps] == [*(False for _ in row["follow_ups"]), True]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +37,6 @@ def test_the_follow_ups_are_asked_one_after_the_other(http: TestClient) -> None:
         ("", False),
     ],
 )
-def test_a_substring_is_words_of_its_own(text: str, right: bool) -> None:
-    """Part of another word is another word."""
-    assert says(text, "Paris", None) is right
+def test_a_substring_is_whole_words(text: str, right: bool) -> None:
+    """A part of another word is not the answer."""
+    assert contains_answer(text, "Paris", None) is right

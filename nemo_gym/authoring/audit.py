@@ -1,0 +1,389 @@
+"""Audit a verifier: try right answers, odd forms, wrong answers, cheats and broken rows, and report every surprise.
+
+A server folder's `audit.py` gives the right answer to a row, odd forms of it, close but wrong answers and cheats;
+`gym env audit NAME` tries these and the cheats that no server may pay for. docs/audit.md describes the interface.
+"""
+
+import asyncio
+import importlib
+import inspect
+import json
+import statistics
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from nemo_gym.authoring.audit_result import AuditResult, Check, Finding
+from nemo_gym.authoring.audit_server import (
+    AuditReply,
+    PlayTools,
+    ServerUnderAudit,
+    find_server_class,
+    folder_settings,
+    serve_for_audit,
+)
+from nemo_gym.authoring.cheats import generic_cheats, injections
+from nemo_gym.authoring.replies import Reply, Row, shorten_reply
+from nemo_gym.authoring.verifier_fixture import REWARD_TOLERANCE
+from nemo_gym.errors import ConfigError
+from nemo_gym.wire.tasks import BaseVerifyRequest
+
+DEFAULT_ROWS = 10
+DEFAULT_SEED = 1
+AT_ONCE = 8
+REPEATS = 20
+REPEATED_ROWS = 3
+INJECTED_ROWS = 2
+FEWEST_ODD_FORMS = 20
+FAILING_JUDGES: dict[str, str | None] = {
+    "a judge that cannot be reached": None,
+    "a judge that says nothing": "",
+    "a judge that does not decide": "I would rather not say; both have their merits.",
+}
+
+BreakRow = Callable[[Row], Row]
+Excuse = str | Callable[[Row], str | None]
+Case = tuple[str, int, Reply]
+"""Name, number of the row, reply."""
+
+
+def _no_replies(_row: Row) -> list[Any]:
+    return []
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """The contents of a folder's `audit.py`."""
+
+    oracle: Callable[[Row], Reply]
+    odd_forms: Callable[[Row], Sequence[Reply]] = _no_replies
+    wrong: Callable[[Row], Sequence[Reply]] = _no_replies
+    cheats: Callable[[Row], Sequence[tuple[str, Reply]]] = _no_replies
+    act: PlayTools | None = None
+    judge: Callable[[str], str] | None = None
+    as_answer: Callable[[str], Reply] = str
+    malformed: Sequence[tuple[str, BreakRow]] = ()
+    full_reward: float | Callable[[Row], float] = 1.0
+    most_for_a_cheat: float = 0.0
+    most_for_wrong: float | None = None
+    """None: anything below the full reward."""
+    excused: Mapping[str, Excuse] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    rows: int = DEFAULT_ROWS
+
+    def full(self, row: Row) -> float:
+        return float(self.full_reward(row) if callable(self.full_reward) else self.full_reward)
+
+    def excuse(self, name: str, row: Row) -> str | None:
+        """Return the reason why a case of this name is not a finding for this row, if the folder gives one."""
+        reason = self.excused.get(name)
+        return reason(row) if callable(reason) else reason
+
+
+CONSTANTS = {"malformed", "full_reward", "most_for_a_cheat", "most_for_wrong", "excused", "config", "rows"}
+"""Fields of `Expectations` that an audit.py writes in capitals."""
+
+
+def read_expectations(module: ModuleType) -> Expectations:
+    """Read a folder's `audit.py`.
+
+    Raises:
+        ConfigError: the module has no `oracle`.
+    """
+    if not callable(getattr(module, "oracle", None)):
+        raise ConfigError("defines no oracle(row)", where=module.__name__, fix="see docs/audit.md")
+    names = {key: key.upper() if key in CONSTANTS else key for key in Expectations.__dataclass_fields__}
+    return Expectations(**{key: getattr(module, name) for key, name in names.items() if hasattr(module, name)})
+
+
+def example_rows(folder: Path) -> list[Row]:
+    """Return the rows of `data/example.jsonl` without `agent_ref`; none if the file is missing.
+
+    Raises:
+        ConfigError: a line is not an object.
+    """
+    path = folder / "data" / "example.jsonl"
+    if not path.exists():
+        return []
+    rows: list[Row] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise ConfigError("is not a JSON object", where=f"{path}:{number}")
+        rows.append({key: value for key, value in row.items() if key != "agent_ref"})
+    return rows
+
+
+def generated_rows(folder: Path, count: int, seed: int) -> list[Row]:
+    """Return `count` rows of the folder's `generate.py`; none if the file is missing.
+
+    Raises:
+        ConfigError: the generator refuses.
+    """
+    if not count or not (folder / "generate.py").exists():
+        return []
+    try:
+        return list(import_folder_module(f"resources_servers.{folder.name}.generate").rows(count, seed=seed))
+    except SystemExit as refusal:
+        raise ConfigError(str(refusal), where=str(folder / "generate.py"), fix="fewer --rows") from None
+
+
+def request_model(server: Any) -> type[BaseModel]:
+    """Return the class of the body of a server's `verify`."""
+    hints = inspect.get_annotations(server.verify, eval_str=True)
+    models = [hint for name, hint in hints.items() if name != "return" and isinstance(hint, type)]
+    return next((model for model in models if issubclass(model, BaseVerifyRequest)), BaseVerifyRequest)
+
+
+def row_breakers(model: type[BaseModel], row: Row) -> Iterator[tuple[str, BreakRow]]:
+    """Yield (name, function that breaks a copy of a row) for each field the verifier declares.
+
+    Skips what is allowed: a field that is not required may be missing, and one whose type has None may be null.
+    """
+    yield "no responses_create_params", lambda row: _without(row, "responses_create_params")
+    for name, declared in model.model_fields.items():
+        if name in BaseVerifyRequest.model_fields:
+            continue
+        if declared.is_required():
+            yield f"no {name}", lambda row, name=name: _without(row, name)  # type: ignore[misc]
+        if declared.is_required() and not _allows_null(declared.annotation):
+            yield f"{name} is null", lambda row, name=name: {**row, name: None}  # type: ignore[misc]
+        if name in row:
+            wrong = "another type" if isinstance(row[name], Mapping) else {"unexpected": True}
+            yield f"{name} is of another type", lambda row, name=name, wrong=wrong: {**row, name: wrong}  # type: ignore[misc]
+
+
+def _without(row: Mapping[str, Any], name: str) -> Row:
+    return {key: value for key, value in row.items() if key != name}
+
+
+def _allows_null(annotation: Any) -> bool:
+    return annotation is Any or type(None) in get_args(annotation)
+
+
+def import_folder_module(name: str) -> ModuleType:
+    """Import a module of a server folder.
+
+    Raises:
+        ConfigError: the import fails.
+    """
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # the folder's own code: any exception is the reason
+        raise ConfigError(f"cannot be imported: {type(error).__name__}: {error}", where=name) from error
+
+
+async def run_audit(folder: Path, *, rows: int | None = None, seed: int = DEFAULT_SEED) -> AuditResult:
+    """Audit the server of an importable folder `resources_servers/<name>` with its examples and generated rows.
+
+    Raises:
+        ConfigError: the folder has no audit.py or no rows, or its server cannot be built.
+    """
+    expected = load_expectations(folder)
+    count = expected.rows if rows is None else rows
+    all_rows = [*example_rows(folder), *generated_rows(folder, count, seed)]
+    if not all_rows:
+        raise ConfigError("has neither data/example.jsonl nor generate.py", where=str(folder))
+    return await audit_rows(folder, all_rows, seed=seed)
+
+
+def load_expectations(folder: Path) -> Expectations:
+    """Import and read `audit.py` of a folder.
+
+    Raises:
+        ConfigError: the file is missing or cannot be used.
+    """
+    if not (folder / "audit.py").exists():
+        raise ConfigError("has no audit.py", where=str(folder), fix="write one: see docs/audit.md")
+    return read_expectations(import_folder_module(f"resources_servers.{folder.name}.audit"))
+
+
+async def audit_rows(
+    folder: Path, rows: Sequence[Row], *, checks: Sequence[Check] = get_args(Check), seed: int = DEFAULT_SEED
+) -> AuditResult:
+    """Run `checks` on these rows with the server of a folder as its configuration and `CONFIG` describe it.
+
+    Raises:
+        ConfigError: the folder has no usable audit.py, or its server cannot be built.
+    """
+    expected = load_expectations(folder)
+    settings = {**folder_settings(folder), **expected.config}
+    server_class = find_server_class(import_folder_module(f"resources_servers.{folder.name}.app"))
+    async with serve_for_audit(server_class, folder.name, settings, expected.act, expected.judge) as server:
+        audit = _Audit(server, expected, rows)
+        await audit.run(checks)
+    return AuditResult(
+        folder.name,
+        len(rows),
+        seed,
+        audit.checks,
+        audit.findings,
+        audit.excused,
+        audit.verify_p50,
+        expected.most_for_a_cheat,
+    )
+
+
+class _Audit:
+    """One audit in progress: runs the checks and collects counts and findings."""
+
+    def __init__(self, server: ServerUnderAudit, expected: Expectations, rows: Sequence[Row]) -> None:
+        self.server = server
+        self.expected = expected
+        self.rows = rows
+        self.checks: dict[Check, int] = {}
+        self.findings: list[Finding] = []
+        self.excused: dict[str, str] = {}
+        self.verify_p50 = 0.0
+        self._gate = asyncio.Semaphore(AT_ONCE)
+
+    async def run(self, checks: Sequence[Check]) -> None:
+        if "oracle" in checks:
+            await self._check_oracle()
+        if "odd form" in checks:
+            await self._check_odd_forms()
+        if "wrong answer" in checks:
+            await self._check_cases("wrong answer", self._numbered_replies("wrong answer", self.expected.wrong))
+        if "cheat" in checks:
+            await self._check_cases("cheat", self._cheat_cases())
+        if "malformed row" in checks:
+            await self._check_malformed_rows()
+        if "repeat" in checks:
+            await self._check_repeats()
+        if "judge" in checks and self.server.judges:
+            await self._check_failing_judges()
+
+    async def _check_oracle(self) -> None:
+        """Verify the oracle of every row, one after the other, so that the times can be compared."""
+        seconds = []
+        for number, row in enumerate(self.rows):
+            reply = self.expected.oracle(row)
+            answer = await self.server.play(row, reply)
+            seconds.append(answer.seconds)
+            self._compare("oracle", "the oracle", number, reply, answer)
+        self.checks["oracle"] = len(seconds)
+        self.verify_p50 = statistics.median(seconds)
+
+    async def _check_odd_forms(self) -> None:
+        cases = list(self._numbered_replies("odd form", self.expected.odd_forms))
+        different = len({json.dumps(reply, sort_keys=True) for _, _, reply in cases})
+        if different < FEWEST_ODD_FORMS:
+            count = f"{different} different ones"
+            self._report(Finding("odd form", "right answers in odd forms", None, f"{FEWEST_ODD_FORMS} or more", count))
+        await self._check_cases("odd form", cases)
+
+    def _numbered_replies(self, label: str, replies: Callable[[Row], Sequence[Reply]]) -> Iterator[Case]:
+        for number, row in enumerate(self.rows):
+            for position, reply in enumerate(replies(row)):
+                yield f"{label} {position}", number, reply
+
+    def _cheat_cases(self) -> Iterator[Case]:
+        for number, row in enumerate(self.rows):
+            for name, reply in [*generic_cheats(row), *self.expected.cheats(row)]:
+                yield name, number, reply
+            if self.server.judges and number < INJECTED_ROWS:
+                wrong = [reply for reply in self.expected.wrong(row) if isinstance(reply, str)][:1]
+                for name, text in injections():
+                    yield name, number, text
+                    yield f"{name} as the answer", number, self.expected.as_answer(text)
+                    yield from ((f"{name} after a wrong answer", number, f"{one}\n\n{text}") for one in wrong)
+
+    async def _check_cases(self, check: Check, cases: Iterable[Case]) -> None:
+        """Play cases, several at once, and compare each reward with the expected one."""
+        listed = list(cases)
+
+        async def play_one(number: int, reply: Reply) -> AuditReply:
+            async with self._gate:
+                return await self.server.play(self.rows[number], reply)
+
+        answers = await _gather([play_one(number, reply) for _, number, reply in listed])
+        for (name, number, reply), answer in zip(listed, answers, strict=True):
+            self._compare(check, name, number, reply, answer)
+        self.checks[check] = len(listed)
+
+    def _compare(self, check: Check, name: str, number: int, reply: Reply, answer: AuditReply) -> None:
+        reward, full = answer.reward, self.expected.full(self.rows[number])
+        if check in ("oracle", "odd form"):
+            is_good, rule = reward is not None and abs(reward - full) <= REWARD_TOLERANCE, f"reward {full:g}"
+        elif check == "wrong answer" and self.expected.most_for_wrong is None:
+            is_good, rule = reward is not None and reward < full - REWARD_TOLERANCE, f"less than {full:g}"
+        else:
+            most = self.expected.most_for_a_cheat if check == "cheat" else self.expected.most_for_wrong or 0.0
+            is_good, rule = reward is not None and reward <= most + REWARD_TOLERANCE, f"at most {most:g}"
+        if not is_good:
+            self._report(Finding(check, name, number, rule, answer.summary, shorten_reply(reply), reward is not None))
+
+    def _report(self, finding: Finding) -> None:
+        row = self.rows[finding.row] if finding.row is not None else {}
+        excuse = self.expected.excuse(finding.case, row)
+        if excuse is None:
+            self.findings.append(finding)
+        else:
+            self.excused[finding.case] = excuse
+
+    async def _check_malformed_rows(self) -> None:
+        """Break the first row of each shape in every way; refusing it when the session is seeded counts too."""
+        model = request_model(self.server.server)
+        shapes = {tuple(sorted(row)): number for number, row in reversed(list(enumerate(self.rows)))}
+        count = 0
+        for number in sorted(shapes.values()):
+            row = self.rows[number]
+            for name, break_row in [*row_breakers(model, row), *self.expected.malformed]:
+                count += 1
+                answer = await self.server.play(break_row(json.loads(json.dumps(row))), self.expected.oracle(row))
+                if answer.status != 422:
+                    self._report(Finding("malformed row", name, number, "status 422", answer.summary))
+        self.checks["malformed row"] = count
+
+    async def _check_repeats(self) -> None:
+        """Verify the oracle many times at once, each time in a new session."""
+        for number, row in enumerate(self.rows[:REPEATED_ROWS]):
+            reply = self.expected.oracle(row)
+            answers = await _gather([self.server.play(row, reply) for _ in range(REPEATS)])
+            outcomes = sorted({answer.summary for answer in answers})
+            if len(outcomes) > 1:
+                self._report(Finding("repeat", "the oracle, at once", number, "the same", ", ".join(outcomes)))
+        self.checks["repeat"] = REPEATS * min(REPEATED_ROWS, len(self.rows))
+
+    async def _check_failing_judges(self) -> None:
+        """Check that a judge without a verdict leaves no reward, with a reply that reaches the judge."""
+        self.checks["judge"] = 0
+        if self.server.judge_problem:
+            self._report(Finding("judge", "judge() of audit.py", None, "an answer", self.server.judge_problem))
+        for name, text in FAILING_JUDGES.items():
+            self.server.set_judge(_fail_to_connect if text is None else lambda _prompt, text=text: text)  # type: ignore[misc]
+            answer = await self._play_until_judged()
+            if answer is None:
+                self._report(Finding("judge", name, None, "a judge that is asked", "no reply reaches it"))
+            elif answer.failure is None:
+                self._report(Finding("judge", name, 0, "a failure", answer.summary))
+            self.checks["judge"] += 1
+
+    async def _play_until_judged(self) -> AuditReply | None:
+        for row in self.rows:
+            for reply in [*self.expected.wrong(row), *self.expected.odd_forms(row), self.expected.oracle(row)]:
+                before = self.server.judge_calls
+                answer = await self.server.play(row, reply)
+                if self.server.judge_calls > before:
+                    return answer
+        return None
+
+
+def _fail_to_connect(_prompt: str) -> str:
+    raise ConnectionError("connection refused")
+
+
+async def _gather(calls: Sequence[Awaitable[AuditReply]]) -> list[AuditReply]:
+    async def run_one(call: Awaitable[AuditReply]) -> AuditReply:
+        return await call
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run_one(call)) for call in calls]
+    return [task.result() for task in tasks]

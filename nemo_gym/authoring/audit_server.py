@@ -1,0 +1,291 @@
+"""A server under audit: built from its folder's configuration, called in process over its real routes."""
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fastapi import FastAPI, HTTPException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import PrivateAttr, ValidationError
+
+from nemo_gym.authoring.manifest_checks import load_config_tree, server_blocks
+from nemo_gym.authoring.replies import Reply, Row, ToolCaller, build_response, text_response
+from nemo_gym.base_resources_server import SimpleResourcesServer
+from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
+from nemo_gym.config_types import BaseServerConfig
+from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY
+from nemo_gym.openai_utils import (
+    NeMoGymChatCompletion,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
+from nemo_gym.server_utils import ServerClient
+from nemo_gym.transport import in_process
+
+PORT = 1
+EPISODE_TIMEOUT_SECONDS = 120.0
+PlayTools = Callable[[Row, Reply, ToolCaller], Any]
+"""The `act` of an audit.py: what happens in the session before `/verify`."""
+
+
+class ToolFailed(GymError):
+    """A tool answered with a server error (5xx), so the verdict says nothing about the verifier."""
+
+
+@dataclass(frozen=True)
+class AuditReply:
+    """The server's reply to one call of an audit."""
+
+    status: int
+    body: Any
+    seconds: float = 0.0
+    problem: str | None = None
+    """The reason why the episode did not reach `/verify`."""
+
+    @property
+    def reward(self) -> float | None:
+        """The reward; None for errors, failures and rewards that are not finite numbers."""
+        if self.status != 200 or not isinstance(self.body, dict) or self.failure:
+            return None
+        reward = self.body.get("reward")
+        is_number = isinstance(reward, int | float) and not isinstance(reward, bool) and math.isfinite(reward)
+        return float(reward) if is_number else None  # type: ignore[arg-type]
+
+    @property
+    def failure(self) -> str | None:
+        failure = self.body.get(NG_FAILURE_CLASS_KEY) if isinstance(self.body, dict) else None
+        return str(failure) if failure else None
+
+    @property
+    def summary(self) -> str:
+        if self.problem:
+            return self.problem
+        if self.failure:
+            return " ".join(f"failure {self.failure} {self.body.get(NG_FAILURE_JUDGE_ERROR_KEY) or ''}".split())[:160]
+        if self.status != 200:
+            return f"status {self.status}" + (f": {str(self.body)[:120]}" if self.status >= 500 else "")
+        return "no reward" if self.reward is None else f"reward {self.reward:g}"
+
+
+class ScriptedJudge(SimpleResponsesAPIModel):
+    """A judge whose answer is a function of the whole prompt."""
+
+    config: BaseResponsesAPIModelConfig
+    _answer: Callable[[str], str] = PrivateAttr(default_factory=lambda: lambda _prompt: "")
+    _call_count: int = PrivateAttr(default=0)
+    _error: str | None = PrivateAttr(default=None)
+
+    def set_answer(self, answer: Callable[[str], str]) -> None:
+        """Answer every prompt with this function from now on."""
+        self._answer = answer
+
+    async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
+        self._call_count += 1
+        try:
+            text = self._answer(join_prompt(body.input))
+        except Exception as error:  # the folder's own code: any exception becomes a finding
+            self._error = f"{type(error).__name__}: {error}"
+            raise
+        return NeMoGymResponse.model_validate(text_response(text or " "))
+
+    async def chat_completions(self, body: Any = Body()) -> NeMoGymChatCompletion:  # noqa: ARG002
+        raise HTTPException(501, "the judge of an audit answers /v1/responses")
+
+
+def join_prompt(messages: Any) -> str:
+    """Join the texts of a model's input in their order, as the `judge` of an audit.py receives them."""
+    if isinstance(messages, str):
+        return messages
+    return "\n\n".join(_content_text(item if isinstance(item, Mapping) else dict(item)) for item in messages)
+
+
+def _content_text(item: Mapping[str, Any]) -> str:
+    content = item.get("content") or ""
+    if isinstance(content, str):
+        return content
+    parts = [part if isinstance(part, Mapping) else dict(part) for part in content]
+    return "\n".join(str(part.get("text", "")) for part in parts)
+
+
+@dataclass
+class ServerUnderAudit:
+    """A running server with its scripted judges."""
+
+    server: SimpleResourcesServer
+    app: FastAPI
+    url: str
+    act: PlayTools | None = None
+    judges: list[ScriptedJudge] = field(default_factory=list)
+
+    async def play(self, row: Row, reply: Reply) -> AuditReply:
+        """Play one episode in a new session: seed, call the tools, verify."""
+        return await self._play(row, reply, {**row, "response": build_response(reply, row)})
+
+    async def verify_record(self, record: Row) -> AuditReply:
+        """Play a stored rollout again, with its tool calls, and verify it."""
+        return await self._play(record, record["response"]["output"], record)
+
+    async def _play(self, row: Row, reply: Reply, body: Row) -> AuditReply:
+        cookies: dict[str, str] = {}
+        try:
+            async with asyncio.timeout(EPISODE_TIMEOUT_SECONDS):
+                seeded = await self._post("/seed_session", row, cookies)
+                if seeded.status != 200:
+                    return AuditReply(seeded.status, seeded.body, problem=f"/seed_session: status {seeded.status}")
+                if self.act is not None:
+                    await self.act(row, reply, self._tool_caller(cookies))
+                return await self._post("/verify", body, cookies)
+        except (ToolFailed, TimeoutError) as problem:
+            return AuditReply(0, None, problem=str(problem) or f"no answer within {EPISODE_TIMEOUT_SECONDS:g} s")
+
+    def _tool_caller(self, cookies: dict[str, str]) -> ToolCaller:
+        async def call(path: str, body: Any = None) -> Any:
+            answer = await self._post(path, {} if body is None else body, cookies)
+            if answer.status >= 500:
+                raise ToolFailed(f"status {answer.status}: {str(answer.body)[:200]}", where=path)
+            return answer.body
+
+        return call
+
+    async def _post(self, path: str, body: Any, cookies: dict[str, str]) -> AuditReply:
+        start = time.perf_counter()
+        reply = await in_process.dispatch(self.app, "POST", f"{self.url}{path}", json=body, cookies=dict(cookies))
+        seconds = time.perf_counter() - start
+        cookies.update({name: cookie.value for name, cookie in reply.cookies.items()})
+        text = await reply.read()
+        try:
+            content = json.loads(text)
+        except ValueError:
+            content = text.decode(errors="replace")
+        return AuditReply(reply.status, content, seconds)
+
+    @property
+    def judge_calls(self) -> int:
+        return sum(judge._call_count for judge in self.judges)
+
+    @property
+    def judge_problem(self) -> str | None:
+        """The exception a judge's function raised, if any."""
+        return next((judge._error for judge in self.judges if judge._error), None)
+
+    def set_judge(self, answer: Callable[[str], str]) -> None:
+        """Make every judge answer with this function from now on."""
+        for judge in self.judges:
+            judge.set_answer(answer)
+
+
+@contextmanager
+def scripted_judges(names: Iterable[str], domain: str) -> Iterator[tuple[ServerClient, list[ScriptedJudge]]]:
+    """Mount judges in process under the names of model servers; yield a client that reaches them, and the judges."""
+    addresses = {judge: {"host": f"{judge}.{domain}", "port": PORT, "entrypoint": "app.py"} for judge in names}
+    blocks = {judge: {"responses_api_models": {"judge": address}} for judge, address in addresses.items()}
+    head = BaseServerConfig(host="127.0.0.1", port=PORT)
+    client = ServerClient(head_server_config=head, global_config_dict=OmegaConf.create(blocks))
+    judges = []
+    try:
+        for judge, address in addresses.items():
+            config = BaseResponsesAPIModelConfig.model_validate({**address, "name": judge})
+            judges.append(ScriptedJudge(config=config, server_client=client))
+            in_process.mount(f"{judge}.{domain}", PORT, judges[-1].prepare_webserver({}))
+        yield client, judges
+    finally:
+        for judge in addresses:
+            in_process.unmount(f"{judge}.{domain}", PORT)
+
+
+@asynccontextmanager
+async def serve_for_audit(
+    server_class: type[SimpleResourcesServer],
+    name: str,
+    settings: Mapping[str, Any],
+    act: PlayTools | None = None,
+    judge: Callable[[str], str] | None = None,
+) -> AsyncIterator[ServerUnderAudit]:
+    """Start a server in process as it would be served, with scripted judges for the models its settings name.
+
+    Raises:
+        ConfigError: the settings do not fit the server.
+    """
+    host = f"{name}.audit"
+    address = {"host": host, "port": PORT, "name": name}
+    with scripted_judges(sorted({ref["name"] for ref in model_refs(settings)}), host) as (client, judges):
+        server = _build_server(server_class, name, {**settings, **address}, client)
+        app = server.prepare_webserver({})
+        async with app.router.lifespan_context(app):
+            running = ServerUnderAudit(server, app, f"http://{host}:{PORT}", act, judges)
+            if judge is not None:
+                running.set_judge(judge)
+            yield running
+
+
+def _build_server(
+    cls: type[SimpleResourcesServer], name: str, settings: Mapping[str, Any], client: ServerClient
+) -> SimpleResourcesServer:
+    config_class: Any = cls.model_fields["config"].annotation
+    try:
+        return cls(config=config_class.model_validate({"entrypoint": "app.py", **settings}), server_client=client)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False)]
+        raise ConfigError("; ".join(problems), where=f"configuration of {name}", fix="CONFIG in audit.py") from None
+
+
+def find_server_class(module: ModuleType) -> type[SimpleResourcesServer]:
+    """Return the server class a module defines; of several, the one that is derived from the others.
+
+    Raises:
+        ConfigError: the module defines none, or several independent ones.
+    """
+    classes = [
+        member
+        for member in vars(module).values()
+        if isinstance(member, type)
+        and issubclass(member, SimpleResourcesServer)
+        and member.__module__ == module.__name__
+    ]
+    leaves = [cls for cls in classes if not any(other is not cls and issubclass(other, cls) for other in classes)]
+    if len(leaves) != 1:
+        raise ConfigError(f"defines {len(leaves)} resources servers; an audit needs one", where=module.__name__)
+    return leaves[0]
+
+
+def model_refs(settings: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield every reference to a model server in a configuration."""
+    if isinstance(settings, Mapping):
+        if settings.get("type") == "responses_api_models" and settings.get("name"):
+            yield settings
+        for value in settings.values():
+            yield from model_refs(value)
+
+
+def folder_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings of a folder's server in its own configuration file; empty without a file.
+
+    Raises:
+        ConfigError: the file cannot be read or resolved.
+    """
+    named = folder / "configs" / f"{folder.name}.yaml"
+    paths = [named] if named.exists() else sorted((folder / "configs").glob("*.yaml"))[:1]
+    for path in paths:
+        tree = load_config_tree(path, [folder.parent.parent])
+        for instance, implementation, _ in server_blocks(tree, "resources_servers"):
+            if implementation == folder.name:
+                return _resolve_block(tree, instance, implementation, path)
+    return {}
+
+
+def _resolve_block(tree: Mapping[Any, Any], instance: str, implementation: str, path: Path) -> dict[str, Any]:
+    try:
+        block = OmegaConf.create(dict(tree))[instance]["resources_servers"][implementation]
+        settings = OmegaConf.to_container(block, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(str(error).split("\n", 1)[0], where=str(path), fix="CONFIG in audit.py") from None
+    return {str(key): value for key, value in settings.items()} if isinstance(settings, dict) else {}

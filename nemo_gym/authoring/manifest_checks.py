@@ -1,0 +1,254 @@
+"""Compare a manifest with its configuration, scripts, rows and READMEs, and check that it is ready to be published."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from nemo_gym.authoring.manifest import FOLDERS, MANIFEST, EnvironmentManifest
+from nemo_gym.base_resources_server import BaseRunRequest
+from nemo_gym.catalog.files import whole_file
+from nemo_gym.config.directives import expand_directives
+from nemo_gym.config.load import load_files
+from nemo_gym.config.merge import Tree, merge_into
+from nemo_gym.errors import ConfigError
+
+AGENTS, VERIFIERS = "responses_api_agents", "resources_servers"
+DATASET_KEYS = ("name", "type", "jsonl_fpath", "prepare_script", "prompt_config", "num_repeats")
+MIRRORED = ("resources_server", "agent_server", "model_server", "datasets", "rollout_driver", "grading_mode")
+"""Fields that repeat what config.yaml says."""
+MOST_PROBLEMS_PER_FILE = 5
+PLACEHOLDER = re.compile(r"\b(to-?do|fix-?me|tbd|say here|whom to ask)\b|\?\?\?", re.IGNORECASE)
+"""Text that authors leave for later, and that `gym env init` asks them to replace."""
+README = "README.md"
+
+
+@dataclass(frozen=True)
+class ManifestProblem:
+    """A difference between a manifest and its files. If `mirrored`, `--sync` writes the configuration's value there."""
+
+    where: str
+    problem: str
+    mirrored: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.problem}"
+
+
+def check_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]) -> list[ManifestProblem]:
+    """List the problems of a manifest and the files around it, without starting or importing anything.
+
+    Raises:
+        ConfigError: the configuration beside it cannot be read.
+    """
+    configured = configured_fields(path.parent / "config.yaml", roots)
+    written = manifest.written_fields()
+    problems = [
+        ManifestProblem(
+            path.name, f"{key} is {_quote(written.get(key))}, config.yaml says {_quote(configured.get(key))}", True
+        )
+        for key in MIRRORED
+        if _comparable(key, written.get(key)) != _comparable(key, configured.get(key))
+    ]
+    for dataset in configured["datasets"]:
+        problems += _check_dataset(dataset, roots)
+    return problems
+
+
+def sync_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]) -> EnvironmentManifest:
+    """Write the values of config.yaml into the manifest, keeping its comment lines at the top."""
+    configured = configured_fields(path.parent / "config.yaml", roots)
+    written = {key: value for key, value in manifest.written_fields().items() if key not in MIRRORED}
+    updated = EnvironmentManifest.model_validate({**written, **configured})
+    comment = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    text = "\n".join([*comment, yaml.safe_dump(updated.written_fields(), sort_keys=False, allow_unicode=True)])
+    with whole_file(path) as stream:
+        stream.write(text.encode())
+    return updated
+
+
+def configured_fields(path: Path, roots: Sequence[Path]) -> dict[str, Any]:
+    """Return the values that a configuration gives to the mirrored fields of a manifest.
+
+    Raises:
+        ConfigError: the configuration cannot be read, or not exactly one agent in it has datasets.
+    """
+    tree = load_config_tree(path, roots)
+    agents = [
+        (implementation, settings)
+        for _, implementation, settings in server_blocks(tree, AGENTS)
+        if isinstance(settings, Mapping) and settings.get("datasets")
+    ]
+    if len(agents) != 1:
+        raise ConfigError(f"{len(agents)} agents have datasets; an environment has one that does", where=str(path))
+    ((agent, settings),) = agents
+    verifiers = {name: (implementation, block) for name, implementation, block in server_blocks(tree, VERIFIERS)}
+    implementation, block = verifiers.get(_ref_name(settings.get("resources_server")) or "", (None, {}))
+    fields = {
+        "resources_server": implementation,
+        "agent_server": agent,
+        "model_server": _ref_name(settings.get("model_server")),
+        "datasets": [
+            {key: dataset[key] for key in DATASET_KEYS if dataset.get(key) is not None}
+            for dataset in settings["datasets"]
+        ],
+        "rollout_driver": tree.get("rollout_collection_driver"),
+        "grading_mode": block.get("grading_mode") if isinstance(block, Mapping) else None,
+    }
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def load_config_tree(path: Path, roots: Sequence[Path]) -> Tree:
+    """Load a configuration file with its `config_paths` and directives, without resolving interpolations."""
+    tree: Tree = {}
+    for source in load_files([str(path.absolute())], roots).sources:
+        merge_into(tree, source.tree, root=tree)
+    return expand_directives(tree).tree
+
+
+def server_blocks(tree: Mapping[Any, Any], kind: str) -> list[tuple[str, str, Any]]:
+    """Return (instance, implementation, settings) of every server of a kind."""
+    blocks = []
+    for name, block in tree.items():
+        implementations = block.get(kind) if isinstance(block, Mapping) else None
+        for implementation, settings in implementations.items() if isinstance(implementations, Mapping) else ():
+            blocks.append((str(name), str(implementation), settings))
+    return blocks
+
+
+def _ref_name(reference: Any) -> str | None:
+    return str(reference["name"]) if isinstance(reference, Mapping) and reference.get("name") else None
+
+
+def _comparable(key: str, value: Any) -> Any:
+    return [{"num_repeats": 1, **dataset} for dataset in value or ()] if key == "datasets" else value
+
+
+def _quote(value: Any) -> str:
+    return "missing" if value in (None, []) else json.dumps(value)
+
+
+def _check_dataset(dataset: Mapping[str, Any], roots: Sequence[Path]) -> list[ManifestProblem]:
+    problems: list[ManifestProblem] = []
+    script, prompt = dataset.get("prepare_script"), dataset.get("prompt_config")
+    if script:
+        problems += _check_script(str(script), roots)
+    if prompt and _find_file(str(prompt), roots) is None:
+        problems.append(ManifestProblem(str(prompt), "does not exist"))
+    rows = _find_file(dataset["jsonl_fpath"], roots)
+    if rows is not None:
+        problems += _check_rows(rows, dataset["jsonl_fpath"], has_prompt=bool(prompt))
+    elif dataset["type"] == "example" or (dataset["type"] == "benchmark" and not script):
+        problems.append(ManifestProblem(dataset["jsonl_fpath"], "does not exist"))
+    return problems
+
+
+def _check_script(script: str, roots: Sequence[Path]) -> list[ManifestProblem]:
+    path = _find_file(script, roots)
+    if path is None:
+        return [ManifestProblem(script, "does not exist")]
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError as error:
+        return [ManifestProblem(script, f"line {error.lineno}: {error.msg}")]
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return [] if "prepare" in functions else [ManifestProblem(script, "defines no function prepare()")]
+
+
+def _check_rows(path: Path, name: str, *, has_prompt: bool) -> list[ManifestProblem]:
+    problems: list[ManifestProblem] = []
+    count = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            count += 1
+            problem = _row_problem(line, has_prompt=has_prompt)
+            if problem and len(problems) < MOST_PROBLEMS_PER_FILE:
+                problems.append(ManifestProblem(f"{name}:{number}", problem))
+    return problems if count else [ManifestProblem(name, "has no rows")]
+
+
+def _row_problem(line: bytes, *, has_prompt: bool) -> str | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return "is not JSON"
+    if not isinstance(row, dict):
+        return "is not an object"
+    if has_prompt and "responses_create_params" not in row:
+        return None  # the prompt makes it from the other fields
+    try:
+        BaseRunRequest.model_validate(row)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return None
+
+
+def _find_file(relative: str, roots: Sequence[Path]) -> Path | None:
+    path = Path(relative)
+    candidates = [path] if path.is_absolute() else [root / path for root in roots]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def check_publishable(path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]) -> list[ManifestProblem]:
+    """List everything that must change before an environment is published, except what its verifier does.
+
+    Raises:
+        ConfigError: the configuration beside the manifest cannot be read.
+    """
+    return [
+        *check_manifest(path, manifest, roots),
+        *_check_placeholders(path, manifest, roots),
+        *_check_name_is_unique(path, manifest, roots),
+    ]
+
+
+def _check_placeholders(path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]) -> Iterator[ManifestProblem]:
+    for key, text in _string_values("", manifest.written_fields()):
+        if match := PLACEHOLDER.search(text):
+            yield ManifestProblem(path.name, f"{key} still says '{match.group()}'")
+    if manifest.licensing.lower() == "unknown":
+        yield ManifestProblem(
+            path.name, "licensing is unknown; name the licence of the data: an SPDX name, internal, …"
+        )
+    verifier = f"{VERIFIERS}/{manifest.resources_server}/{README}" if manifest.resources_server else ""
+    verifier_readme = _find_file(verifier, roots) if verifier else None
+    for readme in filter(None, [path.parent / README, verifier_readme]):
+        if not readme.is_file():
+            yield ManifestProblem(str(readme), "does not exist")
+            continue
+        for number, line in enumerate(readme.read_text(encoding="utf-8").splitlines(), start=1):
+            if match := PLACEHOLDER.search(line):
+                where = f"{readme.parent.parent.name}/{readme.parent.name}/{README}:{number}"
+                yield ManifestProblem(where, f"still says '{match.group()}'")
+
+
+def _string_values(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _string_values(f"{key}.{name}" if key else str(name), inner)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _string_values(f"{key}[{number}]", inner)
+
+
+def _check_name_is_unique(
+    path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]
+) -> Iterator[ManifestProblem]:
+    """Check that the search roots have this manifest under its name, and no other."""
+    for folder in FOLDERS.values():
+        for root in roots:
+            other = root / folder / manifest.name / MANIFEST
+            if other.is_file() and other.resolve() != path.resolve():
+                yield ManifestProblem(path.name, f"'{manifest.name}' is also the name of {other}")
+    folder = f"{FOLDERS[manifest.kind]}/{manifest.name}"
+    if not any((root / folder / MANIFEST).is_file() for root in roots):
+        yield ManifestProblem(path.name, f"cannot be found by name: no search root has {folder}/{MANIFEST}")

@@ -1,0 +1,335 @@
+"""Write a new resources server, environment or benchmark: complete, tested, and ready to be changed."""
+
+import ast
+import json
+import keyword
+import os
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import yaml
+
+from nemo_gym.authoring.manifest import DRIVER_PROFILE
+from nemo_gym.catalog.files import whole_file
+from nemo_gym.errors import ConfigError
+
+AGENT_PROFILES = ("custom-gym-agent-loop", "external-agent-loop")
+FOLDERS = {"environment": "environments", "benchmark": "benchmarks"}
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+TEMPLATES = Path(__file__).parent / "templates"
+"""Files of new folders with `$name` (of the folder), `$Name` (class prefix), `$title` and other placeholders."""
+SUFFIX = ".template"
+QUESTION = "Write the word '{word}' backwards. Reply with that one word."
+EXAMPLE_WORDS = ("river", "candle", "meadow", "harbour", "lantern")
+MORE_WORDS = (
+    "garden", "winter", "saddle", "copper", "violin", "market", "shadow", "basket", "tunnel", "pepper",
+    "mountain", "pencil", "window", "forest", "bridge", "island", "orange",
+)  # fmt: skip
+SOURCE_WORDS = MORE_WORDS[:10]
+"""The words of a new benchmark."""
+
+Files = dict[Path, str]
+
+
+class ScaffoldConflictError(ConfigError, FileExistsError):
+    """A path of a new file is taken by something else."""
+
+
+@dataclass(frozen=True)
+class ScaffoldResult:
+    """The files that were created, and those that existed with the same content."""
+
+    asset_dir: Path
+    created: tuple[Path, ...]
+    existing: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReusedVerifier:
+    """An existing resources server that grades the new environment, and its rewards."""
+
+    verifier: str
+    reward_range: tuple[float, float]
+    higher_is_better: bool
+
+
+def scaffold_resources_server(directory: Path, checkout_root: Path | None = None) -> ScaffoldResult:
+    """Write a resources server into `directory`, whose last part is its name.
+
+    Inside `checkout_root` its requirements name that checkout, elsewhere the published package.
+
+    Raises:
+        ScaffoldConflictError: a path is taken; nothing was written.
+        ConfigError: the name is not a valid module name.
+    """
+    return write_files(directory.parent.parent, directory, _server_files(directory, checkout_root))
+
+
+def scaffold_environment(
+    root: Path,
+    name: str,
+    checkout_root: Path | None = None,
+    *,
+    kind: str = "environment",
+    profile: str = "custom-gym-verifier",
+    reused: ReusedVerifier | None = None,
+    roots: Sequence[Path] = (),
+) -> ScaffoldResult:
+    """Write `environments/<name>` or `benchmarks/<name>` below `root`, with the servers its profile needs.
+
+    With `reused`, the environment uses that resources server, found in `roots`, and no new one is written.
+
+    Raises:
+        ScaffoldConflictError: a path is taken; nothing was written.
+        ConfigError: the name is not a valid module name, or the reused server is missing or exports no fixture.
+    """
+    check_name(name)
+    folder = root / FOLDERS[kind] / name
+    agent = f"{name}_agent" if profile in AGENT_PROFILES else "simple_agent"
+    low, high = reused.reward_range if reused else (0.0, 1.0)
+    values = {
+        **_name_values(name),
+        "kind": kind,
+        "folder": FOLDERS[kind],
+        "profile": profile,
+        "verifier": reused.verifier if reused else name,
+        "agent": agent,
+        "instance": f"{name}_{agent}" if agent == "simple_agent" else agent,
+        "low": f"{low}",
+        "high": f"{high}",
+        "higher": str(reused.higher_is_better if reused else True).lower(),
+        **_server_values(reused, roots),
+        **_dataset_values(kind, name),
+        **_profile_values(kind, name, profile),
+    }
+    files = {folder / "__init__.py": "", **_render("workload", folder, values)}
+    files[folder / "data/example.jsonl"] = _example_rows()
+    if kind == "benchmark":
+        files |= _render("benchmark", folder, values)
+        files[folder / "data/source.jsonl"] = _source_rows()
+    if profile == DRIVER_PROFILE:
+        files |= _render("driver", folder, values)
+    if reused is None:
+        files |= _server_files(root / "resources_servers" / name, checkout_root)
+    if profile in AGENT_PROFILES:
+        files |= _agent_files(root / "responses_api_agents" / agent, profile, checkout_root)
+    return write_files(root, folder, files)
+
+
+def check_name(name: str) -> str:
+    """Return `name` if it is valid for a folder and a Python module.
+
+    Raises:
+        ConfigError: the name is not valid; suggests one that is.
+    """
+    if NAME.fullmatch(name) and not keyword.iskeyword(name):
+        return name
+    suggestion = re.sub(r"\W+", "_", name.lower(), flags=re.ASCII).strip("_")
+    if not NAME.fullmatch(suggestion) or keyword.iskeyword(suggestion):
+        suggestion = f"my_{suggestion}".rstrip("_")
+    raise ConfigError(f"'{name}' cannot be the name of a Python module", where="name", fix=suggestion)
+
+
+def write_files(root: Path, asset_dir: Path, files: Mapping[Path, str]) -> ScaffoldResult:
+    """Write files below `root`, all of them or none. Files with the same content are kept.
+
+    Raises:
+        ScaffoldConflictError: a file differs, or a folder on its path is a link; nothing was written.
+        ConfigError: a file could not be written; the others were removed again.
+    """
+    existing = {path: text for path, text in files.items() if path.exists() or path.is_symlink()}
+    conflicts = [path for path, text in existing.items() if not _has_content(path, text)]
+    conflicts += [folder for path in files for folder in _linked_folders(root, path)]
+    if conflicts:
+        names = ", ".join(str(path.relative_to(root)) for path in dict.fromkeys(conflicts))
+        raise ScaffoldConflictError(
+            f"exists already and is left as it is: {names}", where=str(asset_dir), fix="another name"
+        )
+    created: list[Path] = []
+    new_folders: list[Path] = []
+    try:
+        for path, text in files.items():
+            if path not in existing:
+                new_folders += [folder for folder in reversed(path.parents) if not folder.exists()]
+                with whole_file(path) as stream:
+                    stream.write(text.encode())
+                created.append(path)
+    except OSError as error:
+        _remove(created, new_folders)
+        raise ConfigError(f"cannot be written: {error.strerror}", where=str(asset_dir)) from error
+    return ScaffoldResult(asset_dir, tuple(created), tuple(existing))
+
+
+def _has_content(path: Path, text: str) -> bool:
+    return path.is_file() and not path.is_symlink() and path.read_bytes() == text.encode()
+
+
+def _linked_folders(root: Path, path: Path) -> list[Path]:
+    """Return the folders between `root` and `path` that are links: writing through them would leave `root`."""
+    return [folder for folder in path.parents if folder.is_relative_to(root) and folder != root and folder.is_symlink()]
+
+
+def _remove(files: list[Path], folders: list[Path]) -> None:
+    for path in files:
+        path.unlink(missing_ok=True)
+    for folder in reversed(folders):
+        with suppress(OSError):  # another process has put something there meanwhile
+            folder.rmdir()
+
+
+def _server_files(directory: Path, checkout_root: Path | None) -> Files:
+    name = check_name(directory.name)
+    words = ", ".join(f'"{word}"' for word in (*EXAMPLE_WORDS, *MORE_WORDS))
+    values = {
+        **_name_values(name),
+        "words": textwrap.fill(f"{words},", 110, initial_indent="    ", subsequent_indent="    "),
+        "question": QUESTION,
+    }
+    return {
+        **_package_files(directory, checkout_root),
+        **_render("server", directory, values),
+        directory / "data/example.jsonl": _example_rows(),
+    }
+
+
+def _agent_files(directory: Path, profile: str, checkout_root: Path | None) -> Files:
+    is_external = profile == "external-agent-loop"
+    values = {
+        **_name_values(directory.name),
+        "purpose": "an external program plays the episode." if is_external else "an agent with its own loop.",
+        "more_imports": ", request" if is_external else "",
+        "external": _read_template("agent_parts/external_program") if is_external else "",
+        "loop": _read_template("agent_parts/external_loop" if is_external else "agent_parts/own_loop"),
+        "patch": _read_template("agent_parts/external_patch") if is_external else "",
+    }
+    return {**_package_files(directory, checkout_root), **_render("agent", directory, values)}
+
+
+def _package_files(directory: Path, checkout_root: Path | None) -> Files:
+    requirement = "nemo-gym[dev]"
+    if checkout_root is not None and directory.absolute().is_relative_to(checkout_root):
+        requirement = f"-e nemo-gym[dev] @ {os.path.relpath(checkout_root, directory.absolute())}/"
+    return {
+        directory / "__init__.py": "",
+        directory / "tests/__init__.py": "",
+        directory / "requirements.txt": f"{requirement}\n",
+    }
+
+
+def _render(templates: str, folder: Path, values: Mapping[str, str]) -> Files:
+    """Fill the placeholders in the names and texts of a folder of templates."""
+    files = {}
+    for path in sorted((TEMPLATES / templates).rglob(f"*{SUFFIX}")):
+        name = Template(str(path.relative_to(TEMPLATES / templates)).removesuffix(SUFFIX)).substitute(values)
+        files[folder / name] = Template(path.read_text(encoding="utf-8")).substitute(values)
+    return files
+
+
+def _read_template(name: str) -> str:
+    return (TEMPLATES / f"{name}{SUFFIX}").read_text(encoding="utf-8")
+
+
+def _name_values(name: str) -> dict[str, str]:
+    parts = [part for part in name.split("_") if part]
+    return {
+        "name": name,
+        "Name": "".join(part.capitalize() for part in parts),
+        "title": " ".join(parts).capitalize(),
+    }
+
+
+def _server_values(reused: ReusedVerifier | None, roots: Sequence[Path]) -> dict[str, str]:
+    """Return the settings of the verifier's block, and the domain they name."""
+    settings: dict[str, Any] = {"entrypoint": "app.py", "domain": "other", "verified": False}
+    if reused is not None:
+        settings = _verifier_settings(reused.verifier, roots)
+    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+    return {"settings": textwrap.indent(text.rstrip(), "      "), "domain": str(settings.get("domain", "other"))}
+
+
+def _verifier_settings(verifier: str, roots: Sequence[Path]) -> dict[str, Any]:
+    folders = [root / "resources_servers" / verifier for root in roots]
+    folder = next((folder for folder in folders if (folder / "app.py").is_file()), None)
+    where = f"--reuse-verifier {verifier}"
+    if folder is None:
+        raise ConfigError(f"there is no resources_servers/{verifier} with an app.py", where=where)
+    if "VERIFIER_FIXTURE" not in _assigned_names(folder / "app.py"):
+        fix = "copy the one that `gym env init` writes"
+        raise ConfigError(f"{folder / 'app.py'} exports no VERIFIER_FIXTURE", where=where, fix=fix)
+    config = folder / "configs" / f"{verifier}.yaml"
+    tree = yaml.safe_load(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    for block in tree.values() if isinstance(tree, dict) else ():
+        settings = block.get("resources_servers", {}).get(verifier) if isinstance(block, Mapping) else None
+        if isinstance(settings, dict):
+            return settings
+    return {"entrypoint": "app.py", "domain": "other"}
+
+
+def _assigned_names(source: Path) -> set[str]:
+    """Return the names a module assigns at its top level, without importing it."""
+    names: set[str] = set()
+    for statement in ast.parse(source.read_bytes()).body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
+
+
+def _dataset_values(kind: str, name: str) -> dict[str, str]:
+    folder = f"{FOLDERS[kind]}/{name}"
+    datasets = [{"name": "example", "type": "example", "jsonl_fpath": f"{folder}/data/example.jsonl"}]
+    if kind == "benchmark":
+        benchmark = {
+            "name": name,
+            "type": "benchmark",
+            "jsonl_fpath": f"{folder}/data/{name}.jsonl",
+            "prepare_script": f"{folder}/prepare.py",
+            "prompt_config": f"{folder}/prompt.yaml",
+        }
+        datasets = [benchmark, *datasets]
+    text = yaml.safe_dump(datasets, sort_keys=False).rstrip()
+    return {"datasets": textwrap.indent(text, " " * 8), "manifest_datasets": textwrap.indent(text, "  ")}
+
+
+def _profile_values(kind: str, name: str, profile: str) -> dict[str, str]:
+    """Return the parts that only some kinds and profiles have."""
+    folder, more, files, driver_line = f"{FOLDERS[kind]}/{name}", "", "", ""
+    commands = f"gym eval run --{kind} {name} --model-type openai_model"
+    if profile == DRIVER_PROFILE:
+        driver = f"{FOLDERS[kind]}.{name}.rollout_driver:collect"
+        more += f"rollout_driver: {driver}\n"
+        files += "| `rollout_driver.py` | collects the rollouts in place of the usual collector |\n"
+        driver_line = f"rollout_collection_driver: {driver}\n"
+    if kind == "benchmark":
+        more += f"canonical_split: benchmark\nstandard_prompt_config: {folder}/prompt.yaml\n"
+        files += "| `prepare.py`, `data/source.jsonl` | the source of the rows, and the script that writes them |\n"
+        files += "| `prompt.yaml` | the prompt of the model |\n"
+        commands = f"gym eval prepare --benchmark {name}\n{commands}"
+    return {"more": more, "files": files, "commands": commands, "driver_line": driver_line}
+
+
+def _example_rows() -> str:
+    """Return the first rows of the new server's `generate.py`."""
+    rows = [
+        {
+            "responses_create_params": {"input": [{"role": "user", "content": _question(word)}]},
+            "expected_answer": word[::-1],
+        }
+        for word in EXAMPLE_WORDS
+    ]
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def _source_rows() -> str:
+    """Return the source rows of a new benchmark."""
+    rows = [{"question": _question(word), "expected_answer": word[::-1]} for word in SOURCE_WORDS]
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def _question(word: str) -> str:
+    return QUESTION.format(word=word)

@@ -1,0 +1,216 @@
+"""Try the cases a verifier promises to decide: full reward, zero reward, malformed rows, the same reward twice.
+
+A server folder exports `VERIFIER_FIXTURE` in its `app.py`; `gym env test NAME` tries its cases in the environment the
+server itself runs in.
+"""
+
+import asyncio
+import inspect
+import json
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from nemo_gym.authoring.replies import text_response
+from nemo_gym.base_resources_server import SimpleResourcesServer
+from nemo_gym.catalog.files import whole_file
+from nemo_gym.config_types import BaseRunServerInstanceConfig, BaseServerConfig
+from nemo_gym.errors import ConfigError
+from nemo_gym.keys import SESSION_ID_KEY
+from nemo_gym.server_utils import ServerClient
+
+CaseKind = Literal["full_reward", "zero_reward", "malformed", "determinism"]
+REQUIRED_KINDS: tuple[CaseKind, ...] = ("full_reward", "zero_reward", "malformed")
+CASE_TIMEOUT_SECONDS = 300.0
+REWARD_TOLERANCE = 1e-9
+
+Server = TypeVar("Server", bound=SimpleResourcesServer)
+Invoke = Callable[[Any, Any], Awaitable[Any]]
+"""(server, validated request) -> the verify response."""
+
+
+@dataclass(frozen=True)
+class VerifierFixture:
+    """How to build and call a verifier, and the file with its cases."""
+
+    server_factory: Callable[[], Any]
+    request_model: type[BaseModel]
+    cases_path: Path
+    invoke: Invoke | None = None
+    """For verifiers that need more than `verify(body)`, such as a seeded session."""
+    reseed: Callable[[int], None] | None = None
+    """Called before each run of a determinism case."""
+
+
+class VerifierCase(BaseModel):
+    """One line of the cases file. A text as `response` stands for a response with that message."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    kind: CaseKind
+    request: dict[str, Any]
+    expected_reward: float | None = None
+    expected_error: str | None = None
+    """The name of the exception, such as ValidationError."""
+
+    @model_validator(mode="after")
+    def _expects_one_thing(self) -> "VerifierCase":
+        required, excluded = ("expected_reward", "expected_error")[:: -1 if self.kind == "malformed" else 1]
+        if getattr(self, required) is None or getattr(self, excluded) is not None:
+            raise ValueError(f"a {self.kind} case has {required} and no {excluded}")
+        return self
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """The outcome of one case."""
+
+    name: str
+    kind: CaseKind
+    expected: float | str | None
+    actual: float | str | None
+    problem: str | None = None
+
+    @property
+    def is_good(self) -> bool:
+        return self.problem is None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the result as `--json` prints it and as the runner sends it to the command."""
+        return {"found" if key == "actual" else key: value for key, value in asdict(self).items()}
+
+
+def offline_server(cls: type[Server], **settings: Any) -> Server:
+    """Build a server without serving it, with `settings` in its configuration."""
+    config_class: Any = cls.model_fields["config"].annotation
+    address = {"host": "127.0.0.1", "port": 1, "entrypoint": "app.py", "name": "offline"}
+    config: BaseRunServerInstanceConfig = config_class.model_validate({**address, **settings})
+    head = BaseServerConfig(host="127.0.0.1", port=1)
+    return cls(config=config, server_client=ServerClient(head_server_config=head, global_config_dict={}))
+
+
+def read_cases(path: Path) -> list[VerifierCase]:
+    """Read a cases file.
+
+    Raises:
+        ConfigError: lists every line that is not a case.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    cases, problems = [], []
+    for number, line in enumerate(lines, start=1):
+        try:
+            cases.append(VerifierCase.model_validate_json(line))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            problems.append(f"line {number}: {'.'.join(map(str, first['loc']))} {first['msg']}".replace(":  ", ": "))
+    repeated = [name for name, times in Counter(case.name for case in cases).items() if times > 1]
+    problems += [f"two cases are called '{name}'" for name in repeated]
+    if problems:
+        raise ConfigError("; ".join(problems), where=str(path))
+    return cases
+
+
+async def exercise_verifier_fixture(
+    fixture: VerifierFixture,
+    *,
+    seeded: bool = False,
+    reward_range: Sequence[float] | None = None,
+    best: float | None = None,
+    update_expected: bool = False,
+) -> list[CaseResult]:
+    """Try every case.
+
+    A `seeded` environment must also have a determinism case; `best` is the reward every full_reward case must earn.
+    With `update_expected`, write the measured rewards into the cases file as the expected ones.
+
+    Raises:
+        ConfigError: the file has no usable cases, or lacks a required kind.
+    """
+    cases = read_cases(fixture.cases_path)
+    kinds: list[CaseKind] = [*REQUIRED_KINDS, *(["determinism"] if seeded else [])]  # type: ignore[list-item]
+    missing = [kind for kind in kinds if kind not in {case.kind for case in cases}]
+    if missing:
+        raise ConfigError(f"has no case of kind {', '.join(missing)}", where=str(fixture.cases_path))
+    results = []
+    for case in cases:
+        outcome = await _try_case(fixture, case)
+        expected = case.expected_error if case.kind == "malformed" else case.expected_reward
+        if update_expected and case.kind != "malformed" and isinstance(outcome, float):
+            expected = outcome
+        problem = _case_problem(case, expected, outcome, reward_range, best)
+        results.append(CaseResult(case.name, case.kind, expected, outcome, problem))
+    if update_expected:
+        _write_expected(fixture.cases_path, cases, results)
+    return results
+
+
+async def _try_case(fixture: VerifierFixture, case: VerifierCase) -> float | str:
+    """Return the reward or the name of the exception; run a determinism case twice and report unequal rewards."""
+    rewards: list[float] = []
+    for _ in range(2 if case.kind == "determinism" else 1):
+        if fixture.reseed is not None and case.kind == "determinism":
+            fixture.reseed(0)
+        try:
+            async with asyncio.timeout(CASE_TIMEOUT_SECONDS):
+                rewards.append(await _reward_of(fixture, case))
+        except Exception as error:  # the verifier's own code: any exception is a result
+            return type(error).__name__
+    if len(set(rewards)) > 1:
+        return f"different rewards: {rewards[0]:g}, {rewards[1]:g}"
+    return rewards[0]
+
+
+async def _reward_of(fixture: VerifierFixture, case: VerifierCase) -> float:
+    request = dict(case.request)
+    if isinstance(request.get("response"), str):
+        request["response"] = text_response(request["response"])
+    body = fixture.request_model.model_validate(request)
+    response = await (fixture.invoke or _call_verify)(fixture.server_factory(), body)
+    return float(response["reward"] if isinstance(response, dict) else response.reward)
+
+
+async def _call_verify(server: Any, body: BaseModel) -> Any:
+    """Call `verify(body)`, or `verify(request, body)` in a new session."""
+    if "request" not in inspect.signature(server.verify).parameters:
+        return await server.verify(body)
+    scope = {"type": "http", "method": "POST", "path": "/verify", "headers": [], "session": {SESSION_ID_KEY: "fixture"}}
+    return await server.verify(Request(scope), body)
+
+
+def _case_problem(
+    case: VerifierCase,
+    expected: float | str | None,
+    outcome: float | str,
+    reward_range: Sequence[float] | None,
+    best: float | None,
+) -> str | None:
+    if case.kind == "malformed":
+        return None if outcome == expected else f"expected {expected}, found {outcome}"
+    if isinstance(outcome, str):
+        return outcome if outcome.startswith("different") else f"raised {outcome}"
+    if not math.isclose(outcome, float(expected or 0.0), abs_tol=REWARD_TOLERANCE):
+        return f"expected {expected:g}, found {outcome:g}"
+    if reward_range is not None and not reward_range[0] <= outcome <= reward_range[1]:
+        return f"{outcome:g} lies outside the range [{reward_range[0]:g}, {reward_range[1]:g}] of the manifest"
+    if case.kind == "full_reward" and best is not None and not math.isclose(outcome, best, abs_tol=REWARD_TOLERANCE):
+        return f"a full reward is {best:g} here, found {outcome:g}"
+    return None
+
+
+def _write_expected(path: Path, cases: Sequence[VerifierCase], results: Sequence[CaseResult]) -> None:
+    lines = []
+    for case, result in zip(cases, results, strict=True):
+        updates = {"expected_reward": result.expected} if case.kind != "malformed" else {}
+        lines.append(json.dumps({**case.model_dump(exclude_none=True), **updates}, ensure_ascii=False))
+    with whole_file(path) as stream:
+        stream.write("".join(f"{line}\n" for line in lines).encode())

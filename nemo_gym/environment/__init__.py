@@ -1,1 +1,0 @@
-"""What an environment says of itself (`manifest.yaml`) and what its verifier promises (`VERIFIER_FIXTURE`)."""

@@ -1,0 +1,117 @@
+"""Manifests have the required fields and no others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nemo_gym.authoring.manifest import NoManifest, find_manifest, read_manifest
+from nemo_gym.catalog.roots import PARENT_DIR
+from nemo_gym.errors import ConfigError
+
+GOOD: dict[str, Any] = {
+    "name": "sums",
+    "version": "1.0",
+    "kind": "environment",
+    "domain": "math",
+    "description": "Sums.",
+    "authors": ["Ada"],
+    "reward": {"range": [0, 1]},
+    "resources_server": "sums",
+}
+BENCHMARK = {
+    **GOOD,
+    "kind": "benchmark",
+    "canonical_split": "benchmark",
+    "standard_prompt_config": "p.yaml",
+    "datasets": [{"name": "sums", "type": "benchmark", "jsonl_fpath": "d.jsonl", "prepare_script": "prepare.py"}],
+}
+
+
+def write(root: Path, fields: dict[str, Any], folder: str = "environments/sums") -> Path:
+    path = root / folder / "manifest.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(fields))
+    return path
+
+
+@pytest.mark.parametrize("fields", [GOOD, BENCHMARK], ids=["environment", "benchmark"])
+def test_a_manifest_is_read_and_written_as_it_was(tmp_path: Path, fields: dict[str, Any]) -> None:
+    """Only the written fields may return to the file."""
+    manifest = read_manifest(write(tmp_path, fields))
+
+    assert manifest.written_fields() == {**fields, "reward": {"range": [0.0, 1.0]}}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"autors": ["Ada"]}, "autors: Extra inputs"),
+        ({"authors": []}, "authors: List should have at least 1"),
+        ({"authors": ["Ada", "Ada"]}, "an author is named twice"),
+        ({"kind": "game"}, "kind: Input should be 'environment' or 'benchmark'"),
+        ({"domain": "moon"}, "domain: Input should be"),
+        ({"reward": {"range": [1, 0]}}, r"reward: range must be \[lowest, highest\]"),
+        ({"kind": "benchmark"}, "needs canonical_split, standard_prompt_config, a dataset of type benchmark"),
+        ({"integration_profile": "custom-gym-agent-loop"}, "also needs model_server"),
+        ({"integration_profile": "external-rollout-driver"}, "also needs rollout_driver"),
+        ({"rollout_driver": "a:b"}, "rollout_driver belongs to the profile external-rollout-driver"),
+    ],
+)
+def test_a_problem_of_a_manifest_names_its_location(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    """The author must find the field to change."""
+    path = write(tmp_path, {**GOOD, **change})
+
+    with pytest.raises(ConfigError, match=words) as caught:
+        read_manifest(path)
+
+    assert "manifest.yaml" in str(caught.value.where)
+
+
+def test_all_problems_of_a_manifest_are_reported_together(tmp_path: Path) -> None:
+    """One run must show every field to change."""
+    with pytest.raises(ConfigError, match=r"version: Field required.*authors: Field required"):
+        read_manifest(write(tmp_path, {key: GOOD[key] for key in ("name", "kind", "domain", "description", "reward")}))
+
+
+def test_a_name_is_found_in_the_first_root_that_has_it(tmp_path: Path) -> None:
+    """The search path decides, as everywhere."""
+    mine = write(tmp_path / "mine", GOOD)
+    write(tmp_path / "theirs", GOOD)
+
+    assert find_manifest("sums", None, [tmp_path / "mine", tmp_path / "theirs"])[0] == mine
+
+
+def test_an_environment_and_a_benchmark_of_one_name_need_a_kind(tmp_path: Path) -> None:
+    """A guess could test the wrong one."""
+    write(tmp_path, GOOD)
+    path = write(tmp_path, BENCHMARK, "benchmarks/sums")
+
+    with pytest.raises(ConfigError, match="add --kind"):
+        find_manifest("sums", None, [tmp_path])
+    assert find_manifest("sums", "benchmark", [tmp_path])[0] == path
+
+
+def test_a_manifest_about_something_else_is_refused(tmp_path: Path) -> None:
+    """A copied folder whose manifest was forgotten would be listed as the original."""
+    write(tmp_path, {**GOOD, "name": "other"})
+
+    with pytest.raises(ConfigError, match="describes the environment 'other'"):
+        find_manifest("sums", None, [tmp_path])
+
+
+def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
+    """A typing error is the usual cause."""
+    write(tmp_path, GOOD)
+
+    with pytest.raises(NoManifest, match="one of sums") as caught:
+        find_manifest("sumz", None, [tmp_path])
+
+    assert caught.value.exit_status == 2
+
+
+def test_the_shipped_manifests_are_valid() -> None:
+    """Authors copy them."""
+    for path in sorted(PARENT_DIR.glob("environments/*/manifest.yaml")):
+        assert read_manifest(path).name == path.parent.name
