@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -17,10 +18,9 @@ from nemo_gym.base_resources_server import (
     ReverifyMode,
     SimpleResourcesServer,
 )
-from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.grading.extraction import last_assistant_text
 from nemo_gym.grading.language import check_langdetect
-from nemo_gym.grading.last_text import last_assistant_text
-from nemo_gym.grading.verdict import Unparsed
+from nemo_gym.grading.verdict import NoAnswer
 from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from resources_servers.instruction_following.checking import BY_LANGUAGE, InstructionResult, checked_all
@@ -107,7 +107,7 @@ class InstructionFollowingServer(SimpleResourcesServer):
     async def verify(self, body: InstructionFollowingVerifyRequest) -> InstructionFollowingVerifyResponse:
         asked = body.verifier_metadata
         text = answer_text(body)
-        said = "" if isinstance(text, Unparsed) else text
+        said = "" if isinstance(text, NoAnswer) else text
         if BY_LANGUAGE.isdisjoint(asked.instruction_id_list):
             results = checked_all(asked.instruction_id_list, asked.kwargs, said)
         else:
@@ -118,7 +118,7 @@ class InstructionFollowingServer(SimpleResourcesServer):
             "follow_all_instructions": all(followed),
             "follow_instruction_list": followed,
             "instruction_results": results,
-            "unparsed_reason": text.reason if isinstance(text, Unparsed) else None,
+            "unparsed_reason": text.reason if isinstance(text, NoAnswer) else None,
             "reward": float(all(followed)) if mode == "binary" else fmean(followed),
         }
         return InstructionFollowingVerifyResponse(**(body.model_dump() | graded))
@@ -131,16 +131,16 @@ class InstructionFollowingServer(SimpleResourcesServer):
         return means | highest_k_metrics(agent_metrics, "pass@{k}")
 
 
-def answer_text(body: InstructionFollowingVerifyRequest) -> str | Unparsed:
+def answer_text(body: InstructionFollowingVerifyRequest) -> str | NoAnswer:
     """What the model said at the very end. A reply that is nothing but the question is no answer."""
     if not ends_with_message(body.response):
-        return Unparsed("the last output item is not a message")
+        return NoAnswer("the last output item is not a message")
     said = last_assistant_text(body.response)
-    if isinstance(said, Unparsed):
+    if isinstance(said, NoAnswer):
         return said
     copies = any(name.startswith(COPYING) for name in body.verifier_metadata.instruction_id_list)
     if not copies and is_echo(said.value, questions(body)):
-        return Unparsed("the reply repeats the question and nothing else")
+        return NoAnswer("the reply repeats the question and nothing else")
     return said.value
 
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 
 TOPICS = [
     "a walk along the harbour",
@@ -196,7 +196,7 @@ def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Callable
 
+from nemo_gym.grading.data_formats import MalformedData, parse_json
+from nemo_gym.grading.extraction import fenced_blocks
 from nemo_gym.grading.language import is_written_in
-from nemo_gym.grading.structured import Malformed, fenced_blocks, parse_json
 from resources_servers.instruction_following.text import (
     Relation,
     compares,
@@ -129,7 +130,7 @@ def json_format(text: str) -> bool:
     inside = blocks[0].value if alone and not text[blocks[0].span[1] :].strip().strip("`~") else text
     try:
         return isinstance(parse_json(inside.strip()), (dict, list))
-    except Malformed:
+    except MalformedData:
         return False
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr
 
+from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseRunRequest,
     BaseSeedSessionRequest,
@@ -16,16 +17,14 @@ from nemo_gym.base_resources_server import (
     ReverifyMode,
     normalize_tool_name,
 )
-from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.errors import EnvFailed
-from nemo_gym.grading.boxed import boxes, last_boxed
-from nemo_gym.grading.last_text import assistant_texts, without_reasoning
+from nemo_gym.grading.extraction import assistant_texts, find_boxes, last_boxed, strip_reasoning
 from nemo_gym.grading.math import compare_math
-from nemo_gym.grading.verdict import Extracted, Extraction, Outcome, Unparsed, Verdict, unparsed
+from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind, no_answer_verdict
 from nemo_gym.openai_utils import NeMoGymFunctionCallOutput, NeMoGymResponse, NeMoGymResponseFunctionToolCall
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from nemo_gym.sandbox.python import PythonResult
-from nemo_gym.sandbox.server import BoxedConfig, BoxedServer
+from nemo_gym.sandbox.server import SandboxServer, SandboxServerConfig
 from nemo_gym.server_utils import SESSION_ID_KEY
 from resources_servers.math_with_code.workspaces import Workspaces
 
@@ -47,15 +46,15 @@ def answer_of(response: NeMoGymResponse, tool: str) -> Extraction[str]:
 
     Reasoning is not what was said. A last box that is empty or not closed is no answer.
     """
-    said = without_reasoning("\n".join(assistant_texts(response)))
-    text = said.value if isinstance(said, Extracted) else ""
-    if any(boxes(text)):
+    said = strip_reasoning("\n".join(assistant_texts(response)))
+    text = said.value if isinstance(said, ExtractedAnswer) else ""
+    if any(find_boxes(text)):
         return last_boxed(text)
     for printed in reversed(printed_by(response, tool)):
-        if any(boxes(printed)):
+        if any(find_boxes(printed)):
             found = last_boxed(printed)
-            return found if isinstance(found, Unparsed) else Extracted(found.value, found.span, "tool_output")
-    return Unparsed("there is no box, neither in the text nor in what a call printed")
+            return found if isinstance(found, NoAnswer) else ExtractedAnswer(found.value, found.span, "tool_output")
+    return NoAnswer("there is no box, neither in the text nor in what a call printed")
 
 
 def printed_by(response: NeMoGymResponse, tool: str) -> list[str]:
@@ -80,8 +79,8 @@ def _stdout(output: str) -> str:
 
 def graded(found: Extraction[str], expected: str) -> Verdict:
     """Numbers are compared by value, everything else as normalised text; nothing is worked out."""
-    if isinstance(found, Unparsed):
-        return unparsed(found)
+    if isinstance(found, NoAnswer):
+        return no_answer_verdict(found)
     return compare_math(found.value, expected, symbolic=lambda _answer, _gold: False)
 
 
@@ -93,7 +92,7 @@ def cut(text: str, most: int) -> str:
     return f"{text[:half]}\n… {len(text) - 2 * half:,} characters left out …\n{text[-half:]}"
 
 
-class MathWithCodeConfig(BoxedConfig):
+class MathWithCodeConfig(SandboxServerConfig):
     REVERIFY_MODE = ReverifyMode.STATELESS
 
     tool_name: str = Field(default="execute_python", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -138,7 +137,7 @@ class MathWithCodeVerifyResponse(BaseVerifyResponse):
     extracted_answer: str | None
     extraction_rule: str | None
     """`boxed`, `boxed_token`, or `tool_output` when the box was printed and not said."""
-    outcome: Outcome
+    outcome: VerdictKind
     reason: str | None
     num_calls: int
     """Calls of the tool in the response."""
@@ -146,7 +145,7 @@ class MathWithCodeVerifyResponse(BaseVerifyResponse):
     """Whether code runs in a sandbox here."""
 
 
-class MathWithCodeServer(BoxedServer):
+class MathWithCodeServer(SandboxServer):
     config: MathWithCodeConfig
     _workspaces: Workspaces = PrivateAttr()
 
@@ -205,7 +204,7 @@ class MathWithCodeServer(BoxedServer):
         calls = [item for item in body.response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
         result = {
             "extracted_answer": verdict.answer,
-            "extraction_rule": found.rule if isinstance(found, Extracted) else None,
+            "extraction_rule": found.rule if isinstance(found, ExtractedAnswer) else None,
             "outcome": verdict.outcome,
             "reason": verdict.reason,
             "num_calls": sum(normalize_tool_name(call.name) == self.config.tool_name for call in calls),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 
 ASK = "You may run Python with the tool execute_python. Give the final answer in \\boxed{}."
 TOOL = {
@@ -135,7 +135,7 @@ def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

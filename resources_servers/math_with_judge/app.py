@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -16,9 +17,8 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.config_types import ModelServerRef
-from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
-from nemo_gym.grading.last_text import assistant_texts, without_reasoning
-from nemo_gym.grading.verdict import Outcome, Unparsed, Verdict
+from nemo_gym.grading.extraction import assistant_texts, strip_reasoning
+from nemo_gym.grading.verdict import NoAnswer, Verdict, VerdictKind
 from nemo_gym.judge import JudgeError, call_judge
 from nemo_gym.openai_utils import (
     NeMoGymEasyInputMessage,
@@ -81,8 +81,8 @@ def judge_input(question: str, first: str, second: str, mark: str) -> list[NeMoG
 
 def judge_label(text: str) -> str | None:
     """The first label a judge wrote, after its reasoning."""
-    said = without_reasoning(text)
-    found = None if isinstance(said, Unparsed) else _LABEL.search(said.value)
+    said = strip_reasoning(text)
+    found = None if isinstance(said, NoAnswer) else _LABEL.search(said.value)
     return found.group() if found else None
 
 
@@ -133,7 +133,7 @@ class LibraryJudgeMathVerifyResponse(BaseVerifyResponse):
     expected_answer: str
     extracted_answer: str | None
     library_reward: float
-    library_outcome: Outcome
+    library_outcome: VerdictKind
     """`unparsed` and `undecided` (a clock ran out) are not the same as `wrong`."""
     library_reason: str | None = None
     judge_evaluations: list[JudgeEvaluation] | None = None
@@ -174,8 +174,8 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
         """What a judge compares: the answer that was read, else the end of what was said. Nothing said, no judge."""
         if verdict.answer:
             return verdict.answer[-LONGEST_FOR_JUDGE:]
-        said = without_reasoning(text)
-        return None if isinstance(said, Unparsed) else said.value[-LONGEST_FOR_JUDGE:]
+        said = strip_reasoning(text)
+        return None if isinstance(said, NoAnswer) else said.value[-LONGEST_FOR_JUDGE:]
 
     async def judged(self, question: str, gold: str, answer: str) -> tuple[bool, list[JudgeEvaluation]]:
         """Whether the judge calls both the same, asked in both orders; the second only when the first says so.

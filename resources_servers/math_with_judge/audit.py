@@ -4,7 +4,7 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from nemo_gym.environment.audit_replies import Reply
+from nemo_gym.authoring.replies import Reply
 
 ROWS = 5  # a comparison costs milliseconds, and every row has some hundred cases
 EQUAL, DIFFERENT = "[[A=B]]", "[[A!=B]]"

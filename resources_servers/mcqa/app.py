@@ -1,4 +1,4 @@
-"""Multiple choice: the reply is right when it names the expected option in the agreed form."""
+"""Multiple choice: the reply is right when it names the expected option in the form of the grading mode."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -16,12 +17,10 @@ from nemo_gym.base_resources_server import (
     ReverifyMode,
     SimpleResourcesServer,
 )
-from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
-from nemo_gym.grading.boxed import last_boxed
-from nemo_gym.grading.choices import NO_OPTION, boxed_choice, choice, option_in
-from nemo_gym.grading.last_text import last_assistant_text
-from nemo_gym.grading.normalise import plain_text
-from nemo_gym.grading.verdict import Extracted, Extraction, Unparsed
+from nemo_gym.grading.choices import NO_OPTION, extract_boxed_choice, extract_choice, parse_option
+from nemo_gym.grading.extraction import last_assistant_text, last_boxed
+from nemo_gym.grading.text import normalise_text
+from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 
 GradingMode = Literal[
@@ -32,7 +31,7 @@ GradingMode = Literal[
     "any_form",
 ]
 LONGEST_FOR_REGEX = 20_000
-"""Characters, from the end, that an expression from the data is tried on: it may be one that backtracks."""
+"""Characters at the end of a reply that an expression from the data is tried on: the expression may backtrack."""
 
 _ANSWER = re.compile(r"(?<![^\W_])answer\s{0,3}:", re.IGNORECASE)
 _ANSWER_MD = re.compile(r"(?<![^\W_])answer[*_`]{0,3}\s{0,3}:[*_`]{0,3}", re.IGNORECASE)
@@ -40,71 +39,78 @@ _ANSWER_MD = re.compile(r"(?<![^\W_])answer[*_`]{0,3}\s{0,3}:[*_`]{0,3}", re.IGN
 Texts = Mapping[str, str]
 
 
-def strict_boxed(text: str, texts: Texts) -> Extraction[str]:
-    r"""The letter in the last `\boxed{}`: bare, in a text command, or as the label of its text."""
-    return boxed_choice(text, list(texts))
+def read_strict_box(text: str, texts: Texts) -> Extraction[str]:
+    r"""Read the letter in the last `\boxed{}`: bare, in a text command, or as the label of its text."""
+    return extract_boxed_choice(text, list(texts))
 
 
-def lenient_boxed(text: str, texts: Texts) -> Extraction[str]:
-    """`strict_boxed`, else the only option whose text stands in the box."""
-    found = boxed_choice(text, list(texts), texts)
+def read_lenient_box(text: str, texts: Texts) -> Extraction[str]:
+    """Read as `read_strict_box` does; else return the only option whose text is in the box."""
+    option = extract_boxed_choice(text, list(texts), texts)
     box = last_boxed(text)
-    if isinstance(found, Extracted) or isinstance(box, Unparsed) or found.reason != NO_OPTION:
-        return found
-    return _named(box, _only_text(box.value, texts))
+    if isinstance(option, ExtractedAnswer) or isinstance(box, NoAnswer) or option.reason != NO_OPTION:
+        return option
+    return _at_match(box, _option_by_text(box.value, texts))
 
 
-def _only_text(said: str, texts: Texts) -> str | Unparsed:
-    words = f" {plain_text(said, ignore_punctuation=True)} "
-    named = [key for key, text in texts.items() if text and f" {plain_text(text, ignore_punctuation=True)} " in words]
-    return named[0] if len(named) == 1 else Unparsed("no option, or more than one, is named by its text")
+def _option_by_text(answer: str, texts: Texts) -> str | NoAnswer:
+    words = f" {normalise_text(answer, ignore_punctuation=True)} "
+    keys = [
+        key for key, text in texts.items() if text and f" {normalise_text(text, ignore_punctuation=True)} " in words
+    ]
+    return keys[0] if len(keys) == 1 else NoAnswer("no option, or more than one, is named by its text")
 
 
-def answer_colon(text: str, texts: Texts, label: re.Pattern[str] = _ANSWER) -> Extraction[str]:
-    """The option behind the last "answer:", as letter or text, on the same line or the next."""
-    labels = [found.end() for found in label.finditer(text)]
-    if not labels:
-        return Unparsed("there is no 'answer:'")
-    start = labels[-1]
+def read_answer_label(text: str, texts: Texts, label: re.Pattern[str] = _ANSWER) -> Extraction[str]:
+    """Read the option after the last "answer:", as letter or text, on the same line or the next."""
+    label_ends = [match.end() for match in label.finditer(text)]
+    if not label_ends:
+        return NoAnswer("there is no 'answer:'")
+    start = label_ends[-1]
     while start < len(text) and text[start].isspace():
         start += 1
     line = text[start:].split("\n", 1)[0][:300]
-    return _named(Extracted(line, (start, start + len(line)), "answer_colon"), option_in(line, list(texts), texts))
+    return _at_match(
+        ExtractedAnswer(line, (start, start + len(line)), "answer_colon"), parse_option(line, list(texts), texts)
+    )
 
 
-def by_regex(text: str, texts: Texts, patterns: list[str]) -> Extraction[str]:
-    """The last match of the first expression that matches: its first group, or all of it, as letter or option text."""
+def read_by_regex(text: str, texts: Texts, patterns: list[str]) -> Extraction[str]:
+    """Read the last match of the first expression that matches: its first group or all of it, as letter or text."""
     tail = text[-LONGEST_FOR_REGEX:]
     for pattern in patterns:
-        matches = list(_compiled(pattern).finditer(tail))
+        matches = list(_compile_pattern(pattern).finditer(tail))
         if matches:
             last = matches[-1]
-            said = last.group(1) if last.re.groups and last.group(1) is not None else last.group()
-            start, end = (place + len(text) - len(tail) for place in last.span())
-            return _named(Extracted(said, (start, end), "output_regex"), option_in(said, list(texts), texts))
-    return Unparsed("no expression of the row matches")
+            answer = last.group(1) if last.re.groups and last.group(1) is not None else last.group()
+            start, end = (offset + len(text) - len(tail) for offset in last.span())
+            return _at_match(
+                ExtractedAnswer(answer, (start, end), "output_regex"), parse_option(answer, list(texts), texts)
+            )
+    return NoAnswer("no expression of the row matches")
 
 
 @lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-def _named(where: Extracted[str], named: str | Unparsed) -> Extraction[str]:
-    return named if isinstance(named, Unparsed) else Extracted(named, where.span, where.rule)
+def _at_match(match: ExtractedAnswer[str], key: str | NoAnswer) -> Extraction[str]:
+    """Return the option's key with the position and rule of the text it was read from."""
+    return key if isinstance(key, NoAnswer) else ExtractedAnswer(key, match.span, match.rule)
 
 
-def any_form(text: str, texts: Texts) -> Extraction[str]:
-    """Whatever `nemo_gym.grading.choices` reads."""
-    return choice(text, list(texts), texts)
+def read_any_form(text: str, texts: Texts) -> Extraction[str]:
+    """Read every form that `nemo_gym.grading.choices` knows."""
+    return extract_choice(text, list(texts), texts)
 
 
 MODES: dict[GradingMode, Callable[[str, Texts], Extraction[str]]] = {
-    "strict_single_letter_boxed": strict_boxed,
-    "lenient_boxed": lenient_boxed,
-    "lenient_answer_colon": answer_colon,
-    "lenient_answer_colon_md": lambda text, texts: answer_colon(text, texts, _ANSWER_MD),
-    "any_form": any_form,
+    "strict_single_letter_boxed": read_strict_box,
+    "lenient_boxed": read_lenient_box,
+    "lenient_answer_colon": read_answer_label,
+    "lenient_answer_colon_md": lambda text, texts: read_answer_label(text, texts, _ANSWER_MD),
+    "any_form": read_any_form,
 }
 
 
@@ -112,7 +118,7 @@ class MCQAResourcesServerConfig(BaseResourcesServerConfig):
     REVERIFY_MODE = ReverifyMode.STATELESS
 
     grading_mode: GradingMode | None = None
-    """For every row, whatever it says itself."""
+    """Grading mode of every row; wins over the mode of the row."""
 
 
 class TemplateMetadata(BaseModel):
@@ -122,7 +128,7 @@ class TemplateMetadata(BaseModel):
 
     @field_validator("output_regex")
     @classmethod
-    def _compiles(cls, value: str | list[str] | None) -> str | list[str] | None:
+    def _check_patterns(cls, value: str | list[str] | None) -> str | list[str] | None:
         for pattern in [value] if isinstance(value, str) else value or []:
             try:
                 re.compile(pattern)
@@ -147,14 +153,14 @@ class MCQARunRequest(BaseRunRequest):
 
     @property
     def texts(self) -> dict[str, str]:
-        """The text of each option by its key; empty where only keys are given."""
+        """The text of each option by its key; empty for options without text."""
         pairs = [(o, "") if isinstance(o, str) else next(iter(o.items())) for o in self.options]
         return {key.strip().upper(): text for key, text in pairs}
 
     @model_validator(mode="after")
-    def _fits_together(self) -> "MCQARunRequest":
+    def _check_answer_is_an_option(self) -> "MCQARunRequest":
         if any(isinstance(option, dict) and len(option) != 1 for option in self.options):
-            raise ValueError("each of `options` has one key")
+            raise ValueError("each of `options` must have exactly one key")
         keys = self.texts
         if len(keys) != len(self.options) or any(len(key) != 1 for key in keys):
             raise ValueError("the keys of `options` must be different single characters")
@@ -172,7 +178,7 @@ class MCQAVerifyResponse(BaseVerifyResponse):
 
     expected_answer: str
     extracted_answer: str | None
-    """The option that was read; None when there is none, which is not the same as a wrong one."""
+    """The option that the reply names; None if it names none, which is not the same as a wrong one."""
     extraction_rule: str | None = None
     unparsed_reason: str | None = None
 
@@ -183,25 +189,25 @@ class MCQAResourcesServer(SimpleResourcesServer):
     config: MCQAResourcesServerConfig
 
     async def verify(self, body: MCQAVerifyRequest) -> MCQAVerifyResponse:
-        found = self.read(body)
-        if isinstance(found, Unparsed):
-            graded: dict[str, Any] = {"extracted_answer": None, "unparsed_reason": found.reason, "reward": 0.0}
+        option = self.read_option(body)
+        if isinstance(option, NoAnswer):
+            verdict: dict[str, Any] = {"extracted_answer": None, "unparsed_reason": option.reason, "reward": 0.0}
         else:
-            right = found.value == body.expected_answer.strip().upper()
-            graded = {"extracted_answer": found.value, "extraction_rule": found.rule, "reward": float(right)}
-        return MCQAVerifyResponse(**(body.model_dump() | graded))
+            is_right = option.value == body.expected_answer.strip().upper()
+            verdict = {"extracted_answer": option.value, "extraction_rule": option.rule, "reward": float(is_right)}
+        return MCQAVerifyResponse(**(body.model_dump() | verdict))
 
-    def read(self, body: MCQAVerifyRequest) -> Extraction[str]:
-        """The option the reply names. The row's own expressions are tried first."""
-        said = last_assistant_text(body.response)
-        if isinstance(said, Unparsed):
-            return said
+    def read_option(self, body: MCQAVerifyRequest) -> Extraction[str]:
+        """Read the option that the reply names; the row's own expressions are tried first."""
+        message = last_assistant_text(body.response)
+        if isinstance(message, NoAnswer):
+            return message
         patterns = body.template_metadata.patterns if body.template_metadata else []
         if patterns:
-            found = by_regex(said.value, body.texts, patterns)
-            if isinstance(found, Extracted):
-                return found
-        return MODES[self.config.grading_mode or body.grading_mode](said.value, body.texts)
+            option = read_by_regex(message.value, body.texts, patterns)
+            if isinstance(option, ExtractedAnswer):
+                return option
+        return MODES[self.config.grading_mode or body.grading_mode](message.value, body.texts)
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
         return compute_pass_majority_metrics(tasks, answer_key="extracted_answer")[0]

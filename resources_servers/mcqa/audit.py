@@ -1,10 +1,10 @@
-"""What is right, odd, wrong and a cheat for a multiple-choice row."""
+"""Right, odd, wrong and cheating replies for `gym env audit mcqa`."""
 
 from typing import Any
 
-from nemo_gym.environment.audit_replies import Reply
+from nemo_gym.authoring.replies import Reply
 
-WRAPPED = (
+BOXES = (
     r"\boxed{%s}", r"\boxed{ %s }", r"\boxed {%s}", r"\fbox{%s}", r"$\boxed{%s}$", r"\[\boxed{%s}\]",
     r"\boxed{\text{%s}}", r"\boxed{\textbf{%s}}", r"\boxed{\mathrm{%s}}", r"\boxed{(%s)}", r"\boxed{\text{(%s)}}",
     r"\boxed{%s.}", r"<think>\boxed{A} or B?</think>\boxed{%s}", r"half a thought</think>\boxed{%s}",
@@ -14,8 +14,8 @@ WRAPPED = (
 
 
 def _options(row: dict[str, Any]) -> dict[str, str]:
-    """Letter -> text."""
-    pairs = [next(iter(one.items())) if isinstance(one, dict) else (one, "") for one in row["options"]]
+    """Return the text of each option by its letter."""
+    pairs = [next(iter(option.items())) if isinstance(option, dict) else (option, "") for option in row["options"]]
     return dict(pairs)
 
 
@@ -30,7 +30,7 @@ def oracle(row: dict[str, Any]) -> Reply:
 def odd_forms(row: dict[str, Any]) -> list[Reply]:
     letter = row["expected_answer"]
     text = _options(row)[letter]
-    forms: list[Reply] = [form % letter for form in WRAPPED]
+    forms: list[Reply] = [form % letter for form in BOXES]
     forms += [rf"\boxed{{{letter}: {text}}}", rf"\boxed{{{letter}) {text}}}", rf"\boxed{{\text{{{letter}. {text}}}}}"]
     forms += [rf"\boxed{{{letter.lower()}}}", rf"\boxed{{{chr(ord(letter) + 0xFEE0)}}}"]
     return [*forms, rf"First \boxed{{{_others(row)[0]}}}, but on closer inspection \boxed{{{letter}}}."]

@@ -1,4 +1,4 @@
-"""What `gym env audit multineedle` tries: right answers in many forms, near misses, and cheats."""
+"""Right, odd, wrong and cheating replies for `gym env audit multineedle`."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ Row = dict[str, Any]
 Pairs = list[tuple[str, str]]
 
 
-def pairs_of(row: Row) -> Pairs:
+def expected_pairs(row: Row) -> Pairs:
     return [(needle["name"], needle["value"]) for needle in row["needles"]]
 
 
@@ -17,7 +17,7 @@ def lines(pairs: Pairs) -> str:
 
 
 def oracle(row: Row) -> str:
-    return lines(pairs_of(row))
+    return lines(expected_pairs(row))
 
 
 FORMS: list[Callable[[Pairs], str]] = [
@@ -48,31 +48,31 @@ FORMS: list[Callable[[Pairs], str]] = [
     lambda pairs: "\n".join(f"“{name}”: “{value}”" for name, value in pairs),
     lambda pairs: "\n".join(f"{name}:\u00a0{value}\u200b" for name, value in pairs),
     lambda pairs: "\r\n".join(f"{name} : {value}." for name, value in pairs),
-    lambda pairs: "\n".join(f"{name}: {grouped(value)}" for name, value in pairs),
+    lambda pairs: "\n".join(f"{name}: {group_digits(value)}" for name, value in pairs),
     lambda pairs: "\n".join(f"> {name}: {value}" for name, value in pairs),
     lambda pairs: "\n".join(f"### {name}: {value}" for name, value in pairs),
 ]
 
 
-def grouped(value: str) -> str:
-    """A number with thousands separators, anything else with a hyphen."""
+def group_digits(value: str) -> str:
+    """Write a number with thousands separators, anything else with hyphens."""
     return f"{int(value):,}" if value.isdigit() else value.replace(" ", "-")
 
 
 def odd_forms(row: Row) -> list[str]:
-    return [form(pairs_of(row)) for form in FORMS]
+    return [form(expected_pairs(row)) for form in FORMS]
 
 
 def wrong(row: Row) -> list[str]:
-    pairs = pairs_of(row)
+    pairs = expected_pairs(row)
     (name, value), rest = pairs[0], pairs[1:]
-    turned = value[::-1] if value[::-1] != value else value + "0"
+    reversed_value = value[::-1] if value[::-1] != value else value + "0"
     shifted = [(name, other) for (name, _), (_, other) in zip(pairs, [*rest, pairs[0]], strict=True)]
     return [
         lines(rest),
-        lines([(name, turned), *rest]),
+        lines([(name, reversed_value), *rest]),
         lines([(name, value[:-1]), *rest]),
-        lines([(name, f"{value} or {turned}"), *rest]),
+        lines([(name, f"{value} or {reversed_value}"), *rest]),
         lines([(name, f"not {value}"), *rest]),
         lines(shifted),
         "\n".join(value for _, value in pairs),
@@ -83,10 +83,10 @@ def wrong(row: Row) -> list[str]:
 
 
 def cheats(row: Row) -> list[tuple[str, str]]:
-    pairs = pairs_of(row)
+    pairs = expected_pairs(row)
     text = row["responses_create_params"]["input"][0]["content"]
     values = [value for _, value in pairs]
-    every = [word for word in text.replace(".", " ").split() if word.isdigit()]
+    numbers = [word for word in text.replace(".", " ").split() if word.isdigit()]
     return [
         ("the text again", text),
         ("the text again, one sentence per line", text.replace(". ", ".\n")),
@@ -94,7 +94,7 @@ def cheats(row: Row) -> list[tuple[str, str]]:
         ("two values for each", lines([*pairs, *((name, "7654321") for name, _ in pairs)])),
         (
             "every number for every place",
-            lines([(name, n) for name, _ in pairs for n in [v for _, v in pairs] + every]),
+            lines([(name, n) for name, _ in pairs for n in values + numbers]),
         ),
         ("all values behind each name", lines([(name, " ".join(values)) for name, _ in pairs])),
         ("only names", lines([(name, "") for name, _ in pairs])),

@@ -4,11 +4,11 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 
 LENGTHS = (400, 800, 1200, 1600, 2400)
-"""Words around the needles, one row after the other."""
-ASKED = (2, 3, 4, 5)
+"""Number of words around the needles, in turn."""
+NEEDLE_COUNTS = (2, 3, 4, 5)
 DISTRACTORS = 4
 SENTENCES_PER_PARAGRAPH = 5
 
@@ -148,7 +148,7 @@ TIMES = [
 
 @dataclass(frozen=True)
 class Secret:
-    """A kind of thing to look for, and one that is easily taken for it."""
+    """A kind of value to look for (`sentence`), and one that is easily mistaken for it (`other`)."""
 
     plural: str
     sentence: str
@@ -168,7 +168,7 @@ SECRETS = (
 
 
 def filler(draw: random.Random, words: int) -> list[str]:
-    """Sentences about nothing in particular, without a number in them, `words` words or a little more."""
+    """Return sentences without numbers that have `words` words or a few more."""
     sentences: list[str] = []
     written = 0
     while written < words:
@@ -179,34 +179,36 @@ def filler(draw: random.Random, words: int) -> list[str]:
     return sentences
 
 
-def row(secret: Secret, asked: int, words: int, draw: random.Random) -> dict[str, Any]:
-    """One text with `asked` needles, as many lures about the same places, and some places nobody asks for."""
-    names = draw.sample([*CITIES, *PLACES], asked + DISTRACTORS)
+def row(secret: Secret, needle_count: int, words: int, draw: random.Random) -> dict[str, Any]:
+    """Build a text with `needle_count` needles, as many lures about the same places, and some distractors."""
+    names = draw.sample([*CITIES, *PLACES], needle_count + DISTRACTORS)
     different = dict.fromkeys(secret.value(draw) for _ in range(20 * len(names)))  # a lure must not be right by chance
     drawn = iter(different)
     values = {name: next(drawn) for name in names}
-    lures = [secret.other.format(name=name, value=next(drawn)) for name in names[:asked]]
+    lures = [secret.other.format(name=name, value=next(drawn)) for name in names[:needle_count]]
     sentences = filler(draw, words)
-    places = sorted(draw.sample(range(len(sentences)), len(names) + len(lures)))
-    hidden = [*(secret.sentence.format(name=name, value=value) for name, value in values.items()), *lures]
-    draw.shuffle(hidden)
-    for place, sentence in zip(reversed(places), reversed(hidden), strict=True):
-        sentences.insert(place, sentence)
+    positions = sorted(draw.sample(range(len(sentences)), len(names) + len(lures)))
+    inserted = [*(secret.sentence.format(name=name, value=value) for name, value in values.items()), *lures]
+    draw.shuffle(inserted)
+    for position, sentence in zip(reversed(positions), reversed(inserted), strict=True):
+        sentences.insert(position, sentence)
     text = "\n\n".join(
         " ".join(sentences[start : start + SENTENCES_PER_PARAGRAPH])
         for start in range(0, len(sentences), SENTENCES_PER_PARAGRAPH)
     )
-    wanted = names[:asked]
-    needles = [{"name": name, "value": values[name], "depth": _depth(text, secret, name, values)} for name in wanted]
+    needle_names = names[:needle_count]
+    needles = [
+        {"name": name, "value": values[name], "depth": _depth(text, secret, name, values)} for name in needle_names
+    ]
     question = (
         f"Read the text between the lines, then answer the question behind it.\n---\n{text}\n---\n"
-        f"What are the {secret.plural} of {', '.join(wanted[:-1])} and {wanted[-1]}? "
+        f"What are the {secret.plural} of {', '.join(needle_names[:-1])} and {needle_names[-1]}? "
         "Answer with one line for each of them and for no other place, in the form\nplace: value"
     )
     return {
         "responses_create_params": {"input": [{"role": "user", "content": question}]},
         "needles": needles,
-        "distractors": names[asked:],
+        "distractors": names[needle_count:],
     }
 
 
@@ -215,16 +217,21 @@ def _depth(text: str, secret: Secret, name: str, values: dict[str, str]) -> floa
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` different texts, from short to long and over again."""
+    """Return `count` different texts; the lengths repeat from short to long."""
     draw = random.Random(f"multineedle {seed}")
     return [
-        row(SECRETS[number % len(SECRETS)], ASKED[number % len(ASKED)], LENGTHS[number % len(LENGTHS)], draw)
+        row(
+            SECRETS[number % len(SECRETS)],
+            NEEDLE_COUNTS[number % len(NEEDLE_COUNTS)],
+            LENGTHS[number % len(LENGTHS)],
+            draw,
+        )
         for number in range(count)
     ]
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from nemo_gym.base_resources_server import (
     ReverifyMode,
     SimpleResourcesServer,
 )
-from nemo_gym.grading.choices import choice
-from nemo_gym.grading.last_text import last_assistant_text
-from nemo_gym.grading.verdict import Unparsed
+from nemo_gym.grading.choices import extract_choice
+from nemo_gym.grading.extraction import last_assistant_text
+from nemo_gym.grading.verdict import NoAnswer
 from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
 
 
@@ -26,9 +26,9 @@ class QuizRunRequest(BaseRunRequest):
     model_config = ConfigDict(extra="allow")
 
     options: dict[str, str]
-    """Letter -> text of each option, as they were shown."""
+    """The text of each option by its letter, as shown in the question."""
     expected_answer: str
-    """The letter of the right one."""
+    """The letter of the right option."""
 
 
 class QuizVerifyRequest(QuizRunRequest, BaseVerifyRequest):
@@ -41,7 +41,7 @@ class QuizVerifyResponse(BaseVerifyResponse):
     options: dict[str, str]
     expected_answer: str
     extracted_answer: str | None
-    """The letter the reply chooses; None when it chooses none, or several."""
+    """The letter of the option that the reply chooses; None if it chooses none or several."""
 
 
 class QuizServer(SimpleResourcesServer):
@@ -50,11 +50,15 @@ class QuizServer(SimpleResourcesServer):
     config: QuizConfig
 
     async def verify(self, body: QuizVerifyRequest) -> QuizVerifyResponse:
-        said = last_assistant_text(body.response)
-        found = said if isinstance(said, Unparsed) else choice(said.value, list(body.options), body.options)
-        answer = None if isinstance(found, Unparsed) else found.value
-        graded = {"extracted_answer": answer, "reward": float(answer == body.expected_answer)}
-        return QuizVerifyResponse(**(body.model_dump() | graded))
+        message = last_assistant_text(body.response)
+        option = (
+            message
+            if isinstance(message, NoAnswer)
+            else extract_choice(message.value, list(body.options), body.options)
+        )
+        answer = None if isinstance(option, NoAnswer) else option.value
+        verdict = {"extracted_answer": answer, "reward": float(answer == body.expected_answer)}
+        return QuizVerifyResponse(**(body.model_dump() | verdict))
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
         metrics = compute_pass_majority_metrics(tasks, answer_key="extracted_answer")[0]

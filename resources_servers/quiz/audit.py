@@ -1,8 +1,8 @@
-"""What is right, odd, wrong and a cheat for a quiz question."""
+"""Right, odd, wrong and cheating replies for `gym env audit quiz`."""
 
 from typing import Any
 
-from nemo_gym.environment.audit_replies import Reply
+from nemo_gym.authoring.replies import Reply
 
 FORMS = (
     "Answer: {}", "answer: {}", "ANSWER: {}", "**Answer: {}**", "**Answer:** {}", "Answer: ({})", "Answer: {}.",

@@ -3,19 +3,19 @@
 from typing import Any
 
 from benchmarks.general_knowledge.prepare import rows as all_rows
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` questions; another seed orders the options differently."""
-    found = all_rows(seed)
-    if count > len(found):
-        raise SystemExit(f"there are only {len(found)} questions; asked for {count}")
-    return found[:count]
+    """Return `count` questions; another seed orders their options differently."""
+    questions = all_rows(seed)
+    if count > len(questions):
+        raise SystemExit(f"there are only {len(questions)} questions; asked for {count}")
+    return questions[:count]
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 
+from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -16,15 +17,12 @@ from nemo_gym.base_resources_server import (
     ReverifyMode,
     SimpleResourcesServer,
 )
-from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.errors import EnvFailed
-from nemo_gym.grading.boxed import boxes
-from nemo_gym.grading.last_text import last_assistant_text
-from nemo_gym.grading.normalise import plain_text
-from nemo_gym.grading.verdict import Extracted, Extraction, Unparsed
+from nemo_gym.grading.extraction import find_boxes, last_assistant_text
+from nemo_gym.grading.text import normalise_text
+from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer
 from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
-from nemo_gym.workers.jobs import Lost
-from nemo_gym.workers.pool import WorkerPool
+from nemo_gym.workers.pool import WorkerFailure, WorkerPool
 from resources_servers.reasoning_gym.names import DATASETS
 
 WORK = "resources_servers.reasoning_gym.scoring:score"
@@ -41,21 +39,21 @@ def answer_in(text: str) -> Extraction[str]:
         if not tag[1]:
             start = tag.end()
         elif start is not None:
-            found = Extracted(text[start : tag.start()].strip(), (start, tag.start()), "answer_tag")
+            found = ExtractedAnswer(text[start : tag.start()].strip(), (start, tag.start()), "answer_tag")
             start = None
     if found is None and start is None:
-        boxed, dangling = boxes(text)
+        boxed, dangling = find_boxes(text)
         if boxed:
-            found = Extracted(boxed[0].value.strip(), boxed[0].span, "first_box")
+            found = ExtractedAnswer(boxed[0].value.strip(), boxed[0].span, "first_box")
         elif dangling:
-            return Unparsed("the box is not closed")
+            return NoAnswer("the box is not closed")
         else:
-            found = Extracted(text.strip(), (0, len(text)), "whole_text")
+            found = ExtractedAnswer(text.strip(), (0, len(text)), "whole_text")
     if found is None or start is not None:
-        return Unparsed("the answer tag is not closed")
+        return NoAnswer("the answer tag is not closed")
     if not found.value:
-        return Unparsed("the answer is empty")
-    return Unparsed(f"longer than {LONGEST_ANSWER:,} characters") if len(found.value) > LONGEST_ANSWER else found
+        return NoAnswer("the answer is empty")
+    return NoAnswer(f"longer than {LONGEST_ANSWER:,} characters") if len(found.value) > LONGEST_ANSWER else found
 
 
 class ReasoningGymConfig(BaseResourcesServerConfig):
@@ -121,8 +119,8 @@ class ReasoningGymServer(SimpleResourcesServer):
 
     async def verify(self, body: ReasoningGymVerifyRequest) -> ReasoningGymVerifyResponse:
         said = last_assistant_text(body.response)
-        found = said if isinstance(said, Unparsed) else answer_in(said.value)
-        if isinstance(found, Unparsed):
+        found = said if isinstance(said, NoAnswer) else answer_in(said.value)
+        if isinstance(found, NoAnswer):
             graded: dict[str, Any] = {"score": 0.0, "extracted_answer": None, "unscored_reason": found.reason}
         else:
             score, reason = await self.score(found.value, body)
@@ -137,14 +135,14 @@ class ReasoningGymServer(SimpleResourcesServer):
         Raises:
             EnvFailed: the package is missing, or the scorer fails on the row's own answer too.
         """
-        if plain_text(answer) == plain_text(body.question):
+        if normalise_text(answer) == normalise_text(body.question):
             return 0.0, "the answer is the question"
         if importlib.util.find_spec("reasoning_gym") is None:
             raise EnvFailed("reasoning-gym is not installed", fix="pip install 'nemo-gym[environments]'")
         entry = {"question": body.question, "answer": body.answer, "metadata": body.metadata.model_dump()}
         name = body.metadata.source_dataset
         result = await self._scorers.run_async({"dataset": name, "answer": answer, "entry": entry})
-        if isinstance(result, Lost):
+        if isinstance(result, WorkerFailure):
             if result.kind == "crash":
                 raise EnvFailed(f"the scorer of {name} failed: {result.reason}", where=self.config.name)
             return 0.0, f"the scorer did not come to an end: {result.reason}"

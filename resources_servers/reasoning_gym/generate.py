@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.data.generated import DEFAULT_ROWS
+from nemo_gym.data.generator_command import DEFAULT_ROWS
 from resources_servers.reasoning_gym.names import DATASETS
 
 MIXED = (

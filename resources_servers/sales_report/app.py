@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
+from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseMultiRewardVerifyResponse,
     BaseResourcesServerConfig,
@@ -18,11 +19,10 @@ from nemo_gym.base_resources_server import (
     ReverifyMode,
     SimpleResourcesServer,
 )
-from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.openai_utils import NeMoGymResponseFunctionToolCall
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from nemo_gym.serve.session_store import SessionStore
 from nemo_gym.server_utils import SESSION_ID_KEY
-from resources_servers.gymnasium.sessions import Sessions
 from resources_servers.sales_report.desk import TOOLS, Desk, Refused
 from resources_servers.sales_report.world import QUARTERS, REGIONS, right_figures, right_recipient
 
@@ -140,11 +140,11 @@ class SalesReportServer(SimpleResourcesServer):
     HOSTING = "cell"
 
     config: SalesReportConfig
-    _desks: Sessions[Desk] = PrivateAttr()
+    _desks: SessionStore[Desk] = PrivateAttr()
 
     def model_post_init(self, context: Any, /) -> None:
         super().model_post_init(context)
-        self._desks = Sessions(most=self.config.max_sessions, idle_seconds=self.config.session_idle_seconds)
+        self._desks = SessionStore(most=self.config.max_sessions, idle_seconds=self.config.session_idle_seconds)
 
     def setup_webserver(self) -> FastAPI:
         app = super().setup_webserver()

@@ -1,4 +1,4 @@
-"""Structured output: the reply is right when all of it is data of the asked format and fits the schema."""
+"""Structured output: the reply is right when all of it is data in the requested format that fits the schema."""
 
 import json
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, field_validator
 
+from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -14,24 +15,23 @@ from nemo_gym.base_resources_server import (
     ReverifyMode,
     SimpleResourcesServer,
 )
-from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
-from nemo_gym.grading.last_text import last_assistant_text
-from nemo_gym.grading.schema import schema_problems, strict, violations
-from nemo_gym.grading.structured import Malformed, fenced_blocks
-from nemo_gym.grading.verdict import Unparsed
+from nemo_gym.grading.data_formats import MalformedData
+from nemo_gym.grading.extraction import fenced_blocks, last_assistant_text
+from nemo_gym.grading.schema import find_violations, make_strict, schema_problems
+from nemo_gym.grading.verdict import NoAnswer
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
 from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
-from resources_servers.structured_outputs.reading import Format, read
+from resources_servers.structured_outputs.reading import Format, parse_reply
 
 ErrorType = Literal["empty", "schema", "parse", "validation"]
-"""`schema` is known to readers of older results; here a broken schema is a 422."""
+"""`schema` occurs only in older results: a row with a broken schema is now refused with status 422."""
 
 
 class StructuredOutputsConfig(BaseResourcesServerConfig):
     REVERIFY_MODE = ReverifyMode.STATELESS
 
     coerce_xml: bool = True
-    """XML knows only text: read numbers and booleans where the schema asks for them."""
+    """Convert text in XML to numbers and booleans where the schema requires them."""
     allow_fence: bool = False
     """Accept a reply that is one fenced block."""
 
@@ -44,11 +44,11 @@ class StructuredOutputsRunRequest(BaseRunRequest):
     schema_type: Format = "json"
     """The format to answer in."""
     response_mode: Literal["text", "tool_call"] = "text"
-    """`tool_call`: the arguments of the one tool call are graded instead of the text."""
+    """`tool_call`: the arguments of the only tool call are graded instead of the text."""
 
     @field_validator("schema_str")
     @classmethod
-    def _is_a_schema(cls, value: str) -> str:
+    def _check_schema(cls, value: str) -> str:
         try:
             schema = json.loads(value)
         except ValueError as problem:
@@ -71,8 +71,8 @@ class StructuredOutputsVerifyResponse(BaseVerifyResponse):
     error_message: str | None = None
 
 
-class Refused(Exception):
-    """The reply is not what was asked for."""
+class ReplyError(Exception):
+    """The reply is not data that fits the schema."""
 
     def __init__(self, error_type: ErrorType, message: str) -> None:
         super().__init__(message)
@@ -85,31 +85,37 @@ class StructuredOutputsServer(SimpleResourcesServer):
     config: StructuredOutputsConfig
 
     async def verify(self, body: StructuredOutputsVerifyRequest) -> StructuredOutputsVerifyResponse:
-        graded: dict[str, Any] = {"reward": 1.0, "error_type": None, "error_message": None}
+        verdict: dict[str, Any] = {"reward": 1.0, "error_type": None, "error_message": None}
         try:
-            self.check(body)
-        except Refused as refused:
-            graded = {"reward": 0.0, "error_type": refused.error_type, "error_message": str(refused)}
-        return StructuredOutputsVerifyResponse(**(body.model_dump() | graded))
+            self.check_reply(body)
+        except ReplyError as error:
+            verdict = {"reward": 0.0, "error_type": error.error_type, "error_message": str(error)}
+        return StructuredOutputsVerifyResponse(**(body.model_dump() | verdict))
 
-    def check(self, body: StructuredOutputsVerifyRequest) -> None:
-        """Raise `Refused` unless the reply is data that fits."""
-        schema = strict(json.loads(body.schema_str))
+    def check_reply(self, body: StructuredOutputsVerifyRequest) -> None:
+        """Check that the reply is data that fits the schema.
+
+        Raises:
+            ReplyError: the reply does not fit.
+        """
+        schema = make_strict(json.loads(body.schema_str))
         by_call = body.response_mode == "tool_call"
-        text = only_call(body.response) if by_call else self.said(body.response)
+        text = single_call_arguments(body.response) if by_call else self.reply_text(body.response)
         try:
-            value = read(text, "json" if by_call else body.schema_type, schema, coerce_xml=self.config.coerce_xml)
-        except Malformed as problem:
-            raise Refused("parse", str(problem)) from None
-        if problems := violations(value, schema):
-            raise Refused("validation", "; ".join(problems))
+            value = parse_reply(
+                text, "json" if by_call else body.schema_type, schema, coerce_xml=self.config.coerce_xml
+            )
+        except MalformedData as problem:
+            raise ReplyError("parse", str(problem)) from None
+        if problems := find_violations(value, schema):
+            raise ReplyError("validation", "; ".join(problems))
 
-    def said(self, response: NeMoGymResponse) -> str:
-        """The text of the last message, reasoning stripped."""
-        found = last_assistant_text(response)
-        if isinstance(found, Unparsed):
-            raise Refused("empty", found.reason)
-        text = found.value.strip()
+    def reply_text(self, response: NeMoGymResponse) -> str:
+        """Return the text of the last message without its reasoning."""
+        message = last_assistant_text(response)
+        if isinstance(message, NoAnswer):
+            raise ReplyError("empty", message.reason)
+        text = message.value.strip()
         if self.config.allow_fence and text.startswith("```"):
             blocks = list(fenced_blocks(text))
             if len(blocks) == 1 and text[blocks[0].span[1] :].strip() == "```":
@@ -124,13 +130,13 @@ class StructuredOutputsServer(SimpleResourcesServer):
         return means | highest_k_metrics(agent_metrics, "pass@{k}")
 
 
-def only_call(response: NeMoGymResponse) -> str:
-    """The arguments of the one tool call of a reply."""
+def single_call_arguments(response: NeMoGymResponse) -> str:
+    """Return the arguments of the only tool call of a reply."""
     calls = [item for item in response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
     if not calls:
-        raise Refused("empty", "there is no tool call")
+        raise ReplyError("empty", "there is no tool call")
     if len(calls) > 1:
-        raise Refused("parse", f"there are {len(calls)} tool calls, one is asked for")
+        raise ReplyError("parse", f"there are {len(calls)} tool calls instead of one")
     return calls[0].arguments
 
 

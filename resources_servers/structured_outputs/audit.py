@@ -1,19 +1,19 @@
-"""What is right, odd, wrong and a cheat for data in a format."""
+"""Right, odd, wrong and cheating replies for `gym env audit structured_outputs`."""
 
 import json
 import re
 from typing import Any
 
-from nemo_gym.environment.audit_replies import Reply, tool_call
+from nemo_gym.authoring.replies import Reply, tool_call
 
-_TOLD = re.compile(r"(\w+) ordered (\d+) (\w+) and has (already|not yet) paid")
+_ORDER = re.compile(r"(\w+) ordered (\d+) (\w+) and has (already|not yet) paid")
 Order = dict[str, Any]
 
 
 def _order(row: dict[str, Any]) -> Order:
-    found = _TOLD.search(row["responses_create_params"]["input"][-1]["content"])
-    assert found is not None
-    customer, quantity, product, paid = found.groups()
+    match = _ORDER.search(row["responses_create_params"]["input"][-1]["content"])
+    assert match is not None
+    customer, quantity, product, paid = match.groups()
     return {"customer": customer, "product": product, "quantity": int(quantity), "paid": paid == "already"}
 
 
@@ -38,11 +38,11 @@ def _yaml(order: Order) -> str:
     return "\n".join(f"{name}: {_scalar(value)}" for name, value in order.items())
 
 
-WRITTEN = {"json": json.dumps, "yaml": _yaml, "xml": _xml, "toml": _toml, "csv": _csv}
+WRITERS = {"json": json.dumps, "yaml": _yaml, "xml": _xml, "toml": _toml, "csv": _csv}
 
 
 def _write(row: dict[str, Any], order: Order) -> str:
-    return str(WRITTEN[row["schema_type"]](order))
+    return str(WRITERS[row["schema_type"]](order))
 
 
 def oracle(row: dict[str, Any]) -> Reply:

@@ -4,7 +4,7 @@ import json
 import random
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 
 FORMATS = ("json", "yaml", "xml", "toml", "csv")
 NAMES = ("Ada", "Ben", "Chloe", "Dmitri", "Elif", "Femi", "Goran", "Hana")
@@ -22,14 +22,14 @@ ORDER: dict[str, Any] = {
 
 
 def row(format_name: str, draw: random.Random) -> dict[str, Any]:
-    """One order in words, to be answered as data."""
+    """Build a task: an order in words that the reply must give as data."""
     schema: dict[str, Any] = {"type": "array", "items": ORDER, "minItems": 1} if format_name == "csv" else ORDER
     customer, product, count = draw.choice(NAMES), draw.choice(GOODS), draw.randint(2, 90)
     paid = draw.random() < 0.5
-    told = f"{customer} ordered {count} {product} and has {'already' if paid else 'not yet'} paid."
+    order = f"{customer} ordered {count} {product} and has {'already' if paid else 'not yet'} paid."
     root = " Call the root element order." if format_name == "xml" else ""
-    asked = f"Answer with {format_name.upper()} only, no other text, that fits this schema:{root}"
-    question = f"{told}\n{asked}\n{json.dumps(schema)}"
+    instruction = f"Answer with {format_name.upper()} only, no other text, that fits this schema:{root}"
+    question = f"{order}\n{instruction}\n{json.dumps(schema)}"
     return {
         "responses_create_params": {"input": [{"role": "user", "content": question}]},
         "schema_str": json.dumps(schema),
@@ -38,13 +38,13 @@ def row(format_name: str, draw: random.Random) -> dict[str, Any]:
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` rows, the formats in turn."""
+    """Return `count` rows, the formats in turn."""
     draw = random.Random(seed)
     return [row(FORMATS[number % len(FORMATS)], draw) for number in range(count)]
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Translation: the reward is how near the reply is to the reference, as sentence chrF."""
+"""Translation: the reward is the sentence chrF of the reply against the reference."""
 
 import asyncio
 from collections import defaultdict
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from fastapi import FastAPI
 from pydantic import ConfigDict, Field, field_validator
 
+from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -17,34 +18,33 @@ from nemo_gym.base_resources_server import (
     ReverifyMode,
     SimpleResourcesServer,
 )
-from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
-from nemo_gym.grading.language import check_langdetect, is_written_in, language_of
-from nemo_gym.grading.last_text import last_assistant_text
-from nemo_gym.grading.verdict import Unparsed
+from nemo_gym.grading.extraction import last_assistant_text
+from nemo_gym.grading.language import check_langdetect, detect_language, is_written_in
+from nemo_gym.grading.verdict import NoAnswer
 from resources_servers.wmt_translation.scoring import (
     BleuTokenizer,
-    bare,
     check_sacrebleu,
     corpus_scores,
-    normalised,
+    default_tokenizer,
+    normalise_text,
     sentence_bleu,
     sentence_chrf,
-    tokenizer_for,
+    strip_wrapping,
 )
 
 SLACK = 50
-"""Characters that a reply may be longer in any case."""
+"""Characters that a reply may exceed the ratio by, for short references."""
 
 
 class WMTTranslationConfig(BaseResourcesServerConfig):
     REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.STATELESS
 
     require_language: bool = False
-    """No reward for a reply that langdetect does not take for the target language."""
+    """Give no reward to a reply that langdetect does not recognise as the target language."""
     longest_ratio: float | None = Field(4.0, gt=0)
-    """No reward for a reply more than so many times as long as the reference; chrF itself forgives length."""
+    """Give no reward to a reply longer than this multiple of the reference; chrF itself hardly penalises length."""
     bleu_tokenizer: BleuTokenizer | None = None
-    """For every row; otherwise the target language decides."""
+    """Tokenizer of every row; None: the target language decides."""
 
 
 class WMTTranslationRunRequest(BaseRunRequest):
@@ -59,8 +59,8 @@ class WMTTranslationRunRequest(BaseRunRequest):
 
     @field_validator("source_text", "reference")
     @classmethod
-    def _says_something(cls, value: str) -> str:
-        if not normalised(value):
+    def _check_not_empty(cls, value: str) -> str:
+        if not normalise_text(value):
             raise ValueError("is empty")
         return value
 
@@ -74,14 +74,14 @@ class WMTTranslationVerifyResponse(BaseVerifyResponse):
 
     language_pair: str
     translation: str
-    """What was graded; empty when there is nothing."""
+    """The text that was graded; empty if the reply has none."""
     sentence_chrf: float
-    """0 to 100; the reward is a hundredth of it, unless there is a `no_reward_reason`."""
+    """0 to 100; the reward is this divided by 100."""
     sentence_bleu: float
     bleu_tokenizer: BleuTokenizer
     detected_language: str | None = None
     language_consistent: bool | None = None
-    """None unless `require_language` is on."""
+    """None without `require_language`."""
     no_reward_reason: str | None = None
 
 
@@ -97,11 +97,11 @@ class WMTTranslationServer(SimpleResourcesServer):
         return super().setup_webserver()
 
     async def verify(self, body: WMTTranslationVerifyRequest) -> WMTTranslationVerifyResponse:
-        said = last_assistant_text(body.response)
-        text = "" if isinstance(said, Unparsed) else normalised(bare(said.value))
-        reason = said.reason if isinstance(said, Unparsed) else self.refusal(text, body)
-        tokenizer = self.config.bleu_tokenizer or tokenizer_for(body.target_language)
-        graded: dict[str, Any] = {
+        message = last_assistant_text(body.response)
+        text = "" if isinstance(message, NoAnswer) else normalise_text(strip_wrapping(message.value))
+        reason = message.reason if isinstance(message, NoAnswer) else self.refusal(text, body)
+        tokenizer = self.config.bleu_tokenizer or default_tokenizer(body.target_language)
+        verdict: dict[str, Any] = {
             "language_pair": f"{body.source_language}->{body.target_language}",
             "translation": text,
             "bleu_tokenizer": tokenizer,
@@ -109,20 +109,20 @@ class WMTTranslationServer(SimpleResourcesServer):
             "sentence_bleu": 0.0,
         }
         if self.config.require_language and text:
-            graded |= await asyncio.to_thread(_language, text, body.target_language)
-            reason = reason or (None if graded["language_consistent"] else "it is not in the target language")
+            verdict |= await asyncio.to_thread(_language_fields, text, body.target_language)
+            reason = reason or (None if verdict["language_consistent"] else "it is not in the target language")
         if reason is None:
-            gold = [normalised(body.reference)]
-            graded["sentence_chrf"] = sentence_chrf(text, gold)
-            graded["sentence_bleu"] = sentence_bleu(text, gold, tokenizer)
-        reward = min(1.0, round(graded["sentence_chrf"] / 100, 6))
+            references = [normalise_text(body.reference)]
+            verdict["sentence_chrf"] = sentence_chrf(text, references)
+            verdict["sentence_bleu"] = sentence_bleu(text, references, tokenizer)
+        reward = min(1.0, round(verdict["sentence_chrf"] / 100, 6))
         return WMTTranslationVerifyResponse(
-            **(body.model_dump() | graded | {"no_reward_reason": reason, "reward": reward})
+            **(body.model_dump() | verdict | {"no_reward_reason": reason, "reward": reward})
         )
 
     def refusal(self, text: str, body: WMTTranslationVerifyRequest) -> str | None:
-        """Why a reply is no translation at all, or None."""
-        gold, source = normalised(body.reference), normalised(body.source_text)
+        """Return the reason why a reply is no translation at all, or None."""
+        gold, source = normalise_text(body.reference), normalise_text(body.source_text)
         if not text:
             return "the reply is empty"
         if text.casefold() == source.casefold() != gold.casefold():
@@ -136,24 +136,25 @@ class WMTTranslationServer(SimpleResourcesServer):
         return corpus_metrics([rollout for task in tasks for rollout in task if "language_pair" in rollout])
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        wanted = ("mean/reward", "mean/sentence_chrf", "mean/sentence_bleu", "corpus_chrf", "corpus_bleu")
-        return {key: agent_metrics[key] for key in wanted if key in agent_metrics}
+        keys = ("mean/reward", "mean/sentence_chrf", "mean/sentence_bleu", "corpus_chrf", "corpus_bleu")
+        return {key: agent_metrics[key] for key in keys if key in agent_metrics}
 
 
-def _language(text: str, target: str) -> dict[str, Any]:
+def _language_fields(text: str, target: str) -> dict[str, Any]:
     code = target.replace("_", "-").split("-")[0]
-    return {"detected_language": language_of(text), "language_consistent": is_written_in(text, code)}
+    return {"detected_language": detect_language(text), "language_consistent": is_written_in(text, code)}
 
 
 def corpus_metrics(rollouts: list[dict[str, Any]]) -> dict[str, float]:
-    """Corpus chrF and BLEU of each language pair, and their means. A reply without reward counts as empty."""
+    """Return corpus chrF and BLEU of each language pair and their means; a reply without reward counts as empty."""
     pairs: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for rollout in rollouts:
         pairs[rollout["language_pair"]].append(rollout)
     metrics: dict[str, float] = {}
-    for pair, found in sorted(pairs.items()):
-        said = ["" if one["no_reward_reason"] else one["translation"] for one in found]
-        scores = corpus_scores(said, [normalised(one["reference"]) for one in found], found[0]["bleu_tokenizer"])
+    for pair, group in sorted(pairs.items()):
+        translations = ["" if one["no_reward_reason"] else one["translation"] for one in group]
+        references = [normalise_text(one["reference"]) for one in group]
+        scores = corpus_scores(translations, references, group[0]["bleu_tokenizer"])
         metrics |= {f"{pair}/{name}": value for name, value in scores.items()}
     for name in ("corpus_chrf", "corpus_bleu"):
         values = [value for key, value in metrics.items() if key.endswith(f"/{name}")]

@@ -1,4 +1,4 @@
-"""What `gym env audit wmt_translation` tries: the reference in many dresses, near misses, cheats."""
+"""Right, odd, wrong and cheating replies for `gym env audit wmt_translation`."""
 
 import unicodedata
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from resources_servers.wmt_translation.sentences import SENTENCES
 Row = dict[str, Any]
 
 MOST_FOR_A_CHEAT = 0.35
-"""chrF gives something for every pair of letters two texts have in common."""
+"""chrF gives points for every pair of letters that two texts have in common."""
 
 FORMS: list[Callable[[str], str]] = [
     lambda text: f"\n  {text}  \n",

@@ -4,7 +4,7 @@ import json
 import random
 from typing import Any
 
-from nemo_gym.data.generated import write_generated
+from nemo_gym.data.generator_command import run_generator
 from resources_servers.workplace_assistant.app import TOOLS
 from resources_servers.workplace_assistant.templates import TEMPLATES, Task
 from resources_servers.workplace_assistant.world import ME, NOW
@@ -84,7 +84,7 @@ def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    write_generated(rows, __doc__)
+    run_generator(rows, __doc__)
 
 
 if __name__ == "__main__":

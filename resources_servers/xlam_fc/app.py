@@ -10,6 +10,7 @@ from typing import Any, Literal
 from fastapi import FastAPI
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
+from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -19,8 +20,7 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
     normalize_tool_name,
 )
-from nemo_gym.environment.verifier_fixture import VerifierFixture, offline_server
-from nemo_gym.grading.structured import Malformed, parse_json
+from nemo_gym.grading.data_formats import MalformedData, parse_json
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 
@@ -30,7 +30,7 @@ MOST_CALLS = 128
 
 
 class Call(BaseModel):
-    """A tool and what it is called with."""
+    """The name of a tool and the arguments of a call."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -38,74 +38,73 @@ class Call(BaseModel):
     arguments: dict[str, Any] = {}
 
 
-def same_value(expected: Any, found: Any) -> bool:
-    """Equal as JSON: numbers by value, true is not 1, keys in any order, the same characters however encoded."""
-    if isinstance(expected, bool) or isinstance(found, bool):
-        return expected is found
-    if isinstance(expected, int | float) and isinstance(found, int | float):
-        return expected == found or math.isclose(expected, found, rel_tol=1e-12, abs_tol=0.0)
-    if isinstance(expected, str) and isinstance(found, str):
-        return unicodedata.normalize("NFC", expected) == unicodedata.normalize("NFC", found)
-    if isinstance(expected, list) and isinstance(found, list):
-        return len(expected) == len(found) and all(map(same_value, expected, found))
-    if isinstance(expected, dict) and isinstance(found, dict):
-        return expected.keys() == found.keys() and all(same_value(expected[key], found[key]) for key in expected)
-    return expected is None and found is None
+def same_value(expected: Any, actual: Any) -> bool:
+    """Compare as JSON: numbers by value, true is not 1, keys in any order, characters however encoded."""
+    if isinstance(expected, bool) or isinstance(actual, bool):
+        return expected is actual
+    if isinstance(expected, int | float) and isinstance(actual, int | float):
+        return expected == actual or math.isclose(expected, actual, rel_tol=1e-12, abs_tol=0.0)
+    if isinstance(expected, str) and isinstance(actual, str):
+        return unicodedata.normalize("NFC", expected) == unicodedata.normalize("NFC", actual)
+    if isinstance(expected, list) and isinstance(actual, list):
+        return len(expected) == len(actual) and all(map(same_value, expected, actual))
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        return expected.keys() == actual.keys() and all(same_value(expected[key], actual[key]) for key in expected)
+    return expected is None and actual is None
 
 
-def fits(expected: Call, found: Call) -> bool:
-    """Whether a call is the expected one. Arguments that were not asked for do not count."""
-    return expected.name == found.name and all(
-        name in found.arguments and same_value(value, found.arguments[name])
-        for name, value in expected.arguments.items()
+def is_expected_call(expected: Call, call: Call) -> bool:
+    """Return whether a call is the expected one; additional arguments do not matter."""
+    return expected.name == call.name and all(
+        name in call.arguments and same_value(value, call.arguments[name]) for name, value in expected.arguments.items()
     )
 
 
-def matched(expected: Sequence[Call], found: Sequence[Call]) -> int:
-    """The most expected calls that can be given a found call each, no call given twice."""
-    taken: dict[int, int] = {}
+def count_matches(expected: Sequence[Call], calls: Sequence[Call]) -> int:
+    """Return the size of a largest matching of expected calls and calls: augmenting paths in a bipartite graph."""
+    partners: dict[int, int] = {}
 
-    def place(wanted: int, tried: set[int]) -> bool:
-        for number, call in enumerate(found):
-            if number not in tried and fits(expected[wanted], call):
+    def find_partner(index: int, tried: set[int]) -> bool:
+        for number, call in enumerate(calls):
+            if number not in tried and is_expected_call(expected[index], call):
                 tried.add(number)
-                if number not in taken or place(taken[number], tried):
-                    taken[number] = wanted
+                if number not in partners or find_partner(partners[number], tried):
+                    partners[number] = index
                     return True
         return False
 
-    return sum(place(wanted, set()) for wanted in range(len(expected)))
+    return sum(find_partner(index, set()) for index in range(len(expected)))
 
 
-def calls_of(response: NeMoGymResponse) -> list[Call | None]:
-    """Every tool call of a reply; None where the arguments are not an object."""
+def extract_calls(response: NeMoGymResponse) -> list[Call | None]:
+    """Return every tool call of a reply; None where the arguments are not an object."""
     items = [item for item in response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
-    return [_call(item) for item in items]
+    return [_parse_call(item) for item in items]
 
 
-def _call(item: NeMoGymResponseFunctionToolCall) -> Call | None:
+def _parse_call(item: NeMoGymResponseFunctionToolCall) -> Call | None:
     text = item.arguments.strip() or "{}"
     if len(text) > LONGEST_ARGUMENTS:
         return None
     try:
         arguments = parse_json(text)
-    except Malformed:
+    except MalformedData:
         return None
     return Call(name=normalize_tool_name(item.name), arguments=arguments) if isinstance(arguments, dict) else None
 
 
-def failure_of(expected: Sequence[Call], found: Sequence[Call | None]) -> Failure | None:
-    """Why the calls are not the expected ones; None when they are."""
-    if not found:
+def find_failure(expected: Sequence[Call], calls: Sequence[Call | None]) -> Failure | None:
+    """Return the reason why the calls are not the expected ones; None if they are."""
+    if not calls:
         return "no_call"
-    if len(found) != len(expected):
-        return "too_many_calls" if len(found) > len(expected) else "too_few_calls"
-    readable = [call for call in found if call is not None]
-    if len(readable) < len(found):
+    if len(calls) != len(expected):
+        return "too_many_calls" if len(calls) > len(expected) else "too_few_calls"
+    readable = [call for call in calls if call is not None]
+    if len(readable) < len(calls):
         return "bad_arguments"
     if sorted(call.name for call in readable) != sorted(call.name for call in expected):
         return "wrong_name"
-    return None if matched(expected, readable) == len(expected) else "wrong_arguments"
+    return None if count_matches(expected, readable) == len(expected) else "wrong_arguments"
 
 
 class XlamFcConfig(BaseResourcesServerConfig):
@@ -140,7 +139,7 @@ class XlamFcVerifyResponse(BaseVerifyResponse):
 
     expected_answers: list[Call]
     predicted_calls: list[Call | None]
-    """What was called; null where the arguments could not be read."""
+    """The calls of the reply; null where the arguments could not be read."""
     matched_calls: int
     failure_reason: Failure | None = None
 
@@ -156,22 +155,22 @@ class XlamFcServer(SimpleResourcesServer):
         return app
 
     async def any_tool(self, tool_name: str) -> dict[str, str]:
-        """Take a call of any tool. Nothing is executed: which calls are made is all that counts."""
+        """Accept a call of any tool; nothing is executed, because only the calls themselves count."""
         return {"tool": tool_name, "status": "recorded"}
 
     async def verify(self, body: XlamFcVerifyRequest) -> XlamFcVerifyResponse:
-        """Full reward when every expected call was made and no other."""
-        found = calls_of(body.response)
-        reason = failure_of(body.expected_answers, found)
-        readable = [call for call in found[:MOST_CALLS] if call is not None]
-        graded = {
+        """Give full reward if every expected call was made and no other."""
+        calls = extract_calls(body.response)
+        reason = find_failure(body.expected_answers, calls)
+        readable = [call for call in calls[:MOST_CALLS] if call is not None]
+        verdict = {
             "expected_answers": body.expected_answers,
-            "predicted_calls": found,
-            "matched_calls": matched(body.expected_answers, readable),
+            "predicted_calls": calls,
+            "matched_calls": count_matches(body.expected_answers, readable),
             "failure_reason": reason,
             "reward": float(reason is None),
         }
-        return XlamFcVerifyResponse(**(body.model_dump() | graded))
+        return XlamFcVerifyResponse(**(body.model_dump() | verdict))
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
         reasons = [rollout.get("failure_reason") for task in tasks for rollout in task]

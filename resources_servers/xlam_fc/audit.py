@@ -1,4 +1,4 @@
-"""What is right, odd, wrong and a cheat for a function-calling row."""
+"""Right, odd, wrong and cheating replies for `gym env audit xlam_fc`."""
 
 import copy
 import json
@@ -6,14 +6,14 @@ import unicodedata
 from collections.abc import Callable
 from typing import Any
 
-from nemo_gym.environment.audit_replies import Reply, message, tool_call
-from nemo_gym.environment.audit_replies import play_calls as act  # noqa: F401 - part of the interface
+from nemo_gym.authoring.replies import Reply, message, tool_call
+from nemo_gym.authoring.replies import play_calls as act  # noqa: F401 - part of the interface
 
 Calls = list[dict[str, Any]]
 
 
-def _said(calls: Calls, write: Callable[[Any], str] = json.dumps) -> list[dict[str, Any]]:
-    """Calls as the items of one turn."""
+def _call_items(calls: Calls, write: Callable[[Any], str] = json.dumps) -> list[dict[str, Any]]:
+    """Return calls as the items of one turn."""
     return [
         {
             "type": "function_call",
@@ -25,21 +25,21 @@ def _said(calls: Calls, write: Callable[[Any], str] = json.dumps) -> list[dict[s
     ]
 
 
-def _expected(row: dict[str, Any]) -> Calls:
+def _expected_calls(row: dict[str, Any]) -> Calls:
     calls: Calls = copy.deepcopy(row["expected_answers"])
     return calls
 
 
 def oracle(row: dict[str, Any]) -> Reply:
-    return _said(_expected(row))
+    return _call_items(_expected_calls(row))
 
 
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The value with every leaf changed."""
+def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return the value with every leaf changed."""
     if isinstance(value, dict):
-        return {key: _mapped(one, change) for key, one in value.items()}
+        return {key: _map_leaves(one, change) for key, one in value.items()}
     if isinstance(value, list):
-        return [_mapped(one, change) for one in value]
+        return [_map_leaves(one, change) for one in value]
     return change(value)
 
 
@@ -47,26 +47,26 @@ def _as_float(leaf: Any) -> Any:
     return float(leaf) if isinstance(leaf, int) and not isinstance(leaf, bool) else leaf
 
 
-def _decomposed(leaf: Any) -> Any:
+def _decompose(leaf: Any) -> Any:
     return unicodedata.normalize("NFD", leaf) if isinstance(leaf, str) else leaf
 
 
-def _backwards(value: Any) -> Any:
-    """Objects with their keys the other way round."""
+def _reverse_keys(value: Any) -> Any:
+    """Return the value with the keys of all objects in reverse order."""
     if isinstance(value, dict):
-        return {key: _backwards(one) for key, one in reversed(value.items())}
-    return [_backwards(one) for one in value] if isinstance(value, list) else value
+        return {key: _reverse_keys(one) for key, one in reversed(value.items())}
+    return [_reverse_keys(one) for one in value] if isinstance(value, list) else value
 
 
 def odd_forms(row: dict[str, Any]) -> list[Reply]:
-    calls = _expected(row)
+    calls = _expected_calls(row)
     changed = [
         [{**one, "arguments": change(one["arguments"])} for one in calls]
         for change in (
-            _backwards,
-            lambda value: _mapped(value, _as_float),
-            lambda value: _mapped(value, _decomposed),
-            lambda value: {**value, "note": "an argument nobody asked for"},
+            _reverse_keys,
+            lambda value: _map_leaves(value, _as_float),
+            lambda value: _map_leaves(value, _decompose),
+            lambda value: {**value, "note": "an argument that was not requested"},
         )
     ]
     written = [
@@ -75,57 +75,61 @@ def odd_forms(row: dict[str, Any]) -> list[Reply]:
         lambda value: json.dumps(value, separators=(",", ":")),
         lambda value: f"  {json.dumps(value)}\n",
     ]
-    forms: list[Reply] = [_said(form) for form in changed] + [_said(calls, write) for write in written]
-    forms.append(_said(list(reversed(calls))))
-    forms.append([message("I will do that."), *_said(calls)])
-    forms.append([*_said(calls), message("All of it is under way.")])
-    forms.append([{"type": "reasoning", "id": "rs_1", "summary": []}, *_said(calls)])
-    forms.append([{**one, "name": f"mcp__assistant__{one['name']}"} for one in _said(calls)])
+    forms: list[Reply] = [_call_items(form) for form in changed] + [_call_items(calls, write) for write in written]
+    forms.append(_call_items(list(reversed(calls))))
+    forms.append([message("I will do that."), *_call_items(calls)])
+    forms.append([*_call_items(calls), message("All of it is under way.")])
+    forms.append([{"type": "reasoning", "id": "rs_1", "summary": []}, *_call_items(calls)])
+    forms.append([{**one, "name": f"mcp__assistant__{one['name']}"} for one in _call_items(calls)])
     forms.append([item for one in calls for item in tool_call(one["name"], one["arguments"], {"status": "recorded"})])
     return forms
 
 
-def _changed(leaf: Any) -> Any:
+def _change_leaf(leaf: Any) -> Any:
     if isinstance(leaf, bool):
         return not leaf
     return leaf + 1 if isinstance(leaf, int | float) else f"{leaf}!"
 
 
 def wrong(row: dict[str, Any]) -> list[Reply]:
-    calls = _expected(row)
+    calls = _expected_calls(row)
     first, rest = calls[0], calls[1:]
     forms: list[Reply] = []
     for name, value in first["arguments"].items():
-        forms.append(_said([{**first, "arguments": {**first["arguments"], name: _mapped(value, _changed)}}, *rest]))
+        forms.append(
+            _call_items([{**first, "arguments": {**first["arguments"], name: _map_leaves(value, _change_leaf)}}, *rest])
+        )
         left = {key: one for key, one in first["arguments"].items() if key != name}
-        forms.append(_said([{**first, "arguments": left}, *rest]))
-    forms.append(_said([{**first, "name": f"{first['name']}_v2"}, *rest]))
-    forms.append(_said(calls[:-1]))
-    forms.append(_said([*calls, first]))
-    forms.append(_said([first] * len(calls)) if rest else _said([first, first]))
-    as_text = _mapped(first["arguments"], lambda leaf: str(leaf) if not isinstance(leaf, str) else leaf)
+        forms.append(_call_items([{**first, "arguments": left}, *rest]))
+    forms.append(_call_items([{**first, "name": f"{first['name']}_v2"}, *rest]))
+    forms.append(_call_items(calls[:-1]))
+    forms.append(_call_items([*calls, first]))
+    forms.append(_call_items([first] * len(calls)) if rest else _call_items([first, first]))
+    as_text = _map_leaves(first["arguments"], lambda leaf: str(leaf) if not isinstance(leaf, str) else leaf)
     if as_text != first["arguments"]:
-        forms.append(_said([{**first, "arguments": as_text}, *rest]))
+        forms.append(_call_items([{**first, "arguments": as_text}, *rest]))
     return forms
 
 
 def cheats(row: dict[str, Any]) -> list[tuple[str, Reply]]:
-    calls = _expected(row)
+    calls = _expected_calls(row)
     written = json.dumps(calls)
     offered = [tool["name"] for tool in row["responses_create_params"]["tools"]]
-    twice = [{**one, "arguments": json.dumps(one["arguments"])[:-1] + ', "x": 1, "x": 2}'} for one in _said(calls)]
+    twice = [
+        {**one, "arguments": json.dumps(one["arguments"])[:-1] + ', "x": 1, "x": 2}'} for one in _call_items(calls)
+    ]
     return [
         ("calls written as text", written),
         ("calls in a fence", f"```json\n{written}\n```"),
         ("calls in tags", f"<tool_call>{written}</tool_call>"),
         ("calls in the reasoning", f"<think>{written}</think>"),
-        ("every tool without arguments", _said([{"name": name, "arguments": {}} for name in offered])),
-        ("the calls and every tool", _said([*calls, *({"name": name, "arguments": {}} for name in offered)])),
-        ("one call for all", _said([{"name": calls[0]["name"], "arguments": {"calls": calls}}])),
-        ("a list as arguments", [{**one, "arguments": f"[{one['arguments']}]"} for one in _said(calls)]),
-        ("arguments cut off", [{**one, "arguments": one["arguments"][:-1]} for one in _said(calls)]),
+        ("every tool without arguments", _call_items([{"name": name, "arguments": {}} for name in offered])),
+        ("the calls and every tool", _call_items([*calls, *({"name": name, "arguments": {}} for name in offered)])),
+        ("one call for all", _call_items([{"name": calls[0]["name"], "arguments": {"calls": calls}}])),
+        ("a list as arguments", [{**one, "arguments": f"[{one['arguments']}]"} for one in _call_items(calls)]),
+        ("arguments cut off", [{**one, "arguments": one["arguments"][:-1]} for one in _call_items(calls)]),
         ("keys given twice", twice),  # type: ignore[list-item]
-        ("code as arguments", [{**one, "arguments": f"dict({one['arguments']})"} for one in _said(calls)]),
+        ("code as arguments", [{**one, "arguments": f"dict({one['arguments']})"} for one in _call_items(calls)]),
     ]
 
 

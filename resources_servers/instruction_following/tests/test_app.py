@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.environment.verifier_fixture import exercise_verifier_fixture, offline_server, said
+from nemo_gym.authoring.replies import text_response
+from nemo_gym.authoring.verifier_fixture import exercise_verifier_fixture, offline_server
 from nemo_gym.grading import language
 from resources_servers.instruction_following import audit
 from resources_servers.instruction_following.app import (
@@ -30,7 +31,7 @@ ROW: dict[str, Any] = {
 
 
 def verdict(text: str, row: dict[str, Any] = ROW, **fields: Any) -> dict[str, Any]:
-    body = InstructionFollowingVerifyRequest.model_validate({**row, **fields, "response": said(text)})
+    body = InstructionFollowingVerifyRequest.model_validate({**row, **fields, "response": text_response(text)})
     return asyncio.run(offline_server(InstructionFollowingServer).verify(body)).model_dump()
 
 
@@ -105,7 +106,7 @@ def test_the_server_s_mode_wins_over_the_row_s() -> None:
     """One dataset, graded in two ways."""
     http = TestClient(offline_server(InstructionFollowingServer, grading_mode="fraction").setup_webserver())
 
-    answer = http.post("/verify", json={**ROW, "grading_mode": "binary", "response": said("Waves break.")})
+    answer = http.post("/verify", json={**ROW, "grading_mode": "binary", "response": text_response("Waves break.")})
 
     assert answer.json()["reward"] == 0.5
 
@@ -130,7 +131,7 @@ def test_an_unknown_instruction_counts_as_not_followed_and_is_named() -> None:
 
 def test_only_the_last_output_item_is_the_answer() -> None:
     """A message before a tool call that was never answered is not a reply."""
-    response = said("<<Sea>> Waves break.")
+    response = text_response("<<Sea>> Waves break.")
     call = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "look", "arguments": "{}"}
     body = {**ROW, "response": {**response, "output": [*response["output"], call]}}
 
@@ -153,7 +154,7 @@ def test_a_malformed_row_is_a_clear_422(number: int) -> None:
     _, broken = audit.MALFORMED[number]
     client = TestClient(offline_server(InstructionFollowingServer).setup_webserver())
 
-    answer = client.post("/verify", json={**broken(ROWS[0]), "response": said("Hello.")})
+    answer = client.post("/verify", json={**broken(ROWS[0]), "response": text_response("Hello.")})
 
     assert answer.status_code == 422
 
@@ -174,7 +175,7 @@ def test_twenty_verdicts_at_once_are_the_same() -> None:
     """Grading has no memory, and the detector of languages draws the same lots in every thread."""
     server = offline_server(InstructionFollowingServer)
     row = next(row for row in ROWS if "language:response_language" in row["verifier_metadata"]["instruction_id_list"])
-    body = InstructionFollowingVerifyRequest.model_validate({**row, "response": said(audit.oracle(row))})
+    body = InstructionFollowingVerifyRequest.model_validate({**row, "response": text_response(audit.oracle(row))})
 
     async def all_at_once() -> list[float]:
         return [result.reward for result in await asyncio.gather(*(server.verify(body) for _ in range(20)))]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.grading.language import is_written_in, language_of
+from nemo_gym.grading.language import detect_language, is_written_in
 from resources_servers.instruction_following.checking import CHECKERS, checked
 from resources_servers.instruction_following.tests.cases import CASES, GERMAN, Case
 from resources_servers.instruction_following.text import sentences
@@ -142,9 +142,9 @@ def test_the_same_text_has_the_same_language_every_time() -> None:
     """langdetect draws lots; ours are the same for everybody."""
     text = "Hotel, taxi, radio, sauna"
 
-    assert len({language_of(text) for _ in range(30)}) == 1
-    assert language_of("12345 !!") is None
-    assert [language_of(text) for text in ("你好吗？", "こんにちは。", "안녕하세요", "日本語を話す")] == [
+    assert len({detect_language(text) for _ in range(30)}) == 1
+    assert detect_language("12345 !!") is None
+    assert [detect_language(text) for text in ("你好吗？", "こんにちは。", "안녕하세요", "日本語を話す")] == [
         "zh-cn",
         "ja",
         "ko",

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.environment.audit_cheats import generic_cheats
-from nemo_gym.environment.audit_replies import Reply, response_of
-from nemo_gym.environment.verifier_fixture import exercise_verifier_fixture, offline_server, said
+from nemo_gym.authoring.cheats import generic_cheats
+from nemo_gym.authoring.replies import Reply, build_response, text_response
+from nemo_gym.authoring.verifier_fixture import exercise_verifier_fixture, offline_server
 from nemo_gym.sandbox.python import PythonResult
-from resources_servers.code_gen.tests.boxes import needs_box
+from nemo_gym.sandbox.testing import needs_isolation as needs_box
 from resources_servers.math_with_code import audit
 from resources_servers.math_with_code.app import (
     VERIFIER_FIXTURE,
@@ -33,7 +33,7 @@ PATIENCE = 60.0
 
 def verdict(row: dict[str, Any], reply: Reply) -> tuple[float, str | None]:
     """The reward and the answer that was read, without any server."""
-    body = MathWithCodeVerifyRequest.model_validate({**row, "response": response_of(reply, row)})
+    body = MathWithCodeVerifyRequest.model_validate({**row, "response": build_response(reply, row)})
     found = graded(answer_of(body.response, "execute_python"), body.expected_answer)
     return found.reward, found.answer
 
@@ -87,7 +87,7 @@ def test_what_a_killed_call_leaves_is_told_in_words() -> None:
 def test_a_malformed_row_is_a_clear_422(row: dict[str, Any]) -> None:
     """The data is at fault, and must not look like a wrong answer."""
     server = offline_server(MathWithCodeServer, allow_unsandboxed=True)
-    body = {"responses_create_params": {"input": "?"}, **row, "response": said("1")}
+    body = {"responses_create_params": {"input": "?"}, **row, "response": text_response("1")}
 
     answer = TestClient(server.setup_webserver()).post("/verify", json=body)
 
@@ -137,7 +137,7 @@ def test_names_are_kept_between_calls_and_end_with_the_verdict(serve: Any) -> No
     assert execute(client, "x")["stdout"] == "20\n"
 
     row = ROWS[0]
-    right = client.post("/verify", json={**row, "response": response_of(audit.oracle(row), row)}).json()
+    right = client.post("/verify", json={**row, "response": build_response(audit.oracle(row), row)}).json()
     assert (right["reward"], right["isolated"], right["num_calls"]) == (1.0, True, 1)
     assert len(server._workspaces) == 0
     assert "NameError" in execute(client, "x")["stderr"]

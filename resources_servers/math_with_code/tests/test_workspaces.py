@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from fastapi import Request
 
-from nemo_gym.environment.verifier_fixture import offline_server, said
+from nemo_gym.authoring.replies import text_response
+from nemo_gym.authoring.verifier_fixture import offline_server
 from nemo_gym.errors import EnvFailed
 from nemo_gym.keys import SESSION_ID_KEY
 from nemo_gym.sandbox.python import PythonResult
@@ -76,7 +77,7 @@ async def test_a_sandbox_that_fails_takes_the_reward_away_from_nobody(answer: Py
     server = offline_server(MathWithCodeServer, allow_unsandboxed=True)
     server._workspaces = workspaces(session)
     request = Request({"type": "http", "session": {SESSION_ID_KEY: "fixture"}})
-    row = {"responses_create_params": {"input": "?"}, "expected_answer": "1", "response": said(r"\boxed{2}")}
+    row = {"responses_create_params": {"input": "?"}, "expected_answer": "1", "response": text_response(r"\boxed{2}")}
 
     with pytest.raises(EnvFailed, match="no box"):
         await server._workspaces.execute("fixture", "1", 1.0)

@@ -11,11 +11,12 @@ from fastapi.testclient import TestClient
 from omegaconf import OmegaConf
 from pydantic import PrivateAttr, ValidationError
 
+from nemo_gym.authoring.replies import text_response
+from nemo_gym.authoring.verifier_fixture import exercise_verifier_fixture, offline_server
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
-from nemo_gym.environment.verifier_fixture import exercise_verifier_fixture, offline_server, said
-from nemo_gym.net import local
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.transport import in_process
 from resources_servers.math_with_judge.app import (
     DIFFERENT,
     EQUAL,
@@ -42,7 +43,7 @@ def library() -> Iterator[LibraryJudgeMathResourcesServer]:
 
 def request(text: str, gold: str, question: str = "Solve it.") -> LibraryJudgeMathVerifyRequest:
     row = {"responses_create_params": {"input": question}, "question": question, "expected_answer": gold}
-    return LibraryJudgeMathVerifyRequest.model_validate({**row, "response": said(text)})
+    return LibraryJudgeMathVerifyRequest.model_validate({**row, "response": text_response(text)})
 
 
 def verdict(
@@ -137,7 +138,9 @@ def test_twenty_verdicts_at_once_are_the_same(library: LibraryJudgeMathResources
 def test_a_malformed_row_is_a_clear_422(library: LibraryJudgeMathResourcesServer, broken: dict[str, Any]) -> None:
     """The data is at fault, and must not look like a wrong answer."""
     row = {"responses_create_params": {"input": "?"}, "question": "?", "expected_answer": "1", **broken}
-    answer = TestClient(library.setup_webserver()).post("/verify", json={**row, "response": said(r"\boxed{1}")})
+    answer = TestClient(library.setup_webserver()).post(
+        "/verify", json={**row, "response": text_response(r"\boxed{1}")}
+    )
 
     assert answer.status_code == 422
 
@@ -154,7 +157,7 @@ class Judge(SimpleResponsesAPIModel):
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         self._asked.append(str(body.input[-1].content))  # type: ignore[union-attr]
-        return NeMoGymResponse.model_validate(said(self._answer(self._asked[-1])))
+        return NeMoGymResponse.model_validate(text_response(self._answer(self._asked[-1])))
 
     async def chat_completions(self, body: Any = Body()) -> Any:
         raise NotImplementedError
@@ -175,7 +178,7 @@ class Judged:
             math_workers=1,
         )
         self.server.server_client = client
-        local.mount("127.0.0.1", JUDGE_PORT, self.judge.prepare_webserver({}))
+        in_process.mount("127.0.0.1", JUDGE_PORT, self.judge.prepare_webserver({}))
 
     def __call__(self, answer: Callable[[str], str], text: str, gold: str = "seven") -> dict[str, Any]:
         self.judge._answer, self.judge._asked = answer, []
@@ -189,7 +192,7 @@ class Judged:
 def judged() -> Iterator[Judged]:
     made = Judged()
     yield made
-    local.unmount("127.0.0.1", JUDGE_PORT)
+    in_process.unmount("127.0.0.1", JUDGE_PORT)
     made.server._math.close()
 
 

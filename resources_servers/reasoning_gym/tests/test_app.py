@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.environment.verifier_fixture import exercise_verifier_fixture, offline_server, said
+from nemo_gym.authoring.replies import text_response
+from nemo_gym.authoring.verifier_fixture import exercise_verifier_fixture, offline_server
 from resources_servers.reasoning_gym import audit
 from resources_servers.reasoning_gym.app import VERIFIER_FIXTURE, ReasoningGymServer, answer_in
 from resources_servers.reasoning_gym.generate import rows
@@ -37,7 +38,7 @@ def http() -> TestClient:
 
 
 def response(reply: audit.Reply) -> dict[str, Any]:
-    return said(reply) if isinstance(reply, str) else {**said(""), "output": reply}
+    return text_response(reply) if isinstance(reply, str) else {**text_response(""), "output": reply}
 
 
 def verdict(http: TestClient, row: dict[str, Any], reply: audit.Reply) -> dict[str, Any]:
@@ -181,7 +182,7 @@ def test_a_missing_package_is_a_clear_failure(monkeypatch: pytest.MonkeyPatch) -
     server.setup_exception_middleware(app)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
 
-    answer = TestClient(app).post("/verify", json={**ROWS[0], "response": said("4")})
+    answer = TestClient(app).post("/verify", json={**ROWS[0], "response": text_response("4")})
 
     assert answer.status_code == 500
     assert "nemo-gym[environments]" in answer.text

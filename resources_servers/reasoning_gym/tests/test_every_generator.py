@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.workers.jobs import Finished, Result
-from nemo_gym.workers.pool import WorkerPool
+from nemo_gym.workers.pool import WorkerPool, WorkerReply, WorkerResult
 from resources_servers.reasoning_gym.app import WORK
 from resources_servers.reasoning_gym.generate import rows
 from resources_servers.reasoning_gym.names import DATASETS
@@ -62,8 +61,8 @@ def job(row: dict[str, Any], answer: str) -> dict[str, Any]:
     return {"dataset": row["metadata"]["source_dataset"], "answer": answer, "entry": entry}
 
 
-def value(result: Result) -> dict[str, Any]:
-    assert isinstance(result, Finished), result
+def value(result: WorkerReply) -> dict[str, Any]:
+    assert isinstance(result, WorkerResult), result
     found: dict[str, Any] = result.value
     return found
 

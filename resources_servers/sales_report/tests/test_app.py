@@ -9,10 +9,10 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.environment.proof import VerifierProof, client_of, verdict
-from nemo_gym.environment.verifier_fixture import offline_server
+from nemo_gym.authoring.proof import VerifierProof, offline_client, verify_reply
+from nemo_gym.authoring.verifier_fixture import offline_server
 from resources_servers.sales_report import audit
-from resources_servers.sales_report.app import VERIFIER_FIXTURE, SalesReportServer
+from resources_servers.sales_report.app import SalesReportServer
 from resources_servers.sales_report.desk import Refused, number
 from resources_servers.sales_report.generate import rows
 from resources_servers.sales_report.world import right_figures, right_recipient, world
@@ -23,25 +23,20 @@ ROWS = rows(15, seed=1)
 class TestProof(VerifierProof):
     """The oracle, odd forms, close answers, cheats and broken rows."""
 
-    audit = audit
-    server = SalesReportServer
-    fixture = VERIFIER_FIXTURE
-    generated = ROWS
-    examples = rows(5, seed=0)
-    data = Path(__file__).parent.parent / "data"
+    folder = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def http() -> TestClient:
-    return client_of(SalesReportServer)
+    return offline_client(SalesReportServer)
 
 
 def test_the_parts_say_what_is_missing(http: TestClient) -> None:
     """The reward is all or nothing; the parts tell how far a model came."""
     row = ROWS[0]
-    nothing = verdict(http, row, "Done.")["reward_components"]
-    draft = verdict(http, row, audit.done([audit.report(row, orders=0)]))["reward_components"]
-    full = verdict(http, row, audit.oracle(row))["reward_components"]
+    nothing = verify_reply(http, row, "Done.")["reward_components"]
+    draft = verify_reply(http, row, audit.done([audit.report(row, orders=0)]))["reward_components"]
+    full = verify_reply(http, row, audit.oracle(row))["reward_components"]
 
     assert set(nothing.values()) == {0.0}
     assert [name for name, done in draft.items() if not done] == ["orders", "recipient", "sent_once"]

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.environment.proof import VerifierProof, client_of, verdict
-from nemo_gym.environment.verifier_fixture import offline_server
+from nemo_gym.authoring.proof import VerifierProof, offline_client, verify_reply
+from nemo_gym.authoring.verifier_fixture import offline_server
 from resources_servers.workplace_assistant import audit
-from resources_servers.workplace_assistant.app import VERIFIER_FIXTURE, WorkplaceServer, after
+from resources_servers.workplace_assistant.app import WorkplaceServer, after
 from resources_servers.workplace_assistant.generate import rows
 from resources_servers.workplace_assistant.office import Office, differing_tables
 
@@ -20,17 +20,12 @@ ROWS = rows(30, seed=1)
 class TestProof(VerifierProof):
     """The oracle, odd forms, close answers, cheats and broken rows."""
 
-    audit = audit
-    server = WorkplaceServer
-    fixture = VERIFIER_FIXTURE
-    generated = ROWS
-    examples = rows(5, seed=0)
-    data = Path(__file__).parent.parent / "data"
+    folder = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def http() -> TestClient:
-    return client_of(WorkplaceServer)
+    return offline_client(WorkplaceServer)
 
 
 OMAR = "omar.okafor@northwind.example"
@@ -154,7 +149,7 @@ def test_tools_answer_or_say_what_is_wrong(tool: str, arguments: dict[str, Any],
 def test_the_verdict_says_where_the_office_differs(http: TestClient) -> None:
     """People look at wrong answers first."""
     row = next(row for row in ROWS if row["category"] == "project_management")
-    result = verdict(http, row, audit.done([("email_send_email", MAIL), ("email_delete_email", {})]))
+    result = verify_reply(http, row, audit.done([("email_send_email", MAIL), ("email_delete_email", {})]))
 
     assert result["differing_tables"] == ["emails", "tasks"]
     assert result["refused_calls"] == ["email_delete_email: email_delete_email needs email_id"]
@@ -164,9 +159,9 @@ def test_names_with_the_prefix_of_mcp_clients_are_known(http: TestClient) -> Non
     """The same tools can be offered over MCP."""
     calls = [(f"mcp__offline__{name}", arguments) for name, arguments in audit.reference(ROWS[0])]
 
-    assert verdict(http, ROWS[0], audit.done(calls))["reward"] == 1.0
+    assert verify_reply(http, ROWS[0], audit.done(calls))["reward"] == 1.0
 
 
 def test_a_reference_that_changes_nothing_is_solved_by_doing_nothing(http: TestClient) -> None:
     """Foreign data has such rows; ours have not, as the cheats show."""
-    assert verdict(http, {**ROWS[0], "ground_truth": []}, "Nothing to do.")["reward"] == 1.0
+    assert verify_reply(http, {**ROWS[0], "ground_truth": []}, "Nothing to do.")["reward"] == 1.0

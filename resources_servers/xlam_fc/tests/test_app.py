@@ -1,6 +1,5 @@
-"""The expected calls score in every order and spelling; anything else, and every cheat, scores nothing."""
+"""Prove the verifier of function calling: the expected calls in any order and spelling are right, no others are."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -8,58 +7,38 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.environment.audit_replies import Reply, response_of
-from nemo_gym.environment.verifier_fixture import exercise_verifier_fixture, offline_server
-from resources_servers.xlam_fc.app import (
-    VERIFIER_FIXTURE,
-    Call,
-    XlamFcServer,
-    XlamFcVerifyRequest,
-    matched,
-    same_value,
-)
-from resources_servers.xlam_fc.audit import cheats, odd_forms, oracle, wrong
+from nemo_gym.authoring.proof import VerifierProof, offline_client, verify_reply
+from nemo_gym.authoring.replies import build_response
+from nemo_gym.authoring.verifier_fixture import offline_server
+from resources_servers.xlam_fc.app import Call, XlamFcServer, count_matches, same_value
+from resources_servers.xlam_fc.audit import cheats, oracle, wrong
 from resources_servers.xlam_fc.generate import rows
 
 ROWS = rows(12, seed=1)
-DATA = Path(__file__).parent.parent / "data"
-CLIENT = TestClient(offline_server(XlamFcServer).setup_webserver())
 
 
-def verdict(reply: Reply, row: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    body = {**row, **fields, "response": response_of(reply, row)}
-    answer = CLIENT.post("/verify", json=body)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+class TestProof(VerifierProof):
+    """Oracle, odd forms, wrong answers, cheats, broken rows, example data and fixture cases."""
+
+    folder = Path(__file__).parents[1]
 
 
-def test_every_generated_row_is_solved_by_its_oracle() -> None:
-    """A row whose own answer scores less than full would teach the wrong thing."""
+@pytest.fixture(scope="module")
+def http() -> TestClient:
+    return offline_client(XlamFcServer)
+
+
+def test_every_verdict_counts_the_matches_or_gives_a_reason(http: TestClient) -> None:
+    """A zero without a reason cannot be explained."""
     for row in ROWS:
-        result = verdict(oracle(row), row)
-        assert (result["reward"], result["failure_reason"]) == (1.0, None)
-        assert result["matched_calls"] == len(row["expected_answers"])
-
-
-def test_the_expected_calls_score_in_odd_forms() -> None:
-    """Order, spelling of JSON and numbers, extra arguments and words around the calls are the model's own business."""
-    forms = [(row, form) for row in ROWS for form in odd_forms(row)]
-
-    assert len({json.dumps(form) for _, form in forms}) >= 20
-    assert [form for row, form in forms if verdict(form, row)["reward"] != 1.0] == []
-
-
-def test_close_calls_and_cheats_score_nothing() -> None:
-    """Reward without the right calls is what a policy learns first."""
-    for row in ROWS:
-        for form in [*wrong(row), *(reply for _, reply in cheats(row)), "", "I will not."]:
-            result = verdict(form, row)
-            assert result["reward"] == 0.0
-            assert result["failure_reason"]
+        verdict = verify_reply(http, row, oracle(row))
+        assert (verdict["matched_calls"], verdict["failure_reason"]) == (len(row["expected_answers"]), None)
+        for reply in [*wrong(row), *(reply for _, reply in cheats(row)), "", "I will not."]:
+            assert verify_reply(http, row, reply)["failure_reason"]
 
 
 @pytest.mark.parametrize(
-    ("expected", "found", "same"),
+    ("expected", "actual", "is_same"),
     [
         (3, 3.0, True),
         (0.1 + 0.2, 0.3, True),
@@ -79,34 +58,34 @@ def test_close_calls_and_cheats_score_nothing() -> None:
         ({}, [], False),
     ],
 )
-def test_values_are_compared_as_json_means_them(expected: Any, found: Any, same: bool) -> None:
-    """Python would call 1 and True the same."""
-    assert same_value(expected, found) is same
+def test_values_are_compared_as_json_means_them(expected: Any, actual: Any, is_same: bool) -> None:
+    """In Python, 1 equals True."""
+    assert same_value(expected, actual) is is_same
 
 
-def test_a_call_that_fits_two_expectations_is_given_to_the_one_that_needs_it() -> None:
+def test_calls_that_match_several_expected_calls_are_assigned_optimally() -> None:
     """Matching greedily would fail a right answer because of its order."""
     expected = [Call(name="f", arguments={}), Call(name="f", arguments={"x": 1})]
-    found = [Call(name="f", arguments={"x": 1}), Call(name="f", arguments={"y": 2})]
+    calls = [Call(name="f", arguments={"x": 1}), Call(name="f", arguments={"y": 2})]
 
-    assert matched(expected, found) == 2
-    assert matched(expected, list(reversed(found))) == 2
-    assert matched(expected, found[1:] * 2) == 1
+    assert count_matches(expected, calls) == 2
+    assert count_matches(expected, list(reversed(calls))) == 2
+    assert count_matches(expected, calls[1:] * 2) == 1
 
 
-def test_expected_calls_may_be_given_as_the_public_dataset_writes_them() -> None:
-    """There `answers` is JSON text."""
+def test_expected_calls_may_be_written_as_in_the_public_dataset(http: TestClient) -> None:
+    """In the public dataset, `answers` is JSON text."""
     row = ROWS[1]
-    given = {
+    public_row = {
         "responses_create_params": row["responses_create_params"],
         "answers": json.dumps(row["expected_answers"]),
     }
 
-    assert verdict(oracle(row), given)["reward"] == 1.0
+    assert verify_reply(http, public_row, oracle(row))["reward"] == 1.0
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("fields", "message"),
     [
         ({"expected_answers": []}, "at least 1"),
         ({"expected_answers": None}, "list"),
@@ -115,33 +94,21 @@ def test_expected_calls_may_be_given_as_the_public_dataset_writes_them() -> None
         ({"expected_answers": [{"name": "f", "arguments": [1]}]}, "arguments"),
     ],
 )
-def test_a_malformed_row_is_a_clear_422(broken: dict[str, Any], said: str) -> None:
-    """The data is at fault, and must not look like a wrong answer."""
-    body = {**ROWS[0], **broken, "response": response_of("", {})}
-    answer = CLIENT.post("/verify", json=body)
+def test_a_malformed_row_is_refused_with_the_cause(http: TestClient, fields: dict[str, Any], message: str) -> None:
+    """The author of the row must learn what to fix."""
+    answer = http.post("/verify", json={**ROWS[0], **fields, "response": build_response("")})
 
     assert answer.status_code == 422
-    assert said in answer.text
+    assert message in answer.text
 
 
-def test_twenty_verdicts_at_once_are_the_same() -> None:
-    """Grading has no memory."""
-    server = offline_server(XlamFcServer)
-    body = XlamFcVerifyRequest.model_validate({**ROWS[2], "response": response_of(oracle(ROWS[2]), ROWS[2])})
-
-    async def all_at_once() -> list[float]:
-        return [result.reward for result in await asyncio.gather(*(server.verify(body) for _ in range(20)))]
-
-    assert asyncio.run(all_at_once()) == [1.0] * 20
+def test_any_tool_can_be_called_and_nothing_is_executed(http: TestClient) -> None:
+    """An agent that runs its tool calls must not fail because of them."""
+    assert http.post("/get_weather", json={"city": "Oslo"}).json() == {"tool": "get_weather", "status": "recorded"}
 
 
-def test_any_tool_can_be_called_and_nothing_is_executed() -> None:
-    """An agent that goes on after its calls must not fall over them."""
-    assert CLIENT.post("/get_weather", json={"city": "Oslo"}).json() == {"tool": "get_weather", "status": "recorded"}
-
-
-def test_metrics_tell_why_rollouts_failed() -> None:
-    """A model that forgets calls needs another cure than one that invents them."""
+def test_metrics_give_the_share_of_each_failure_reason() -> None:
+    """A model that forgets calls needs other training than one that invents them."""
     tasks = [
         [{"reward": 1.0, "failure_reason": None}, {"reward": 0.0, "failure_reason": "too_few_calls"}],
         [{"reward": 0.0, "failure_reason": "wrong_name"}, {"reward": 1.0, "failure_reason": None}],
@@ -150,25 +117,3 @@ def test_metrics_tell_why_rollouts_failed() -> None:
 
     assert metrics["failure/too_few_calls"] == 0.25
     assert metrics["failure/wrong_name"] == 0.25
-
-
-def test_the_example_data_is_what_the_generator_writes() -> None:
-    """Committed data that drifts from its source is data nobody can explain."""
-    lines = (DATA / "example.jsonl").read_text("utf-8").splitlines()
-
-    assert [json.loads(line) for line in lines] == rows(5, seed=0)
-
-
-def test_the_example_rollouts_get_the_same_verdict_today() -> None:
-    """Committed rollouts that no longer hold mislead whoever looks at them."""
-    for line in (DATA / "example_rollouts.jsonl").read_text("utf-8").splitlines():
-        rollout = json.loads(line)
-        again = asyncio.run(offline_server(XlamFcServer).verify(XlamFcVerifyRequest.model_validate(rollout)))
-        assert (again.reward, again.failure_reason) == (rollout["reward"], rollout["failure_reason"])
-
-
-def test_the_verifier_decides_every_case_as_written() -> None:
-    """`gym env test` tries the same cases."""
-    results = asyncio.run(exercise_verifier_fixture(VERIFIER_FIXTURE, seeded=True, reward_range=(0, 1), best=1.0))
-
-    assert [result for result in results if not result.is_good] == []
