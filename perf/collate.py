@@ -90,11 +90,11 @@ def collate(path: Path, output: Path) -> None:
     """Collate one file and print seconds and CPU seconds; runs in a separate process."""
     from nemo_gym.config.schema_datasets import DatasetConfig
     from nemo_gym.data.collate import collate as collate_sources
-    from nemo_gym.data.sources import Source
+    from nemo_gym.data.sources import DatasetSource
 
     config = DatasetConfig(name="train", type="train", jsonl_fpath=str(path), license="MIT")
     began, before = time.perf_counter(), sum(os.times()[:4])
-    collate_sources([Source("agent", config, path, path.stem)], output, overwrite=True, watch=lambda *_: None)
+    collate_sources([DatasetSource("agent", config, path, path.stem)], output, overwrite=True, watch=lambda *_: None)
     seconds, spent = time.perf_counter() - began, sum(os.times()[:4]) - before
     print(json.dumps({"seconds": seconds, "cpu": spent}))
 

@@ -52,11 +52,11 @@ async def instant_agent(_scope: Any, receive: Any, send: Any) -> None:
 
 def client() -> Any:
     from nemo_gym.config_types import BaseServerConfig
-    from nemo_gym.net import local
     from nemo_gym.server_utils import ServerClient
+    from nemo_gym.transport import in_process
 
     config = {"a": {"responses_api_agents": {"instant": {"entrypoint": "x", "host": "127.0.0.1", "port": PORT}}}}
-    local.mount("127.0.0.1", PORT, instant_agent)
+    in_process.mount("127.0.0.1", PORT, instant_agent)
     head = BaseServerConfig(host="127.0.0.1", port=2)
     return ServerClient(head_server_config=head, global_config_dict=config)
 

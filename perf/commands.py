@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.cli.main import ALONE, GROUPS
+from nemo_gym.cli.parser import GROUPS, TOP_LEVEL_COMMANDS
 
 BEST_OF = 5
 COMPONENTS = 120
@@ -65,7 +65,7 @@ def measure() -> dict[str, Any]:
 
 def every_command() -> list[list[str]]:
     grouped = [[group, name] for group, (_, commands) in GROUPS.items() for name in commands]
-    return [*grouped, *([name] for name in ALONE)]
+    return [*grouped, *([name] for name in TOP_LEVEL_COMMANDS)]
 
 
 def _best_time(words: list[str], limit: float, root: Path) -> dict[str, float]:

@@ -5,9 +5,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from nemo_gym.config.defaults import Surroundings
+from nemo_gym.config.defaults import HostFacts
 from nemo_gym.config.overrides import parse_overrides
-from nemo_gym.config.resolve import Request, resolve
+from nemo_gym.config.resolve import ResolveRequest, resolve
 
 INSTANCES = 100
 LIMIT_SECONDS = 0.3
@@ -52,7 +52,7 @@ def measure(repeats: int = 5) -> dict[str, float]:
         (root / "servers.yaml").write_text("".join(SERVER.format(n=n) for n in range(INSTANCES)) + AGENT)
         (root / "model.yaml").write_text(MODEL)
         (root / "env.yaml").write_text(ENV)
-        around = Surroundings(
+        around = HostFacts(
             roots=[root],
             working_dir=root,
             current_dir=root,
@@ -61,12 +61,12 @@ def measure(repeats: int = 5) -> dict[str, float]:
             own_address=lambda: "127.0.0.1",
             installed_version=lambda _name: None,
         )
-        request = Request(overrides=["+config_paths=[servers.yaml,model.yaml]"])
+        request = ResolveRequest(overrides=["+config_paths=[servers.yaml,model.yaml]"])
         parse_overrides(["+warm=up"])
         return {"seconds": min(_once(request, around) for _ in range(repeats)), "limit_seconds": LIMIT_SECONDS}
 
 
-def _once(request: Request, around: Surroundings) -> float:
+def _once(request: ResolveRequest, around: HostFacts) -> float:
     begin = time.process_time()
     instances = resolve(request, around).instances.valid
     seconds = time.process_time() - begin

@@ -10,10 +10,11 @@ import resource
 import time
 from pathlib import Path
 
-from nemo_gym.environment.verifier_fixture import offline_server, said
+from nemo_gym.authoring.replies import text_response
+from nemo_gym.authoring.verifier_fixture import offline_server
 from nemo_gym.grading.choices import compare_choice
-from nemo_gym.grading.last_text import without_reasoning
-from nemo_gym.grading.verdict import Extracted
+from nemo_gym.grading.extraction import strip_reasoning
+from nemo_gym.grading.verdict import ExtractedAnswer
 from nemo_gym.workers.math import MathVerifier
 from resources_servers.mcqa.app import MCQAResourcesServer, MCQAVerifyRequest
 
@@ -51,8 +52,8 @@ def choice_ms(repeats: int = 300) -> float:
     for _ in range(5):
         start = time.process_time()
         for _ in range(repeats):
-            text = without_reasoning(REPLY)
-            assert isinstance(text, Extracted)
+            text = strip_reasoning(REPLY)
+            assert isinstance(text, ExtractedAnswer)
             assert compare_choice(text.value, "B", "ABCD", TEXTS).correct
         best = min(best, (time.process_time() - start) / repeats)
     return best * 1000
@@ -62,7 +63,7 @@ def mcqa_verify_ms(repeats: int = 300) -> float:
     """Return the CPU milliseconds of `verify` of the server `mcqa`; best of five."""
     server = offline_server(MCQAResourcesServer, grading_mode="any_form")
     row = {"responses_create_params": {"input": "Which?"}, "options": [{k: t} for k, t in TEXTS.items()]}
-    body = MCQAVerifyRequest.model_validate({**row, "expected_answer": "B", "response": said(REPLY)})
+    body = MCQAVerifyRequest.model_validate({**row, "expected_answer": "B", "response": text_response(REPLY)})
 
     async def verify() -> float:
         start = time.process_time()

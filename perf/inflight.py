@@ -89,7 +89,7 @@ async def collect(url: str, folder: Path, at_once: int) -> None:
     """Start the servers, print `ready`, wait for a line, collect, and print seconds and lag (the measured process)."""
     from nemo_gym.launch.run import Run
     from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
-    from nemo_gym.serve import garbage
+    from nemo_gym.serve import gc_tuning
     from nemo_gym.serve.run import raise_open_files_limit
     from nemo_gym.server_utils import BaseServerConfig, ServerClient
 
@@ -106,7 +106,7 @@ async def collect(url: str, folder: Path, at_once: int) -> None:
             num_samples_in_parallel=at_once,
             disable_aggregation=True,
         )
-        garbage.settle()
+        gc_tuning.freeze()
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         lag = LoopLag()

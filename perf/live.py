@@ -11,14 +11,12 @@ import sys
 import time
 from typing import Any
 
-from nemo_gym.cli.live import View
-from nemo_gym.cli.progress import MEAN_SHARE, Progress, TimedFlights
-from nemo_gym.rollouts.flight import Flights
-from nemo_gym.rollouts.job import Job
-from nemo_gym.rollouts.key import RolloutKey
-from nemo_gym.rollouts.outcome import Scored
-from nemo_gym.rollouts.planned import Planned
-from nemo_gym.rollouts.tally import Tally
+from nemo_gym.cli.terminal.live import LiveView
+from nemo_gym.cli.terminal.progress import MEAN_SHARE, Progress, TimedFlights
+from nemo_gym.rollouts.collect import InFlight
+from nemo_gym.rollouts.outcome import Job, OutcomeCounts, ScoredRollout
+from nemo_gym.rollouts.plan import PlanSummary
+from nemo_gym.wire.stored_rollout import RolloutKey
 
 ROLLOUTS = 100_000
 RUNS = 3
@@ -32,24 +30,24 @@ def jobs(count: int) -> list[Job]:
     return [Job(RolloutKey(n, 0), row) for n, row in enumerate(rows)]
 
 
-def process_jobs(work: list[Job], flights: Flights, report: Any) -> float:
+def process_jobs(work: list[Job], flights: InFlight, report: Any) -> float:
     """Return the CPU seconds of starting, ending and reporting every job."""
     record = {"reward": 1.0, "response": {"usage": {"input_tokens": 90, "output_tokens": 10, "total_tokens": 100}}}
     began = time.process_time()
     for job in work:
-        with flights.under_way(job):
+        with flights.sending(job):
             pass
-        report(Scored(job, record))
+        report(ScoredRollout(job, record))
     return time.process_time() - began
 
 
 def drawing_seconds(progress: Progress) -> float:
     """Return the CPU seconds of drawing for one second."""
-    view = View(progress)
+    view = LiveView(progress)
     began = time.process_time()
     for _ in range(40):
-        progress.look()
-        view._rendered(100)
+        progress.take_sample()
+        view.rendered_text(100)
     # The mean is computed rarely; its share is added as a constant.
     return (time.process_time() - began) / 10 + 1 / MEAN_SHARE
 
@@ -58,9 +56,9 @@ def measure(rollouts: int = ROLLOUTS) -> dict[str, float]:
     work = jobs(rollouts)
     floor, with_view, drawing = [], [], []
     for _ in range(RUNS):
-        floor.append(process_jobs(work, Flights(), Tally()))
+        floor.append(process_jobs(work, InFlight(), OutcomeCounts()))
         progress = Progress(TimedFlights())
-        progress.on_plan(Planned(total=rollouts, to_run=rollouts))
+        progress.on_plan(PlanSummary(total=rollouts, to_run=rollouts))
         with_view.append(process_jobs(work, progress.flights, progress))
         drawing.append(drawing_seconds(progress))
     added = min(with_view) - min(floor)

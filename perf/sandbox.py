@@ -15,7 +15,7 @@ from typing import Any
 
 from nemo_gym.sandbox import SandboxSpec
 from nemo_gym.sandbox.providers.local import LocalProvider, probe
-from nemo_gym.sandbox.providers.local.bubblewrap import interpreter
+from nemo_gym.sandbox.providers.local.bubblewrap import interpreter_path
 from nemo_gym.sandbox.providers.local.launch import Box
 from nemo_gym.sandbox.python import PythonRunner
 
@@ -28,7 +28,7 @@ PROGRAM = "print(sum(range(100)))"
 
 def floor(count: int) -> dict[str, float]:
     """Run the same program in a plain process of the same interpreter."""
-    argv = [interpreter(), "-I", "-S", "-c", PROGRAM]
+    argv = [interpreter_path(), "-I", "-S", "-c", PROGRAM]
     wall, cpu = [], []
     for _ in range(count):
         begin, used = time.perf_counter(), _our_cpu()

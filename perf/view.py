@@ -44,19 +44,19 @@ def write_rollouts(path: Path, count: int) -> None:
 
 def measure(count: int = MANY) -> dict[str, Any]:
     """Return seconds to index the run, to open it again and of the slowest query, and the peak memory."""
-    from nemo_gym.view.index import RunIndex
-    from nemo_gym.view.runs import RunFiles
-    from nemo_gym.view.summary import summary
+    from nemo_gym.rollouts.run_files import RunFiles
+    from nemo_gym.view.database import RunDatabase
+    from nemo_gym.view.summary import summarize
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_rollouts(folder / "rollouts.jsonl", count)
         run = RunFiles(folder / "rollouts.jsonl")
         begin = time.process_time()
-        RunIndex(run, folder / "index.sqlite").build()
+        RunDatabase(run, folder / "index.sqlite").build()
         index_seconds = time.process_time() - begin
         begin = time.process_time()
-        index = RunIndex(run, folder / "index.sqlite")
+        index = RunDatabase(run, folder / "index.sqlite")
         index.grow()
         index.page()
         open_seconds = time.process_time() - begin
@@ -65,7 +65,7 @@ def measure(count: int = MANY) -> dict[str, Any]:
             start = min(query.get("start", 0), max(count - 100, 0))
             query_seconds[what] = min(_seconds(index, {**query, "start": start}) for _ in range(3))
         begin = time.process_time()
-        summary(index)
+        summarize(index)
         return {
             "rollouts": count,
             "read_s": index_seconds,

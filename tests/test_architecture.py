@@ -39,7 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("transport", "catalog", "journal"),
     ("config", "convert", "metrics", "grading"),
     ("wire",),
-    ("errors", "forks", "keys"),
+    ("errors", "keys", "processes"),
 )
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 

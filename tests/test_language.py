@@ -79,7 +79,8 @@ def help_lines(parser: argparse.ArgumentParser, command: str) -> Iterator[tuple[
 
 def test_every_help_line_stands_alone() -> None:
     """People read one line of `--help`, not the page."""
-    from nemo_gym.cli.main import build_parser, command_words
+    from nemo_gym.cli.main import command_words
+    from nemo_gym.cli.parser import build_parser
 
     lines = {line for words in command_words() for line in help_lines(build_parser(list(words))[0], "gym")}
     weak = [

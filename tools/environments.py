@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
+from nemo_gym.authoring.audit_result import find_section
 from nemo_gym.catalog.files import whole_file
-from nemo_gym.environment.audit_result import part_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "environments.md"
@@ -68,7 +68,7 @@ def audit_of(folder: Path) -> str:
     """Summarise the audit result in the README."""
     path = folder / "README.md"
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    section = part_of(text, path)
+    section = find_section(text, path)
     if section is None:
         return "none yet"
     counts = [(int(cases), int(misjudged)) for cases, misjudged in _COUNTS.findall(text[slice(*section)])]

@@ -24,16 +24,16 @@ from typing import Any
 
 import yaml
 
+from nemo_gym.authoring.audit import read_expectations
+from nemo_gym.authoring.replies import Reply
 from nemo_gym.catalog.files import whole_file
 from nemo_gym.config.directives import expand_directives
 from nemo_gym.config.load import load_files
 from nemo_gym.config.merge import Tree, merge_into
 from nemo_gym.config.schema_datasets import DatasetConfig
 from nemo_gym.data.collate import collate
-from nemo_gym.data.sidecar import compared, metrics_text
-from nemo_gym.data.sources import Source
-from nemo_gym.environment.audit import expectations
-from nemo_gym.environment.audit_replies import Reply
+from nemo_gym.data.metrics_file import compare_metrics, encode_metrics
+from nemo_gym.data.sources import DatasetSource
 from nemo_gym.errors import ConfigError, GymError
 from responses_api_models.scripted_model.script import turns_in_items
 
@@ -119,9 +119,9 @@ def collate_metrics(folder: Path, agent: ExampleAgent, examples: bytes) -> bytes
     with tempfile.TemporaryDirectory() as folder_name:
         path = Path(folder_name) / "example.jsonl"
         path.write_bytes(examples)
-        source = Source(agent.name, DatasetConfig.model_validate(agent.dataset), path, "example")
+        source = DatasetSource(agent.name, DatasetConfig.model_validate(agent.dataset), path, "example")
         (dataset,) = collate([source], Path(folder_name) / "out", watch=lambda *_: None).datasets
-    return metrics_text(compared(folder / "data" / "example_metrics.json", dataset.metrics)[2])
+    return encode_metrics(compare_metrics(folder / "data" / "example_metrics.json", dataset.metrics)[2])
 
 
 def record_rollouts(folder: Path, agent: ExampleAgent, audit: ModuleType, rows: Sequence[Row]) -> bytes:
@@ -157,7 +157,7 @@ def record_rollouts(folder: Path, agent: ExampleAgent, audit: ModuleType, rows: 
 
 
 def _check_rewards(name: str, audit: ModuleType, rows: Sequence[Row], records: Sequence[Row]) -> None:
-    expected = expectations(audit)
+    expected = read_expectations(audit)
     for number, (row, record) in enumerate(zip(rows, records, strict=True)):
         is_full = abs(record["reward"] - expected.full(row)) < 1e-9
         if is_full == (number == WRONG_ROW) and expected.most_for_a_cheat < expected.full(row):

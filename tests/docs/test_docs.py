@@ -71,9 +71,9 @@ def test_the_example_of_the_configuration_page_is_a_valid_configuration() -> Non
 
 def test_the_shown_error_is_the_one_people_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages are improved all the time; what the page shows must follow."""
-    from nemo_gym.config.resolve import Request, resolve
+    from nemo_gym.config.resolve import ResolveRequest, resolve
     from nemo_gym.errors import ServerRefNotFoundError
-    from nemo_gym.global_config import surroundings
+    from nemo_gym.global_config import host_facts
 
     page = ROOT / "docs" / "configuration.md"
     example = next(blocks(page, "yaml")).replace("name: weather}", "name: example_single_tool_call}")
@@ -82,14 +82,14 @@ def test_the_shown_error_is_the_one_people_get(tmp_path: Path, monkeypatch: pyte
 
     with pytest.raises(ServerRefNotFoundError) as raised:
         resolve(
-            Request(
+            ResolveRequest(
                 overrides=[
                     "+config_paths=[weather.yaml]",
                     "~weather_agent.responses_api_agents.simple_agent.model_server",
                 ],
                 offline=True,
             ),
-            surroundings(),
+            host_facts(),
         )
 
     assert str(raised.value) in next(blocks(page, "text"))
@@ -97,9 +97,9 @@ def test_the_shown_error_is_the_one_people_get(tmp_path: Path, monkeypatch: pyte
 
 def test_the_error_of_the_anatomy_page_is_the_one_people_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page teaches by a mistake; the message has to be the one that teaches."""
-    from nemo_gym.config.resolve import Request, resolve
+    from nemo_gym.config.resolve import ResolveRequest, resolve
     from nemo_gym.errors import ConfigError
-    from nemo_gym.global_config import surroundings
+    from nemo_gym.global_config import host_facts
 
     page = ROOT / "docs" / "anatomy.md"
     example = "".join(blocks(page, "bash")).partition("<<'YAML'\n")[2].partition("YAML\n")[0]
@@ -110,14 +110,14 @@ def test_the_error_of_the_anatomy_page_is_the_one_people_get(tmp_path: Path, mon
 
     with pytest.raises(ConfigError) as raised:
         resolve(
-            Request(
+            ResolveRequest(
                 overrides=[
                     "+config_paths=[broken.yaml]",
                     "~weather_agent.responses_api_agents.simple_agent.model_server",
                 ],
                 offline=True,
             ),
-            surroundings(),
+            host_facts(),
         )
 
     assert f"Error: {raised.value}" in [block.rstrip() for block in blocks(page, "text")]
@@ -126,7 +126,7 @@ def test_the_error_of_the_anatomy_page_is_the_one_people_get(tmp_path: Path, mon
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_commands_that_are_mentioned_exist_with_their_flags(page: Path) -> None:
     """A command in a sentence is typed as well, and runs in no test of its own."""
-    from nemo_gym.cli.main import ALONE, GROUPS, build_parser
+    from nemo_gym.cli.parser import GROUPS, TOP_LEVEL_COMMANDS, build_parser
 
     unknown = []
     for command in COMMAND.findall(page.read_text(encoding="utf-8")):
@@ -136,7 +136,7 @@ def test_commands_that_are_mentioned_exist_with_their_flags(page: Path) -> None:
         leaf = plain[:2] if grouped else plain[:1]
         if not leaf or "…" in words[: len(leaf)]:
             continue
-        if leaf[0] not in (*GROUPS, *ALONE) or (grouped and leaf[1] not in GROUPS[leaf[0]][1]):
+        if leaf[0] not in (*GROUPS, *TOP_LEVEL_COMMANDS) or (grouped and leaf[1] not in GROUPS[leaf[0]][1]):
             unknown.append(command)
             continue
         parser: Any = build_parser(leaf)[0]

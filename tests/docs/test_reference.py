@@ -15,7 +15,7 @@ def test_a_reference_page_is_fresh(name: str) -> None:
 
 
 def test_every_key_that_is_checked_is_described() -> None:
-    from nemo_gym.config.global_keys import CHECKED
     from nemo_gym.config.key_meanings import MEANINGS
+    from nemo_gym.config.keys import CHECKED
 
     assert CHECKED.keys() <= MEANINGS.keys()
