@@ -51,12 +51,6 @@ class ChecksumMismatch(RegistryError):
     exit_status = 1
 
 
-class UnwritableOutput(GymError):
-    """A download cannot be written: no space, or no permission."""
-
-    exit_status = 3
-
-
 class TransferInterrupted(Exception):
     """The registry stopped responding, broke off or is overloaded: the transfer is worth another attempt."""
 
@@ -140,7 +134,7 @@ def download_file(
     Raises:
         RegistryError: the registry refused, or the transfer was interrupted too often.
         ChecksumMismatch: the content is wrong.
-        UnwritableOutput: the file cannot be written.
+        FileProblem: the file cannot be written.
     """
     partial = target.with_name(f".{target.name}.{key[:16]}.part")
     with _open_partial(partial) as file:
@@ -211,8 +205,8 @@ def _open_partial(partial: Path) -> BinaryIO:
         raise _unwritable(partial, error) from None
 
 
-def _unwritable(path: Path, error: OSError) -> UnwritableOutput:
-    return UnwritableOutput(f"cannot write: {error.strerror or error}", where=str(path), fix="choose another output")
+def _unwritable(path: Path, error: OSError) -> FileProblem:
+    return FileProblem(f"cannot write: {error.strerror or error}", where=str(path), fix="choose another output")
 
 
 def _lock(file: BinaryIO, where: str, target: Path) -> None:

@@ -65,11 +65,16 @@ def server_class(module: ModuleType) -> type[SimpleServer]:
     return leaves[0]
 
 
+class ServerImportError(ConfigError):
+    """The module of a server cannot be imported."""
+
+
 def import_server_module(instance: Instance) -> ModuleType:
     """Import the instance's module, from the tree its folder is in even if another tree was loaded first.
 
     Raises:
-        ConfigError: importing it fails.
+        ServerImportError: importing it fails.
+        ConfigError: another module of that name is loaded.
     """
     source = instance.folder / instance.entrypoint
     try:
@@ -79,7 +84,7 @@ def import_server_module(instance: Instance) -> ModuleType:
             package.__path__ = [tree, *package.__path__]
         module = importlib.import_module(instance.module)
     except Exception as error:  # a server module may raise anything
-        raise ConfigError(
+        raise ServerImportError(
             f"{source} cannot be imported: {type(error).__name__}: {error}", where=instance.name
         ) from error
     if Path(str(module.__file__)).resolve() != source:

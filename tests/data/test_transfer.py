@@ -15,7 +15,6 @@ from nemo_gym.data.transfer import (
     FileStream,
     RegistryError,
     TransferInterrupted,
-    UnwritableOutput,
     download_file,
     file_digest,
     metering_reads,
@@ -116,12 +115,12 @@ def test_an_unwritable_output_fails_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     source = BreakingSource()
 
-    with pytest.raises(UnwritableOutput, match="cannot write"):
+    with pytest.raises(FileProblem, match="cannot write"):
         download_file(source, tmp_path / "file" / "x", key="k", where="here", check=right)
     assert not source.offsets
 
     if Path("/dev/full").exists():
-        with Path("/dev/full").open("ab", buffering=0) as full, pytest.raises(UnwritableOutput, match="No space left"):
+        with Path("/dev/full").open("ab", buffering=0) as full, pytest.raises(FileProblem, match="No space left"):
             transfer._append(source, full, transfer.ignore_progress)
 
 
