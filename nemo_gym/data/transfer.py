@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from nemo_gym.errors import ConfigPathNotFoundError, GymError
+from nemo_gym.errors import ConfigPathNotFoundError, FileProblem, GymError
 
 TIMEOUT = 60.0
 """Seconds without a byte from the registry after which a request has failed."""

@@ -20,6 +20,7 @@ from nemo_gym.data.transfer import (
     metering_reads,
     remote_sha256,
 )
+from nemo_gym.errors import FileProblem
 
 CONTENT = bytes(range(256)) * 40
 

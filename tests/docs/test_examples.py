@@ -94,7 +94,9 @@ def test_differences_name_the_file_and_the_position(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(examples, "ROOT", tmp_path)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "example.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
-    lines = list(examples.differences(tmp_path, {"example.jsonl": b'{"a": 1}\n{"a": 3}\n', "example_metrics.json": b"{}"}))
+    lines = list(
+        examples.differences(tmp_path, {"example.jsonl": b'{"a": 1}\n{"a": 3}\n', "example_metrics.json": b"{}"})
+    )
 
     assert lines[0].startswith("data/example.jsonl: ")
     assert "line 2, character 6" in lines[1]

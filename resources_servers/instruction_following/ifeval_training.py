@@ -1,4 +1,4 @@
-"""The instructions that IFEval-style training data adds, graded by what each one says."""
+"""The instructions that IFEval-style training data adds, checked literally."""
 
 import re
 from collections.abc import Callable
@@ -7,9 +7,9 @@ from itertools import pairwise
 from resources_servers.instruction_following.ifeval import keywords_frequency, letter_frequency, occurrences
 from resources_servers.instruction_following.text import (
     Relation,
-    compares,
-    divided,
+    satisfies_relation,
     sentences,
+    split_parts,
     whole_words,
     words,
 )
@@ -21,12 +21,12 @@ _LAST_BIGRAM = re.compile(r"<<\s*[^\s<>]+\s*>>[.,;:!?]*")
 _LOWER = re.compile(r"(?<![\w])[a-z]+(?![\w])")
 
 
-def same(text: str, wanted: str) -> bool:
-    return text.strip().casefold() == wanted.strip().casefold()
+def is_same_text(text: str, expected: str) -> bool:
+    return text.strip().casefold() == expected.strip().casefold()
 
 
-def bare(word: str) -> str:
-    """A word without the marks around it, for comparing."""
+def strip_marks(word: str) -> str:
+    """Return a word without the marks around it, for comparison."""
     return re.sub(r"^\W+|\W+$", "", word).casefold()
 
 
@@ -34,36 +34,38 @@ def bare(word: str) -> str:
 
 
 def repeat_phrase(text: str, *, phrase: str, small_n: int) -> bool:
-    """The phrase so many times, each time with one word in its middle replaced."""
-    wanted = [bare(word) for word in phrase.split()]
-    if len(wanted) < 3:
+    """Require `small_n` repetitions of the phrase, each with one word in its middle replaced."""
+    expected = [strip_marks(word) for word in phrase.split()]
+    if len(expected) < 3:
         raise ValueError("`phrase` has no middle")
-    said = [bare(word) for word in text.split()]
-    changed, position = 0, 0
-    while position + len(wanted) <= len(said):
-        here = said[position : position + len(wanted)]
-        differences = sum(one != other for one, other in zip(here, wanted, strict=True))
+    text_words = [strip_marks(word) for word in text.split()]
+    matches, position = 0, 0
+    while position + len(expected) <= len(text_words):
+        here = text_words[position : position + len(expected)]
+        differences = sum(one != other for one, other in zip(here, expected, strict=True))
         if differences == 0:
             return False
-        if differences == 1 and here[0] == wanted[0] and here[-1] == wanted[-1]:
-            changed, position = changed + 1, position + len(wanted)
+        if differences == 1 and here[0] == expected[0] and here[-1] == expected[-1]:
+            matches, position = matches + 1, position + len(expected)
         else:
             position += 1
-    return changed == small_n
+    return matches == small_n
 
 
 def copy(text: str, *, prompt_to_repeat: str) -> bool:
-    return same(text, prompt_to_repeat)
+    return is_same_text(text, prompt_to_repeat)
 
 
 def copying_multiple(text: str, *, prompt_to_repeat: str, N: int) -> bool:  # noqa: N803
     parts = text.split("******")
-    return len(parts) == N and all(same(part, prompt_to_repeat) for part in parts)
+    return len(parts) == N and all(is_same_text(part, prompt_to_repeat) for part in parts)
 
 
 def copy_span_idx(text: str, *, prompt_to_repeat: str, n_start: int, n_end: int) -> bool:
-    """From one character to the other; the last one may be left out, as the data itself does."""
-    return same(text, prompt_to_repeat[n_start:n_end]) or same(text, prompt_to_repeat[n_start : n_end + 1])
+    """Require the span of characters; its last one may be missing, as in the data."""
+    return is_same_text(text, prompt_to_repeat[n_start:n_end]) or is_same_text(
+        text, prompt_to_repeat[n_start : n_end + 1]
+    )
 
 
 # -- words
@@ -83,41 +85,41 @@ def no_adjacent_consecutive(text: str) -> bool:
 
 
 def palindrome(text: str) -> bool:
-    """A word of three letters or more that is the same from behind."""
+    """Find a word of three or more letters that reads the same backwards."""
     return any(len(word) >= SHORTEST_PALINDROME and word == word[::-1] for word in map(str.casefold, words(text)))
 
 
 def keyword_specific_position(text: str, *, keyword: str, n: int, m: int) -> bool:
-    """The keyword is the m-th word of the n-th sentence."""
-    found = sentences(text)
-    if not 1 <= n <= len(found):
+    """Require the keyword as the m-th word of the n-th sentence."""
+    parts = sentences(text)
+    if not 1 <= n <= len(parts):
         return False
-    said = whole_words(found[n - 1])
-    return 1 <= m <= len(said) and said[m - 1].casefold() == keyword.strip().casefold()
+    sentence_words = whole_words(parts[n - 1])
+    return 1 <= m <= len(sentence_words) and sentence_words[m - 1].casefold() == keyword.strip().casefold()
 
 
 def start_end(text: str) -> bool:
-    """The same word first and last, with nothing behind it."""
-    said = text.split()
-    return len(said) >= 2 and said[-1][-1].isalnum() and bare(said[0]) == bare(said[-1])
+    """Require the same word first and last, with nothing after it."""
+    tokens = text.split()
+    return len(tokens) >= 2 and tokens[-1][-1].isalnum() and strip_marks(tokens[0]) == strip_marks(tokens[-1])
 
 
 def first_word_sent(text: str, *, first_word: str) -> bool:
-    found = sentences(text)
-    return bool(found) and all(bare(sentence.split()[0]) == first_word.strip().casefold() for sentence in found)
+    parts = sentences(text)
+    return bool(parts) and all(strip_marks(sentence.split()[0]) == first_word.strip().casefold() for sentence in parts)
 
 
 def first_word_answer(text: str, *, first_word: str) -> bool:
-    return bare(text.split()[0]) == first_word.strip().casefold()
+    return strip_marks(text.split()[0]) == first_word.strip().casefold()
 
 
 def last_word_sent(text: str, *, last_word: str) -> bool:
-    found = sentences(text)
-    return bool(found) and all(bare(sentence.split()[-1]) == last_word.strip().casefold() for sentence in found)
+    parts = sentences(text)
+    return bool(parts) and all(strip_marks(sentence.split()[-1]) == last_word.strip().casefold() for sentence in parts)
 
 
 def last_word_answer(text: str, *, last_word: str) -> bool:
-    return bare(text.split()[-1]) == last_word.strip().casefold()
+    return strip_marks(text.split()[-1]) == last_word.strip().casefold()
 
 
 # -- counting
@@ -128,21 +130,24 @@ def lowercase_counting(text: str, *, N: int) -> bool:  # noqa: N803
 
 
 def letter_counting(text: str, *, N: int, relation: Relation) -> bool:  # noqa: N803
-    return compares(sum(character.isalpha() for character in text), relation, N)
+    return satisfies_relation(sum(character.isalpha() for character in text), relation, N)
 
 
 def counting_composition(text: str, *, n_sent: int, n_words: int) -> bool:
-    """Three paragraphs parted by `* * *` or `***`, each of so many sentences of so many words."""
-    paragraphs = divided(re.sub(r"\* ?\* ?\*", "***", text), "***")
+    """Require three paragraphs separated by `* * *` or `***`, with `n_sent` sentences of `n_words` words each."""
+    paragraphs = split_parts(re.sub(r"\* ?\* ?\*", "***", text), "***")
     if paragraphs is None or len(paragraphs) != 3:
         return False
-    each = [sentences(paragraph) for paragraph in paragraphs]
-    return all(len(found) == n_sent and all(len(whole_words(one)) == n_words for one in found) for found in each)
+    sentences_by_paragraph = [sentences(paragraph) for paragraph in paragraphs]
+    return all(
+        len(parts) == n_sent and all(len(whole_words(one)) == n_words for one in parts)
+        for parts in sentences_by_paragraph
+    )
 
 
 def count_unique(text: str) -> bool:
-    said = [word.casefold() for word in whole_words(text)]
-    return len(said) == len(set(said))
+    folded_words = [word.casefold() for word in whole_words(text)]
+    return len(folded_words) == len(set(folded_words))
 
 
 def count_increment_word(text: str, *, keyword1: str, keyword2: str) -> bool:
@@ -153,17 +158,17 @@ def count_increment_word(text: str, *, keyword1: str, keyword2: str) -> bool:
 
 
 def two_divided_paragraphs(text: str) -> bool:
-    found = divided(text, "***")
-    return found is not None and len(found) == 2
+    paragraphs = split_parts(text, "***")
+    return paragraphs is not None and len(paragraphs) == 2
 
 
 def two_paragraphs(text: str) -> bool:
-    found = divided(text, "\n\n")
-    return found is not None and len(found) == 2
+    paragraphs = split_parts(text, "\n\n")
+    return paragraphs is not None and len(paragraphs) == 2
 
 
 def sentence_hyphens(text: str) -> bool:
-    """Sentences are joined by a hyphen, `One.-Two.`, and by nothing else."""
+    """Require that sentences are joined only by a hyphen: `One.-Two.`."""
     inside = text.strip()
     return len(sentences(inside)) == 1 and re.search(r"[.!?]-(?=\w)", inside) is not None and "\n" not in inside
 
@@ -173,7 +178,7 @@ def square_brackets(text: str) -> bool:
 
 
 def bigram_wrapping(text: str) -> bool:
-    """Two words in each pair of brackets; an odd last word may stand alone in its own."""
+    """Require two words in each pair of brackets; an odd last word may be alone in its brackets."""
     rest = _BIGRAM.sub("", text).strip()
     return _BIGRAM.search(text) is not None and (not rest or _LAST_BIGRAM.fullmatch(rest) is not None)
 
@@ -186,7 +191,7 @@ def no_exclamation(text: str) -> bool:
     return "!" not in text and "！" not in text
 
 
-EXTENDED: dict[str, Callable[..., bool]] = {
+IFEVAL_TRAINING: dict[str, Callable[..., bool]] = {
     "copy:repeat_phrase": repeat_phrase,
     "copy:copy": copy,
     "copy:copying_simple": copy,
