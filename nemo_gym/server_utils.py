@@ -184,7 +184,7 @@ class ServerClient(BaseModel):
         if rollout is None and body is not None and url_path == "/run":  # an agent's request class may drop the index
             rollout = rollout_index_from_run_body(body)
         if rollout is not None:
-            pending = call_log.PendingCall(server_name, url_path, began)
+            pending = (server_name, url_path, began)
             call_log.pending_calls.setdefault(rollout, []).append(pending)
         try:
             app = in_process.app_for_key(address.key)

@@ -31,7 +31,7 @@ DIALECT_OF_PATH: dict[str, Dialect] = {
 }
 
 
-class CaptureMiddleware:
+class CallCaptureMiddleware:
     """Record each model call that belongs to a rollout; `rollout_id` returns the current one.
 
     The last part of an answer is sent only after the call is on disk, so a client that has the answer can read the

@@ -76,6 +76,8 @@ class rollout_context:  # noqa: N801 - called like a function, once for every ro
 
 
 def _field(body: Any, name: str) -> Any:
+    if type(body) is dict:
+        return body.get(name)
     if isinstance(body, BaseModel):
         extra = body.__pydantic_extra__ or {}
         return extra.get(name, getattr(body, name, None) if name in type(body).model_fields else None)

@@ -15,7 +15,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
 from contextvars import Context
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 from fastapi import FastAPI, Response
 from starlette.types import Receive, Scope, Send
@@ -131,7 +131,7 @@ class CallHandler:
             work = self._run_in_time(call, plan, body, prefix)
         else:
             work = self._run(call, plan, body, alarm, prefix)
-        return cast("Awaitable[Reply]", run_in_context(work, Context()))
+        return run_in_context(work, Context())  # type: ignore[arg-type]  # an outcome only leaves `serve_http`
 
     async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Answer an HTTP request for a plain JSON endpoint; False leaves the request to the app's ASGI stack."""
@@ -200,15 +200,13 @@ class CallHandler:
         request: GymRequest | None = None,
     ) -> Reply | EndpointOutcome:
         """Run the endpoint in the current context, which is new and belongs to this call."""
-        if alarm is not None:
-            deadlines.adopt_alarm(alarm)
-        if call.headers:
-            deadlines.adopt_allowance(call.headers)
-        if call.rollout is not None:
-            call_log.set_current_rollout(call.rollout)
-        if prefix is not None:
-            adopt_rollout(prefix)
-        session = self._open_session(call, request)
+        _adopt_caller(call, alarm, prefix)
+        session: dict[str, Any] | None = None
+        if request is not None:
+            self._open_http_session(request)
+        elif self._reads_cookies and self._session is not None:
+            cookie = call.cookie(self._session.cookie_name)
+            session = self._session.open_session(() if cookie is None else (cookie,))
         task = alarm.task if alarm is not None else asyncio.current_task()
         outer = handlers_by_task.get(task)
         handlers_by_task[task] = (self.server_name, call.method, call.path)
@@ -234,18 +232,10 @@ class CallHandler:
         reply = self._plain_reply(result, session)
         return reply or await self._finish(call, EndpointOutcome(_as_response(result), session), request)
 
-    def _open_session(self, call: Call, request: GymRequest | None) -> dict[str, Any] | None:
-        """Return the session of a call; None if it has none or need not be made before the handler reads it."""
-        if self._session is None:
-            return None
-        if request is not None:
-            request.scope["session"] = self._session.open_session(
-                cookie_values(request.scope, self._session.cookie_name)
-            )
-        elif self._reads_cookies:
-            cookie = call.cookie(self._session.cookie_name)
-            return self._session.open_session(() if cookie is None else (cookie,))
-        return None
+    def _open_http_session(self, request: GymRequest) -> None:
+        if self._session is not None:
+            cookies = cookie_values(request.scope, self._session.cookie_name)
+            request.scope["session"] = self._session.open_session(cookies)
 
     def _plain_reply(self, result: Any, session: dict[str, Any] | None) -> Reply | None:
         """Return the reply, if neither the result nor the session needs the app's middleware."""
@@ -283,3 +273,15 @@ def _as_response(result: Any) -> Response | BaseException:
         return result
     body = result if isinstance(result, bytes) else result.model_dump_json(by_alias=True).encode()
     return Response(body, media_type="application/json")
+
+
+def _adopt_caller(call: Call, alarm: deadlines.Alarm | None, prefix: re.Match[str] | None) -> None:
+    """Set deadline, allowance and rollout of a call in the current context."""
+    if alarm is not None:
+        deadlines.adopt_alarm(alarm)
+    if call.headers:
+        deadlines.adopt_allowance(call.headers)
+    if call.rollout is not None:
+        call_log.set_current_rollout(call.rollout)
+    if prefix is not None:
+        adopt_rollout(prefix)

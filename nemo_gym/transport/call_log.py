@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -29,13 +29,8 @@ _SUMS_ATTRIBUTE = "nemo_gym_phases"
 clock = time.perf_counter
 
 
-class PendingCall(NamedTuple):
-    """A call that has no answer yet."""
-
-    server: str
-    path: str
-    began: float
-
+PendingCall = tuple[str, str, float]
+"""Server, path and begin of a call that has no answer yet."""
 
 FinishedCall = tuple[str, str, float, float]
 """Type of the called server, path, begin and end of the call."""

@@ -93,7 +93,7 @@ class LocalResponse:
     def model(self) -> BaseModel | None:
         """The answer itself, if the handler returned a model; its bytes are written when they are read."""
         body = self.reply.body
-        return body if isinstance(body, BaseModel) else None
+        return None if isinstance(body, bytes) else body
 
     @property
     def _body(self) -> bytes:
@@ -294,7 +294,9 @@ async def _fetch_at_most(response: Any, max_bytes: int) -> bytes | None:
 
 async def get_response_json(response: ClientResponse | Any) -> Any:
     """Return the JSON body of a response as plain data."""
-    if isinstance(response, LocalResponse | ClientResponse):
+    if isinstance(response, LocalResponse):
+        return orjson.loads(await response.read())
+    if isinstance(response, ClientResponse):
         return orjson.loads(await read_body(response))
     body = await _stand_in_body(response)
     if body is not None:
