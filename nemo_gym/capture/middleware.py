@@ -18,7 +18,7 @@ from nemo_gym.capture.record import (
 )
 from nemo_gym.capture.store import CaptureStore
 from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send
-from nemo_gym.transport.responses import UPSTREAM_STATUS_HEADER
+from nemo_gym.transport.client_response import UPSTREAM_STATUS_HEADER
 
 BuildRecord = Callable[[], ModelCallRecord]
 

@@ -20,7 +20,7 @@ from nemo_gym.keys import (
     TASK_INDEX_KEY_NAME,
     TOKEN_CAPTURE_PATH_SEGMENT,
 )
-from nemo_gym.wire.call import RolloutIndex
+from nemo_gym.wire.call_reply import RolloutIndex
 
 ROLLOUT_PREFIX_SCOPE_KEY = "nemo_gym_rollout_prefix"
 """In the ASGI scope: the prefix that was removed from the path, for calls that pass it on."""

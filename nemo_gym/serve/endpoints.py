@@ -30,7 +30,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.serve.requests import MAX_BODY_BYTES, GymRequest, body_too_long, json_bytes
-from nemo_gym.wire.call import encode_json, parse_json
+from nemo_gym.wire.call_reply import encode_json, parse_json
 
 Handler = Callable[..., Any]
 

@@ -13,7 +13,7 @@ from fastapi import HTTPException, Request
 from fastapi.encoders import jsonable_encoder
 from starlette.types import Message, Scope
 
-from nemo_gym.wire.call import Call, parse_json
+from nemo_gym.wire.call_reply import Call, parse_json
 
 MAX_BODY_BYTES = 512 * 1024 * 1024
 """A longer request body is refused with 413 before it is read to the end."""

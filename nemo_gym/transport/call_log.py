@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from nemo_gym.keys import NG_PHASES_KEY
 from nemo_gym.transport.deadlines import VERIFY_PATH
-from nemo_gym.wire.call import RolloutIndex
+from nemo_gym.wire.call_reply import RolloutIndex
 
 SEED, MODEL, TOOLS, VERIFY, OTHER = range(5)
 

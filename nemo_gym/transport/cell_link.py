@@ -24,7 +24,7 @@ from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send, read_body, 
 from nemo_gym.transport.call_log import pending_calls
 from nemo_gym.transport.event_loop import CoalescingTransport, current_wake_up_queue
 from nemo_gym.transport.in_process import answer
-from nemo_gym.wire.call import Call, Reply, RolloutIndex
+from nemo_gym.wire.call_reply import Call, Reply, RolloutIndex
 
 LENGTHS = struct.Struct("!II")
 MAX_FRAME_BYTES = 1024 * 1024 * 1024

@@ -26,7 +26,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
-from nemo_gym.workers.math import MathVerifier
+from nemo_gym.workers.math_verifier import MathVerifier
 
 EQUAL, DIFFERENT = "[[A=B]]", "[[A!=B]]"
 _LABEL = re.compile(re.escape(EQUAL) + "|" + re.escape(DIFFERENT))
