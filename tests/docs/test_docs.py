@@ -19,14 +19,14 @@ COMMAND = re.compile(r"(?:`|^\$ |^)gym ((?:[^`\n]|\\\n)+)", re.MULTILINE)
 
 
 def blocks(page: Path, language: str) -> Iterator[str]:
-    for found in FENCE.finditer(page.read_text(encoding="utf-8")):
-        if found.group(1) == language:
-            yield found.group(2)
+    for block in FENCE.finditer(page.read_text(encoding="utf-8")):
+        if block.group(1) == language:
+            yield block.group(2)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_links_lead_somewhere(page: Path) -> None:
-    """A dead link is a page nobody finds."""
+    """A dead link hides the page it should lead to."""
     targets = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
 
     assert not [target for target in targets if not (page.parent / target).exists()]
@@ -125,7 +125,7 @@ def test_the_error_of_the_anatomy_page_is_the_one_people_get(tmp_path: Path, mon
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_commands_that_are_mentioned_exist_with_their_flags(page: Path) -> None:
-    """A command in a sentence is typed as well, and runs in no test of its own."""
+    """Readers type commands from sentences too, and no other test runs those."""
     from nemo_gym.cli.parser import GROUPS, TOP_LEVEL_COMMANDS, build_parser
 
     unknown = []
@@ -148,14 +148,14 @@ def test_commands_that_are_mentioned_exist_with_their_flags(page: Path) -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """What the site's menu leaves out is found by nobody."""
+    """Readers of the site do not find a page that its menu omits."""
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 
     assert not [page.name for page in (ROOT / "docs").glob("*.md") if f" {page.name}" not in menu]
 
 
 def test_every_page_is_reachable_from_the_index() -> None:
-    """A page nobody links to is not documentation."""
+    """Readers do not find a page without a link."""
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 
     assert not [

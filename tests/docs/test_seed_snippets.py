@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LONGEST = 150
+MAX_SECONDS = 150
 WEATHER = """
 config_paths="resources_servers/simple_weather/configs/simple_weather.yaml,\\
 responses_api_models/openai_model/configs/openai_model.yaml"
@@ -36,7 +36,7 @@ responses_api_models/openai_model/configs/openai_model.yaml"
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """Calls the first tool it is offered once, then answers."""
+    """A model endpoint that calls `get_weather` once and then answers."""
 
     protocol_version = "HTTP/1.1"
 
@@ -44,13 +44,13 @@ class Endpoint(BaseHTTPRequestHandler):
         self._send({"object": "list", "data": []})
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        items = asked["input"] if isinstance(asked["input"], list) else []
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        items = body["input"] if isinstance(body["input"], list) else []
         called = any(item.get("type") == "function_call_output" for item in items)
-        self._send(_response(asked, "call" if asked.get("tools") and not called else "say"))
+        self._send(_response(body, "call" if body.get("tools") and not called else "say"))
 
     def log_message(self, *args: Any) -> None:
-        """Nothing: the test's own output is what matters."""
+        """Print nothing, so that the output of the test stays readable."""
 
     def _send(self, answer: Any) -> None:
         body = json.dumps(answer).encode()
@@ -61,21 +61,21 @@ class Endpoint(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def _response(asked: dict[str, Any], what: str) -> dict[str, Any]:
+def _response(body: dict[str, Any], what: str) -> dict[str, Any]:
     text = {"type": "output_text", "text": "It is cold: take a jacket.", "annotations": []}
-    said = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
     call = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "get_weather", "status": "completed"}
     return {
-        "id": "resp_1", "object": "response", "created_at": 1, "model": asked.get("model") or "m",
+        "id": "resp_1", "object": "response", "created_at": 1, "model": body.get("model") or "m",
         "status": "completed", "error": None, "incomplete_details": None, "instructions": None, "metadata": {},
-        "parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "tools": asked.get("tools") or [],
-        "top_p": 1.0, "output": [said if what == "say" else {**call, "arguments": '{"city": "San Francisco"}'}],
+        "parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "tools": body.get("tools") or [],
+        "top_p": 1.0, "output": [message if what == "say" else {**call, "arguments": '{"city": "San Francisco"}'}],
     }  # fmt: skip
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Path]:
-    """A working folder as the instructions leave one, env.yaml with the model's address in it."""
+    """Create a working folder as in the instructions, with the model's address in env.yaml."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -83,7 +83,7 @@ def here(tmp_path: Path) -> Iterator[Path]:
     shutil.copytree(ROOT / "resources_servers" / "multineedle", folder / "resources_servers" / "multineedle")
     (folder / "env.yaml").write_text(
         f"policy_base_url: http://127.0.0.1:{server.server_port}/v1\n"
-        "policy_api_key: a-key-that-nobody-checks\n"
+        "policy_api_key: an-unchecked-key\n"
         "policy_model_name: gpt-4.1-2025-04-14\n"
         "simple_weather_config_paths:\n"
         "- responses_api_agents/simple_agent/configs/simple_agent.yaml\n"
@@ -97,7 +97,7 @@ def here(tmp_path: Path) -> Iterator[Path]:
     thread.join()
 
 
-def surroundings(here: Path) -> dict[str, str]:
+def shell_environment(here: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NEMO_GYM", "COV_"))}
     return {
         **kept,
@@ -107,36 +107,36 @@ def surroundings(here: Path) -> dict[str, str]:
     }
 
 
-def typed(here: Path, commands: str) -> "subprocess.CompletedProcess[str]":
-    """Commands typed into a shell, one after the other."""
+def run_commands(here: Path, commands: str) -> "subprocess.CompletedProcess[str]":
+    """Run commands in a shell, one after the other."""
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
-        cwd=here, env=surroundings(here), capture_output=True, text=True, timeout=LONGEST, check=False,
+        cwd=here, env=shell_environment(here), capture_output=True, text=True, timeout=MAX_SECONDS, check=False,
     )  # fmt: skip
 
 
 @contextmanager
 def running(here: Path, command: str, *, until: str) -> Iterator[None]:
-    """A command that keeps running, in a shell of its own, from the moment it has said `until`; ends by Ctrl-C."""
+    """Run a command in the background, from the moment it prints `until`; stop it with Ctrl-C."""
     process = subprocess.Popen(
         ["bash", "-c", command],
-        cwd=here, env=surroundings(here), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        cwd=here, env=shell_environment(here), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     )  # fmt: skip
-    stuck = threading.Timer(LONGEST, os.killpg, (process.pid, signal.SIGKILL))
-    stuck.start()
+    watchdog = threading.Timer(MAX_SECONDS, os.killpg, (process.pid, signal.SIGKILL))
+    watchdog.start()
     assert process.stdout is not None
-    said: list[str] = []
+    lines: list[str] = []
     try:
         for line in process.stdout:
-            said.append(line)
+            lines.append(line)
             if until in line:
                 break
         else:
-            pytest.fail("".join(said))
+            pytest.fail("".join(lines))
         yield
     finally:
-        stuck.cancel()
+        watchdog.cancel()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGINT)
         process.communicate(timeout=60)
@@ -150,10 +150,10 @@ def running(here: Path, command: str, *, until: str) -> Iterator[None]:
     ],
     ids=["as paths", "as a list in env.yaml"],
 )
-def test_the_weather_agent_is_asked_and_says_it_is_cold(here: Path, start: str) -> None:
-    """The first ten minutes of everybody who followed the instructions."""
+def test_the_weather_agent_answers(here: Path, start: str) -> None:
+    """These commands are the first ten minutes of every user who follows the instructions."""
     with running(here, start, until="servers are ready"):
-        done = typed(here, f"python {ROOT}/responses_api_agents/simple_agent/client.py")
+        done = run_commands(here, f"python {ROOT}/responses_api_agents/simple_agent/client.py")
 
     assert done.returncode == 0, done.stderr
     assert "function_call_output" in done.stdout
@@ -161,9 +161,9 @@ def test_the_weather_agent_is_asked_and_says_it_is_cold(here: Path, start: str) 
     assert "take a jacket" in done.stdout
 
 
-def test_needles_are_prepared_collected_and_looked_at(here: Path) -> None:
+def test_needle_rows_are_prepared_collected_and_viewed(here: Path) -> None:
     """The path a new environment takes until others see it: checked rows, example rollouts, a look at them."""
-    prepared = typed(
+    prepared = run_commands(
         here,
         f"""{NEEDLES}
         ng_prepare_data "+config_paths=[$config_paths]" \\
@@ -177,7 +177,7 @@ def test_needles_are_prepared_collected_and_looked_at(here: Path) -> None:
     start = f"""{NEEDLES} ng_run "+config_paths=[$config_paths]" \\
         +simple_agent.responses_api_agents.simple_agent.resources_server.name=multineedle"""
     with running(here, start, until="servers are ready"):
-        collected = typed(
+        collected = run_commands(
             here,
             """ng_collect_rollouts +agent_name=multineedle_simple_agent \\
                 +input_jsonl_fpath=resources_servers/multineedle/data/example.jsonl \\
@@ -203,15 +203,15 @@ def test_needles_are_prepared_collected_and_looked_at(here: Path) -> None:
 
 def test_a_configuration_is_dumped_by_swapping_one_word(here: Path) -> None:
     """`ng_run` and `ng_dump_config` take the same words; keys stay hidden."""
-    done = typed(here, f'{NEEDLES} ng_dump_config "+config_paths=[$config_paths]"')
+    done = run_commands(here, f'{NEEDLES} ng_dump_config "+config_paths=[$config_paths]"')
 
     assert done.returncode == 0, done.stderr
     assert "multineedle_simple_agent:" in done.stdout
-    assert "a-key-that-nobody-checks" not in done.stdout
+    assert "an-unchecked-key" not in done.stdout
 
 
-def test_a_new_resources_server_is_made_and_tested(here: Path) -> None:
-    done = typed(
+def test_a_new_resources_server_passes_its_tests(here: Path) -> None:
+    done = run_commands(
         here,
         """
         ng_init_resources_server +entrypoint=resources_servers/test_weather
@@ -223,14 +223,14 @@ def test_a_new_resources_server_is_made_and_tested(here: Path) -> None:
     assert "1 of 1 good" in done.stdout
 
 
-def test_datasets_of_a_registry_nobody_named_say_what_to_write_where(here: Path) -> None:
+def test_a_missing_registry_address_is_explained(here: Path) -> None:
     """Without the address the commands cannot work; the message is the instruction."""
-    up = typed(
+    up = run_commands(
         here,
         "ng_upload_dataset_to_gitlab +dataset_name=multineedle +version=0.0.1 "
         "+input_jsonl_fpath=resources_servers/multineedle/data/example.jsonl",
     )
-    down = typed(
+    down = run_commands(
         here,
         "ng_download_dataset_from_gitlab +dataset_name=multineedle +version=0.0.1 "
         "+artifact_fpath=multineedle_benchmark.jsonl +output_fpath=data/multineedle_benchmark.jsonl",
