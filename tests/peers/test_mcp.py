@@ -44,7 +44,7 @@ class Diary(SimpleResourcesServer):
         app = super().setup_webserver()
         app.post("/visit")(self.visit)
         app.post("/explode")(self.explode)
-        app.post("/whose")(self.whose)
+        app.post("/rollout")(self.rollout)
         return app
 
     async def visit(self, request: Request, body: Place) -> list[str]:
@@ -58,7 +58,7 @@ class Diary(SimpleResourcesServer):
         raise RuntimeError("the tool broke")
 
     async def rollout(self) -> str | None:
-        """The rollout this call belongs to."""
+        """Return the id of the rollout of this call."""
         return current_rollout_id()
 
     async def verify(self, body):

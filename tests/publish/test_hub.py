@@ -821,7 +821,7 @@ def test_nothing_is_deleted_without_a_confirmation(
     monkeypatch.setattr("sys.stdin", io.StringIO())
 
     assert [main(words) for words in (migrate, delete_after, remove)] == [2, 2, 2]
-    assert "say --yes" in capsys.readouterr().err
+    assert "try: --yes" in capsys.readouterr().err
 
     for typed in ("", "n\n", "yes please\n"):
         stdin = io.StringIO(typed)
