@@ -17,8 +17,10 @@ from nemo_gym.launch.ports import listen
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.server import view_app
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
-MEANT = re.compile("status of 400|ERR_CONNECTION_REFUSED")
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
+CHROMIUM = os.environ.get("GYM_TEST_BROWSER") or next(filter(None, map(shutil.which, BROWSERS)), None)
+"""The first browser that is installed; the variable selects another one."""
+EXPECTED_COMPLAINTS = re.compile("status of 400|ERR_CONNECTION_REFUSED")
 SCREENSHOTS = os.environ.get("GYM_SCREENSHOT_DIR")
 
 
@@ -36,7 +38,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    """A page whose every complaint fails the test, but for two that are meant to be.
+    """Open a page; every console error fails the test, except two expected ones.
 
     A filter with a mistake is answered 400, and at the end of a test the server goes before the page does.
     """
@@ -47,7 +49,7 @@ def page(browser: Any) -> Iterator[Any]:
     page.on(
         "console",
         lambda message: (
-            complaints.append(message.text) if message.type == "error" and not MEANT.search(message.text) else None
+            complaints.append(message.text) if message.type == "error" and not EXPECTED_COMPLAINTS.search(message.text) else None
         ),
     )
     yield page
