@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from functools import cache
 from time import time
 from typing import Any
-from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from nemo_gym.convert import sse, streams
 from nemo_gym.convert.streaming_request import flatten_request
+from nemo_gym.convert.wire_objects import new_id
 from nemo_gym.wire.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.wire.tools import ToolParam
 from nemo_gym.wire.unions import NeMoGymResponseInputItem
@@ -49,22 +49,9 @@ def replay(response: dict[str, Any]) -> Iterator[bytes]:
     return sse.encode_typed(streams.events_from_response(response))
 
 
-def replay_failure(
-    message: str,
-    model: str,
-    *,
-    response_id: str | None = None,
-    created_at: int | None = None,
-    code: str = "server_error",
-) -> Iterator[bytes]:
+def replay_failure(message: str, model: str) -> Iterator[bytes]:
     """Encode a failure as server-sent events, for a stream that has already sent its status."""
-    events = streams.events_of_failure(
-        message,
-        model=model,
-        response_id=response_id or f"resp_{uuid4().hex}",
-        created_at=int(time()) if created_at is None else created_at,
-        code=code,
-    )
+    events = streams.events_of_failure(message, model=model, response_id=new_id("resp"), created_at=int(time()))
     return sse.encode_typed(events)
 
 

@@ -204,12 +204,6 @@ class LineWriter:
             raise unwritable_file(path, error) from error
         self._sync_error: OSError | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def append(self, line: bytes) -> int:
         """Append a line, which ends with a line break, and return the offset where it ends.
 
