@@ -36,11 +36,11 @@ def sanitise_request(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     dropped += [f"{key}: not a field of a request" for key in request if key not in fields]
     request = {key: value for key, value in request.items() if key in fields}
     if isinstance(request.get("input"), list):
-        request["input"] = _valid_values("input", request["input"], _item_adapter(), dropped)
+        request["input"] = _valid_values("input", request["input"], _adapter(NeMoGymResponseInputItem), dropped)
     if isinstance(request.get("tools"), list):
-        request["tools"] = _valid_values("tools", request["tools"], _tool_adapter(), dropped)
+        request["tools"] = _valid_values("tools", request["tools"], _adapter(ToolParam), dropped)
     options = {key: value for key, value in request.items() if key not in ("input", "tools")}
-    pruned, _ = _without_unknown_fields(options, _options_adapter(), "", dropped)
+    pruned, _ = _without_unknown_fields(options, _adapter(_Options), "", dropped)
     return request | pruned, dropped
 
 
@@ -129,16 +129,6 @@ def _without(value: Any, path: list[int | str]) -> Any:
     return shorter
 
 
-@cache
-def _item_adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(NeMoGymResponseInputItem)
-
-
-@cache
-def _tool_adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(ToolParam)
-
-
 class _Options(NeMoGymResponseCreateParamsNonStreaming):
     """A request whose input is not validated."""
 
@@ -146,5 +136,5 @@ class _Options(NeMoGymResponseCreateParamsNonStreaming):
 
 
 @cache
-def _options_adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(_Options)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
