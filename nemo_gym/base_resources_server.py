@@ -69,8 +69,6 @@ class BaseResourcesServer(BaseServer):
 class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleServer):
     """The base of resources servers: sessions, verification and metrics behind HTTP."""
 
-    config: BaseResourcesServerConfig
-
     def setup_webserver(self) -> FastAPI:
         """Build the app with the routes of every resources server. Subclasses call this first, then add their tools."""
         app = create_app(title=type(self).__name__)

@@ -82,8 +82,6 @@ class BaseResponsesAPIAgent(BaseServer):
 class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, SimpleServer):
     """The base of agents: `/v1/responses`, `/run` and `/aggregate_metrics` behind HTTP."""
 
-    config: BaseResponsesAPIAgentConfig
-
     def setup_webserver(self) -> FastAPI:
         """Build the app with the routes of every agent."""
         app = create_app(title=type(self).__name__)

@@ -114,8 +114,6 @@ class _ModelMethod:
 class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     """The base of model servers: three dialects in front of two methods."""
 
-    config: BaseResponsesAPIModelConfig
-
     def setup_webserver(self) -> FastAPI:
         """Build the app with the routes of every model server."""
         app = create_app(title=type(self).__name__)
