@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.catalog.files import whole_file
 from nemo_gym.catalog.roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.journal.lines import StoreError, unwritable_file
@@ -133,9 +132,10 @@ def write_identity(path: Path, identity: Identity, before: Mapping[str, Any] | N
         "input": identity.file_stat,
         **({"resumed": history} if history else {}),
     }
+    partial = path.with_name(f"{path.name}.partial")
     try:
-        with whole_file(path) as file:
-            file.write(json.dumps(content, indent=2, default=str, ensure_ascii=False).encode() + b"\n")
+        partial.write_text(json.dumps(content, indent=2, default=str, ensure_ascii=False) + "\n", encoding="utf-8")
+        partial.replace(path)
     except OSError as error:
         raise unwritable_file(path, error) from error
 
