@@ -6,7 +6,7 @@ the state of one rollout under `request.session[SESSION_ID_KEY]`.
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from fastapi import FastAPI
 
@@ -68,11 +68,6 @@ class BaseResourcesServer(BaseServer):
 
 class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleServer):
     """The base of resources servers: sessions, verification and metrics behind HTTP."""
-
-    HOSTING: ClassVar[Literal["cell", "process", "venv"]] = "process"
-    """`cell`: may share a process and its event loop with other servers. `process`: needs a separate process."""
-
-    config: BaseResourcesServerConfig
 
     def setup_webserver(self) -> FastAPI:
         """Build the app with the routes of every resources server. Subclasses call this first, then add their tools."""

@@ -10,7 +10,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Body, FastAPI, HTTPException, Request
 from fastapi.routing import APIRoute
@@ -28,7 +28,7 @@ from nemo_gym.config_types import (
 )
 from nemo_gym.keys import NG_PHASES_KEY
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.reward_profile import AggregateMetricsMixin, compute_aggregate_metrics
+from nemo_gym.reward_profile import AggregateMetricsMixin
 from nemo_gym.rollout_correlation import (
     apply_rollout_prefix,
     maybe_rollout_id_from_run_body,
@@ -82,11 +82,6 @@ class BaseResponsesAPIAgent(BaseServer):
 class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, SimpleServer):
     """The base of agents: `/v1/responses`, `/run` and `/aggregate_metrics` behind HTTP."""
 
-    HOSTING: ClassVar[Literal["cell", "process", "venv"]] = "process"
-    """`cell`: may share a process and its event loop with other servers. `process`: needs a separate process."""
-
-    config: BaseResponsesAPIAgentConfig
-
     def setup_webserver(self) -> FastAPI:
         """Build the app with the routes of every agent."""
         app = create_app(title=type(self).__name__)
@@ -112,11 +107,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
                 f"{self.config.name}: verification was skipped, so there are no metrics", RuntimeWarning, stacklevel=2
             )
             return AggregateMetrics()
-        return compute_aggregate_metrics(
-            body.verify_responses,
-            compute_metrics_fn=self.compute_metrics,
-            get_key_metrics_fn=self.get_key_metrics,
-        )
+        return await super().aggregate_metrics(body)
 
     def rollout_id_from_run(self, body: BaseModel | Mapping[str, Any]) -> str | None:
         """Return the rollout id of a run request; None when calls are not observed.

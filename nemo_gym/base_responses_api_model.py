@@ -12,7 +12,7 @@ import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 from fastapi import Body, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -114,11 +114,6 @@ class _ModelMethod:
 class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     """The base of model servers: three dialects in front of two methods."""
 
-    HOSTING: ClassVar[Literal["cell", "process", "venv"]] = "process"
-    """`cell`: may share a process and its event loop with other servers. `process`: needs a separate process."""
-
-    config: BaseResponsesAPIModelConfig
-
     def setup_webserver(self) -> FastAPI:
         """Build the app with the routes of every model server."""
         app = create_app(title=type(self).__name__)
@@ -128,11 +123,11 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         responses = _ModelMethod.of(self.responses, NeMoGymResponseCreateParamsNonStreaming)
         chat = _ModelMethod.of(self.chat_completions, NeMoGymChatCompletionCreateParamsNonStreaming)
 
-        async def answer_responses(request: Request, body: dict[str, Any] = Body()) -> Any:
+        async def raw_responses(request: Request, body: dict[str, Any]) -> Any:
             return await self._answer_responses(responses, request, body)
 
-        async def raw_responses(request: Request, body: dict[str, Any]) -> Any:
-            return await self._raw_responses(responses, request, body)
+        async def answer_responses(request: Request, body: dict[str, Any] = Body()) -> Any:
+            return _as_json(await raw_responses(request, body))
 
         answer_responses.takes_models = True  # type: ignore[attr-defined]  # read by serve.endpoints
         answer_responses.raw_handler = raw_responses  # type: ignore[attr-defined]
@@ -159,18 +154,13 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         """Answer a Responses request. May also take `request` before `body`."""
 
-    async def _raw_responses(self, method: _ModelMethod, request: Request, body: dict[str, Any] | BaseModel) -> Any:
+    async def _answer_responses(
+        self, method: _ModelMethod, request: Request, body: dict[str, Any] | BaseModel
+    ) -> BaseModel | Response:
         """Return the answer itself if it is a model, anything else as a response."""
         if isinstance(body, BaseModel) or not body.get("stream"):
             answer = await method(request, method.validate(body))
             return answer if isinstance(answer, BaseModel) else _as_json(answer)
-        return await self._answer_responses(method, request, body)
-
-    async def _answer_responses(
-        self, method: _ModelMethod, request: Request, body: dict[str, Any] | BaseModel
-    ) -> Response:
-        if isinstance(body, BaseModel) or not body.get("stream"):
-            return _as_json(await method(request, method.validate(body)))
         request_body, dropped = responses_streaming.sanitise_request(body)
         self._log_dropped(dropped)
         params = method.validate(request_body)

@@ -1,3 +1,5 @@
+# mypy: implicit-reexport
+# ruff: noqa: F401 - the imported names are the public names of this module
 """Tools over the Model Context Protocol under their public names."""
 
 from nemo_gym.serve.mcp import (
@@ -9,13 +11,3 @@ from nemo_gym.serve.mcp import (
     install_auto_exposure,
     maybe_auto_expose,
 )
-
-__all__ = [
-    "MCPExposureError",
-    "MCPTool",
-    "bind_route",
-    "call_direct",
-    "harvest_tools",
-    "install_auto_exposure",
-    "maybe_auto_expose",
-]

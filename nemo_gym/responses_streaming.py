@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from functools import cache
 from time import time
 from typing import Any
-from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from nemo_gym.convert import sse, streams
 from nemo_gym.convert.streaming_request import flatten_request
+from nemo_gym.convert.wire_objects import new_id
 from nemo_gym.wire.responses import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.wire.tools import ToolParam
 from nemo_gym.wire.unions import NeMoGymResponseInputItem
@@ -36,11 +36,11 @@ def sanitise_request(body: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     dropped += [f"{key}: not a field of a request" for key in request if key not in fields]
     request = {key: value for key, value in request.items() if key in fields}
     if isinstance(request.get("input"), list):
-        request["input"] = _valid_values("input", request["input"], _item_adapter(), dropped)
+        request["input"] = _valid_values("input", request["input"], _adapter(NeMoGymResponseInputItem), dropped)
     if isinstance(request.get("tools"), list):
-        request["tools"] = _valid_values("tools", request["tools"], _tool_adapter(), dropped)
+        request["tools"] = _valid_values("tools", request["tools"], _adapter(ToolParam), dropped)
     options = {key: value for key, value in request.items() if key not in ("input", "tools")}
-    pruned, _ = _without_unknown_fields(options, _options_adapter(), "", dropped)
+    pruned, _ = _without_unknown_fields(options, _adapter(_Options), "", dropped)
     return request | pruned, dropped
 
 
@@ -49,22 +49,9 @@ def replay(response: dict[str, Any]) -> Iterator[bytes]:
     return sse.encode_typed(streams.events_from_response(response))
 
 
-def replay_failure(
-    message: str,
-    model: str,
-    *,
-    response_id: str | None = None,
-    created_at: int | None = None,
-    code: str = "server_error",
-) -> Iterator[bytes]:
+def replay_failure(message: str, model: str) -> Iterator[bytes]:
     """Encode a failure as server-sent events, for a stream that has already sent its status."""
-    events = streams.events_of_failure(
-        message,
-        model=model,
-        response_id=response_id or f"resp_{uuid4().hex}",
-        created_at=int(time()) if created_at is None else created_at,
-        code=code,
-    )
+    events = streams.events_of_failure(message, model=model, response_id=new_id("resp"), created_at=int(time()))
     return sse.encode_typed(events)
 
 
@@ -142,16 +129,6 @@ def _without(value: Any, path: list[int | str]) -> Any:
     return shorter
 
 
-@cache
-def _item_adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(NeMoGymResponseInputItem)
-
-
-@cache
-def _tool_adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(ToolParam)
-
-
 class _Options(NeMoGymResponseCreateParamsNonStreaming):
     """A request whose input is not validated."""
 
@@ -159,5 +136,5 @@ class _Options(NeMoGymResponseCreateParamsNonStreaming):
 
 
 @cache
-def _options_adapter() -> TypeAdapter[Any]:
-    return TypeAdapter(_Options)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

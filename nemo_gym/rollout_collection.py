@@ -6,14 +6,13 @@ A seam: trainers call `RolloutCollectionHelper`, server folders import the `NG_*
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import orjson
 from pydantic import Field, field_validator
 
 from nemo_gym.capture.settings import capture_store
@@ -23,7 +22,7 @@ from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.data.prompt import apply_prompt_to_row, load_prompt_config
 from nemo_gym.data.skills import SkillsConfig, load_skill_directory
 from nemo_gym.global_config import get_global_config_dict, maybe_get_global_config_dict
-from nemo_gym.journal.lines import read_rows, write_lines
+from nemo_gym.journal.lines import read_rows
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
     NG_AGENT_OBSERVATIONS_KEY,
@@ -61,9 +60,8 @@ from nemo_gym.rollouts.outcome import Job, Outcome, OutcomeCounts, ScoredRollout
 from nemo_gym.rollouts.plan import AgentNames, PlanOptions, PlanSummary
 from nemo_gym.rollouts.resume import CollectionRequest, check_request, prepare_run_in_thread
 from nemo_gym.rollouts.retries import RolloutRetryPolicy
-from nemo_gym.rollouts.run_files import aggregate_metrics_path_for, materialized_path_for
+from nemo_gym.rollouts.run_files import materialized_path_for
 from nemo_gym.rollouts.scoring_rules import AGENTS, scoring_rules, server_blocks
-from nemo_gym.rollouts.shards import find_shards, merge_shards
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status, setup_server_client
 from nemo_gym.transport import deadlines
@@ -237,7 +235,9 @@ class RolloutCollectionHelper:
             logger.warning("stopped early: %s; what was not run can be resumed", stop.reason)
         logger.info("%s: %s", store.output, counts)
         if not config.disable_aggregation:
-            await self._aggregate(client, store.records(), store.aggregate_metrics, read_rows(store.failures))
+            fetch, failures = partial(fetch_metrics, client), read_rows(store.failures)
+            for entry in await aggregate_to_file(store.aggregate_metrics, store.records(), fetch, failures=failures):
+                logger.info("%s: %s", entry[AGENT_REF_KEY_NAME]["name"], entry["key_metrics"])
         return counts
 
     def _report_reading(self, request: CollectionRequest) -> CollectionRequest:
@@ -247,23 +247,6 @@ class RolloutCollectionHelper:
             return request
         size = max(1, request.source.stat().st_size)
         return replace(request, on_read=lambda rows, read: report(rows, min(1.0, read / size)))
-
-    async def aggregate_from_config(self, config: RolloutAggregationConfig) -> Path:
-        """Merge shards, fetch metrics over all of them from the running agents, and return the metrics file."""
-        output = Path(config.output_jsonl_fpath)
-        shards = find_shards(config.input_glob, output=output)
-        if config.merge_shards:
-            write_lines(output, merge_shards(shards))
-        metrics = aggregate_metrics_path_for(output)
-        await self._aggregate(self.setup_server_client(), map(orjson.loads, merge_shards(shards)), metrics)
-        return metrics
-
-    async def _aggregate(
-        self, client: ServerClient, records: Iterable[Row], path: Path, failures: Iterable[Row] = ()
-    ) -> None:
-        entries = await aggregate_to_file(path, records, partial(fetch_metrics, client), failures=failures)
-        for entry in entries:
-            logger.info("%s: %s", entry[AGENT_REF_KEY_NAME]["name"], entry["key_metrics"])
 
 
 def _request(config: RolloutCollectionConfig, servers: Mapping[str, Any], max_attempts: int) -> CollectionRequest:

@@ -10,7 +10,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 from aiohttp import ClientResponse, ClientSession
 from fastapi import FastAPI
@@ -265,6 +265,8 @@ class BaseServer(BaseModel):
 class SimpleServer(BaseServer):
     """A server instance: a FastAPI app with a configuration and a client for the others."""
 
+    HOSTING: ClassVar[Literal["cell", "process", "venv"]] = "process"
+    """`cell`: may share a process and its event loop with other servers. `process`: needs a separate process."""
     SESSION_POLICY: ClassVar[SessionPolicy] = "per-session"
     """How callers are distinguished; the config field `session_policy`, if there is one, has priority."""
 

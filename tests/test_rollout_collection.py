@@ -5,7 +5,6 @@ import json
 import logging
 from collections import Counter
 
-import orjson
 import pytest
 from fastapi import Body
 from pydantic import ValidationError
@@ -17,8 +16,6 @@ from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import AgentFailed, ConfigError
 from nemo_gym.rollout_collection import (
     E2ERolloutCollectionConfig,
-    RolloutAggregationConfig,
-    RolloutCollectionConfig,
     RolloutCollectionHelper,
     _attach_trajectory_record,
     _get_max_rollout_attempts,
@@ -318,28 +315,6 @@ async def test_captured_model_calls_are_joined_to_the_record(world, tmp_path, mo
     assert [call["model_call_id"] for call in result["ng_model_call_capture"]["calls"]] == ["new"]
     assert result["ng_trajectory"]["turns"][0]["model_call_id"] == "new"
     assert result["ng_trajectory"]["rollout_id"] == "0-0"
-
-
-@pytest.mark.asyncio
-async def test_shards_are_merged_and_scored_together(world, tmp_path):
-    """A score of shards averaged separately would be wrong."""
-    for number in (0, 1):
-        shard = RolloutCollectionConfig(
-            input_jsonl_fpath=str(tmp_path / f"in{number}.jsonl"),
-            output_jsonl_fpath=str(tmp_path / f"shards/s{number}.jsonl"),
-            disable_aggregation=True,
-        )
-        (tmp_path / f"in{number}.jsonl").write_bytes(orjson.dumps(row(number, _ng_task_index=10 - number)))
-        await world.helper().run_from_config(shard)
-
-    metrics = await world.helper().aggregate_from_config(
-        RolloutAggregationConfig(
-            input_glob=f"{tmp_path}/shards/*.jsonl", output_jsonl_fpath=str(tmp_path / "out/x.jsonl")
-        )
-    )
-
-    assert [item["_ng_task_index"] for item in stored_rows(tmp_path)] == [9, 10]
-    assert json.loads(metrics.read_text())[0]["agent_metrics"]["mean/reward"] == 0.5
 
 
 def test_attempts_come_from_the_environment_and_nonsense_is_a_warning(monkeypatch, caplog):

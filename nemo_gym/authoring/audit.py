@@ -9,7 +9,7 @@ import importlib
 import inspect
 import json
 import statistics
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -380,10 +380,7 @@ def _fail_to_connect(_prompt: str) -> str:
     raise ConnectionError("connection refused")
 
 
-async def _gather(calls: Sequence[Awaitable[AuditReply]]) -> list[AuditReply]:
-    async def run_one(call: Awaitable[AuditReply]) -> AuditReply:
-        return await call
-
+async def _gather(calls: Sequence[Coroutine[Any, Any, AuditReply]]) -> list[AuditReply]:
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(run_one(call)) for call in calls]
+        tasks = [group.create_task(call) for call in calls]
     return [task.result() for task in tasks]

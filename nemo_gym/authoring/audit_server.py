@@ -16,10 +16,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import PrivateAttr, ValidationError
 
-from nemo_gym.authoring.manifest_checks import load_config_tree, server_blocks
 from nemo_gym.authoring.replies import Reply, Row, ToolCaller, build_response, text_response
 from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
+from nemo_gym.catalog.config_tree import load_tree, server_blocks
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY
@@ -275,7 +275,7 @@ def folder_settings(folder: Path) -> dict[str, Any]:
     named = folder / "configs" / f"{folder.name}.yaml"
     paths = [named] if named.exists() else sorted((folder / "configs").glob("*.yaml"))[:1]
     for path in paths:
-        tree = load_config_tree(path, [folder.parent.parent])
+        tree = load_tree(path, [folder.parent.parent], strict=False)
         for instance, implementation, _ in server_blocks(tree, "resources_servers"):
             if implementation == folder.name:
                 return _resolve_block(tree, instance, implementation, path)

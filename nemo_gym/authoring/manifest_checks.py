@@ -14,9 +14,7 @@ from pydantic import ValidationError
 from nemo_gym.authoring.manifest import FOLDERS, MANIFEST, EnvironmentManifest
 from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.catalog.atomic_files import whole_file
-from nemo_gym.config.directives import expand_directives
-from nemo_gym.config.load import load_files
-from nemo_gym.config.merge import Tree, merge_into
+from nemo_gym.catalog.config_tree import load_tree, server_blocks
 from nemo_gym.errors import ConfigError
 
 AGENTS, VERIFIERS = "responses_api_agents", "resources_servers"
@@ -79,11 +77,11 @@ def configured_fields(path: Path, roots: Sequence[Path]) -> dict[str, Any]:
     Raises:
         ConfigError: the configuration cannot be read, or not exactly one agent in it has datasets.
     """
-    tree = load_config_tree(path, roots)
+    tree = load_tree(path, roots, strict=False)
     agents = [
         (implementation, settings)
         for _, implementation, settings in server_blocks(tree, AGENTS)
-        if isinstance(settings, Mapping) and settings.get("datasets")
+        if settings.get("datasets")
     ]
     if len(agents) != 1:
         raise ConfigError(f"{len(agents)} agents have datasets; an environment has one that does", where=str(path))
@@ -99,27 +97,9 @@ def configured_fields(path: Path, roots: Sequence[Path]) -> dict[str, Any]:
             for dataset in settings["datasets"]
         ],
         "rollout_driver": tree.get("rollout_collection_driver"),
-        "grading_mode": block.get("grading_mode") if isinstance(block, Mapping) else None,
+        "grading_mode": block.get("grading_mode"),
     }
     return {key: value for key, value in fields.items() if value is not None}
-
-
-def load_config_tree(path: Path, roots: Sequence[Path]) -> Tree:
-    """Load a configuration file with its `config_paths` and directives, without resolving interpolations."""
-    tree: Tree = {}
-    for source in load_files([str(path.absolute())], roots).sources:
-        merge_into(tree, source.tree, root=tree)
-    return expand_directives(tree).tree
-
-
-def server_blocks(tree: Mapping[Any, Any], kind: str) -> list[tuple[str, str, Any]]:
-    """Return (instance, implementation, settings) of every server of a kind."""
-    blocks = []
-    for name, block in tree.items():
-        implementations = block.get(kind) if isinstance(block, Mapping) else None
-        for implementation, settings in implementations.items() if isinstance(implementations, Mapping) else ():
-            blocks.append((str(name), str(implementation), settings))
-    return blocks
 
 
 def _ref_name(reference: Any) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from nemo_gym.capture.record import ModelCallRecord, usage_of
+from nemo_gym.journal.lines import last_line_begin
 from nemo_gym.keys import NG_MODEL_CALL_CAPTURE_KEY
 
 ROLLOUT_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -181,17 +182,9 @@ def _lock(descriptor: int) -> Iterator[None]:
 def _cut_torn_line(descriptor: int) -> bool:
     """Cut the file back to its last whole line; return whether there was something to cut."""
     size = os.fstat(descriptor).st_size
-    if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
+    end = last_line_begin(descriptor, size)
+    if end == size:
         return False
-    block = 65536
-    end = size
-    while end > 0:
-        start = max(0, end - block)
-        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            end = start + newline + 1
-            break
-        end = start
     os.ftruncate(descriptor, end)
     return True
 

@@ -120,8 +120,8 @@ def tool_result_block(item: Json, where: str) -> Json:
     return {"type": "tool_result", "tool_use_id": text_at(item, "call_id", where), "content": content}
 
 
-def joined_text(content: Any, where: str, separator: str = "\n") -> str:
-    """Return a string, or the joined texts of a list of text blocks."""
+def joined_text(content: Any, where: str) -> str:
+    """Return a string, or the texts of a list of text blocks, joined by line breaks."""
     if isinstance(content, str):
         return content
     texts = []
@@ -130,7 +130,7 @@ def joined_text(content: Any, where: str, separator: str = "\n") -> str:
         if kind not in ("text", "input_text"):
             raise inexpressible(kind, "text", location)
         texts.append(text_at(block, "text", location))
-    return separator.join(texts)
+    return "\n".join(texts)
 
 
 def _add_user_message(items: list[Json], parts: list[Json]) -> None:

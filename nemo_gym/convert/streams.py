@@ -246,11 +246,11 @@ def events_from_response(response: Json) -> Iterator[Json]:
     yield {"type": "response.completed", "sequence_number": len(output) + 1, "response": response}
 
 
-def events_of_failure(message: str, *, model: str, response_id: str, created_at: int, code: str) -> Iterator[Json]:
+def events_of_failure(message: str, *, model: str, response_id: str, created_at: int) -> Iterator[Json]:
     """Yield `created`, then `failed`: the failure of a stream that has begun with status 200."""
     response = response_skeleton(response_id, created_at, model) | {"status": "in_progress"}
     yield {"type": "response.created", "sequence_number": 0, "response": response}
-    failed = {**response, "status": "failed", "error": {"code": code, "message": message}}
+    failed = {**response, "status": "failed", "error": {"code": "server_error", "message": message}}
     yield {"type": "response.failed", "sequence_number": 1, "response": failed}
 
 

@@ -7,8 +7,7 @@ from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
-from omegaconf import OmegaConf
-
+from nemo_gym.config.omega import as_dict
 from nemo_gym.config.secrets import mask_secrets, scrub_text, secret_values
 from nemo_gym.config_types import ExporterConfig
 from nemo_gym.exporters.base import BaseExporter
@@ -47,7 +46,7 @@ def setup_exporters(global_config_dict: Mapping[str, Any]) -> list[BaseExporter]
     thread from an event loop.
     """
     teardown_exporters()
-    config = _as_dict(global_config_dict)
+    config = as_dict(global_config_dict)
     masked = mask_secrets(config)
     for name, exporter_class in find_exporters().items():
         config_class = exporter_class.config_class
@@ -125,8 +124,3 @@ def _try(consequence: str, exporter: BaseExporter, work: Callable[[], None]) -> 
         logger.debug("%s", consequence, exc_info=True)
         return False
     return True
-
-
-def _as_dict(config: Mapping[str, Any]) -> dict[str, Any]:
-    values = OmegaConf.to_container(config, resolve=True) if OmegaConf.is_config(config) else config
-    return {str(key): value for key, value in dict(values).items()}  # type: ignore[arg-type]

@@ -140,7 +140,7 @@ def repair(path: Path) -> int:
         return 0
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
-        begin = _last_line_begin(file.fileno(), size)
+        begin = last_line_begin(file.fileno(), size)
         if begin == size:
             return size
         file.seek(begin)
@@ -151,7 +151,7 @@ def repair(path: Path) -> int:
         return size + 1
 
 
-def _last_line_begin(descriptor: int, size: int) -> int:
+def last_line_begin(descriptor: int, size: int) -> int:
     """Return the offset after the last line break, reading backwards in blocks."""
     position = size
     while position > 0:
@@ -203,12 +203,6 @@ class LineWriter:
         except OSError as error:
             raise unwritable_file(path, error) from error
         self._sync_error: OSError | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def append(self, line: bytes) -> int:
         """Append a line, which ends with a line break, and return the offset where it ends.

@@ -7,6 +7,7 @@ import orjson
 from aiohttp import ClientResponseError
 from yarl import URL
 
+from nemo_gym.config.instances import ServerInstance
 from nemo_gym.errors import (
     CircuitOpen,
     DeadlineExceeded,
@@ -17,7 +18,7 @@ from nemo_gym.errors import (
     ServerUnreachable,
 )
 from nemo_gym.rollouts.outcome import Failure, FailureKind, Phase
-from nemo_gym.rollouts.scoring_rules import AGENTS, MODELS, RESOURCES_SERVERS, ServerBlock, server_blocks
+from nemo_gym.rollouts.scoring_rules import AGENTS, MODELS, RESOURCES_SERVERS, server_blocks
 from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.transport.deadlines import VERIFY_PATH, ModelCallTimeout, ToolCallTimeout, VerifyTimeout
 
@@ -63,7 +64,7 @@ def server_types(config: Mapping[str, Any]) -> ServerTypeOf:
     return server_type
 
 
-def _provider_addresses(block: ServerBlock) -> Iterator[str]:
+def _provider_addresses(block: ServerInstance) -> Iterator[str]:
     for key, value in block.fields.items():
         if str(key).endswith("base_url"):
             for url in [value] if isinstance(value, str) else value or ():

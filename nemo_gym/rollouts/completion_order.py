@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from nemo_gym.wire.stored_rollout import Row
@@ -49,7 +48,7 @@ def in_completion_order(
         for _ in rows:
             future: asyncio.Future[Pair] = loop.create_future()
             # The future keeps the workers alive: the loop itself only holds weak references to them.
-            future.add_done_callback(partial(_keep_alive, workers))
+            future.add_done_callback(lambda _: workers)
             futures.append(future)
             match()
             yield future
@@ -58,7 +57,3 @@ def in_completion_order(
         if not is_complete:
             for task in workers:
                 task.cancel()
-
-
-def _keep_alive(workers: list[asyncio.Task[None]], future: asyncio.Future[Pair]) -> None:
-    """Do nothing: the registered callback holds a reference to the workers."""

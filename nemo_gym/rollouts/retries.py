@@ -1,28 +1,18 @@
 """Retry policy: which failed rollouts are retried within a run, how often and after which delay."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nemo_gym.rollouts.outcome import FailedRollout, FailureKind
 
 LONGEST_PAUSE = 60.0
 
-MAX_TRIES_PER_RUN: Mapping[str, int] = {
-    FailureKind.MODEL_UNREACHABLE: 2,
-    FailureKind.MODEL_BAD_REPLY: 2,
-    FailureKind.MODEL_REFUSED: 2,
-    FailureKind.RATE_LIMITED: 2,
-    FailureKind.AGENT_ERROR: 2,
-    FailureKind.TOOL_ERROR: 2,
-    FailureKind.VERIFIER_ERROR: 2,
-    FailureKind.JUDGE_FAILED: 2,
-    FailureKind.TIMEOUT: 2,
-    FailureKind.SERVER_DIED: 2,
-}
+MAX_TRIES_PER_RUN = 2
 """Each call below was already repeated where that is safe, so a run tries the whole rollout at most twice; a third
-attempt belongs to a resumed run, after a repair. Invalid rewards, internal errors and kinds that an agent defines are
-not retried within a run."""
+attempt belongs to a resumed run, after a repair."""
+RETRIED_KINDS = frozenset(FailureKind) - {FailureKind.INVALID_REWARD, FailureKind.INTERNAL}
+"""Kinds that an agent defines are not retried within a run either."""
 
 ROLLOUT_DEADLINE = "rollout"
 
@@ -43,7 +33,7 @@ class RolloutRetryPolicy:
             return None
         if failure.which == ROLLOUT_DEADLINE:  # it had all the time there is; another try would hold up the end
             return None
-        if tries >= MAX_TRIES_PER_RUN.get(failure.kind, 1):
+        if failure.kind not in RETRIED_KINDS or tries >= MAX_TRIES_PER_RUN:
             return None
         longest = min(LONGEST_PAUSE, self.pause_seconds * 2 ** (tries - 1))
         return self.uniform(longest / 2, longest)

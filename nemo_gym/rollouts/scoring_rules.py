@@ -1,12 +1,12 @@
 """Server instances of a configuration as plain data, and the scoring rules and verifiers they declare."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nemo_gym.config.instances import ServerInstance, read_instance
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SERVER_TYPES
 from nemo_gym.rollouts.outcome import ScoringRule
@@ -16,35 +16,14 @@ REWARD_RANGE_KEY = "reward_range"
 NEEDS_MODEL_KEY = "needs_model"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerBlock:
-    """One server instance."""
-
-    name: str
-    server_type: str
-    implementation: str
-    fields: Mapping[str, Any]
-
-    def reference(self, key: str) -> str | None:
-        """Return the instance that a field like `resources_server` names."""
-        value = self.fields.get(key)
-        name = value.get("name") if isinstance(value, Mapping) else None
-        return name if isinstance(name, str) else None
-
-
-def server_blocks(config: Mapping[str, Any]) -> dict[str, ServerBlock]:
-    """Return every server instance by name. A value that cannot be resolved keeps its text."""
-    blocks: dict[str, ServerBlock] = {}
+def server_blocks(config: Mapping[str, Any]) -> dict[str, ServerInstance]:
+    """Return every server instance by name. A value that cannot be resolved keeps its text; the others are resolved."""
+    blocks: dict[str, ServerInstance] = {}
     for name in config:
-        instance = _resolve_child(config, name) if OmegaConf.is_config(config) else _resolve(config[name])
-        if not isinstance(instance, Mapping):
-            continue
-        for kind in SERVER_TYPES:
-            implementations = instance.get(kind)
-            if isinstance(implementations, Mapping) and implementations:
-                implementation, fields = next(iter(implementations.items()))
-                fields = fields if isinstance(fields, Mapping) else {}
-                blocks[str(name)] = ServerBlock(str(name), kind, str(implementation), fields)
+        block = _resolve_child(config, name) if OmegaConf.is_config(config) else _resolve(config[name])
+        instance = read_instance(str(name), block)
+        if instance is not None:
+            blocks[instance.name] = instance
     return blocks
 
 
@@ -83,7 +62,7 @@ def scoring_rules(config: Mapping[str, Any]) -> dict[str, ScoringRule]:
     return rules
 
 
-def _reward_range(environment: ServerBlock) -> tuple[float, float] | None:
+def _reward_range(environment: ServerInstance) -> tuple[float, float] | None:
     declared = environment.fields.get(REWARD_RANGE_KEY)
     if not isinstance(declared, list | tuple):
         return None  # undeclared, or another author's server uses the field for another purpose
@@ -97,7 +76,7 @@ def _reward_range(environment: ServerBlock) -> tuple[float, float] | None:
     return float(numbers[0]), float(numbers[1])
 
 
-def _models(block: ServerBlock, blocks: Mapping[str, ServerBlock]) -> frozenset[str]:
+def _models(block: ServerInstance, blocks: Mapping[str, ServerInstance]) -> frozenset[str]:
     """Return the model instances that a block refers to, at any depth."""
 
     def model_names(node: Any) -> set[str]:

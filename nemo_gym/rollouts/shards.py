@@ -112,15 +112,3 @@ def _rollout_id(record: Row, path: Path, begin: int) -> RolloutId:
 def _not_a_rollout(reason: object, path: Path, begin: int) -> ConfigError:
     where = line_location(path, begin)
     return ConfigError(f"this line is not a rollout: {reason}", where=where, fix="remove or mend the line")
-
-
-def merge_shards(paths: Sequence[Path]) -> Iterator[bytes]:
-    """Yield the lines of all shards, sorted by (task, rollout). Memory holds offsets, not records.
-
-    Raises:
-        ConfigError: a record has no key, or two have the same one.
-    """
-    shards = Shards(paths)
-    for _ in shards.records():
-        pass
-    return shards.sorted_lines()

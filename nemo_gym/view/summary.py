@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.metrics.intervals import t95
+from nemo_gym.metrics.number_columns import sample_std
 from nemo_gym.metrics.pass_at_k import pass_at_k
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.record_facts import PHASES
@@ -162,11 +163,9 @@ def _quantile(database: sqlite3.Connection, column: str, count: int, share: floa
 
 
 def _paired_half_width(differences: list[float]) -> float | None:
+    deviation = sample_std(differences)
     n = len(differences)
-    if n < 2:
-        return None
-    mean = sum(differences) / n
-    return t95(n - 1) * math.sqrt(sum((value - mean) ** 2 for value in differences) / (n - 1) / n)
+    return None if deviation is None else t95(n - 1) * deviation / math.sqrt(n)
 
 
 def _read_side_file(path: Path) -> Any:

@@ -101,10 +101,7 @@ class TopLogprob(WireModel):
     logprob: float
 
 
-class Logprob(WireModel):
-    token: str
-    bytes: list[int]
-    logprob: float
+class Logprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 

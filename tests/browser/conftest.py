@@ -49,7 +49,9 @@ def page(browser: Any) -> Iterator[Any]:
     page.on(
         "console",
         lambda message: (
-            complaints.append(message.text) if message.type == "error" and not EXPECTED_COMPLAINTS.search(message.text) else None
+            complaints.append(message.text)
+            if message.type == "error" and not EXPECTED_COMPLAINTS.search(message.text)
+            else None
         ),
     )
     yield page

@@ -154,7 +154,7 @@ def test_the_events_of_a_response_are_those_clients_wait_for() -> None:
 
 
 def test_a_failure_is_a_response_that_failed() -> None:
-    created, failed = events_of_failure("boom", model="m", response_id="r", created_at=1, code="server_error")
+    created, failed = events_of_failure("boom", model="m", response_id="r", created_at=1)
 
     assert (created["type"], failed["type"]) == ("response.created", "response.failed")
     assert failed["response"]["status"] == "failed"

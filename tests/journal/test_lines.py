@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 
 import orjson
 import pytest
@@ -36,7 +37,7 @@ def test_a_file_cut_anywhere_reopens_to_exactly_its_whole_lines(tmp_path, monkey
 
     assert list(read_rows(path)) == expected
 
-    with LineWriter(path) as writer:
+    with closing(LineWriter(path)) as writer:
         writer.append(b'{"new":1}\n')
     assert list(read_rows(path)) == [*expected, {"new": 1}]
     assert path.read_bytes().endswith(b"\n")
@@ -81,7 +82,7 @@ def test_each_row_is_readable_as_soon_as_it_is_appended(tmp_path):
     """The viewer and a crash both see what is there now."""
     path = tmp_path / "deep" / "er" / "x.jsonl"
 
-    with LineWriter(path) as writer:
+    with closing(LineWriter(path)) as writer:
         for n in range(3):
             writer.append(orjson.dumps({"n": n}) + b"\n")
             assert [row["n"] for row in read_rows(path)] == list(range(n + 1))
@@ -93,7 +94,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        with LineWriter(path) as writer:
+        with closing(LineWriter(path)) as writer:
             writer.append(b'{"a":1}\n')
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
             with pytest.raises(StoreError, match="cannot write") as caught:

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_results_reach_the_disk_while_the_run_goes_on(tmp_path: Path, sync_count
 
 def test_a_file_that_did_not_grow_is_left_alone(tmp_path: Path, sync_count: threading.Semaphore) -> None:
     """A run that waits for its model does not keep the disk awake."""
-    with LineWriter(tmp_path / "x.jsonl") as writer:
+    with closing(LineWriter(tmp_path / "x.jsonl")) as writer:
         writer.append(b'{"a":1}\n')
         writer.sync()
         writer.sync()

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.rollouts.shards import Shards, find_shards, merge_shards
+from nemo_gym.rollouts.shards import Shards, find_shards
 
 
 def write(path, *places, tail=b""):
@@ -38,12 +38,18 @@ def test_a_pattern_that_matches_nothing_is_an_error(tmp_path):
         find_shards(f"{tmp_path}/*.jsonl", output=tmp_path / "out.jsonl")
 
 
+def sorted_lines(paths):
+    shards = Shards(paths)
+    list(shards.records())
+    return shards.sorted_lines()
+
+
 def test_records_of_all_shards_come_sorted(tmp_path):
     """The merged file must not depend on the order of the shards."""
     write(tmp_path / "a", (2, 0), (0, 1), tail=b'{"_ng_task_index": 7, "torn')
     write(tmp_path / "b", (1, 0), (0, 0))
 
-    rows = list(map(orjson.loads, merge_shards([tmp_path / "a", tmp_path / "b"])))
+    rows = list(map(orjson.loads, sorted_lines([tmp_path / "a", tmp_path / "b"])))
 
     assert [(row["_ng_task_index"], row["_ng_rollout_index"], row["from"]) for row in rows] == [
         (0, 0, "b"),
@@ -72,7 +78,7 @@ def test_the_same_rollout_in_two_shards_is_refused(tmp_path):
     write(tmp_path / "b", (0, 0))
 
     with pytest.raises(ConfigError, match="task 0, rollout 0 is there twice"):
-        list(map(orjson.loads, merge_shards([tmp_path / "a", tmp_path / "b"])))
+        list(map(orjson.loads, sorted_lines([tmp_path / "a", tmp_path / "b"])))
 
 
 @pytest.mark.parametrize("line", [b"[]\n", b"{}\n", b"nonsense\n"])
@@ -81,7 +87,7 @@ def test_a_line_that_is_no_rollout_is_refused(tmp_path, line):
     (tmp_path / "a").write_bytes(line)
 
     with pytest.raises(ConfigError, match=r"a:1: this line is not a rollout"):
-        list(merge_shards([tmp_path / "a"]))
+        list(sorted_lines([tmp_path / "a"]))
 
 
 def test_lines_of_other_tools_are_named_and_merged_as_json(tmp_path):
