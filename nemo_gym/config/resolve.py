@@ -28,7 +28,8 @@ from nemo_gym.config.defaults import (
 from nemo_gym.config.directives import expand_directives
 from nemo_gym.config.instances import is_server_block
 from nemo_gym.config.interpolations import check_interpolations, interpolation_problem
-from nemo_gym.config.keys import ANY, KEYS, check_keys, misspelt_keys, referenced_names
+from nemo_gym.config.key_checks import check_keys, misspelt_keys, referenced_names
+from nemo_gym.config.keys import ANY, KEYS
 from nemo_gym.config.load import CONFIG_PATHS, ConfigSource, load_files, path_list, read_source
 from nemo_gym.config.merge import (
     Tree,

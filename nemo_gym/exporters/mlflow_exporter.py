@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from nemo_gym.config.keys import KEYS
 from nemo_gym.config_types import MLFlowConfig
 from nemo_gym.exporters.base import BaseExporter, ExporterKey, ExporterNotInstalled
 
@@ -44,8 +45,8 @@ class MLflowExporter(BaseExporter):
     config: MLFlowConfig
     config_class = MLFlowConfig
     keys = (
-        ExporterKey("mlflow_tracking_uri", "Report to this MLflow server; GitLab datasets are stored there too."),
-        ExporterKey("mlflow_tracking_token", "Access token of the MLflow server.", is_required=False),
+        ExporterKey("mlflow_tracking_uri", KEYS["mlflow_tracking_uri"].meaning),
+        ExporterKey("mlflow_tracking_token", KEYS["mlflow_tracking_token"].meaning, is_required=False),
         ExporterKey("mlflow_experiment_name", "MLflow experiment of the run.", names_run=True),
         ExporterKey("mlflow_run_name", "Name of the MLflow run.", names_run=True),
     )

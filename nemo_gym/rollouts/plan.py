@@ -9,8 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from nemo_gym.catalog.rows import parse_row
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.journal.index import HIGHEST_TASK
 from nemo_gym.keys import (
@@ -164,7 +163,7 @@ def plan_jobs(
     used: set[str] = set()
     for number, line in lines:
         where = f"{source}:{number}"
-        row = _parse_row(line, where)
+        row = parse_row(line, where)
         task = tasks.next_task(line, _own_task_number(row, where))
         prepared, repeats = _prepare_row(row, options, problems, number, where)
         if prepared is None:
@@ -186,7 +185,7 @@ def check_rows(lines: Iterable[Line], options: PlanOptions, *, source: str) -> N
     problems = RowProblems(source)
     for number, line in lines:
         where = f"{source}:{number}"
-        row = _parse_row(line, where)
+        row = parse_row(line, where)
         _own_task_number(row, where)
         prepared, _ = _prepare_row(row, options, problems, number, where)
         if prepared is not None and options.add_seed:
@@ -216,16 +215,6 @@ def added_repeats(before: Repeats, now: Repeats) -> dict[str, int]:
         if count is not None:
             more[agent] = count - old.get(agent, old.get(DEFAULT_REPEATS_KEY, 0))
     return more
-
-
-def _parse_row(line: bytes, where: str) -> Row:
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise ConfigError(f"this line is not JSON: {error}", where=where) from None
-    if not isinstance(row, dict):
-        raise ConfigError(f"this line is not a JSON object but {type(row).__name__}", where=where)
-    return row
 
 
 def _prepare_row(

@@ -9,7 +9,8 @@ from pydantic import BaseModel
 
 import nemo_gym
 from nemo_gym import global_config
-from nemo_gym.config.keys import ANY, COMMAND_KEYS, KEYS, KNOWN_KEYS, RESERVED_KEYS, check_keys
+from nemo_gym.config.key_checks import check_keys
+from nemo_gym.config.keys import ANY, COMMAND_KEYS, KEYS, RESERVED_KEYS, known_keys
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.errors import ConfigError
 
@@ -35,7 +36,7 @@ def test_a_wrong_value_is_one_configuration_error(workspace, override, expected)
     assert expected in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["num_cells", "request_timeout_seconds", "interrupt_grace_seconds"])
+@pytest.mark.parametrize("key", ["num_cells", "num_repeats", "request_timeout_seconds", "interrupt_grace_seconds"])
 def test_a_misspelling_of_a_documented_key_is_noticed(workspace, key):
     """These keys were documented, but the checker did not know them."""
     (warning,) = workspace.resolve(f"+{key}x=1").warnings
@@ -72,7 +73,7 @@ def test_every_key_that_a_command_reads_is_known():
             importlib.import_module(module.name)
 
     classes = [cls for cls in subclasses(BaseNeMoGymCLIConfig) if cls.__module__.startswith("nemo_gym.")]
-    unknown = {cls.__name__: sorted(cls.model_fields.keys() - KNOWN_KEYS) for cls in classes}
+    unknown = {cls.__name__: sorted(cls.model_fields.keys() - known_keys()) for cls in classes}
 
     assert len(classes) > 20
     assert {name: keys for name, keys in unknown.items() if keys} == {}

@@ -130,9 +130,9 @@ def test_all_kinds_of_problems_are_reported_together():
     ("line", "message"),
     [
         (b"{", "is not JSON"),
-        (b"[1]", "not a JSON object but list"),
+        (b"[1]", "the line is a list, not a JSON object"),
         (b'{"a": NaN}', "is not JSON"),
-        (b"\xff", "not JSON"),
+        (b"\xff", "not UTF-8"),
     ],
 )
 def test_a_line_that_is_no_row_is_named(line, message):

@@ -4,7 +4,6 @@ import io
 import os
 import resource
 import select
-import signal
 import subprocess
 import sys
 
@@ -100,8 +99,9 @@ print(child.pid, flush=True)
 """
 CHILD = """
 import sys, time
-from nemo_gym.serve.run import end_with_parent
-assert end_with_parent()
+import signal
+from nemo_gym.processes import die_with_parent
+assert die_with_parent(signal.SIGTERM)
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -157,7 +157,3 @@ def test_ray_joins_the_configured_cluster_or_writes_its_own_address(monkeypatch)
     run.join_ray(config)
 
     assert ray.joined == [None, "10.0.0.1:6379"]
-
-
-def test_the_signal_is_one_that_lets_uvicorn_stop_in_order():
-    assert run.end_with_parent.__defaults__ == (signal.SIGTERM,)

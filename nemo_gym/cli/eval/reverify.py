@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     import uvloop
 
     from nemo_gym.rollout_reverification import Reverification, RolloutReverificationConfig
-    from nemo_gym.rollouts.server_blocks import find_verifiers
+    from nemo_gym.rollouts.scoring_rules import find_verifiers
     from nemo_gym.rollouts.stored_run import StoredRollouts
 
     with raising_file_problems():
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         config = options.load_options(RolloutReverificationConfig, resolved.config, args, values)
         rollouts, inputs = Path(config.rollouts_jsonl_fpath), Path(config.materialized_inputs_jsonl_fpath)
         stored = StoredRollouts.read(rollouts, inputs, judge_failed_only=config.judge_failed_only)
-        servers = find_verifiers(options.config_as_dict(resolved.config), stored.agents)
+        servers = find_verifiers(resolved.config, stored.agents)
         job = Reverification(config, stored, servers)
         job.check_output()
         if config.judge_failed_only:
