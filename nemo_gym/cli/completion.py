@@ -36,7 +36,8 @@ complete -F _gym_complete gym ng
 _gym_complete() {
     local -a found
     found=("${(@f)$(gym completion --words $((CURRENT - 1)) -- "${words[@]}" 2>/dev/null)}")
-    if [[ "$found[1]" == *= ]]; then compadd -S '' -- $found; elif [[ -n "$found" ]]; then compadd -- $found; else _files; fi
+    if [[ "$found[1]" == *= ]]; then compadd -S '' -- $found
+    elif [[ -n "$found" ]]; then compadd -- $found; else _files; fi
 }
 compdef _gym_complete gym ng
 """,
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_candidates(before: Sequence[str], prefix: str) -> list[str]:
-    """Return the commands, flags, component names and keys (`+key=`) that may follow `before` and start with `prefix`."""
+    """Return the commands, flags, components and keys (`+key=`) that may follow `before` and start with `prefix`."""
     return sorted(word for word in _possible_words(before, prefix) if word.startswith(prefix))
 
 
@@ -81,6 +82,9 @@ def _possible_words(before: Sequence[str], prefix: str) -> Sequence[str]:
     if len(before) == 2 and before[0] == "list" and before[1] in KINDS_BY_COMMAND and not prefix.startswith("-"):
         return KINDS_BY_COMMAND[before[1]].names(component_search_roots())
     if prefix.startswith("+") and before and before[0] in GROUPS_WITH_OVERRIDES:
+        from nemo_gym.exporters import register_exporter_keys  # takes time, and only keys need it
+
+        register_exporter_keys()
         sign = prefix[: len(prefix) - len(prefix.lstrip("+"))]
         return [f"{sign}{name}=" for name in known_keys()]
     leaf = find_leaf(build_parser(before)[0], before)

@@ -92,7 +92,8 @@ class Key:
     @property
     def flag_help(self) -> str:
         """The help of the flag: meaning, key and default."""
-        meaning = self.meaning[:1].lower() + self.meaning[1:].rstrip(".")
+        starts_with_word = self.meaning[1:2].islower()  # not with an abbreviation such as URL
+        meaning = (self.meaning[:1].lower() if starts_with_word else self.meaning[:1]) + self.meaning[1:].rstrip(".")
         default = f"; default: {self.default_text}" if self.default_text and self.flag and self.flag.metavar else ""
         note = f"; {self.flag.note}" if self.flag and self.flag.note else ""
         return f"{meaning} ({self.name}{default}){note}"
@@ -148,12 +149,12 @@ _TABLE = (
     Key("verbose", BOOL, "Log debug messages in the command and in every server.", False, reserved=True,
         flag=Flag("-v --verbose")),
     Key("hf_token", TEXT, "Access token of the Hugging Face Hub.", reserved=True),
+    Key("policy_model_name", ANY, "Name of the evaluated model at its endpoint.",
+        flag=Flag("-m --model", "NAME", title=MODEL)),
     Key("policy_base_url", ANY, "URL of the evaluated model's endpoint; model configurations refer to it.",
         flag=Flag("--model-url", "URL", title=MODEL)),
     Key("policy_api_key", ANY, "API key of the evaluated model's endpoint.",
         flag=Flag("--model-api-key", "KEY", title=MODEL, note="better kept in env.yaml")),
-    Key("policy_model_name", ANY, "Name of the evaluated model at its endpoint.",
-        flag=Flag("-m --model", "NAME", title=MODEL)),
     Key("policy_model", ANY, "Conventional instance name of the evaluated model."),
     Key("request_timeout_seconds", POSITIVE_NUMBER, "Longest duration of a call without a deadline.", 3600),
     Key("connect_timeout_seconds", POSITIVE_NUMBER, "Longest time to open a connection.", 30),

@@ -12,10 +12,3 @@ from tools import reference
 def test_a_reference_page_is_fresh(name: str) -> None:
     """`python -m tools.reference` writes it anew."""
     assert name not in reference.stale_pages([name])
-
-
-def test_every_key_that_is_checked_is_described() -> None:
-    from nemo_gym.config.key_meanings import MEANINGS
-    from nemo_gym.config.keys import CHECKED
-
-    assert CHECKED.keys() <= MEANINGS.keys()

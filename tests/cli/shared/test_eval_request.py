@@ -15,14 +15,15 @@ from nemo_gym.cli.shared.eval_request import (
     parse_repeats,
     prepare_command,
 )
-from nemo_gym.cli.shared.options import UsageError
+from nemo_gym.cli.shared.options import UsageError, config_overrides, resolve_config
+from nemo_gym.config.keys import value_of
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollout_collection import RolloutCollectionConfig
 
 
 def parse(*words: str) -> argparse.Namespace:
     parser, _ = build_parser(["eval", "run"])
-    return parser.parse_args(["eval", "run", *words])
+    return parser.parse_args(["eval", "run", *words], argparse.Namespace(overrides=[]))
 
 
 def refuse_to_gather(split: str | None, target: Path, prompted: bool) -> Path:
@@ -142,7 +143,7 @@ def test_an_unknown_agent_is_reported_with_the_nearest_name(rows: Path) -> None:
     """Otherwise every rollout would fail."""
     served = {
         "math_agent": {"responses_api_agents": {"simple_agent": {}}},
-        "policy_model": {"responses_api_models": {}},
+        "model": {"responses_api_models": {}},
     }
 
     check_agent(make_collection(rows, "-a", "math_agent"), served)
