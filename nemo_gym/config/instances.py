@@ -7,6 +7,9 @@ from typing import Any
 from nemo_gym.config.omega import RESOLVE_ERRORS, as_plain_value, resolve_leaves, unresolved_items
 from nemo_gym.keys import SERVER_TYPES
 
+PLACEHOLDER_MODEL = "dummy_model"
+"""Implementation of the model that commands without a model put in place of one."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerInstance:
@@ -60,6 +63,11 @@ def read_instance(name: str, block: Any) -> ServerInstance | None:
             implementation, fields = next(iter(implementations.items()))
             return ServerInstance(name, server_type, str(implementation), fields if isinstance(fields, Mapping) else {})
     return None
+
+
+def is_placeholder(block: Any) -> bool:
+    """Return whether a top-level block stands for a model that is not configured."""
+    return isinstance(block, Mapping) and list(block.get("responses_api_models") or ()) == [PLACEHOLDER_MODEL]
 
 
 def is_server_block(block: Any) -> bool:

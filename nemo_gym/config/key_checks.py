@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.config.instances import is_server_block
-from nemo_gym.config.keys import ANY, KEYS, PORT, known_keys
+from nemo_gym.config.keys import ANY, KEYS, PORT, Key, known_keys, value_of
 from nemo_gym.config.merge import iter_leaves
 from nemo_gym.config.problems import ConfigProblem, KeyPath, did_you_mean
 from nemo_gym.config.secrets import is_secret_name
+from nemo_gym.errors import ConfigError
 
 
 def check_keys(config: Mapping[Any, Any]) -> list[ConfigProblem]:
@@ -18,11 +19,30 @@ def check_keys(config: Mapping[Any, Any]) -> list[ConfigProblem]:
         value = config.get(name)
         if value is None and (key.nullable or name not in config):
             continue
-        is_unresolved = isinstance(value, str) and "${" in value and key.type is not ANY
-        if is_unresolved or not key.type.accepts(value):
-            what = f"'{name}' must be {key.type.description}, not {_value_text(name, value)}"
-            problems.append(ConfigProblem(what, (name,)))
+        if not _accepts(key, value):
+            problems.append(ConfigProblem(_wrong_type(key, value), (name,)))
     return problems + _check_combinations(config)
+
+
+def read_key(config: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a key, or its default; for configurations that may not have been checked.
+
+    Raises:
+        ConfigError: the value has the wrong type.
+    """
+    value = value_of(config, name)
+    if value is not None and not _accepts(KEYS[name], value):
+        raise ConfigError(_wrong_type(KEYS[name], value), where=name)
+    return value
+
+
+def _accepts(key: Key, value: Any) -> bool:
+    is_unresolved = isinstance(value, str) and "${" in value and key.type is not ANY
+    return not is_unresolved and key.type.accepts(value)
+
+
+def _wrong_type(key: Key, value: Any) -> str:
+    return f"'{key.name}' must be {key.type.description}, not {_value_text(key.name, value)}"
 
 
 def _check_combinations(config: Mapping[Any, Any]) -> list[ConfigProblem]:

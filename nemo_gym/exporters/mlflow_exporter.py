@@ -14,7 +14,7 @@ import orjson
 
 from nemo_gym.config.keys import KEYS
 from nemo_gym.config_types import MLFlowConfig
-from nemo_gym.exporters.base import BaseExporter, ExporterKey, ExporterNotInstalled
+from nemo_gym.exporters.base import BaseExporter, ExporterKey
 
 T = TypeVar("T")
 
@@ -42,6 +42,9 @@ class MLflowExporter(BaseExporter):
     """One MLflow run, through the client, not the fluent API, so that a run of the caller is not touched."""
 
     name = "mlflow"
+    title = "MLflow"
+    package = "mlflow"
+    install_command = "pip install 'nemo-gym[mlflow]'"
     config: MLFlowConfig
     config_class = MLFlowConfig
     keys = (
@@ -59,9 +62,7 @@ class MLflowExporter(BaseExporter):
         try:
             from mlflow import MlflowClient
         except ImportError as error:
-            raise ExporterNotInstalled(
-                f"mlflow cannot be imported ({error})", fix="pip install 'nemo-gym[mlflow]'"
-            ) from error
+            raise self.not_installed(error) from error
         self._client = MlflowClient(tracking_uri=self.config.mlflow_tracking_uri)
         run = self._client.create_run(self._experiment(), run_name=self.config.mlflow_run_name)
         self._run: str | None = run.info.run_id

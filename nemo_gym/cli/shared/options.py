@@ -165,11 +165,6 @@ def resolve_config(overrides: Sequence[str], *, needs_model: bool = True, hide_s
     return resolved
 
 
-def is_placeholder(block: Any) -> bool:
-    """Return whether a server block is the placeholder for a model that is not configured."""
-    return isinstance(block, Mapping) and "dummy_model" in (block.get("responses_api_models") or ())
-
-
 def load_options(
     kind: type[OptionsT],
     config: DictConfig,

@@ -7,9 +7,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym import component_search_roots
 from nemo_gym.catalog.metric_hooks import metric_hooks
-from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
-from nemo_gym.config.instances import is_server_block, server_instances
+from nemo_gym.config.instances import is_placeholder, is_server_block, server_instances
 from nemo_gym.config.omega import as_dict
 from nemo_gym.config.resolve import ResolvedConfig
 from nemo_gym.config.schema_servers import is_server_ref
@@ -31,7 +30,7 @@ def keep_servers(resolved: ResolvedConfig, names: Iterable[str], *, with_referen
         referenced = {name for name in _references(config[pending.pop()]) if name in config} - kept
         kept |= referenced
         pending += referenced
-    placeholders = [name for name in kept if options.is_placeholder(config[name])]
+    placeholders = [name for name in kept if is_placeholder(config[name])]
     if placeholders:
         raise ConfigError(
             f"verifying needs the model '{placeholders[0]}', which is not configured",
@@ -53,7 +52,7 @@ def servers_with_metrics(config: Mapping[str, Any], agents: Iterable[str]) -> di
 
     That is the agent, or the resources server to which the agent forwards the request.
     """
-    blocks = {name: block for name, block in as_dict(config).items() if not options.is_placeholder(block)}
+    blocks = {name: block for name, block in as_dict(config).items() if not is_placeholder(block)}
     instances = server_instances(blocks)
     hooks = {
         instance.name: metric_hooks(instance.folder / instance.entrypoint)
