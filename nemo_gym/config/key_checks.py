@@ -74,13 +74,13 @@ def _value_text(name: str, value: Any) -> str:
 
 def misspelt_keys(config: Mapping[Any, Any], *, used: Iterable[str]) -> list[tuple[KeyPath, str]]:
     """Return a path and a warning for every key that resembles a known one. `used` are names that `${…}` refers to."""
-    known, user_keys = known_keys(), set(used)
+    key_names, user_keys = known_keys(), set(used)
     warnings: list[tuple[KeyPath, str]] = []
     for key, value in config.items():
         name = str(key)
-        if name in known or name in user_keys or is_server_block(value):
+        if name in key_names or name in user_keys or is_server_block(value):
             continue
-        guess = did_you_mean(name, known, cutoff=0.85)
+        guess = did_you_mean(name, key_names, cutoff=0.85)
         if guess:
             warnings.append(((name,), f"'{name}' is not a known key{guess}"))
     return warnings

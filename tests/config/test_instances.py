@@ -31,7 +31,7 @@ def test_instances_are_found_in_plain_and_in_omegaconf_data(config):
 
 
 def test_an_interpolation_that_cannot_be_resolved_keeps_its_text_and_hides_no_other_value():
-    """Attributing a failure must not fail because a value that nobody needs is broken."""
+    """Attributing a failure must not fail because an unrelated value is broken."""
     fields = {"x": "${gone}", "key": "${policy_api_key}", "list": [1, "${gone}"], "empty": None}
     config = OmegaConf.create({**CONFIG, "broken": {"resources_servers": {"b": fields}}, "alias": "${broken}"})
 

@@ -109,7 +109,7 @@ def test_an_exporter_of_another_package_is_opened(install: Any) -> None:
 
 
 class KeyedTracker(Tracker):
-    """A tracker with a configuration key of its own."""
+    """A tracker with a configuration key that no other part reads."""
 
     keys = (ExporterKey("tracker_project", "Report to this project of the tracker."),)
 
