@@ -22,6 +22,7 @@ from pydantic import ConfigDict, ValidationError
 from nemo_gym import WORKING_DIR, component_search_roots
 from nemo_gym.config.check import InstanceCheck, check_instances, check_references, validation_problems
 from nemo_gym.config.defaults import DEFAULT_HEAD_SERVER_PORT, DEFAULT_HOST, HostFacts, fill_addresses, port_range
+from nemo_gym.config.instances import PLACEHOLDER_MODEL
 from nemo_gym.config.interpolations import check_interpolations
 from nemo_gym.config.keys import RESERVED_KEYS, key_constants
 from nemo_gym.config.load import CONFIG_PATHS, load_files
@@ -112,7 +113,7 @@ class GlobalConfigDictParserConfig(MaskedModel):
             "policy_base_url": "",
             "policy_api_key": "",
             "policy_model_name": "",
-            "policy_model": {"responses_api_models": {"dummy_model": {"entrypoint": "app.py"}}},
+            "policy_model": {"responses_api_models": {PLACEHOLDER_MODEL: {"entrypoint": "app.py"}}},
         }
     )
 

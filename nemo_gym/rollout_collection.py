@@ -17,6 +17,7 @@ from pydantic import Field, field_validator
 
 from nemo_gym.capture.settings import capture_store
 from nemo_gym.catalog.roots import _resolve_under_cwd_or_install
+from nemo_gym.config.instances import instances_of
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.data.prompt import apply_prompt_to_row, load_prompt_config
@@ -61,7 +62,7 @@ from nemo_gym.rollouts.plan import AgentNames, PlanOptions, PlanSummary
 from nemo_gym.rollouts.resume import CollectionRequest, check_request, prepare_run_in_thread
 from nemo_gym.rollouts.retries import RolloutRetryPolicy
 from nemo_gym.rollouts.run_files import materialized_path_for
-from nemo_gym.rollouts.scoring_rules import AGENTS, scoring_rules, server_blocks
+from nemo_gym.rollouts.scoring_rules import AGENTS, scoring_rules
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status, setup_server_client
 from nemo_gym.transport import deadlines
@@ -298,7 +299,7 @@ def _plan_options(config: RolloutCollectionConfig, servers: Mapping[str, Any]) -
         overrides=config.responses_create_params,
         skills_ref=load_skill_directory(config.skills.path) if config.skills is not None else None,
         fill_prompt=fill,
-        agents=AgentNames(block.name for block in server_blocks(servers).values() if block.server_type == AGENTS),
+        agents=AgentNames(agent.name for agent in instances_of(servers, AGENTS)),
     )
 
 

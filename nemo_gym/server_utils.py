@@ -6,6 +6,7 @@ work is done in `nemo_gym.transport` (calls) and `nemo_gym.serve` (serving).
 """
 
 import os
+import signal
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from fastapi import FastAPI
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator
 
+from nemo_gym.config.omega import as_dict
 from nemo_gym.config.secrets import redact_text
 from nemo_gym.config_types import (
     AgentServerRef,
@@ -33,11 +35,11 @@ from nemo_gym.global_config import (
     maybe_get_global_config_dict,
 )
 from nemo_gym.keys import CONFIG_PATH_ENV_VAR, SESSION_ID_KEY
+from nemo_gym.processes import die_with_parent
 from nemo_gym.serve import webserver
 from nemo_gym.serve.addresses import (
     AddressBook,
     address_of,
-    as_dict,
     base_url,
     entrypoint_of,
     rollout_prefix,
@@ -314,7 +316,7 @@ class SimpleServer(BaseServer):
 
         Inside a uvicorn worker the app is returned instead. A dry run ends once the server is built.
         """
-        webserver.end_with_parent()
+        die_with_parent(signal.SIGTERM)  # lets uvicorn stop in order
         global_config = get_global_config_dict()
         config = cls.load_config_from_global_config()
         http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(global_config))

@@ -1,6 +1,7 @@
 """The seam between server folders and the machinery: names, construction, patching, calls."""
 
 import asyncio
+import signal
 import socket
 import threading
 from typing import ClassVar
@@ -412,7 +413,8 @@ def test_a_dry_run_builds_the_server_and_serves_nothing(monkeypatch):
     config = config_at(5, head_server={"host": "127.0.0.1", "port": 1}, dry_run=True)
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: config)
     monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", "sums")
-    for name in ("end_with_parent", "prefix_output", "start_logging", "raise_open_files_limit"):
+    monkeypatch.setattr(server_utils, "die_with_parent", lambda *_: None)
+    for name in ("prefix_output", "start_logging", "raise_open_files_limit"):
         monkeypatch.setattr(server_utils.run, name, lambda *_, **__: None)
     served: list[object] = []
     monkeypatch.setattr(server_utils.run, "serve", lambda app, options: served.append((app, options)))
@@ -427,12 +429,28 @@ def test_a_dry_run_builds_the_server_and_serves_nothing(monkeypatch):
     assert (options["host"], options["port"]) == ("127.0.0.1", 5)
 
 
+def test_a_server_gets_a_signal_that_lets_uvicorn_stop_in_order_when_its_parent_dies(monkeypatch):
+    """SIGKILL would cut rollouts in flight."""
+    signals: list[signal.Signals] = []
+
+    def stop_here(number: signal.Signals) -> None:
+        signals.append(number)
+        raise InterruptedError
+
+    monkeypatch.setattr(server_utils, "die_with_parent", stop_here)
+    with pytest.raises(InterruptedError):
+        SumsServer.run_webserver()
+
+    assert signals == [signal.SIGTERM]
+
+
 def test_workers_are_started_by_entrypoint_and_give_their_app_back(monkeypatch):
     config = config_at(5, head_server={"host": "127.0.0.1", "port": 1})
     config.sums.resources_servers.sums_impl.num_workers = 3
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: config)
     monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", "sums")
-    for name in ("end_with_parent", "prefix_output", "start_logging", "raise_open_files_limit"):
+    monkeypatch.setattr(server_utils, "die_with_parent", lambda *_: None)
+    for name in ("prefix_output", "start_logging", "raise_open_files_limit"):
         monkeypatch.setattr(server_utils.run, name, lambda *_, **__: None)
     started: list[tuple[str, int]] = []
     monkeypatch.setattr(server_utils.run, "serve_in_workers", lambda entry, n, options: started.append((entry, n)))

@@ -15,6 +15,7 @@ import yaml
 
 from nemo_gym.authoring.audit_result import find_section
 from nemo_gym.catalog.atomic_files import whole_file
+from nemo_gym.config.instances import instances_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "environments.md"
@@ -56,12 +57,8 @@ def settings_of(folder: Path) -> Mapping[str, Any] | None:
     """Return the server block of the folder's configuration, or None for a folder without an environment."""
     path = folder / "configs" / f"{folder.name}.yaml"
     tree = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
-    for block in (tree or {}).values():
-        servers = block.get("resources_servers") if isinstance(block, Mapping) else None
-        if isinstance(servers, Mapping) and isinstance(servers.get(folder.name), Mapping):
-            block_settings: Mapping[str, Any] = servers[folder.name]
-            return block_settings
-    return None
+    servers = instances_of(tree or {}, "resources_servers")
+    return next((server.fields for server in servers if server.implementation == folder.name), None)
 
 
 def audit_of(folder: Path) -> str:

@@ -27,9 +27,9 @@ import yaml
 from nemo_gym.authoring.audit import read_expectations
 from nemo_gym.authoring.replies import Reply
 from nemo_gym.catalog.atomic_files import whole_file
-from nemo_gym.config.directives import expand_directives
-from nemo_gym.config.load import load_files
-from nemo_gym.config.merge import Tree, merge_into
+from nemo_gym.catalog.config_tree import datasets_of, load_tree
+from nemo_gym.config.instances import instances_of
+from nemo_gym.config.merge import Tree
 from nemo_gym.config.schema_datasets import DatasetConfig
 from nemo_gym.data.collate import collate
 from nemo_gym.data.metrics_file import compare_metrics, encode_metrics
@@ -101,16 +101,11 @@ def example_agent_of(folder: Path) -> ExampleAgent:
         ConfigError: no agent has one.
     """
     path = folder / "configs" / f"{folder.name}.yaml"
-    merged: Tree = {}
-    for source in load_files([str(path)], [ROOT]).sources:
-        merge_into(merged, source.tree, root=merged)
-    tree = expand_directives(merged).tree
-    for name, block in tree.items():
-        agents = block.get("responses_api_agents") if isinstance(block, Mapping) else None
-        for settings in (agents or {}).values():
-            for dataset in settings.get("datasets") or ():
-                if dataset.get("type") == "example":
-                    return ExampleAgent(str(name), block, dataset, tree)
+    tree = load_tree(path, [ROOT], strict=False)
+    for agent in instances_of(tree, "responses_api_agents"):
+        for _, dataset in datasets_of(agent.fields):
+            if dataset.get("type") == "example":
+                return ExampleAgent(agent.name, tree[agent.name], dataset, tree)
     raise ConfigError("no agent has a dataset of type example", where=str(path))
 
 

@@ -58,11 +58,14 @@ def errors_page() -> str:
 def config_keys_page() -> str:
     """Return the page of global configuration keys: values, defaults, flags and meanings."""
     from nemo_gym.config.keys import KEYS
+    from nemo_gym.exporters import register_exporter_keys
+
+    register_exporter_keys()
 
     lines = ["# Configuration keys", "", NOTE, "Top-level keys that every command understands.", ""]
     lines += ["| key | value | default | flag | meaning |", "|---|---|---|---|---|"]
     for key in KEYS.values():
-        flag = f"`{key.flag}`" if key.flag else ""
+        flag = f"`{key.flag.name}`" if key.flag else ""
         lines.append(f"| `{key.name}` | {key.type.description} | {key.default_text} | {flag} | {key.meaning} |")
     return "\n".join([*lines, ""])
 

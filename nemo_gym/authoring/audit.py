@@ -29,6 +29,7 @@ from nemo_gym.authoring.audit_server import (
 from nemo_gym.authoring.cheats import generic_cheats, injections
 from nemo_gym.authoring.replies import Reply, Row, shorten_reply
 from nemo_gym.authoring.verifier_fixture import REWARD_TOLERANCE
+from nemo_gym.catalog.rows import parse_row
 from nemo_gym.errors import ConfigError
 from nemo_gym.wire.tasks import BaseVerifyRequest
 
@@ -110,13 +111,8 @@ def example_rows(folder: Path) -> list[Row]:
     if not path.exists():
         return []
     rows: list[Row] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict):
-            raise ConfigError("is not a JSON object", where=f"{path}:{number}")
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        row = parse_row(line, f"{path}:{number}")
         rows.append({key: value for key, value in row.items() if key != "agent_ref"})
     return rows
 

@@ -19,7 +19,9 @@ from pydantic import PrivateAttr, ValidationError
 from nemo_gym.authoring.replies import Reply, Row, ToolCaller, build_response, text_response
 from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
-from nemo_gym.catalog.config_tree import load_tree, server_blocks
+from nemo_gym.catalog.config_tree import load_tree
+from nemo_gym.config.instances import ServerInstance, instances_of
+from nemo_gym.config.omega import as_dict
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY
@@ -276,16 +278,15 @@ def folder_settings(folder: Path) -> dict[str, Any]:
     paths = [named] if named.exists() else sorted((folder / "configs").glob("*.yaml"))[:1]
     for path in paths:
         tree = load_tree(path, [folder.parent.parent], strict=False)
-        for instance, implementation, _ in server_blocks(tree, "resources_servers"):
-            if implementation == folder.name:
-                return _resolve_block(tree, instance, implementation, path)
+        for instance in instances_of(tree, "resources_servers"):
+            if instance.implementation == folder.name:
+                return _resolve_block(tree, instance, path)
     return {}
 
 
-def _resolve_block(tree: Mapping[Any, Any], instance: str, implementation: str, path: Path) -> dict[str, Any]:
+def _resolve_block(tree: Mapping[Any, Any], instance: ServerInstance, path: Path) -> dict[str, Any]:
+    name, server_type, implementation = instance.path
     try:
-        block = OmegaConf.create(dict(tree))[instance]["resources_servers"][implementation]
-        settings = OmegaConf.to_container(block, resolve=True)
+        return as_dict(OmegaConf.create(dict(tree))[name][server_type][implementation])
     except OmegaConfBaseException as error:
         raise ConfigError(str(error).split("\n", 1)[0], where=str(path), fix="CONFIG in audit.py") from None
-    return {str(key): value for key, value in settings.items()} if isinstance(settings, dict) else {}

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from nemo_gym.authoring.manifest import FOLDERS, MANIFEST, EnvironmentManifest
-from nemo_gym.base_resources_server import BaseRunRequest
 from nemo_gym.catalog.atomic_files import whole_file
-from nemo_gym.catalog.config_tree import load_tree, server_blocks
+from nemo_gym.catalog.config_tree import load_tree
+from nemo_gym.catalog.rows import read_line, row_problems
+from nemo_gym.config.instances import server_instances
 from nemo_gym.errors import ConfigError
 
 AGENTS, VERIFIERS = "responses_api_agents", "resources_servers"
@@ -78,32 +78,24 @@ def configured_fields(path: Path, roots: Sequence[Path]) -> dict[str, Any]:
         ConfigError: the configuration cannot be read, or not exactly one agent in it has datasets.
     """
     tree = load_tree(path, roots, strict=False)
-    agents = [
-        (implementation, settings)
-        for _, implementation, settings in server_blocks(tree, AGENTS)
-        if settings.get("datasets")
-    ]
+    instances = server_instances(tree)
+    agents = [i for i in instances.values() if i.server_type == AGENTS and i.fields.get("datasets")]
     if len(agents) != 1:
         raise ConfigError(f"{len(agents)} agents have datasets; an environment has one that does", where=str(path))
-    ((agent, settings),) = agents
-    verifiers = {name: (implementation, block) for name, implementation, block in server_blocks(tree, VERIFIERS)}
-    implementation, block = verifiers.get(_ref_name(settings.get("resources_server")) or "", (None, {}))
+    (agent,) = agents
+    verifier = instances.get(agent.reference("resources_server") or "")
     fields = {
-        "resources_server": implementation,
-        "agent_server": agent,
-        "model_server": _ref_name(settings.get("model_server")),
+        "resources_server": verifier.implementation if verifier else None,
+        "agent_server": agent.implementation,
+        "model_server": agent.reference("model_server"),
         "datasets": [
             {key: dataset[key] for key in DATASET_KEYS if dataset.get(key) is not None}
-            for dataset in settings["datasets"]
+            for dataset in agent.fields["datasets"]
         ],
         "rollout_driver": tree.get("rollout_collection_driver"),
-        "grading_mode": block.get("grading_mode"),
+        "grading_mode": verifier.fields.get("grading_mode") if verifier else None,
     }
     return {key: value for key, value in fields.items() if value is not None}
-
-
-def _ref_name(reference: Any) -> str | None:
-    return str(reference["name"]) if isinstance(reference, Mapping) and reference.get("name") else None
 
 
 def _comparable(key: str, value: Any) -> Any:
@@ -147,27 +139,14 @@ def _check_rows(path: Path, name: str, *, has_prompt: bool) -> list[ManifestProb
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             count += 1
-            problem = _row_problem(line, has_prompt=has_prompt)
-            if problem and len(problems) < MOST_PROBLEMS_PER_FILE:
-                problems.append(ManifestProblem(f"{name}:{number}", problem))
-    return problems if count else [ManifestProblem(name, "has no rows")]
-
-
-def _row_problem(line: bytes, *, has_prompt: bool) -> str | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        return "is not JSON"
-    if not isinstance(row, dict):
-        return "is not an object"
-    if has_prompt and "responses_create_params" not in row:
-        return None  # the prompt makes it from the other fields
-    try:
-        BaseRunRequest.model_validate(row)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return None
+            row, row_errors = read_line(line.rstrip(b"\n"))
+            is_prompted = has_prompt and row is not None and "responses_create_params" not in row
+            if row is not None and not is_prompted:  # a prompt makes the parameters from the other fields
+                row_errors += row_problems(row)
+            problems += [ManifestProblem(f"{name}:{number}", str(problem)) for problem in row_errors]
+            if len(problems) >= MOST_PROBLEMS_PER_FILE:
+                break
+    return problems[:MOST_PROBLEMS_PER_FILE] if count else [ManifestProblem(name, "has no rows")]
 
 
 def _find_file(relative: str, roots: Sequence[Path]) -> Path | None:

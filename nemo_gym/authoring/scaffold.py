@@ -17,6 +17,7 @@ import yaml
 
 from nemo_gym.authoring.manifest import DRIVER_PROFILE
 from nemo_gym.catalog.atomic_files import whole_file
+from nemo_gym.config.instances import instances_of
 from nemo_gym.errors import ConfigError
 
 AGENT_PROFILES = ("custom-gym-agent-loop", "external-agent-loop")
@@ -264,10 +265,9 @@ def _verifier_settings(verifier: str, roots: Sequence[Path]) -> dict[str, Any]:
         raise ConfigError(f"{folder / 'app.py'} exports no VERIFIER_FIXTURE", where=where, fix=fix)
     config = folder / "configs" / f"{verifier}.yaml"
     tree = yaml.safe_load(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    for block in tree.values() if isinstance(tree, dict) else ():
-        settings = block.get("resources_servers", {}).get(verifier) if isinstance(block, Mapping) else None
-        if isinstance(settings, dict):
-            return settings
+    for server in instances_of(tree, "resources_servers") if isinstance(tree, dict) else ():
+        if server.implementation == verifier and server.fields:
+            return dict(server.fields)
     return {"entrypoint": "app.py", "domain": "other"}
 
 

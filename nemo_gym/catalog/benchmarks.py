@@ -13,6 +13,7 @@ from nemo_gym.catalog.config_tree import BENCHMARK, benchmark_datasets, load_tre
 from nemo_gym.catalog.roots import component_search_roots
 from nemo_gym.config.load import read_source
 from nemo_gym.config.merge import Tree
+from nemo_gym.config.omega import as_dict
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig
 from nemo_gym.errors import ConfigError, ConfigInterpolationError
@@ -125,11 +126,10 @@ def _declarations(path: Path, roots: Sequence[Path]) -> Iterator[tuple[str, dict
 
 def _resolve(tree: Tree, key_path: str, path: Path) -> dict[str, Any]:
     try:
-        dataset = OmegaConf.to_container(OmegaConf.select(OmegaConf.create(tree), key_path), resolve=True)
+        return as_dict(OmegaConf.select(OmegaConf.create(tree), key_path))
     except OmegaConfBaseException as error:
         problem = str(error).splitlines()[0]
         raise ConfigInterpolationError(f"{key_path}: {problem}", where=str(path)) from None
-    return {str(key): value for key, value in dataset.items()} if isinstance(dataset, dict) else {}
 
 
 def _mentions_benchmark(path: Path) -> bool:

@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 
 from nemo_gym.catalog.config_tree import AGENTS as AGENTS_FOLDER
-from nemo_gym.catalog.config_tree import datasets_of, load_tree, server_blocks
+from nemo_gym.catalog.config_tree import datasets_of, load_tree
+from nemo_gym.config.instances import instances_of
 from nemo_gym.errors import ConfigError
 
 logger = logging.getLogger("nemo_gym.catalog")
@@ -171,8 +172,8 @@ def _facts(path: Path, roots: Sequence[Path]) -> dict[str, Any] | None:
     except ConfigError as error:
         logger.warning("left out: %s", error)
         return None
-    resources = [(name, settings) for name, _, settings in server_blocks(tree, RESOURCES_FOLDER)]
-    agent_blocks = [(name, settings) for name, _, settings in server_blocks(tree, AGENTS_FOLDER)]
+    resources = [(instance.name, instance.fields) for instance in instances_of(tree, RESOURCES_FOLDER)]
+    agent_blocks = [(instance.name, instance.fields) for instance in instances_of(tree, AGENTS_FOLDER)]
     blocks = [settings for _, settings in [*resources, *agent_blocks]]
     datasets = [dataset for _, settings in agent_blocks for _, dataset in datasets_of(settings)]
     return {

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.config.directives import expand_directives
+from nemo_gym.config.instances import instances_of
 from nemo_gym.config.load import load_files
 from nemo_gym.config.merge import Tree, merge_into
 from nemo_gym.config.positions import Positions
@@ -32,15 +33,6 @@ def load_tree(path: Path, roots: Sequence[Path], *, strict: bool) -> Tree:
     return expanded.tree
 
 
-def server_blocks(tree: Mapping[str, Any], server_type: str) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield instance name, implementation name and settings of every server block of a type."""
-    for instance, block in tree.items():
-        implementations = block.get(server_type) if isinstance(block, Mapping) else None
-        for name, settings in implementations.items() if isinstance(implementations, Mapping) else ():
-            if isinstance(settings, Mapping):
-                yield str(instance), str(name), settings
-
-
 def datasets_of(settings: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
     """Return the datasets of a server block with their indices; entries that are not mappings are skipped."""
     datasets = settings.get("datasets")
@@ -50,7 +42,7 @@ def datasets_of(settings: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any
 
 def benchmark_datasets(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield agent, key path and settings of every dataset of type `benchmark`."""
-    for agent, name, settings in server_blocks(tree, AGENTS):
-        for index, dataset in datasets_of(settings):
+    for agent in instances_of(tree, AGENTS):
+        for index, dataset in datasets_of(agent.fields):
             if dataset.get("type") == BENCHMARK:
-                yield agent, f"{agent}.{AGENTS}.{name}.datasets[{index}]", dataset
+                yield agent.name, f"{'.'.join(agent.path)}.datasets[{index}]", dataset

@@ -3,11 +3,14 @@
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from nemo_gym.errors import GymError
 
 EN_DASH = "–"
+LISTED_RANGES = 100
+"""Ranges of lines that a text lists; `--json` has all."""
 
 
 class DataError(GymError, ValueError):
@@ -75,8 +78,10 @@ class LineRanges:
         return sum(last - first + 1 for first, last in self)
 
     def __str__(self) -> str:
-        parts = [str(first) if first == last else f"{first}{EN_DASH}{last}" for first, last in self]
-        return f"{'line' if len(self) == 1 else 'lines'} {', '.join(parts)}"
+        listed = islice(self, LISTED_RANGES)
+        parts = [str(first) if first == last else f"{first}{EN_DASH}{last}" for first, last in listed]
+        rest = f", … ({len(self)} in all)" if len(self._ends) > 2 * LISTED_RANGES else ""
+        return f"{'line' if len(self) == 1 else 'lines'} {', '.join(parts)}{rest}"
 
 
 @dataclass(slots=True)

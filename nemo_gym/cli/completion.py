@@ -1,4 +1,4 @@
-"""Print a script that completes commands, flags and component names in your shell.
+"""Print a script that completes commands, flags, component names and configuration keys in your shell.
 
 Put the line of your shell into its start-up file:
 
@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from nemo_gym import component_search_roots
 from nemo_gym.catalog.lookup import BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER
-from nemo_gym.cli.parser import build_parser, command_parsers, find_leaf
+from nemo_gym.cli.parser import GROUPS_WITH_OVERRIDES, build_parser, command_parsers, find_leaf
 from nemo_gym.cli.terminal import output
+from nemo_gym.config.keys import known_keys
 
 KINDS_BY_FLAG = {kind.flag: kind for kind in (BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER)}
 KINDS_BY_COMMAND = {
@@ -26,6 +27,7 @@ SCRIPTS = {
     "bash": """_gym_complete() {
     local IFS=$'\\n'
     COMPREPLY=($(gym completion --words "$COMP_CWORD" -- "${COMP_WORDS[@]}" 2>/dev/null))
+    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null
     [[ ${#COMPREPLY[@]} -eq 0 ]] && compopt -o default 2>/dev/null
 }
 complete -F _gym_complete gym ng
@@ -34,7 +36,8 @@ complete -F _gym_complete gym ng
 _gym_complete() {
     local -a found
     found=("${(@f)$(gym completion --words $((CURRENT - 1)) -- "${words[@]}" 2>/dev/null)}")
-    if [[ -n "$found" ]]; then compadd -- $found; else _files; fi
+    if [[ "$found[1]" == *= ]]; then compadd -S '' -- $found
+    elif [[ -n "$found" ]]; then compadd -- $found; else _files; fi
 }
 compdef _gym_complete gym ng
 """,
@@ -69,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def find_candidates(before: Sequence[str], prefix: str) -> list[str]:
-    """Return the commands, flags and component names that may follow `before` and start with `prefix`."""
+    """Return the commands, flags, components and keys (`+key=`) that may follow `before` and start with `prefix`."""
     return sorted(word for word in _possible_words(before, prefix) if word.startswith(prefix))
 
 
@@ -78,6 +81,12 @@ def _possible_words(before: Sequence[str], prefix: str) -> Sequence[str]:
         return KINDS_BY_FLAG[before[-1]].names(component_search_roots())
     if len(before) == 2 and before[0] == "list" and before[1] in KINDS_BY_COMMAND and not prefix.startswith("-"):
         return KINDS_BY_COMMAND[before[1]].names(component_search_roots())
+    if prefix.startswith("+") and before and before[0] in GROUPS_WITH_OVERRIDES:
+        from nemo_gym.exporters import register_exporter_keys  # takes time, and only keys need it
+
+        register_exporter_keys()
+        sign = prefix[: len(prefix) - len(prefix.lstrip("+"))]
+        return [f"{sign}{name}=" for name in known_keys()]
     leaf = find_leaf(build_parser(before)[0], before)
     choices = next((a.choices for a in leaf._actions if before and before[-1] in a.option_strings and a.choices), None)
     if choices:

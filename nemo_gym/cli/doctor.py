@@ -33,11 +33,9 @@ EXTRAS = {
     "math": ("math_verify", "symbolic grading of mathematics"),
     "hub": ("huggingface_hub", "datasets on the Hugging Face Hub"),
     "gitlab": ("mlflow", "datasets in a GitLab registry"),
-    "wandb": ("wandb", "reports to Weights & Biases"),
     "mcp": ("mcp", "tools over MCP"),
     "ray": ("ray", "verifiers that use Ray"),
 }
-HEAD_PORT = 11000
 MIN_OPEN_FILES = 4096
 MIN_DISK_GB = 2
 KEY_VARIABLES = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "HF_TOKEN", "MLFLOW_TRACKING_TOKEN", "WANDB_API_KEY")
@@ -135,14 +133,28 @@ def _check_packages() -> Iterator[CheckResult]:
     else:
         yield CheckResult("Embedded model", Level.FINE, "SmolLM2-135M-Instruct, ready")
     for extra, (module, purpose) in EXTRAS.items():
-        if find_spec(module) is not None:
-            yield CheckResult(f"Extra {extra}", Level.FINE, purpose)
-        else:
-            fix = f"pip install 'nemo-gym[{extra}]'"
-            yield CheckResult(f"Extra {extra}", Level.NOTE, f"not installed ({purpose})", fix)
+        yield _check_optional(f"Extra {extra}", module, purpose, f"pip install 'nemo-gym[{extra}]'")
+    yield from _check_exporters()
+
+
+def _check_exporters() -> Iterator[CheckResult]:
+    from nemo_gym.exporters import find_exporters
+
+    for name, exporter in find_exporters().items():
+        if exporter.package:
+            purpose = f"reports to {exporter.title or name}"
+            yield _check_optional(f"Exporter {name}", exporter.package, purpose, exporter.install_command)
+
+
+def _check_optional(subject: str, module: str, purpose: str, install_command: str) -> CheckResult:
+    if find_spec(module) is not None:
+        return CheckResult(subject, Level.FINE, purpose)
+    return CheckResult(subject, Level.NOTE, f"not installed ({purpose})", install_command)
 
 
 def _check_system() -> Iterator[CheckResult]:
+    from nemo_gym.config.defaults import DEFAULT_HEAD_SERVER_PORT as HEAD_PORT
+
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", HEAD_PORT))

@@ -2,7 +2,7 @@
 
 No clock, no socket, no process: facts about the machine are arguments (`HostFacts`). The modules, in reading order:
 
-    keys            the global configuration keys: type, default, meaning
+    keys, key_checks                    the global configuration keys: type, default, meaning, flag; their checks
     resolve         the pipeline: `resolve(ResolveRequest, HostFacts) -> ResolvedConfig`
     load, yaml_text, path_aliases       find and read files
     merge, directives, overrides        combine trees; `_inherit_from`, `_copy`; `+a.b=c`

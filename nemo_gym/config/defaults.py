@@ -7,12 +7,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from nemo_gym.config.keys import KEYS
+from nemo_gym.config.keys import DEFAULT_HEAD_PORT, KEYS, value_of
 from nemo_gym.config.schema_servers import ServerInstanceConfig
 
 DEFAULT_HOST: str = KEYS["default_host"].default
-DEFAULT_HEAD_SERVER_PORT = 11000
-PORT_RANGE: tuple[int, int] = (KEYS["port_range_low"].default, KEYS["port_range_high"].default)
+DEFAULT_HEAD_SERVER_PORT = DEFAULT_HEAD_PORT
 OFFLINE_PORT = -1
 
 PickPort = Callable[[Collection[int], int, int], int]
@@ -41,7 +40,7 @@ def default_host(config: Mapping[Any, Any], own_address: Callable[[], str]) -> s
 
 def port_range(config: Mapping[Any, Any]) -> tuple[int, int]:
     """Return the lowest and the highest port for servers whose block has no port."""
-    return config.get("port_range_low") or PORT_RANGE[0], config.get("port_range_high") or PORT_RANGE[1]
+    return value_of(config, "port_range_low"), value_of(config, "port_range_high")
 
 
 def fill_addresses(

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf.errors import OmegaConfBaseException
-
-from nemo_gym.config.omega import as_plain_value, unresolved_items
+from nemo_gym.config.omega import RESOLVE_ERRORS, as_plain_value, resolve_leaves, unresolved_items
 from nemo_gym.keys import SERVER_TYPES
+
+PLACEHOLDER_MODEL = "dummy_model"
+"""Implementation of the model that commands without a model put in place of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +35,24 @@ class ServerInstance:
 def server_instances(config: Mapping[Any, Any]) -> dict[str, ServerInstance]:
     """Return every server instance of a configuration (plain data or OmegaConf) by name.
 
-    A block whose interpolations cannot be resolved is returned as written. A top-level key counts as an instance when
-    it has a server type with at least one implementation; whether the block is valid is not checked.
+    An interpolation that cannot be resolved keeps its text. A top-level key counts as an instance when it has a server
+    type with at least one implementation; whether the block is valid is not checked.
     """
     instances = {}
     for key, unresolved in unresolved_items(config):
         try:
             block = as_plain_value(config[key])
-        except OmegaConfBaseException:
-            block = as_plain_value(unresolved, resolve=False)
+        except RESOLVE_ERRORS:
+            block = resolve_leaves(unresolved)
         instance = read_instance(str(key), block)
         if instance is not None:
             instances[instance.name] = instance
     return instances
+
+
+def instances_of(config: Mapping[Any, Any], server_type: str) -> list[ServerInstance]:
+    """Return the server instances of one type."""
+    return [instance for instance in server_instances(config).values() if instance.server_type == server_type]
 
 
 def read_instance(name: str, block: Any) -> ServerInstance | None:
@@ -57,6 +63,11 @@ def read_instance(name: str, block: Any) -> ServerInstance | None:
             implementation, fields = next(iter(implementations.items()))
             return ServerInstance(name, server_type, str(implementation), fields if isinstance(fields, Mapping) else {})
     return None
+
+
+def is_placeholder(block: Any) -> bool:
+    """Return whether a top-level block stands for a model that is not configured."""
+    return isinstance(block, Mapping) and list(block.get("responses_api_models") or ()) == [PLACEHOLDER_MODEL]
 
 
 def is_server_block(block: Any) -> bool:

@@ -104,7 +104,7 @@ def _policy_problem(unset: dict[str, list[KeyPath]], env_name: str | None) -> Co
     what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not set, but used by {', '.join(users)}"
     what += "" if env_name else "; there is no env.yaml"
     overrides = " ".join(f"+{key}=…" for key in names)
-    flags = ", ".join(KEYS[key].flag or "" for key in names)
+    flags = ", ".join(flag.name for key in names if (flag := KEYS[key].flag))
     file = f"add to {env_name}" if env_name else "create env.yaml with"
     keys = ", ".join(names if env_name else POLICY_KEYS)
     fix = f"{file} the keys {keys}, or pass {overrides} (or {flags})"

@@ -1,19 +1,16 @@
-"""The global configuration keys, each stated once: type, default, meaning.
+"""The global configuration keys, each stated once: type, default, meaning, command-line flag.
 
-Reserved names, type checks, the reference page `docs/reference/configuration-keys.md` and the `*_KEY_NAME` constants of
-`nemo_gym.global_config` are derived from `KEYS`. A key that only one command reads is described by that command's
-configuration class and listed in `COMMAND_KEYS`, so that a misspelling is noticed.
+Reserved names, type checks, flags, shell completion, the reference page `docs/reference/configuration-keys.md` and the
+`*_KEY_NAME` constants of `nemo_gym.global_config` are derived from `KEYS`. A key that only one command reads is
+described by that command's configuration class and listed in `COMMAND_KEYS`, so that a misspelling is noticed.
+
+Every `--help` imports this module: it must not import OmegaConf or pydantic.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from types import MappingProxyType
 from typing import Any
-
-from nemo_gym.config.merge import iter_leaves
-from nemo_gym.config.problems import ConfigProblem, KeyPath, did_you_mean
-from nemo_gym.config.secrets import is_secret_name
-from nemo_gym.keys import SERVER_TYPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ TEXT = ValueType("text", lambda value: isinstance(value, str))
 FILLED_TEXT = ValueType("a non-empty text", lambda value: isinstance(value, str) and bool(value.strip()))
 PORT = ValueType("a port from 1 to 65535", _is_port)
 NUMBER = ValueType("a number", _is_number)
-SECONDS = ValueType("a number from 0", lambda value: _is_number(value) and value >= 0)
+SECONDS = ValueType("a number from 0", lambda value: _is_number(value) and 0 <= value < float("inf"))
 POSITIVE_NUMBER = ValueType("a number above 0", lambda value: _is_number(value) and value > 0)
 POSITIVE_INT = ValueType("a whole number above 0", lambda value: _is_int(value) and value > 0)
 INT_LIST = ValueType("a list of whole numbers", lambda value: isinstance(value, list) and all(map(_is_int, value)))
@@ -50,6 +47,32 @@ TEXT_LIST = ValueType(
     "a list of requirements", lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)
 )
 ADDRESS = ValueType("a mapping with host and port", lambda value: isinstance(value, dict))
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """The command-line flag that sets a key."""
+
+    names: str
+    """Spellings, separated by spaces; the last one is the long form."""
+    metavar: str = ""
+    """Name of the value in the help; empty for a switch."""
+    command: str = ""
+    """The only command with the flag, as in `eval run`; empty for all commands that read a configuration."""
+    title: str | None = None
+    """Group in the help."""
+    kind: Callable[[str], Any] = str
+    note: str = ""
+    """Advice after the meaning."""
+
+    @property
+    def name(self) -> str:
+        return self.names.split()[-1]
+
+    @property
+    def dest(self) -> str:
+        """The attribute of the parsed arguments."""
+        return self.name.lstrip("-").replace("-", "_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +87,16 @@ class Key:
     reserved: bool = False
     """The key never names a server instance."""
     nullable: bool = True
-    flag: str | None = None
-    """The command-line flag that sets the key."""
+    flag: Flag | None = None
+
+    @property
+    def flag_help(self) -> str:
+        """The help of the flag: meaning, key and default."""
+        starts_with_word = self.meaning[1:2].islower()  # not with an abbreviation such as URL
+        meaning = (self.meaning[:1].lower() if starts_with_word else self.meaning[:1]) + self.meaning[1:].rstrip(".")
+        default = f"; default: {self.default_text}" if self.default_text and self.flag and self.flag.metavar else ""
+        note = f"; {self.flag.note}" if self.flag and self.flag.note else ""
+        return f"{meaning} ({self.name}{default}){note}"
 
     @property
     def default_text(self) -> str:
@@ -75,14 +106,16 @@ class Key:
         return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
 
 
+DEFAULT_HEAD_PORT = 11000
+CONFIGURATION, MODEL = "configuration", "model"
 _TABLE = (
     Key("config_paths", ANY, "Configuration files to merge; later files override earlier ones.",
-        reserved=True, flag="--config"),
+        reserved=True, flag=Flag("--config", "PATH", title=CONFIGURATION, note="repeatable")),
     Key("entrypoint", ANY, "Server folder (`type/name`) of commands that work on one folder.", reserved=True),
     Key("default_host", FILLED_TEXT, "Host of servers whose block has no host.", "127.0.0.1", reserved=True),
     Key("use_absolute_ip", BOOL, "Use the machine's address as default host.", False, reserved=True),
     Key("head_server", ADDRESS, "Host and port of the head server.",
-        default_note="`default_host` and port 11000, or another port if that is taken", reserved=True),
+        default_note=f"`default_host` and port {DEFAULT_HEAD_PORT}, or another port if that is taken", reserved=True),
     Key("port_range_low", PORT, "Lowest port for servers whose block has no port.", 10001, reserved=True),
     Key("port_range_high", PORT, "Highest port for servers whose block has no port.", 20000, reserved=True),
     Key("disallowed_ports", INT_LIST, "Ports that are never assigned; assigned ports are added.",
@@ -115,18 +148,21 @@ _TABLE = (
         30),
     Key("error_on_almost_servers", BOOL, "Treat a block that is nearly a server as an error, not as a warning.", True),
     Key("verbose", BOOL, "Log debug messages in the command and in every server.", False, reserved=True,
-        flag="--verbose"),
+        flag=Flag("-v --verbose")),
     Key("hf_token", TEXT, "Access token of the Hugging Face Hub.", reserved=True),
+    Key("policy_model_name", ANY, "Name of the evaluated model at its endpoint.",
+        flag=Flag("-m --model", "NAME", title=MODEL)),
     Key("policy_base_url", ANY, "URL of the evaluated model's endpoint; model configurations refer to it.",
-        flag="--model-url"),
-    Key("policy_api_key", ANY, "API key of the evaluated model's endpoint.", flag="--model-api-key"),
-    Key("policy_model_name", ANY, "Name of the evaluated model at its endpoint.", flag="--model"),
+        flag=Flag("--model-url", "URL", title=MODEL)),
+    Key("policy_api_key", ANY, "API key of the evaluated model's endpoint.",
+        flag=Flag("--model-api-key", "KEY", title=MODEL, note="better kept in env.yaml")),
     Key("policy_model", ANY, "Conventional instance name of the evaluated model."),
     Key("request_timeout_seconds", POSITIVE_NUMBER, "Longest duration of a call without a deadline.", 3600),
     Key("connect_timeout_seconds", POSITIVE_NUMBER, "Longest time to open a connection.", 30),
     Key("unreachable_timeout_seconds", POSITIVE_NUMBER,
         "Seconds after which calls to an endpoint that accepts no connection fail at once.", 30),
-    Key("interrupt_grace_seconds", SECONDS, "Time that rollouts in flight may take after Ctrl-C.", 30, flag="--grace"),
+    Key("interrupt_grace_seconds", SECONDS, "Time that rollouts in flight may take after Ctrl-C.", 30,
+        flag=Flag("--grace", "SECONDS", "eval run", "servers and output", float)),
     Key("global_aiohttp_connector_limit", POSITIVE_INT, "Open connections of one process.", 102400),
     Key("global_aiohttp_connector_limit_per_host", POSITIVE_INT, "Open connections of one process to one host.", 1024),
     Key("global_aiohttp_client_request_debug", BOOL, "Log every failed call in detail.", False),
@@ -142,15 +178,12 @@ _TABLE = (
     Key("skip_verification", BOOL, "Do not verify; for rollouts that are graded elsewhere.", False, reserved=True),
     Key("skip_verification_reward", NUMBER, "Reward of rollouts that are not verified.", reserved=True),
     Key("upload_rollouts", BOOL, "Upload rollouts to exporters, not only metrics.", True),
-    Key("wandb_project", ANY, "Weights & Biases project to report to."),
-    Key("wandb_name", ANY, "Name of the Weights & Biases run."),
-    Key("wandb_api_key", ANY, "API key for Weights & Biases."),
     Key("mlflow_tracking_uri", ANY, "MLflow server to report to; also the GitLab registry of datasets."),
     Key("mlflow_tracking_token", ANY, "Token for the MLflow server."),
-    Key("mlflow_experiment_name", ANY, "MLflow experiment."),
-    Key("mlflow_run_name", ANY, "Name of the MLflow run."),
 )  # fmt: skip
-KEYS: Mapping[str, Key] = {key.name: key for key in _TABLE}
+_keys = {key.name: key for key in _TABLE}
+KEYS: Mapping[str, Key] = MappingProxyType(_keys)
+"""Every key by name, including those that `register_keys` added."""
 
 DIRECTIVE_KEYS = ("_inherit_from", "_copy", "_delete_key")
 _COMMAND_KEYS = """
@@ -180,76 +213,30 @@ RESERVED_KEYS = (
     "query",
 )
 """Top-level keys that never name a server instance."""
-KNOWN_KEYS = frozenset((*KEYS, *DIRECTIVE_KEYS, *COMMAND_KEYS))
+
+
+def register_keys(keys: Iterable[Key]) -> None:
+    """Add keys of parts that this table cannot know, such as exporters; a key of the table stays as it is."""
+    for key in keys:
+        _keys.setdefault(key.name, key)
+
+
+def known_keys() -> frozenset[str]:
+    """Return the name of every key that some part reads."""
+    return frozenset((*KEYS, *DIRECTIVE_KEYS, *COMMAND_KEYS))
+
+
+def keys_with_flags(command: str = "") -> list[tuple[Key, Flag]]:
+    """Return the keys that have a flag in one command; without `command`, in all that read a configuration."""
+    return [(key, key.flag) for key in KEYS.values() if key.flag is not None and key.flag.command == command]
+
+
+def value_of(config: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a key, or its default if it is absent or null."""
+    value = config.get(name)
+    return KEYS[name].default if value is None else value
 
 
 def key_constants() -> dict[str, str]:
     """Return the public constant of every key: `HF_TOKEN_KEY_NAME` is "hf_token"."""
-    return {f"{name.strip('_').upper()}_KEY_NAME": name for name in sorted(KNOWN_KEYS)}
-
-
-def check_keys(config: Mapping[Any, Any]) -> list[ConfigProblem]:
-    """Return a problem for every global key whose value has the wrong type, or contradicts another key."""
-    problems = []
-    for name, key in KEYS.items():
-        value = config.get(name)
-        if value is None and (key.nullable or name not in config):
-            continue
-        is_unresolved = isinstance(value, str) and "${" in value and key.type is not ANY
-        if is_unresolved or not key.type.accepts(value):
-            what = f"'{name}' must be {key.type.description}, not {_value_text(name, value)}"
-            problems.append(ConfigProblem(what, (name,)))
-    return problems + _check_combinations(config)
-
-
-def _check_combinations(config: Mapping[Any, Any]) -> list[ConfigProblem]:
-    problems = []
-    low, high = config.get("port_range_low"), config.get("port_range_high")
-    if isinstance(low, int) and isinstance(high, int) and low > high:
-        what = f"'port_range_low' ({low}) is above 'port_range_high' ({high})"
-        problems.append(ConfigProblem(what, ("port_range_low",)))
-    folder = config.get("model_call_capture_dir")
-    if config.get("observability_enabled") is True:
-        if folder is None:
-            fix = "+model_call_capture_dir=/absolute/folder"
-            what = "'observability_enabled' needs 'model_call_capture_dir'"
-            problems.append(ConfigProblem(what, ("observability_enabled",), fix))
-        elif isinstance(folder, str) and not Path(folder).is_absolute():
-            what = f"'model_call_capture_dir' must be an absolute path, not {folder!r}"
-            problems.append(ConfigProblem(what, ("model_call_capture_dir",)))
-    head = config.get("head_server")
-    if isinstance(head, dict) and head.get("port") is not None and not _is_port(head["port"]):
-        what = f"'head_server.port' must be {PORT.description}, not {_value_text('port', head['port'])}"
-        problems.append(ConfigProblem(what, ("head_server", "port")))
-    return problems
-
-
-def _value_text(name: str, value: Any) -> str:
-    text = f"a {type(value).__name__}" if is_secret_name(name) or isinstance(value, dict | list) else repr(value)
-    return text if len(text) <= 80 else text[:80] + "…"
-
-
-def misspelt_keys(config: Mapping[Any, Any], *, used: Iterable[str]) -> list[tuple[KeyPath, str]]:
-    """Return a path and a warning for every key that resembles a known one. `used` are names that `${…}` refers to."""
-    user_keys = set(used)
-    warnings: list[tuple[KeyPath, str]] = []
-    for key, value in config.items():
-        name = str(key)
-        is_server = isinstance(value, dict) and any(kind in value for kind in SERVER_TYPES)
-        if name in KNOWN_KEYS or name in user_keys or is_server:
-            continue
-        guess = did_you_mean(name, KNOWN_KEYS, cutoff=0.85)
-        if guess:
-            warnings.append(((name,), f"'{name}' is not a known key{guess}"))
-    return warnings
-
-
-def referenced_names(tree: Any) -> set[str]:
-    """Return the top-level names that any `${…}` refers to."""
-    references = (
-        piece.split("}")[0]
-        for _, value in iter_leaves(tree)
-        if isinstance(value, str)
-        for piece in value.split("${")[1:]
-    )
-    return {reference.split(".")[0].split("[")[0].strip() for reference in references}
+    return {f"{name.strip('_').upper()}_KEY_NAME": name for name in sorted(known_keys())}

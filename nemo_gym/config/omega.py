@@ -27,6 +27,19 @@ def as_plain_value(value: Any, *, resolve: bool = True) -> Any:
     return OmegaConf.to_container(value, resolve=resolve) if OmegaConf.is_config(value) else value
 
 
+def resolve_leaves(value: Any) -> Any:
+    """Return a value as plain data, where every interpolation that cannot be resolved keeps its text."""
+    if not is_config_node(value) or is_empty_node(value) or is_interpolation_node(value):
+        return as_plain_value(value, resolve=False)
+    leaves: dict[Any, Any] = {}
+    for key, unresolved in unresolved_items(value):
+        try:
+            leaves[key] = as_plain_value(value[key])
+        except RESOLVE_ERRORS:
+            leaves[key] = resolve_leaves(unresolved)
+    return leaves if isinstance(value, DictConfig) else list(leaves.values())
+
+
 def register_resolvers() -> None:
     """Register `${inherit_from:…}` and `${copy:…}` as resolvers that return themselves; directives expand them."""
     for word in ("inherit_from", "copy"):

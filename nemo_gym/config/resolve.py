@@ -26,9 +26,10 @@ from nemo_gym.config.defaults import (
     port_range,
 )
 from nemo_gym.config.directives import expand_directives
-from nemo_gym.config.instances import is_server_block
+from nemo_gym.config.instances import PLACEHOLDER_MODEL, is_server_block
 from nemo_gym.config.interpolations import check_interpolations, interpolation_problem
-from nemo_gym.config.keys import ANY, KEYS, check_keys, misspelt_keys, referenced_names
+from nemo_gym.config.key_checks import check_keys, misspelt_keys, referenced_names
+from nemo_gym.config.keys import ANY, KEYS
 from nemo_gym.config.load import CONFIG_PATHS, ConfigSource, load_files, path_list, read_source
 from nemo_gym.config.merge import (
     Tree,
@@ -47,7 +48,6 @@ from nemo_gym.config.secrets import is_secret_name, mask_in_place, scrub_text, s
 from nemo_gym.errors import ConfigError, ConfigMissingValuesError
 
 ENV_FILE = "env.yaml"
-_DUMMY_MODEL = "dummy_model"
 
 
 @dataclass(frozen=True)
@@ -186,14 +186,14 @@ def merge_dummy_models(tree: Tree) -> list[tuple[KeyPath, KeyPath]]:
     moves: list[tuple[KeyPath, KeyPath]] = []
     for name, block in tree.items():
         models = block.get("responses_api_models") if isinstance(block, dict) else None
-        if not isinstance(models, dict) or _DUMMY_MODEL not in models or len(models) < 2:
+        if not isinstance(models, dict) or PLACEHOLDER_MODEL not in models or len(models) < 2:
             continue
-        dummy = models.pop(_DUMMY_MODEL)
+        dummy = models.pop(PLACEHOLDER_MODEL)
         for implementation, fields in models.items():
             if isinstance(dummy, dict) and isinstance(fields, dict):
                 models[implementation] = merge(dummy, fields)
                 base: KeyPath = (str(name), "responses_api_models")
-                moves.append(((*base, str(implementation)), (*base, _DUMMY_MODEL)))
+                moves.append(((*base, str(implementation)), (*base, PLACEHOLDER_MODEL)))
     return moves
 
 

@@ -127,7 +127,7 @@ def mask_secrets(container: Any) -> Any:
     """Return a masked copy of plain or OmegaConf data."""
     secrets = secret_values(container)
     if omega.is_config_node(container):
-        tree = OmegaConf.to_container(container, resolve=False)
+        tree = omega.as_plain_value(container, resolve=False)
         return OmegaConf.create(_mask_copy(tree, secrets, secret=False))
     return _mask_copy(container, secrets, secret=False)
 

@@ -65,7 +65,9 @@ def registry_address(config: Mapping[str, Any]) -> tuple[str, str | None]:
     """
     uri, token = config.get("mlflow_tracking_uri"), config.get("mlflow_tracking_token")
     if not uri:
-        raise ConfigMissingValuesError("mlflow_tracking_uri is not set", fix="add it to env.yaml")
+        example = "mlflow_tracking_uri: https://<gitlab>/api/v4/projects/<id>/ml/mlflow"
+        fix = f"{example}, and mlflow_tracking_token, in env.yaml"
+        raise ConfigMissingValuesError("mlflow_tracking_uri is not set", fix=fix)
     return str(uri), str(token) if token else None
 
 

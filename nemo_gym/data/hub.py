@@ -15,9 +15,9 @@ from shutil import rmtree
 import orjson
 
 from nemo_gym.catalog.atomic_files import whole_file
-from nemo_gym.catalog.config_tree import server_blocks
 from nemo_gym.catalog.roots import find_file
 from nemo_gym.catalog.rows import check_file
+from nemo_gym.config.instances import instances_of
 from nemo_gym.config.load import read_source
 from nemo_gym.config.schema_datasets import (
     BaseUploadJsonlDatasetHuggingFaceConfig,
@@ -123,9 +123,9 @@ def collection_of(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> str:
 def resources_server_of(path: str) -> tuple[str, str]:
     """Return name and domain of the resources server in a configuration file, looked up in the search roots."""
     tree = read_source(find_file(path, "the file of resource_config_path")).tree
-    for _, name, settings in server_blocks(tree, "resources_servers"):
-        if settings.get("domain"):
-            return name, str(settings["domain"])
+    for server in instances_of(tree, "resources_servers"):
+        if server.fields.get("domain"):
+            return server.implementation, str(server.fields["domain"])
     raise ConfigError("no resources server with a 'domain' in this file", where=path, fix="add 'domain: …' to it")
 
 

@@ -13,6 +13,7 @@ from nemo_gym.exporters.registry import (
     export_rollouts,
     find_exporters,
     get_exporters,
+    register_exporter_keys,
     setup_exporters,
     teardown_exporters,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "export_rollouts",
     "find_exporters",
     "get_exporters",
+    "register_exporter_keys",
     "setup_exporters",
     "teardown_exporters",
 ]

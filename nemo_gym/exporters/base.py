@@ -30,6 +30,12 @@ class BaseExporter:
     config_class: ClassVar[type[ExporterConfig]] = ExporterConfig
     """The model of its configuration; its fields are the names of `keys`."""
     keys: ClassVar[tuple[ExporterKey, ...]] = ()
+    title: ClassVar[str] = ""
+    """Name of the tracker for people."""
+    package: ClassVar[str] = ""
+    """The Python module that the exporter imports when it is used."""
+    install_command: ClassVar[str] = ""
+    """Installs `package`."""
 
     def __init__(self, config: ExporterConfig, results_dir: str = "results") -> None:
         self.config = config
@@ -42,6 +48,10 @@ class BaseExporter:
     def setup(self, global_config: Mapping[str, Any]) -> None:
         """Open a run and store the configuration, whose secrets are masked."""
         raise NotImplementedError
+
+    def not_installed(self, error: ImportError) -> ExporterNotInstalled:
+        """Return the error to raise if `package` cannot be imported."""
+        return ExporterNotInstalled(f"{self.package} cannot be imported ({error})", fix=self.install_command)
 
     def teardown(self) -> None:
         """Close the run. Safe to repeat."""

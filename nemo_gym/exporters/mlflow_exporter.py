@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 import orjson
 
+from nemo_gym.config.keys import KEYS
 from nemo_gym.config_types import MLFlowConfig
-from nemo_gym.exporters.base import BaseExporter, ExporterKey, ExporterNotInstalled
+from nemo_gym.exporters.base import BaseExporter, ExporterKey
 
 T = TypeVar("T")
 
@@ -41,11 +42,14 @@ class MLflowExporter(BaseExporter):
     """One MLflow run, through the client, not the fluent API, so that a run of the caller is not touched."""
 
     name = "mlflow"
+    title = "MLflow"
+    package = "mlflow"
+    install_command = "pip install 'nemo-gym[mlflow]'"
     config: MLFlowConfig
     config_class = MLFlowConfig
     keys = (
-        ExporterKey("mlflow_tracking_uri", "Report to this MLflow server; GitLab datasets are stored there too."),
-        ExporterKey("mlflow_tracking_token", "Access token of the MLflow server.", is_required=False),
+        ExporterKey("mlflow_tracking_uri", KEYS["mlflow_tracking_uri"].meaning),
+        ExporterKey("mlflow_tracking_token", KEYS["mlflow_tracking_token"].meaning, is_required=False),
         ExporterKey("mlflow_experiment_name", "MLflow experiment of the run.", names_run=True),
         ExporterKey("mlflow_run_name", "Name of the MLflow run.", names_run=True),
     )
@@ -58,9 +62,7 @@ class MLflowExporter(BaseExporter):
         try:
             from mlflow import MlflowClient
         except ImportError as error:
-            raise ExporterNotInstalled(
-                f"mlflow cannot be imported ({error})", fix="pip install 'nemo-gym[mlflow]'"
-            ) from error
+            raise self.not_installed(error) from error
         self._client = MlflowClient(tracking_uri=self.config.mlflow_tracking_uri)
         run = self._client.create_run(self._experiment(), run_name=self.config.mlflow_run_name)
         self._run: str | None = run.info.run_id

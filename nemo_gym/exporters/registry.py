@@ -7,6 +7,7 @@ from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
+from nemo_gym.config.keys import ANY, Key, register_keys, value_of
 from nemo_gym.config.omega import as_dict
 from nemo_gym.config.secrets import mask_secrets, scrub_text, secret_values
 from nemo_gym.config_types import ExporterConfig
@@ -34,6 +35,12 @@ def find_exporters() -> dict[str, type[BaseExporter]]:
     return classes
 
 
+def register_exporter_keys() -> None:
+    """Make the keys of all exporters known to the checks and the reference page of configuration keys."""
+    classes = find_exporters().values()
+    register_keys(Key(key.name, ANY, key.meaning) for exporter in classes for key in exporter.keys)
+
+
 def get_exporters() -> list[BaseExporter]:
     """Return the exporters that are open in this process."""
     return list(_open_exporters)
@@ -58,7 +65,7 @@ def setup_exporters(global_config_dict: Mapping[str, Any]) -> list[BaseExporter]
         if not exporter_config.is_available:
             _warn_about_missing_keys(name, exporter_class, exporter_config)
             continue
-        exporter = exporter_class(exporter_config, str(config.get("results_dir") or "results"))
+        exporter = exporter_class(exporter_config, str(value_of(config, "results_dir")))
         exporter.secrets = secret_values(config)
         if _try(f"not exporting to {name}", exporter, partial(exporter.setup, masked)):
             _open_exporters.append(exporter)

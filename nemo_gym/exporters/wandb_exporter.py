@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from nemo_gym.config_types import WANDBConfig
-from nemo_gym.exporters.base import BaseExporter, ExporterKey, ExporterNotInstalled
+from nemo_gym.exporters.base import BaseExporter, ExporterKey
 
 logger = logging.getLogger("nemo_gym.exporters")
 
@@ -23,6 +23,9 @@ class WandbExporter(BaseExporter):
     """One separate Weights & Biases run: a run that the caller has open is not touched."""
 
     name = "wandb"
+    title = "Weights & Biases"
+    package = "wandb"
+    install_command = "pip install 'nemo-gym[wandb]'"
     config: WANDBConfig
     config_class = WANDBConfig
     keys = (
@@ -35,9 +38,7 @@ class WandbExporter(BaseExporter):
         try:
             import wandb
         except ImportError as error:
-            raise ExporterNotInstalled(
-                f"wandb cannot be imported ({error})", fix="pip install 'nemo-gym[wandb]'"
-            ) from error
+            raise self.not_installed(error) from error
         folder = Path(self.results_dir)
         folder.mkdir(parents=True, exist_ok=True)
         self._wandb = wandb

@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 
+from nemo_gym.config.instances import instances_of
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch.settings import ENDPOINT_TIMEOUT_KEY, LaunchSettings
 
@@ -29,17 +30,14 @@ class Endpoint:
 def model_endpoints(config: Mapping[str, Any]) -> list[Endpoint]:
     """Return the endpoints of every model server in a resolved configuration (plain data), each URL once."""
     endpoints: dict[str, Endpoint] = {}
-    for name, block in config.items():
-        models = block.get("responses_api_models") if isinstance(block, Mapping) else None
-        for implementation, settings in (models or {}).items():
-            for key, url in _base_urls(settings):
-                path = f"{name}.responses_api_models.{implementation}.{key}"
-                endpoints.setdefault(url, Endpoint(path, url))
+    for model in instances_of(config, "responses_api_models"):
+        for key, url in _base_urls(model.fields):
+            endpoints.setdefault(url, Endpoint(".".join((*model.path, key)), url))
     return list(endpoints.values())
 
 
-def _base_urls(settings: Any) -> Iterator[tuple[str, str]]:
-    for key, value in settings.items() if isinstance(settings, Mapping) else ():
+def _base_urls(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in settings.items():
         if str(key).endswith("base_url"):
             for url in [value] if isinstance(value, str) else value or ():
                 if url:

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 from nemo_gym.catalog.roots import follow_rename
 from nemo_gym.config.check import check_server_block
-from nemo_gym.config.instances import server_instances
+from nemo_gym.config.instances import is_placeholder, server_instances
 from nemo_gym.config.omega import as_dict
 from nemo_gym.config.problems import ConfigProblem, raise_all
 from nemo_gym.config.resolve import ResolvedConfig
@@ -18,7 +18,6 @@ from nemo_gym.launch.requirements import unmet_requirements
 
 Hosting = Literal["cell", "process", "venv"]
 
-PLACEHOLDER_MODEL = "dummy_model"
 """The model that `gym env validate` puts where the configuration names none."""
 
 
@@ -143,7 +142,7 @@ def check_server_blocks(resolved: ResolvedConfig, roots: Sequence[Path]) -> list
         ConfigError: with every problem and its location.
     """
     config = as_dict(resolved.config)
-    blocks = {name: block for name, block in config.items() if not _is_placeholder(block)}
+    blocks = {name: block for name, block in config.items() if not is_placeholder(block)}
     valid = {instance.name: instance for instance in resolved.instances.valid}
     problems: list[ConfigProblem] = []
     for instance in find_instances(blocks, roots):
@@ -165,7 +164,3 @@ def check_server_blocks(resolved: ResolvedConfig, roots: Sequence[Path]) -> list
     located = resolved.positions.locate(problems)
     raise_all(located)
     return [str(problem) for problem in located]
-
-
-def _is_placeholder(block: Any) -> bool:
-    return isinstance(block, dict) and list(block.get("responses_api_models", ())) == [PLACEHOLDER_MODEL]

@@ -15,7 +15,6 @@ from typing import Any
 
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.errors import ConfigError, GymError
-from nemo_gym.keys import SERVER_TYPES
 
 
 @dataclass(frozen=True)
@@ -139,8 +138,9 @@ def _list_runs(runs: Sequence[RunEntry]) -> str:
 
 
 def _server_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    blocks = {str(name): block for name, block in config.items() if isinstance(block, Mapping)}
-    return tuple(name for name, block in blocks.items() if any(kind in block for kind in SERVER_TYPES))
+    from nemo_gym.config.instances import server_instances  # OmegaConf, which `gym env status --help` does not need
+
+    return tuple(server_instances(config))
 
 
 def _start_ticks(pid: int) -> int | None:

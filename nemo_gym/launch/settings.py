@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.catalog.roots import CACHE_DIR, WORKING_DIR
-from nemo_gym.config.defaults import PORT_RANGE
-from nemo_gym.errors import ConfigError
+from nemo_gym.config.key_checks import read_key
 
 ENDPOINT_TIMEOUT_KEY = "model_endpoint_readiness_timeout_seconds"
 
@@ -32,36 +31,16 @@ class LaunchSettings:
         """Read the settings of a resolved configuration.
 
         Raises:
-            ConfigError: a value is not a number.
+            ConfigError: a value has the wrong type.
         """
-        low = _read_int(config, "port_range_low") or PORT_RANGE[0]
-        high = _read_int(config, "port_range_high") or PORT_RANGE[1]
         log_dir = config.get("nemo_gym_log_dir")
-        timeout = config.get(ENDPOINT_TIMEOUT_KEY)
-        try:
-            endpoint_timeout = 600.0 if timeout is None else float(timeout)
-        except (TypeError, ValueError):
-            raise ConfigError(f"{timeout!r} is not a number of seconds", where=ENDPOINT_TIMEOUT_KEY) from None
         return cls(
-            cells=_read_int(config, "num_cells") or None,
-            port_range=(low, high),
+            cells=read_key(config, "num_cells"),
+            port_range=(read_key(config, "port_range_low"), read_key(config, "port_range_high")),
             log_dir=Path(log_dir) if log_dir else None,
-            endpoint_timeout=endpoint_timeout,
+            endpoint_timeout=float(read_key(config, ENDPOINT_TIMEOUT_KEY)),
             dry_run=bool(config.get("dry_run")),
         )
-
-
-def _read_int(config: Mapping[str, Any], key: str) -> int | None:
-    value = config.get(key)
-    if value is None:
-        return None
-    try:
-        number = int(value)
-    except (TypeError, ValueError):
-        number = -1
-    if number < 0 or isinstance(value, bool):
-        raise ConfigError(f"{value!r} is not a whole number", where=key, fix=f"+{key}=4, for example")
-    return number
 
 
 @dataclass(frozen=True)

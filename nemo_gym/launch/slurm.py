@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from nemo_gym.config.omega import as_dict
 from nemo_gym.errors import ConfigError
 
 ROLLOUTS = "artifacts/rollouts.jsonl"
@@ -146,7 +147,7 @@ def read_submit_config(path: Path, overrides: Sequence[str]) -> SubmitConfig:
     try:
         base = OmegaConf.create(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
         merged = OmegaConf.merge(base, OmegaConf.from_dotlist([word.lstrip("+") for word in overrides]))
-        content = OmegaConf.to_container(merged, resolve=True)
+        content = as_dict(merged)
     except OSError as error:
         raise ConfigError(error.strerror or str(error), where=str(path)) from None
     except (yaml.YAMLError, OmegaConfBaseException) as error:

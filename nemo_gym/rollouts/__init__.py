@@ -2,7 +2,7 @@
 
 - `plan`, `task_numbers`: from dataset rows to jobs
 - `collect`, `retries`, `completion`: send jobs; retry policy; rollouts in flight; early stop
-- `outcome`, `attribution`: how a rollout ended, and which server a failure is attributed to
+- `outcome`, `attribution`, `scoring_rules`: how a rollout ended, which server failed, how an agent is scored
 - `store`, `lock`, `run_files`, `identity`, `resume`: the files of a run, resume matching
 - `aggregate`, `shards`, `stored_run`, `capture_join`: scores, merging, profiles, reverification, trajectories
 - `config`: the configuration keys of all of this

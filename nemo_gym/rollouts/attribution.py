@@ -7,7 +7,7 @@ import orjson
 from aiohttp import ClientResponseError
 from yarl import URL
 
-from nemo_gym.config.instances import ServerInstance
+from nemo_gym.config.instances import ServerInstance, server_instances
 from nemo_gym.errors import (
     CircuitOpen,
     DeadlineExceeded,
@@ -18,7 +18,7 @@ from nemo_gym.errors import (
     ServerUnreachable,
 )
 from nemo_gym.rollouts.outcome import Failure, FailureKind, Phase
-from nemo_gym.rollouts.scoring_rules import AGENTS, MODELS, RESOURCES_SERVERS, server_blocks
+from nemo_gym.rollouts.scoring_rules import AGENTS, MODELS, RESOURCES_SERVERS
 from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.transport.deadlines import VERIFY_PATH, ModelCallTimeout, ToolCallTimeout, VerifyTimeout
 
@@ -53,10 +53,10 @@ def server_types(config: Mapping[str, Any]) -> ServerTypeOf:
     The address or URL of an endpoint that a model server forwards to (`*base_url`) counts as a model.
     """
     types: dict[str, str] = {}
-    for block in server_blocks(config).values():
-        types[block.name] = block.server_type
-        if block.server_type == MODELS:
-            types.update(dict.fromkeys(_provider_addresses(block), MODELS))
+    for instance in server_instances(config).values():
+        types[instance.name] = instance.server_type
+        if instance.server_type == MODELS:
+            types.update(dict.fromkeys(_provider_addresses(instance), MODELS))
 
     def server_type(name: str) -> str | None:
         return types.get(name) or types.get(_host_and_port(name) or "")
@@ -64,8 +64,8 @@ def server_types(config: Mapping[str, Any]) -> ServerTypeOf:
     return server_type
 
 
-def _provider_addresses(block: ServerInstance) -> Iterator[str]:
-    for key, value in block.fields.items():
+def _provider_addresses(model: ServerInstance) -> Iterator[str]:
+    for key, value in model.fields.items():
         if str(key).endswith("base_url"):
             for url in [value] if isinstance(value, str) else value or ():
                 address = _host_and_port(str(url))

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from nemo_gym.catalog.roots import _resolve_under_cwd_or_install
+from nemo_gym.config.instances import server_instances
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.journal.lines import StoreError, unwritable_file
 from nemo_gym.rollouts.plan import Repeats
-from nemo_gym.rollouts.scoring_rules import server_blocks
 
 FORMAT = 1
 DISTRIBUTION = "nemo-gym"
@@ -92,8 +92,8 @@ def file_stat(path: Path) -> dict[str, Any]:
 
 def server_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of all servers, and the fields that apply to all of them, by dotted name."""
-    blocks = server_blocks(config)
-    fields = {f"{block.name}.{block.implementation}": dict(block.fields) for block in blocks.values()}
+    instances = server_instances(config).values()
+    fields = {f"{instance.name}.{instance.implementation}": dict(instance.fields) for instance in instances}
     leaves: dict[str, Any] = {}
     for name, block in mask_secrets(fields).items():
         kept = {key: value for key, value in block.items() if str(key) not in _MACHINE_FIELDS}
@@ -107,8 +107,8 @@ def server_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
     """Return versions of this package and its requirements, and a hash of every server folder."""
     code = {"python": ".".join(platform.python_version_tuple()[:2]), **_package_versions()}
-    for block in server_blocks(config).values():
-        name = f"{block.server_type}/{block.implementation}"
+    for instance in server_instances(config).values():
+        name = f"{instance.server_type}/{instance.implementation}"
         folder = _resolve_under_cwd_or_install(name)
         if name not in code and folder.is_dir():
             code[name] = _source_hash(folder)

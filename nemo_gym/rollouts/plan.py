@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import orjson
-
+from nemo_gym.catalog.row_problems import RowProblem, RowProblems
+from nemo_gym.catalog.rows import parse_row
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 from nemo_gym.journal.index import HIGHEST_TASK
 from nemo_gym.keys import (
@@ -30,7 +30,6 @@ from nemo_gym.wire.stored_rollout import RolloutKey, Row
 logger = logging.getLogger("nemo_gym.rollouts")
 
 DEFAULT_REPEATS_KEY = "_default"
-LISTED_LINES = 10
 LISTED_AGENTS = 10
 
 _FIELDS_OF_EARLIER_RUN = (ATTEMPT_INDEX_KEY_NAME, NG_SECONDS_KEY, NG_PHASES_KEY)
@@ -89,33 +88,6 @@ class AgentNames:
         return f", only {listed}"
 
 
-class RowProblems:
-    """Problems by line number. The message stays short however many there are."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._lines: dict[str, list[int]] = {}
-        self._counts: dict[str, int] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._counts)
-
-    def add(self, problem: str, number: int) -> None:
-        self._counts[problem] = self._counts.get(problem, 0) + 1
-        listed = self._lines.setdefault(problem, [])
-        if len(listed) < LISTED_LINES:
-            listed.append(number)
-
-    def raise_if_any(self) -> None:
-        if not self._counts:
-            return
-        texts = []
-        for problem, count in self._counts.items():
-            listed = ", ".join(map(str, self._lines[problem])) + (", …" if count > LISTED_LINES else "")
-            texts.append(f"{problem} ({count} {'row' if count == 1 else 'rows'}: line {listed})")
-        raise InputRowsError("; ".join(texts), where=self._source)
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
     """How rows become jobs."""
@@ -160,11 +132,11 @@ def plan_jobs(
         InputRowsError: rows lack an agent, parameters or a repeat count, or have an input although a prompt builds it.
     """
     tasks = tasks if tasks is not None else TaskNumbers()
-    problems = RowProblems(source)
+    problems = RowProblems()
     used: set[str] = set()
     for number, line in lines:
         where = f"{source}:{number}"
-        row = _parse_row(line, where)
+        row = parse_row(line, where)
         task = tasks.next_task(line, _own_task_number(row, where))
         prepared, repeats = _prepare_row(row, options, problems, number, where)
         if prepared is None:
@@ -174,7 +146,7 @@ def plan_jobs(
             continue  # nothing more is sent, but the other problems are still worth knowing
         for rollout in tasks.next_rollouts(task, repeats):
             yield _make_job(prepared, task, rollout, options, where)
-    problems.raise_if_any()
+    _raise_if_any(problems, source)
     if isinstance(options.repeats, Mapping):
         unused = sorted(set(options.repeats) - used - {DEFAULT_REPEATS_KEY})
         if unused:
@@ -183,15 +155,20 @@ def plan_jobs(
 
 def check_rows(lines: Iterable[Line], options: PlanOptions, *, source: str) -> None:
     """Raise the errors that `plan_jobs` would raise for these lines, without numbering tasks."""
-    problems = RowProblems(source)
+    problems = RowProblems()
     for number, line in lines:
         where = f"{source}:{number}"
-        row = _parse_row(line, where)
+        row = parse_row(line, where)
         _own_task_number(row, where)
         prepared, _ = _prepare_row(row, options, problems, number, where)
         if prepared is not None and options.add_seed:
             _add_seed(prepared[RESPONSES_CREATE_PARAMS_KEY_NAME], 0, where)
-    problems.raise_if_any()
+    _raise_if_any(problems, source)
+
+
+def _raise_if_any(problems: RowProblems, source: str) -> None:
+    if problems:
+        raise InputRowsError("; ".join(problems.texts()), where=source)
 
 
 def plan_more(
@@ -218,16 +195,6 @@ def added_repeats(before: Repeats, now: Repeats) -> dict[str, int]:
     return more
 
 
-def _parse_row(line: bytes, where: str) -> Row:
-    try:
-        row = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise ConfigError(f"this line is not JSON: {error}", where=where) from None
-    if not isinstance(row, dict):
-        raise ConfigError(f"this line is not a JSON object but {type(row).__name__}", where=where)
-    return row
-
-
 def _prepare_row(
     row: Row, options: PlanOptions, problems: RowProblems, number: int, where: str
 ) -> tuple[Row | None, int]:
@@ -246,7 +213,7 @@ def _prepare_row(
     elif options.agents is not None:
         problem = options.agents.problem(reference["name"])
     if problem is not None:
-        problems.add(problem, number)
+        problems.add(number, [RowProblem("", problem)])
         return None, 0
     assert reference is not None
     if options.fill_prompt is not None:
@@ -275,7 +242,8 @@ def _repeats_of(agent: str, options: PlanOptions, problems: RowProblems, number:
         return options.repeats
     repeats = options.repeats.get(agent, options.repeats.get(DEFAULT_REPEATS_KEY))
     if repeats is None:
-        problems.add(f"num_repeats has neither agent {agent!r} nor '{DEFAULT_REPEATS_KEY}'", number)
+        problem = f"num_repeats has neither agent {agent!r} nor '{DEFAULT_REPEATS_KEY}'"
+        problems.add(number, [RowProblem("", problem)])
         return 0
     return repeats
 

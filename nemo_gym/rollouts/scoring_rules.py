@@ -1,12 +1,9 @@
-"""Server instances of a configuration as plain data, and the scoring rules and verifiers they declare."""
+"""The scoring rules and verifiers that the server instances of a configuration declare."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from nemo_gym.config.instances import ServerInstance, read_instance
+from nemo_gym.config.instances import ServerInstance, server_instances
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SERVER_TYPES
 from nemo_gym.rollouts.outcome import ScoringRule
@@ -16,48 +13,22 @@ REWARD_RANGE_KEY = "reward_range"
 NEEDS_MODEL_KEY = "needs_model"
 
 
-def server_blocks(config: Mapping[str, Any]) -> dict[str, ServerInstance]:
-    """Return every server instance by name. A value that cannot be resolved keeps its text; the others are resolved."""
-    blocks: dict[str, ServerInstance] = {}
-    for name in config:
-        block = _resolve_child(config, name) if OmegaConf.is_config(config) else _resolve(config[name])
-        instance = read_instance(str(name), block)
-        if instance is not None:
-            blocks[instance.name] = instance
-    return blocks
-
-
-def _resolve(node: Any) -> Any:
-    if OmegaConf.is_dict(node):
-        return {key: _resolve_child(node, key) for key in node}
-    if OmegaConf.is_list(node):
-        return [_resolve_child(node, position) for position in range(len(node))]
-    return node
-
-
-def _resolve_child(node: Any, key: Any) -> Any:
-    try:
-        return _resolve(node[key])
-    except OmegaConfBaseException:
-        return OmegaConf.to_container(node, resolve=False)[key]  # type: ignore[index]
-
-
 def scoring_rules(config: Mapping[str, Any]) -> dict[str, ScoringRule]:
     """Return the scoring rule of each agent; agents without a block get the default rule.
 
     Raises:
         ConfigError: a declared reward range is invalid.
     """
-    blocks = server_blocks(config)
+    instances = server_instances(config)
     rules: dict[str, ScoringRule] = {}
-    for block in blocks.values():
+    for block in instances.values():
         if block.server_type != AGENTS:
             continue
-        environment = blocks.get(block.reference("resources_server") or "")
+        environment = instances.get(block.reference("resources_server") or "")
         rules[block.name] = ScoringRule(
             reward_range=_reward_range(environment) if environment else None,
             needs_model=block.fields.get(NEEDS_MODEL_KEY) is not False,
-            judges=_models(environment, blocks) - _models(block, blocks) if environment else frozenset(),
+            judges=_models(environment, instances) - _models(block, instances) if environment else frozenset(),
         )
     return rules
 
@@ -76,7 +47,7 @@ def _reward_range(environment: ServerInstance) -> tuple[float, float] | None:
     return float(numbers[0]), float(numbers[1])
 
 
-def _models(block: ServerInstance, blocks: Mapping[str, ServerInstance]) -> frozenset[str]:
+def _models(block: ServerInstance, instances: Mapping[str, ServerInstance]) -> frozenset[str]:
     """Return the model instances that a block refers to, at any depth."""
 
     def model_names(node: Any) -> set[str]:
@@ -85,7 +56,7 @@ def _models(block: ServerInstance, blocks: Mapping[str, ServerInstance]) -> froz
             return own.union(*map(model_names, node.values()))
         return set().union(*map(model_names, node)) if isinstance(node, list | tuple) else set()
 
-    return frozenset(name for name in model_names(block.fields) if name in blocks)
+    return frozenset(name for name in model_names(block.fields) if name in instances)
 
 
 def find_verifiers(config: Mapping[str, Any], agents: Iterable[str | None]) -> dict[str | None, str]:
@@ -96,10 +67,10 @@ def find_verifiers(config: Mapping[str, Any], agents: Iterable[str | None]) -> d
     Raises:
         ConfigError: an agent has no resources server, or the choice is ambiguous.
     """
-    blocks = server_blocks(config)
-    servers = [block.name for block in blocks.values() if block.server_type == RESOURCES_SERVERS]
+    instances = server_instances(config)
+    servers = [block.name for block in instances.values() if block.server_type == RESOURCES_SERVERS]
     fix = "name the configuration that the rollouts were collected with"
-    if not any(block.server_type == AGENTS for block in blocks.values()):
+    if not any(block.server_type == AGENTS for block in instances.values()):
         if len(servers) != 1:
             listed = ", ".join(servers) or "none"
             raise ConfigError(
@@ -109,7 +80,7 @@ def find_verifiers(config: Mapping[str, Any], agents: Iterable[str | None]) -> d
     verifiers: dict[str | None, str] = {}
     problems = []
     for agent in agents:
-        block = blocks.get(agent or "")
+        block = instances.get(agent or "")
         server = block.reference("resources_server") if block is not None else None
         if block is None:
             problems.append(f"'{agent}' is not in the configuration" if agent else "some rollouts name no agent")

@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from nemo_gym.config.omega import as_dict
 from nemo_gym.errors import ConfigError
 
 DEFAULT_METADATA_KEY = "default_metadata"
@@ -72,7 +73,7 @@ def attribution_metadata(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _block(ref: ProviderRef, named_configs: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
     if not isinstance(ref, str):
-        return _as_dict(ref), "sandbox provider"
+        return as_dict(ref), "sandbox provider"
     blocks = named_configs if named_configs is not None else {}
     if ref not in blocks:
         close = difflib.get_close_matches(ref, [str(name) for name in blocks], n=1)
@@ -85,13 +86,4 @@ def _block(ref: ProviderRef, named_configs: Mapping[str, Any] | None) -> tuple[d
     block = blocks[ref]
     if not isinstance(block, Mapping) and not hasattr(block, "items"):
         raise ConfigError(f"the sandbox block {ref!r} must be a mapping, not {type(block).__name__}", where=ref)
-    return _as_dict(block), ref
-
-
-def _as_dict(block: Any) -> dict[str, Any]:
-    """Return a block as ordinary dicts and lists; recognise OmegaConf containers without importing OmegaConf."""
-    if type(block).__module__.startswith("omegaconf."):
-        from omegaconf import OmegaConf
-
-        block = OmegaConf.to_container(block, resolve=True)
-    return {str(name): value for name, value in block.items()}
+    return as_dict(block), ref

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ValidationError
 
 from nemo_gym.config.check import check_server_block
+from nemo_gym.config.instances import is_server_block
 from nemo_gym.errors import ConfigError, ServerRefNotFoundError
-from nemo_gym.keys import ROLLOUT_PATH_PREFIX, SERVER_TYPES
+from nemo_gym.keys import ROLLOUT_PATH_PREFIX
 from nemo_gym.serve.correlation import (
     current_rollout_id,
     current_token_capture,
@@ -76,18 +76,14 @@ def first_block(config: Mapping[str, Any], name: str) -> tuple[str, Any]:
         ServerRefNotFoundError: the configuration has no such instance.
     """
     instance = config.get(name) if isinstance(name, str) else None
-    if not isinstance(instance, Mapping | DictConfig) or not instance:
-        names = [str(key) for key, value in config.items() if _looks_like_instance(value)]
+    if not isinstance(instance, Mapping) or not instance:
+        names = [str(key) for key, value in config.items() if is_server_block(value)]
         raise ServerRefNotFoundError(
             f"there is no server instance {name!r}", fix="one of " + ", ".join(names) if names else "define it"
         )
     server_type = next(iter(instance))
     implementations = instance[server_type]
     return str(server_type), implementations[next(iter(implementations))]
-
-
-def _looks_like_instance(value: Any) -> bool:
-    return isinstance(value, Mapping | DictConfig) and any(server_type in value for server_type in SERVER_TYPES)
 
 
 def address_of(config: Mapping[str, Any], name: str) -> Address:
@@ -107,9 +103,7 @@ def address_of(config: Mapping[str, Any], name: str) -> Address:
 def observes_rollouts(config: Mapping[str, Any]) -> bool:
     """Return whether calls must carry the id of their rollout."""
     tokens = config.get("token_id_capture")
-    return bool(config.get("observability_enabled")) or bool(
-        isinstance(tokens, Mapping | DictConfig) and tokens.get("enabled")
-    )
+    return bool(config.get("observability_enabled")) or bool(isinstance(tokens, Mapping) and tokens.get("enabled"))
 
 
 def entrypoint_of(config: Mapping[str, Any], name: str) -> str:
@@ -130,14 +124,6 @@ def rollout_prefix(address: Address, url_path: str, body: Any) -> str:
     if address.server_type == "responses_api_models" and url_path in MODEL_ENDPOINTS:
         return rollout_path_prefix(rollout_id, token_capture=current_token_capture())
     return ""
-
-
-def as_dict(block: Any) -> dict[str, Any]:
-    """Return a configuration block as a dictionary with interpolations resolved."""
-    if OmegaConf.is_config(block):
-        resolved = OmegaConf.to_container(block, resolve=True)
-        return {str(key): value for key, value in resolved.items()} if isinstance(resolved, dict) else {}
-    return dict(block)
 
 
 def validate_config(declared: type[Model], values: Mapping[str, Any], where: str) -> Model:

@@ -1,10 +1,8 @@
-"""Serve an app in this process: uvicorn, limits, log prefixes, and an end with the parent process."""
+"""Serve an app in this process: uvicorn, limits, and log prefixes."""
 
-import ctypes
 import logging
 import os
 import resource
-import signal
 import socket
 import sys
 import threading
@@ -16,6 +14,7 @@ import orjson
 from omegaconf import DictConfig, open_dict
 from starlette.types import ASGIApp
 
+from nemo_gym.config.keys import value_of
 from nemo_gym.errors import ConfigError
 from nemo_gym.serve.session import SESSION_SECRET_ENV_VAR, session_secret
 
@@ -37,7 +36,6 @@ OPEN_FILES = 65535
 KEEP_ALIVE_SECONDS = 30
 """Longer than the 15 s of our clients, so that the client closes idle connections."""
 GRACEFUL_SHUTDOWN_SECONDS = 0.5
-_PR_SET_PDEATHSIG = 1
 
 
 def is_fastapi_worker() -> bool:
@@ -62,7 +60,7 @@ def uvicorn_options(config: Mapping[str, Any]) -> dict[str, Any]:
         "http": "httptools",
         "timeout_graceful_shutdown": GRACEFUL_SHUTDOWN_SECONDS,
         "timeout_keep_alive": KEEP_ALIVE_SECONDS,
-        "timeout_worker_healthcheck": int(config.get("uvicorn_timeout_worker_healthcheck") or 30),
+        "timeout_worker_healthcheck": int(value_of(config, "uvicorn_timeout_worker_healthcheck")),
         "access_log": show_access,
         "log_level": "debug" if config.get("verbose") else ("info" if show_access else "warning"),
     }
@@ -176,17 +174,6 @@ def raise_open_files_limit(limit: int = OPEN_FILES) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     except (ValueError, OSError) as error:
         logger.warning("the limit of open files stays at %d (%s)", soft, error)
-
-
-def end_with_parent(sent: signal.Signals = signal.SIGTERM) -> bool:
-    """Make the kernel end this process when its parent dies (Linux); False where that is not possible."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        return bool(libc.prctl(_PR_SET_PDEATHSIG, int(sent), 0, 0, 0) == 0)
-    except (OSError, AttributeError):
-        return False
 
 
 class PrefixedStream:

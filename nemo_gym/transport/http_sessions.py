@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 from aiohttp import AddrInfoType, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from pydantic import BaseModel, Field
 
+from nemo_gym.config.keys import KEYS
 from nemo_gym.transport.event_loop import PerLoop
 from nemo_gym.transport.model_connections import ConnectionPool
 
@@ -18,7 +19,6 @@ KEEPALIVE_SECONDS = 15.0
 """Shorter than our servers' 30 s, so that the client, not the server, ends an idle connection."""
 
 
-DEFAULT_PER_HOST = 1024
 PER_HOST_KEY = "global_aiohttp_connector_limit_per_host"
 AT_ONCE_KEY = "num_samples_in_parallel"
 
@@ -26,16 +26,20 @@ AT_ONCE_KEY = "num_samples_in_parallel"
 class GlobalAIOHTTPAsyncClientConfig(BaseModel):
     """The global configuration keys that shape outgoing calls; other keys are ignored."""
 
-    global_aiohttp_connector_limit: int = Field(default=100 * 1024, ge=1)
-    global_aiohttp_connector_limit_per_host: int = Field(default=DEFAULT_PER_HOST, ge=1)
-    global_aiohttp_client_request_debug: bool = False
-    global_aiohttp_tcp_keepalive_idle_seconds: int = Field(default=60, ge=1)
-    global_aiohttp_tcp_keepalive_interval_seconds: int = Field(default=10, ge=1)
-    global_aiohttp_tcp_keepalive_probes: int = Field(default=3, ge=1)
-    request_timeout_seconds: float = Field(default=3600.0, gt=0)
+    global_aiohttp_connector_limit: int = Field(KEYS["global_aiohttp_connector_limit"].default, ge=1)
+    global_aiohttp_connector_limit_per_host: int = Field(KEYS[PER_HOST_KEY].default, ge=1)
+    global_aiohttp_client_request_debug: bool = KEYS["global_aiohttp_client_request_debug"].default
+    global_aiohttp_tcp_keepalive_idle_seconds: int = Field(
+        KEYS["global_aiohttp_tcp_keepalive_idle_seconds"].default, ge=1
+    )
+    global_aiohttp_tcp_keepalive_interval_seconds: int = Field(
+        KEYS["global_aiohttp_tcp_keepalive_interval_seconds"].default, ge=1
+    )
+    global_aiohttp_tcp_keepalive_probes: int = Field(KEYS["global_aiohttp_tcp_keepalive_probes"].default, ge=1)
+    request_timeout_seconds: float = Field(KEYS["request_timeout_seconds"].default, gt=0)
     """Deadline of a call whose caller has none."""
-    connect_timeout_seconds: float = Field(default=30.0, gt=0)
-    unreachable_timeout_seconds: float = Field(default=30.0, gt=0)
+    connect_timeout_seconds: float = Field(KEYS["connect_timeout_seconds"].default, gt=0)
+    unreachable_timeout_seconds: float = Field(KEYS["unreachable_timeout_seconds"].default, gt=0)
     """Seconds, for all calls together, until a model endpoint that accepts no connection is given up.
 
     An endpoint that has answered before may be restarting and gets ten times as long.
@@ -49,7 +53,7 @@ class GlobalAIOHTTPAsyncClientConfig(BaseModel):
         """
         values = {name: config[name] for name in cls.model_fields if config.get(name) is not None}
         at_once = config.get(AT_ONCE_KEY)
-        if isinstance(at_once, int) and at_once > DEFAULT_PER_HOST:
+        if isinstance(at_once, int) and at_once > KEYS[PER_HOST_KEY].default:
             values.setdefault(PER_HOST_KEY, at_once)
         return cls.model_validate(values)
 

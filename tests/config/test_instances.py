@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.config.instances import ServerInstance, is_server_block, server_instances
+from nemo_gym.config.instances import ServerInstance, instances_of, is_server_block, server_instances
 
 CONFIG = {
     "head_server": {"host": "h", "port": 1},
@@ -30,14 +30,20 @@ def test_instances_are_found_in_plain_and_in_omegaconf_data(config):
     assert instances["agent"].reference("model_server") is None
 
 
-def test_interpolations_are_resolved_and_unresolvable_blocks_stay_as_written():
-    """Attributing a failure must not fail because another block is broken."""
-    config = OmegaConf.create({**CONFIG, "broken": {"resources_servers": {"b": {"x": "${gone}"}}}})
+def test_an_interpolation_that_cannot_be_resolved_keeps_its_text_and_hides_no_other_value():
+    """Attributing a failure must not fail because an unrelated value is broken."""
+    fields = {"x": "${gone}", "key": "${policy_api_key}", "list": [1, "${gone}"], "empty": None}
+    config = OmegaConf.create({**CONFIG, "broken": {"resources_servers": {"b": fields}}, "alias": "${broken}"})
 
     instances = server_instances(config)
 
     assert instances["policy_model"].fields["key"] == "k"
-    assert instances["broken"].fields == {"x": "${gone}"}
+    assert instances["broken"].fields == {**fields, "key": "k"}
+
+
+def test_instances_of_one_type_are_selected():
+    """Rows name agents; a resources server of the same name must not count as one."""
+    assert [instance.name for instance in instances_of(CONFIG, "responses_api_agents")] == ["agent"]
 
 
 def test_a_block_with_a_server_type_is_a_server_block_even_without_implementation():

@@ -1,5 +1,6 @@
 """The table of global configuration keys."""
 
+import argparse
 import importlib
 import pkgutil
 from collections.abc import Iterator
@@ -9,9 +10,15 @@ from pydantic import BaseModel
 
 import nemo_gym
 from nemo_gym import global_config
-from nemo_gym.config.keys import ANY, COMMAND_KEYS, KEYS, KNOWN_KEYS, RESERVED_KEYS, check_keys
+from nemo_gym.cli.completion import find_candidates
+from nemo_gym.cli.parser import GROUPS
+from nemo_gym.cli.shared.options import add_config_arguments, config_overrides
+from nemo_gym.config import keys
+from nemo_gym.config.key_checks import check_keys
+from nemo_gym.config.keys import ANY, COMMAND_KEYS, CONFIGURATION, KEYS, PORT, RESERVED_KEYS, Flag, Key, known_keys
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.errors import ConfigError
+from tools import reference
 
 
 @pytest.mark.parametrize(
@@ -35,7 +42,7 @@ def test_a_wrong_value_is_one_configuration_error(workspace, override, expected)
     assert expected in str(caught.value)
 
 
-@pytest.mark.parametrize("key", ["num_cells", "request_timeout_seconds", "interrupt_grace_seconds"])
+@pytest.mark.parametrize("key", ["num_cells", "num_repeats", "request_timeout_seconds", "interrupt_grace_seconds"])
 def test_a_misspelling_of_a_documented_key_is_noticed(workspace, key):
     """These keys were documented, but the checker did not know them."""
     (warning,) = workspace.resolve(f"+{key}x=1").warnings
@@ -72,10 +79,41 @@ def test_every_key_that_a_command_reads_is_known():
             importlib.import_module(module.name)
 
     classes = [cls for cls in subclasses(BaseNeMoGymCLIConfig) if cls.__module__.startswith("nemo_gym.")]
-    unknown = {cls.__name__: sorted(cls.model_fields.keys() - KNOWN_KEYS) for cls in classes}
+    unknown = {cls.__name__: sorted(cls.model_fields.keys() - known_keys()) for cls in classes}
 
     assert len(classes) > 20
     assert {name: keys for name, keys in unknown.items() if keys} == {}
+
+
+def test_a_key_with_a_flag_touches_only_the_table(workspace, monkeypatch):
+    """Flag, check, completion and reference page of a key come from its one entry."""
+    flag = Flag("--colour", "NUMBER", title=CONFIGURATION, kind=int, note="for tests")
+    monkeypatch.setitem(keys._keys, "colour", Key("colour", PORT, "Colour of the run.", 7, flag=flag))
+    parser = argparse.ArgumentParser()
+    add_config_arguments(parser)
+    args = parser.parse_args(["--colour", "0"])
+    args.overrides = []
+
+    assert "colour of the run (colour; default: 7); for tests" in " ".join(parser.format_help().split())
+    assert config_overrides(args) == ["+colour=0"]
+    with pytest.raises(ConfigError, match="'colour' must be a port from 1 to 65535, not 0"):
+        workspace.resolve("+colour=0")
+    assert "did you mean 'colour'?" in workspace.resolve("+colours=3").warnings[0]
+    assert find_candidates(["eval", "run"], "++colo") == ["++colour="]
+    assert "| `colour` | a port from 1 to 65535 | 7 | `--colour` | Colour of the run. |" in reference.config_keys_page()
+
+
+def test_every_flag_of_the_table_belongs_to_a_command():
+    """A flag whose command has another name would be accepted nowhere."""
+    commands = {f"{group} {name}" for group, (_, names) in GROUPS.items() for name in names}
+
+    assert {key.flag.command for key in KEYS.values() if key.flag} <= {"", *commands}
+
+
+def test_the_help_of_a_flag_keeps_abbreviations():
+    """`uRL of the model` looks like a mistake."""
+    assert KEYS["policy_base_url"].flag_help.startswith("URL of")
+    assert KEYS["policy_model_name"].flag_help.startswith("name of")
 
 
 def test_the_keys_of_outgoing_calls_are_known_with_the_same_defaults():

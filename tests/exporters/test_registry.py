@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from nemo_gym import exporters
+from nemo_gym.cli.completion import find_candidates
+from nemo_gym.cli.shared.options import resolve_config
+from nemo_gym.config import keys as key_table
 from nemo_gym.config_types import MLFlowConfig
-from nemo_gym.exporters import BaseExporter, registry
+from nemo_gym.exporters import BaseExporter, ExporterKey, registry
+from tools import reference
 
 SECRET = "sk-very-secret-0123"
 CONFIG = {
@@ -102,6 +106,47 @@ def test_an_exporter_of_another_package_is_opened(install: Any) -> None:
     install(theirs=f"{__name__}:Tracker")
 
     assert [exporter.name for exporter in exporters.setup_exporters(CONFIG)] == ["tracker"]
+
+
+class KeyedTracker(Tracker):
+    """A tracker with a configuration key that no other part reads."""
+
+    keys = (ExporterKey("tracker_project", "Report to this project of the tracker."),)
+
+
+@pytest.fixture
+def restored_keys() -> Iterator[None]:
+    """Remove the keys that a test registers."""
+    before = dict(key_table._keys)
+    yield
+    key_table._keys.clear()
+    key_table._keys.update(before)
+
+
+@pytest.mark.usefixtures("restored_keys")
+def test_the_keys_of_an_exporter_of_another_package_are_checked_completed_and_documented(install: Any) -> None:
+    """A new exporter is its module and one entry-point line; no list of keys repeats its own."""
+    resolve_config(["+tracker_project=p"], needs_model=False)
+    assert "tracker_project" not in key_table.known_keys()
+    install(theirs=f"{__name__}:KeyedTracker")
+
+    warnings = resolve_config(["+tracker_projet=p"], needs_model=False).warnings
+
+    assert any("did you mean 'tracker_project'?" in warning for warning in warnings)
+    assert resolve_config(["+tracker_project=p"], needs_model=False).warnings == []
+    assert "| `tracker_project` |  |  |  | Report to this project of the tracker. |" in reference.config_keys_page()
+    assert find_candidates(["eval", "run"], "+tracker_") == ["+tracker_project="]
+
+
+@pytest.mark.usefixtures("restored_keys")
+def test_an_exporter_cannot_redefine_a_key(install: Any) -> None:
+    """Datasets read `mlflow_tracking_uri`, too; the table's entry counts."""
+    before = dict(key_table.KEYS)
+
+    exporters.register_exporter_keys()
+    exporters.register_exporter_keys()
+
+    assert {name: key_table.KEYS[name] for name in before} == before
 
 
 def test_an_exporter_that_cannot_be_loaded_is_a_warning(install: Any, caplog: pytest.LogCaptureFixture) -> None:

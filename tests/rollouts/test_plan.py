@@ -109,12 +109,12 @@ def test_rows_without_an_agent_are_listed_by_line():
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, ConfigError)
     assert "rows.jsonl" in str(caught.value)
-    assert "2 rows: line 2, 4" in str(caught.value)
+    assert "lines 2, 4: " in str(caught.value)
 
 
 def test_a_thousand_bad_rows_make_a_short_message():
     """The cause must stay visible on a terminal."""
-    with pytest.raises(InputRowsError, match=r"1000 rows: line 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …") as caught:
+    with pytest.raises(InputRowsError, match="lines 1–1000: ") as caught:
         plan_rows(*[row(None)] * 1000)
 
     assert len(str(caught.value)) < 300
@@ -130,9 +130,9 @@ def test_all_kinds_of_problems_are_reported_together():
     ("line", "message"),
     [
         (b"{", "is not JSON"),
-        (b"[1]", "not a JSON object but list"),
+        (b"[1]", "the line is a list, not a JSON object"),
         (b'{"a": NaN}', "is not JSON"),
-        (b"\xff", "not JSON"),
+        (b"\xff", "not UTF-8"),
     ],
 )
 def test_a_line_that_is_no_row_is_named(line, message):

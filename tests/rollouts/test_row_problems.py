@@ -3,7 +3,7 @@
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.plan import AgentNames, InputRowsError, PlanOptions, RowProblems, check_rows, plan_jobs
+from nemo_gym.rollouts.plan import AgentNames, InputRowsError, PlanOptions, check_rows, plan_jobs
 
 
 def options_for() -> AgentNames:
@@ -29,8 +29,8 @@ def test_unknown_agents_are_told_together_with_their_lines_and_who_is_meant(look
 
     message = str(raised.value)
     assert message.startswith("rows.jsonl: ")
-    assert "there is no agent 'maths_agent' — did you mean 'math_agent'? (2 rows: line 2, 5)" in message
-    assert "there is no agent 'quiz', only code_agent, math_agent (1 row: line 4)" in message
+    assert "lines 2, 5: there is no agent 'maths_agent' — did you mean 'math_agent'?" in message
+    assert "line 4: there is no agent 'quiz', only code_agent, math_agent" in message
 
 
 def test_the_message_stays_short_whatever_rows_name() -> None:
@@ -38,7 +38,7 @@ def test_the_message_stays_short_whatever_rows_name() -> None:
     with pytest.raises(InputRowsError) as raised:
         check_rows(lines(*(f"x{n}" for n in range(1000))), PlanOptions(agents=options_for()), source="rows.jsonl")
 
-    assert "other agents named that do not exist (990 rows" in str(raised.value)
+    assert "lines 11–1000: there are still other agents named that do not exist" in str(raised.value)
     assert len(str(raised.value)) < 2000
 
 
@@ -74,6 +74,9 @@ def test_checking_finds_what_planning_would(line: bytes, options: dict, problem:
         check_rows([(1, line)], made, source="rows.jsonl")
 
 
-def test_no_problem_is_no_error() -> None:
-    """The usual case."""
-    RowProblems("rows.jsonl").raise_if_any()
+def test_the_message_stays_short_when_every_other_row_is_wrong() -> None:
+    """Half a million line numbers help no one."""
+    with pytest.raises(InputRowsError) as raised:
+        check_rows(lines(*["quiz", "math_agent"] * 1000), PlanOptions(agents=options_for()), source="rows.jsonl")
+
+    assert "197, 199, … (1000 in all): there is no agent 'quiz'" in str(raised.value)

@@ -4,7 +4,6 @@ import io
 import os
 import resource
 import select
-import signal
 import subprocess
 import sys
 
@@ -105,8 +104,9 @@ print(child.pid, flush=True)
 """
 CHILD = """
 import sys, time
-from nemo_gym.serve.webserver import end_with_parent
-assert end_with_parent()
+import signal
+from nemo_gym.processes import die_with_parent
+assert die_with_parent(signal.SIGTERM)
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -162,7 +162,3 @@ def test_ray_joins_the_configured_cluster_or_writes_its_own_address(monkeypatch)
     webserver.join_ray(config)
 
     assert ray.joined == [None, "10.0.0.1:6379"]
-
-
-def test_the_signal_is_one_that_lets_uvicorn_stop_in_order():
-    assert webserver.end_with_parent.__defaults__ == (signal.SIGTERM,)

@@ -19,6 +19,8 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
 
     from nemo_gym.cli.terminal.log import ServerLogPrinter
+    from nemo_gym.config.instances import is_placeholder
+    from nemo_gym.config.omega import as_dict
     from nemo_gym.global_config import GlobalConfigDictParser
     from nemo_gym.launch.hosting import find_instances
     from nemo_gym.launch.settings import VenvSettings
@@ -27,8 +29,8 @@ def run(args: argparse.Namespace) -> int:
 
     config = options.resolve_config(options.config_overrides(args), needs_model=False).config
     GlobalConfigDictParser().raise_on_no_server_instances(config)
-    blocks = options.config_as_dict(config)
-    blocks = {name: block for name, block in blocks.items() if not options.is_placeholder(block)}
+    blocks = as_dict(config)
+    blocks = {name: block for name, block in blocks.items() if not is_placeholder(block)}
     servers = find_instances(blocks, component_search_roots())
     settings = VenvSettings.from_config(config)
     environments = merge_equal_venvs(instance_venvs(servers, settings).values())

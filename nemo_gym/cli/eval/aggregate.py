@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 from nemo_gym.errors import ConfigError, GymError, raising_file_problems
-from nemo_gym.keys import SERVER_TYPES
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -61,9 +60,7 @@ def _aggregate(args: argparse.Namespace) -> int:
     config, shards = _find_files(args, resolved.config)
     target = Path(config.output_jsonl_fpath)
     is_merging = config.merge_shards and [path.resolve() for path in shards.paths] != [target.resolve()]
-    gathered = _read_rollouts(
-        shards, args.by, _metrics_filter(options.config_as_dict(resolved.config)), indexed=is_merging
-    )
+    gathered = _read_rollouts(shards, args.by, _metrics_filter(resolved.config), indexed=is_merging)
     if shards.lenient_lines:
         places = ", ".join(shards.lenient_lines[:MAX_LISTED]) + (
             ", …" if len(shards.lenient_lines) > MAX_LISTED else ""
@@ -108,13 +105,15 @@ def _find_files(args: argparse.Namespace, config: DictConfig) -> tuple[RolloutAg
     return settings, Shards(find_shards(settings.input_glob, output=Path(settings.output_jsonl_fpath)))
 
 
-def _metrics_filter(config: dict[str, Any]) -> Callable[[str], bool]:
+def _metrics_filter(config: DictConfig) -> Callable[[str], bool]:
     """Return a predicate: is an agent's metrics computed by a server? It warns of agents without configuration."""
     from nemo_gym.cli.shared.scoring import servers_with_metrics
+    from nemo_gym.config.instances import server_instances
 
-    agents = {name for name, block in config.items() if isinstance(block, dict) and "responses_api_agents" in block}
+    types = {instance.name: instance.server_type for instance in server_instances(config).values()}
+    agents = {name for name, server_type in types.items() if server_type == "responses_api_agents"}
     computed_by = servers_with_metrics(config, agents)
-    has_servers = any(kind in b for b in config.values() if isinstance(b, dict) for kind in SERVER_TYPES[1:])
+    has_servers = any(server_type != "responses_api_models" for server_type in types.values())
 
     def has_custom_metrics(agent: str) -> bool:
         if has_servers and agent not in agents:
@@ -175,7 +174,7 @@ async def _compute_entries(
     from nemo_gym.cli.shared.concurrency import cancel_on, interrupt_event
     from nemo_gym.cli.shared.servers import running_servers  # most of the start-up time
 
-    computed_by = servers_with_metrics(options.config_as_dict(resolved.config), agents)
+    computed_by = servers_with_metrics(resolved.config, agents)
     config = keep_servers(resolved, computed_by.values())
     async with interrupt_event() as stop, running_servers(config, stop, cells=1, verbose=verbose) as servers:
         client = client_for(servers.config)

@@ -41,10 +41,11 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym import component_search_roots
     from nemo_gym.catalog.benchmarks import PrepareBenchmarkConfig
     from nemo_gym.catalog.preparation import preparations, prepare_all
+    from nemo_gym.config.omega import as_dict
 
     config = options.resolve_config(options.config_overrides(args), needs_model=False).config
     settings = options.load_options(PrepareBenchmarkConfig, config, args)
-    scripts = preparations(options.config_as_dict(config), component_search_roots())
+    scripts = preparations(as_dict(config), component_search_roots())
     for script in scripts:
         output.notify(f"{script.dataset.name}: {script.script}")
     benchmarks = prepare_all(scripts, settings, (lambda _: None) if args.json else _print_benchmark)

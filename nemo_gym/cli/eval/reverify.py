@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         config = options.load_options(RolloutReverificationConfig, resolved.config, args, values)
         rollouts, inputs = Path(config.rollouts_jsonl_fpath), Path(config.materialized_inputs_jsonl_fpath)
         stored = StoredRollouts.read(rollouts, inputs, judge_failed_only=config.judge_failed_only)
-        servers = find_verifiers(options.config_as_dict(resolved.config), stored.agents)
+        servers = find_verifiers(resolved.config, stored.agents)
         job = Reverification(config, stored, servers)
         job.check_output()
         if config.judge_failed_only:

@@ -44,12 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     servers = options.FlagGroup(parser, "servers and output")
     servers.switch("--no-serve", "use servers that are running already")
     servers.value("--run", "RUN", "run to use with --no-serve: PID, head port or HOST:PORT", "run_name")
-    servers.value(
-        "--grace",
-        "SECONDS",
-        f"time for rollouts in flight to finish after Ctrl-C ({options.GRACE_KEY}; default: {options.DEFAULT_GRACE:g})",
-        kind=float,
-    )
+    options.add_key_flags([servers], "eval run")
     servers.switch("--dry-run", "check rows and build the servers, collect nothing")
     servers.switch("-q --quiet", "show no progress")
     options.add_json_argument(servers)
@@ -137,12 +132,10 @@ def status_of(error: GymError) -> int:
 async def _evaluate(args: argparse.Namespace, overrides: list[str]) -> int:
     from nemo_gym.cli.shared.collection import connect, find_head, load_config, started_servers
     from nemo_gym.cli.shared.concurrency import cancel_on, interrupt_event, run_in_thread
-    from nemo_gym.cli.shared.eval_request import check_request, misspelt_keys
+    from nemo_gym.cli.shared.eval_request import check_request
     from nemo_gym.cli.shared.report import Trackers
 
     config = load_config(overrides, serve=not args.no_serve)
-    for warning in misspelt_keys(args.overrides, config):
-        output.warn(warning)
     async with interrupt_event() as stop, AsyncExitStack() as stack:
         session = await run_in_thread(partial(connect, find_head(args.run_name, config))) if args.no_serve else None
         served = session.config if session else config

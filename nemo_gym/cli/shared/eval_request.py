@@ -16,6 +16,9 @@ from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.catalog.row_problems import RowProblems
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal.output import ThrottledNotice
+from nemo_gym.config.instances import instances_of
+from nemo_gym.config.keys import value_of
+from nemo_gym.config.omega import as_dict
 from nemo_gym.config_types import DEPRECATED_UPLOAD_ROLLOUTS_KEY, ServerInstanceConfig
 from nemo_gym.data.chunks import ChunkPreparer, ChunkTask, span_of
 from nemo_gym.data.collate import RowsRefused
@@ -34,7 +37,6 @@ from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.global_config import GlobalConfigDictParser
 from nemo_gym.journal.lines import StoreError
 from nemo_gym.rollout_collection import (
-    E2ERolloutCollectionConfig,
     RolloutCollectionConfig,
     RolloutCollectionHelper,
 )
@@ -64,7 +66,6 @@ def check_request(args: argparse.Namespace, config: DictConfig, served: DictConf
     def gather(split: str | None, target: Path, prompted: bool) -> Path:
         return gather_rows(served, split, target, prompted=prompted, prepare=prepare_command(args))
 
-    grace = grace_seconds(args, config)
     collection = collection_config(args, config, gather)
     check_agent(collection, served)
     driver = load_driver(collection)
@@ -75,7 +76,7 @@ def check_request(args: argparse.Namespace, config: DictConfig, served: DictConf
             notice(f"checking rows ({rows:,} so far): {100 * share:.0f} %")
 
         RolloutCollectionHelper(on_reading=show_reading).check(collection, served)
-    return EvalRequest(config, collection, driver, grace)
+    return EvalRequest(config, collection, driver, float(value_of(config, "interrupt_grace_seconds")))
 
 
 def collection_config(args: argparse.Namespace, config: DictConfig, gather: Gather) -> RolloutCollectionConfig:
@@ -86,7 +87,7 @@ def collection_config(args: argparse.Namespace, config: DictConfig, gather: Gath
     sampling = {name: getattr(args, name) for name in SAMPLING if getattr(args, name) is not None}
     if sampling:
         values["responses_create_params"] = {
-            **options.config_as_dict(config).get("responses_create_params", {}),
+            **as_dict(config.get("responses_create_params")),
             **sampling,
         }
     defaults = {"output_jsonl_fpath": options.DEFAULT_OUTPUT, "input_jsonl_fpath": ""}
@@ -132,9 +133,7 @@ def parse_repeats(text: str) -> int | dict[str, int]:
 
 def check_agent(collection: RolloutCollectionConfig, served: Mapping[str, Any]) -> None:
     """Check that the agent for rows without one exists."""
-    agents = sorted(
-        str(name) for name, block in served.items() if isinstance(block, Mapping) and "responses_api_agents" in block
-    )
+    agents = sorted(agent.name for agent in instances_of(served, AGENTS))
     name = collection.agent_name
     if name is not None and name not in agents:
         close = get_close_matches(name, agents, n=1)
@@ -142,32 +141,10 @@ def check_agent(collection: RolloutCollectionConfig, served: Mapping[str, Any]) 
         raise options.UsageError(f"there is no agent '{name}'", where="--agent", fix=fix)
 
 
-def misspelt_keys(words: Sequence[str], config: Mapping[str, Any]) -> list[str]:
-    """Return a warning for each override of an unknown key that is nearly a key of this command."""
-    keys = sorted({*RolloutCollectionConfig.model_fields, *E2ERolloutCollectionConfig.model_fields, options.GRACE_KEY})
-    warnings = []
-    for word in words:
-        key = word.lstrip("+~").split("=", 1)[0].split(".", 1)[0].split("@", 1)[0]
-        close = get_close_matches(key, keys, n=1, cutoff=0.8)
-        if "=" in word and key not in keys and close and not isinstance(config.get(key), Mapping):
-            warnings.append(f"'{key}' is not a key of this command — did you mean '{close[0]}'?")
-    return warnings
-
-
 def prepare_command(args: argparse.Namespace) -> str:
     """Return the command that prepares the benchmark of this run."""
     words = ["gym", "eval", "prepare", *(word for path in args.config for word in ("--config", path))]
     return shlex.join([*words, *(("--benchmark", args.benchmark) if args.benchmark else ())])
-
-
-def grace_seconds(args: argparse.Namespace, config: DictConfig) -> float:
-    """Return how long rollouts in flight may continue after an interrupt."""
-    seconds = args.grace if args.grace is not None else config.get(options.GRACE_KEY, options.DEFAULT_GRACE)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < float("inf"):
-        raise options.UsageError(
-            f"must be a number of seconds from 0, not {seconds!r}", where=f"--grace or +{options.GRACE_KEY}"
-        )
-    return float(seconds)
 
 
 def load_driver(collection: RolloutCollectionConfig) -> Driver | None:

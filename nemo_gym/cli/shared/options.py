@@ -13,6 +13,7 @@ from nemo_gym import component_search_roots
 from nemo_gym.catalog.lookup import BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER, config_file
 from nemo_gym.catalog.roots import _augment_sys_path
 from nemo_gym.cli.terminal import output
+from nemo_gym.config.keys import CONFIGURATION, KEYS, MODEL, keys_with_flags
 from nemo_gym.errors import GymError
 from nemo_gym.keys import EXTRA_ROOTS_ENV_VAR
 
@@ -30,10 +31,8 @@ SELECTORS = {
     "resources_server": RESOURCES_SERVER,
     "model_type": MODEL_TYPE,
 }
-MODEL_KEYS = {"model": "policy_model_name", "model_url": "policy_base_url", "model_api_key": "policy_api_key"}
+CONFIG_PATHS = "config_paths"
 DEFAULT_OUTPUT = "results/rollouts.jsonl"
-GRACE_KEY = "interrupt_grace_seconds"
-DEFAULT_GRACE = 30.0
 
 
 class UsageError(GymError):
@@ -46,6 +45,7 @@ class FlagGroup:
     """Adds flags to a parser or a group of it; a flag sets the configuration key `key`, by default its own name."""
 
     def __init__(self, parser: argparse._ActionsContainer, title: str | None = None) -> None:
+        self.title = title
         self.add_argument = (parser.add_argument_group(title) if title else parser).add_argument
 
     def value(self, names: str, metavar: str, text: str, key: str = "", *, kind: Callable[[str], Any] = str) -> None:
@@ -63,20 +63,26 @@ def _key_of(names: str) -> str:
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that select a configuration: files, components by name, the model."""
-    group = parser.add_argument_group("configuration")
-    group.add_argument("--config", action="append", default=[], metavar="PATH", help="configuration file; repeatable")
+    group = FlagGroup(parser, CONFIGURATION)
+    add_key_flags([FlagGroup(parser), group, FlagGroup(parser, MODEL)])
     group.add_argument("--benchmark", metavar="NAME", help="benchmark to use, as NAME or NAME/FLAVOUR")
     group.add_argument("--environment", metavar="NAME", help="environment to use")
     group.add_argument("--resources-server", metavar="NAME", help="resources server to use")
     group.add_argument("--model-type", metavar="NAME", help="model server to use")
     add_search_argument(group)
-    model = parser.add_argument_group("model")
-    model.add_argument("-m", "--model", metavar="NAME", help="name of the model (policy_model_name)")
-    model.add_argument("--model-url", metavar="URL", help="address of the model's endpoint (policy_base_url)")
-    model.add_argument(
-        "--model-api-key", metavar="KEY", help="API key of the endpoint (policy_api_key); better kept in env.yaml"
-    )
-    parser.add_argument("-v", "--verbose", action="store_true", help="print more details")
+
+
+def add_key_flags(groups: Sequence[FlagGroup], command: str = "") -> None:
+    """Add the flags of `nemo_gym.config.keys`, each to the group with its title. `config_overrides` reads them."""
+    add_argument_by_title = {group.title: group.add_argument for group in groups}
+    for key, flag in keys_with_flags(command):
+        add_argument = add_argument_by_title[flag.title]
+        if not flag.metavar:
+            add_argument(*flag.names.split(), action="store_true", help=key.flag_help)
+        elif key.name == CONFIG_PATHS:
+            add_argument(*flag.names.split(), action="append", default=[], metavar=flag.metavar, help=key.flag_help)
+        else:
+            add_argument(*flag.names.split(), type=flag.kind, metavar=flag.metavar, help=key.flag_help)
 
 
 def add_search_argument(parser: argparse._ActionsContainer | FlagGroup) -> None:
@@ -105,12 +111,11 @@ def config_overrides(args: argparse.Namespace) -> list[str]:
         if getattr(args, name, None):
             paths.append(str(config_file(kind, getattr(args, name), roots)))
     paths += [path for word in args.overrides for path in _literal_paths(word)]
-    tokens = ["+verbose=true"] if getattr(args, "verbose", False) else []
-    if paths:
-        tokens.append(f"+config_paths={json.dumps(paths)}")
-    for flag, key in MODEL_KEYS.items():
-        if getattr(args, flag, None):
-            tokens.append(f"+{key}={json.dumps(getattr(args, flag))}")
+    tokens = [f"+{CONFIG_PATHS}={json.dumps(paths)}"] if paths else []
+    for key in KEYS.values():
+        value = getattr(args, key.flag.dest, None) if key.flag and key.name != CONFIG_PATHS else None
+        if value or type(value) in (int, float):
+            tokens.append(f"+{key.name}={json.dumps(value)}")
     if getattr(args, "server_name", None):
         tokens.append(f"+entrypoint=resources_servers/{args.server_name}")
     return [*tokens, *(word for word in args.overrides if not _literal_paths(word))]
@@ -146,29 +151,18 @@ def take_name(args: argparse.Namespace) -> str | None:
 
 def resolve_config(overrides: Sequence[str], *, needs_model: bool = True, hide_secrets: bool = False) -> ResolvedConfig:
     """Resolve the configuration and print its warnings. Without `needs_model` a placeholder stands for the model."""
+    from nemo_gym.config.omega import as_dict
     from nemo_gym.config.resolve import ResolveRequest, resolve
+    from nemo_gym.exporters import register_exporter_keys
     from nemo_gym.global_config import GlobalConfigDictParserConfig, host_facts
 
-    initial = {} if needs_model else config_as_dict(GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT)
+    initial = {} if needs_model else as_dict(GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT)
+    register_exporter_keys()
     request = ResolveRequest(overrides=list(overrides), initial=initial, offline=True, hide_secrets=hide_secrets)
     resolved = resolve(request, host_facts())
     for warning in resolved.warnings:
         output.warn(warning)
     return resolved
-
-
-def is_placeholder(block: Any) -> bool:
-    """Return whether a server block is the placeholder for a model that is not configured."""
-    return isinstance(block, Mapping) and "dummy_model" in (block.get("responses_api_models") or ())
-
-
-def config_as_dict(config: DictConfig) -> dict[str, Any]:
-    """Return a configuration as plain data, with interpolations resolved."""
-    from omegaconf import OmegaConf
-
-    tree = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(tree, dict)
-    return {str(key): value for key, value in tree.items()}
 
 
 def load_options(
@@ -188,22 +182,18 @@ def load_options(
     """
     from pydantic import ValidationError
 
+    from nemo_gym.config.omega import as_dict
+
     keys = {key: config[key] for key in kind.model_fields if key in config}
     flags = {key: getattr(args, key, None) for key in kind.model_fields}
     chosen = {key: value for key, value in flags.items() if value is not None and value is not False}
     chosen |= {key: value for key, value in (values or {}).items() if value is not None}
     try:
-        return kind.model_validate({**_plain_values(keys), **chosen})
+        return kind.model_validate({**as_dict(keys), **chosen})
     except ValidationError as error:
         names = {**args.flag_names, **(labels or {})}
         problems = [_describe_problem(problem, names) for problem in error.errors()]
         raise UsageError("; ".join(problems), where=args.prog, fix=f"{args.prog} --help") from None
-
-
-def _plain_values(keys: Mapping[str, Any]) -> dict[str, Any]:
-    from omegaconf import OmegaConf
-
-    return {key: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v for key, v in keys.items()}
 
 
 def _describe_problem(problem: Any, names: Mapping[str, str]) -> str:

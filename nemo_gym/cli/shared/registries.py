@@ -13,11 +13,11 @@ from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 from nemo_gym.config_types import UploadJsonlDatasetHuggingFaceConfig
 from nemo_gym.data.file_transfer import Digest
-from nemo_gym.data.gitlab_client import Registry
+from nemo_gym.data.gitlab_client import Registry, registry_address
 from nemo_gym.data.hub import PublishedFile
+from nemo_gym.errors import ConfigMissingValuesError
 
 TOKEN_KEY, TOKEN_VARIABLE = "hf_token", "HF_TOKEN"
-URI_KEY, GITLAB_TOKEN_KEY = "mlflow_tracking_uri", "mlflow_tracking_token"
 
 
 def load_hub_options(kind: Any, config: DictConfig, args: argparse.Namespace) -> Any:
@@ -28,12 +28,10 @@ def load_hub_options(kind: Any, config: DictConfig, args: argparse.Namespace) ->
 
 def gitlab_address(config: DictConfig, command: str) -> tuple[str, str | None]:
     """Return the address of the GitLab registry and its token."""
-    uri = config.get(URI_KEY)
-    if not uri:
-        fix = f"{URI_KEY}: https://<gitlab>/api/v4/projects/<id>/ml/mlflow, and {GITLAB_TOKEN_KEY}, in env.yaml"
-        raise options.UsageError(f"{URI_KEY} is not set", where=command, fix=fix)
-    token = config.get(GITLAB_TOKEN_KEY)
-    return str(uri), str(token) if token else None
+    try:
+        return registry_address(config)
+    except ConfigMissingValuesError as error:
+        raise options.UsageError(error.problem, where=command, fix=error.fix) from None
 
 
 def migrate_dataset(

@@ -7,16 +7,15 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym import component_search_roots
 from nemo_gym.catalog.metric_hooks import metric_hooks
-from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
+from nemo_gym.config.instances import is_placeholder, is_server_block, server_instances
+from nemo_gym.config.omega import as_dict
 from nemo_gym.config.resolve import ResolvedConfig
 from nemo_gym.config.schema_servers import is_server_ref
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
-from nemo_gym.keys import SERVER_TYPES
 from nemo_gym.launch.hosting import find_instances
 from nemo_gym.launch.ports import with_open_head_port
-from nemo_gym.rollouts.scoring_rules import server_blocks
 from nemo_gym.server_utils import ServerClient
 
 Row = dict[str, Any]
@@ -24,20 +23,22 @@ Row = dict[str, Any]
 
 def keep_servers(resolved: ResolvedConfig, names: Iterable[str], *, with_references: bool = False) -> DictConfig:
     """Return the configuration with no servers but `names` and, if requested, those they refer to."""
-    config = options.config_as_dict(with_open_head_port(resolved))
+    config = as_dict(with_open_head_port(resolved))
     kept = set(names)
     pending = list(kept) if with_references else []
     while pending:
         referenced = {name for name in _references(config[pending.pop()]) if name in config} - kept
         kept |= referenced
         pending += referenced
-    placeholders = [name for name in kept if options.is_placeholder(config[name])]
+    placeholders = [name for name in kept if is_placeholder(config[name])]
     if placeholders:
         raise ConfigError(
             f"verifying needs the model '{placeholders[0]}', which is not configured",
             fix="name it with --model-type and --model, or in --config",
         )
-    return OmegaConf.create({name: block for name, block in config.items() if name in kept or not _is_server(block)})
+    return OmegaConf.create(
+        {name: block for name, block in config.items() if name in kept or not is_server_block(block)}
+    )
 
 
 def client_for(config: DictConfig) -> ServerClient:
@@ -51,27 +52,23 @@ def servers_with_metrics(config: Mapping[str, Any], agents: Iterable[str]) -> di
 
     That is the agent, or the resources server to which the agent forwards the request.
     """
-    servers = {name: block for name, block in config.items() if _is_server(block) and not options.is_placeholder(block)}
+    blocks = {name: block for name, block in as_dict(config).items() if not is_placeholder(block)}
+    instances = server_instances(blocks)
     hooks = {
         instance.name: metric_hooks(instance.folder / instance.entrypoint)
-        for instance in find_instances(servers, component_search_roots())
+        for instance in find_instances(blocks, component_search_roots())
         if instance.kind != "responses_api_models"
     }
-    blocks = server_blocks(servers)
     computed_by: dict[str, str] = {}
     for agent in agents:
         if agent not in hooks:
             continue
-        resources = blocks[agent].reference("resources_server")
+        resources = instances[agent].reference("resources_server")
         if hooks[agent].own:
             computed_by[agent] = agent
         elif hooks[agent].passes_on and resources is not None and resources in hooks and hooks[resources].own:
             computed_by[agent] = resources
     return computed_by
-
-
-def _is_server(block: Any) -> bool:
-    return isinstance(block, Mapping) and any(kind in block for kind in SERVER_TYPES)
 
 
 def _references(value: Any) -> set[str]:

@@ -11,6 +11,7 @@ from nemo_gym.cli.shared import options
 from nemo_gym.cli.shared.concurrency import cancel_on
 from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.log import ServerLogPrinter
+from nemo_gym.config.omega import as_dict
 from nemo_gym.global_config import GlobalConfigDictParser
 from nemo_gym.launch.cell import ServerImportError
 from nemo_gym.launch.endpoint_readiness import wait_for_endpoints
@@ -48,7 +49,7 @@ async def running_servers(config: DictConfig, stop: asyncio.Event, *, cells: int
     run = Run(config, component_search_roots(), cells=cells, watch=ServerLogPrinter(verbose=verbose))
     await cancel_on(stop, run.__aenter__())
     try:
-        await cancel_on(stop, wait_for_endpoints(options.config_as_dict(run.config), output.notify))
+        await cancel_on(stop, wait_for_endpoints(as_dict(run.config), output.notify))
         with registering(run.config):
             yield run
     finally:

@@ -11,20 +11,19 @@ from nemo_gym.cli.parser import build_parser
 from nemo_gym.cli.shared.eval_request import (
     check_agent,
     collection_config,
-    grace_seconds,
     load_driver,
-    misspelt_keys,
     parse_repeats,
     prepare_command,
 )
-from nemo_gym.cli.shared.options import UsageError
+from nemo_gym.cli.shared.options import UsageError, config_overrides, resolve_config
+from nemo_gym.config.keys import value_of
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollout_collection import RolloutCollectionConfig
 
 
 def parse(*words: str) -> argparse.Namespace:
     parser, _ = build_parser(["eval", "run"])
-    return parser.parse_args(["eval", "run", *words])
+    return parser.parse_args(["eval", "run", *words], argparse.Namespace(overrides=[]))
 
 
 def refuse_to_gather(split: str | None, target: Path, prompted: bool) -> Path:
@@ -140,16 +139,12 @@ def test_rows_come_from_the_agents_without_an_input(rows: Path) -> None:
     assert chosen.input_jsonl_fpath == str(rows)
 
 
-def test_an_override_of_a_misspelt_key_gets_a_warning() -> None:
-    """`+num_repeat=8` would otherwise be a run with one repeat."""
-    warnings = misspelt_keys(["+num_repeat=8", "+limit=3", "++my_own_key=1", "policy_model.x=2"], {"policy_model": {}})
-
-    assert warnings == ["'num_repeat' is not a key of this command — did you mean 'num_repeats'?"]
-
-
 def test_an_unknown_agent_is_reported_with_the_nearest_name(rows: Path) -> None:
     """Otherwise every rollout would fail."""
-    served = {"math_agent": {"responses_api_agents": {}}, "policy_model": {"responses_api_models": {}}}
+    served = {
+        "math_agent": {"responses_api_agents": {"simple_agent": {}}},
+        "model": {"responses_api_models": {}},
+    }
 
     check_agent(make_collection(rows, "-a", "math_agent"), served)
     with pytest.raises(UsageError, match="there is no agent 'math_agnt'\n  try: math_agent"):
@@ -188,16 +183,16 @@ def test_a_benchmark_without_data_is_prepared_with_the_same_words() -> None:
     assert prepare_command(args) == "gym eval prepare --config 'my model.yaml' --benchmark quiz"
 
 
-@pytest.mark.parametrize(("flag", "key", "expected"), [(None, None, 30.0), (None, 5, 5.0), (0.5, 5, 0.5)])
-def test_the_grace_period_has_a_flag_and_a_key(flag: float | None, key: float | None, expected: float) -> None:
-    """Batch systems allow thirty seconds; rollouts may need more."""
-    config = DictConfig({} if key is None else {"interrupt_grace_seconds": key})
+@pytest.mark.parametrize(("words", "seconds"), [([], 30), (["--grace", "0"], 0), (["--grace", "0.5"], 0.5)])
+def test_a_flag_sets_its_key(words: list[str], seconds: float) -> None:
+    """Batch systems allow thirty seconds; rollouts may need more. 0 is a value, not an absent flag."""
+    config = resolve_config(config_overrides(parse(*words)), needs_model=False).config
 
-    assert grace_seconds(argparse.Namespace(grace=flag), config) == expected
+    assert value_of(config, "interrupt_grace_seconds") == seconds
 
 
-@pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan"), True, "long"])
-def test_a_grace_period_without_an_end_is_refused(seconds: Any) -> None:
+@pytest.mark.parametrize("seconds", ["-1", "inf", "nan"])
+def test_a_grace_period_without_an_end_is_refused(seconds: str) -> None:
     """Every wait ends."""
-    with pytest.raises(UsageError, match="number of seconds from 0"):
-        grace_seconds(argparse.Namespace(grace=None), DictConfig({"interrupt_grace_seconds": seconds}))
+    with pytest.raises(ConfigError, match="'interrupt_grace_seconds' must be a number from 0"):
+        resolve_config(config_overrides(parse("--grace", seconds)), needs_model=False)

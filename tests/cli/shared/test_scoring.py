@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.cli.shared.options import UsageError, config_as_dict, load_options, resolve_config
+from nemo_gym.cli.shared.options import UsageError, load_options, resolve_config
 from nemo_gym.cli.shared.scoring import keep_servers, print_scores, servers_with_metrics, summarize_entry
+from nemo_gym.config.omega import as_dict
 from nemo_gym.errors import ConfigError
 from nemo_gym.reward_profile import RewardProfileConfig
 
@@ -29,7 +30,7 @@ def with_config(folder: Path, *paths: str, **blocks: Any) -> list[str]:
 
 def test_only_servers_with_custom_metrics_are_used(here: Path) -> None:
     """`simple_agent` forwards the request; one of the two resources servers has hooks."""
-    config = config_as_dict(resolve_config(with_config(here, ARITHMETIC, WEATHER), needs_model=False).config)
+    config = as_dict(resolve_config(with_config(here, ARITHMETIC, WEATHER), needs_model=False).config)
     agents = [name for name, block in config.items() if isinstance(block, dict) and "responses_api_agents" in block]
 
     assert len(agents) == 2
@@ -44,7 +45,7 @@ def test_other_servers_are_removed_from_the_configuration(here: Path) -> None:
     )
 
     assert part["other"] == 1
-    assert [name for name, block in config_as_dict(part).items() if "entrypoint" in str(block)] == ["arithmetic"]
+    assert [name for name, block in as_dict(part).items() if "entrypoint" in str(block)] == ["arithmetic"]
 
 
 JUDGE = {
