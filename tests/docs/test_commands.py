@@ -39,9 +39,9 @@ def test_the_commands_of_a_page_work_in_order(page: Path, tmp_path: Path) -> Non
         cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        said, _ = process.communicate(timeout=LONGEST_SECONDS)
+        output, _ = process.communicate(timeout=LONGEST_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        said, _ = process.communicate()
-        pytest.fail(f"still running after {LONGEST_SECONDS} s:\n{said[-3000:]}")
-    assert process.returncode == 0, said[-4000:]
+        output, _ = process.communicate()
+        pytest.fail(f"still running after {LONGEST_SECONDS} s:\n{output[-3000:]}")
+    assert process.returncode == 0, output[-4000:]

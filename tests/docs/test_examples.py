@@ -61,7 +61,7 @@ def test_a_reply_is_played_turn_by_turn(reply: Any, turns: list[dict[str, Any]])
 
 
 def test_calls_come_one_by_one_where_a_row_forbids_parallel_ones() -> None:
-    """A model that is told so does the same."""
+    """A real model with that option calls one tool per turn, and the example must show that."""
     calls = [{"type": "function_call", "name": name, "arguments": "{}"} for name in "ab"]
 
     assert [len(turn["tool_calls"]) for turn in examples.turns(calls, one_by_one=True)[:-1]] == [1, 1]
@@ -79,7 +79,7 @@ def test_turns_in_the_prompt_are_not_the_model_s_own() -> None:
     assert examples.turns_before({"responses_create_params": {"input": "3+4"}}) == 0
 
 
-def test_what_is_made_up_for_each_run_is_not_in_the_rollouts() -> None:
+def test_values_that_differ_per_run_are_not_in_the_rollouts() -> None:
     """Times are dropped, marks set to zero, and the agent is called what it is called."""
     record = {
         "agent_ref": {"name": "agent_3"}, "_ng_seconds": 1.5, "_ng_phases": {}, "text": "<a 0fe1>x</a 0fe1>", "t": 0.25,
@@ -90,15 +90,15 @@ def test_what_is_made_up_for_each_run_is_not_in_the_rollouts() -> None:
 
 
 def test_drift_names_the_file_and_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever changed a verifier sees what it changed."""
+    """The author of a change to a verifier sees which rewards it changed."""
     monkeypatch.setattr(examples, "ROOT", tmp_path)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "example.jsonl").write_text('{"a": 1}\n{"a": 2}\n')
-    told = list(examples.drift(tmp_path, {"example.jsonl": b'{"a": 1}\n{"a": 3}\n', "example_metrics.json": b"{}"}))
+    lines = list(examples.drift(tmp_path, {"example.jsonl": b'{"a": 1}\n{"a": 3}\n', "example_metrics.json": b"{}"}))
 
-    assert told[0].startswith("data/example.jsonl: ")
-    assert "line 2, character 6" in told[1]
-    assert told[-1].startswith("data/example_metrics.json: is missing")
+    assert lines[0].startswith("data/example.jsonl: ")
+    assert "line 2, character 6" in lines[1]
+    assert lines[-1].startswith("data/example_metrics.json: is missing")
     assert list(examples.drift(tmp_path, {"example.jsonl": b'{"a": 1}\n{"a": 2}\n'})) == []
 
 

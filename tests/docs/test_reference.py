@@ -15,6 +15,7 @@ def test_a_reference_page_is_fresh(name: str) -> None:
 
 
 def test_every_key_that_is_checked_is_described() -> None:
+    """A key without a description is missing from the reference page, where users look for it."""
     from nemo_gym.config.key_meanings import MEANINGS
     from nemo_gym.config.keys import CHECKED
 

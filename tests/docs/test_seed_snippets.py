@@ -44,10 +44,10 @@ class Endpoint(BaseHTTPRequestHandler):
         self._send({"object": "list", "data": []})
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        items = asked["input"] if isinstance(asked["input"], list) else []
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        items = request["input"] if isinstance(request["input"], list) else []
         called = any(item.get("type") == "function_call_output" for item in items)
-        self._send(_response(asked, "call" if asked.get("tools") and not called else "say"))
+        self._send(_response(request, "call" if request.get("tools") and not called else "say"))
 
     def log_message(self, *args: Any) -> None:
         """Nothing: the test's own output is what matters."""
@@ -61,15 +61,15 @@ class Endpoint(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def _response(asked: dict[str, Any], what: str) -> dict[str, Any]:
+def _response(request: dict[str, Any], what: str) -> dict[str, Any]:
     text = {"type": "output_text", "text": "It is cold: take a jacket.", "annotations": []}
-    said = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
     call = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "get_weather", "status": "completed"}
     return {
-        "id": "resp_1", "object": "response", "created_at": 1, "model": asked.get("model") or "m",
+        "id": "resp_1", "object": "response", "created_at": 1, "model": request.get("model") or "m",
         "status": "completed", "error": None, "incomplete_details": None, "instructions": None, "metadata": {},
-        "parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "tools": asked.get("tools") or [],
-        "top_p": 1.0, "output": [said if what == "say" else {**call, "arguments": '{"city": "San Francisco"}'}],
+        "parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "tools": request.get("tools") or [],
+        "top_p": 1.0, "output": [message if what == "say" else {**call, "arguments": '{"city": "San Francisco"}'}],
     }  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def here(tmp_path: Path) -> Iterator[Path]:
     thread.join()
 
 
-def surroundings(here: Path) -> dict[str, str]:
+def shell_environment(here: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NEMO_GYM", "COV_"))}
     return {
         **kept,
@@ -107,33 +107,33 @@ def surroundings(here: Path) -> dict[str, str]:
     }
 
 
-def typed(here: Path, commands: str) -> "subprocess.CompletedProcess[str]":
-    """Commands typed into a shell, one after the other."""
+def run_commands(here: Path, commands: str) -> "subprocess.CompletedProcess[str]":
+    """Run commands in a shell, one after the other."""
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
-        cwd=here, env=surroundings(here), capture_output=True, text=True, timeout=LONGEST, check=False,
+        cwd=here, env=shell_environment(here), capture_output=True, text=True, timeout=LONGEST, check=False,
     )  # fmt: skip
 
 
 @contextmanager
 def running(here: Path, command: str, *, until: str) -> Iterator[None]:
-    """A command that keeps running, in a shell of its own, from the moment it has said `until`; ends by Ctrl-C."""
+    """Keep a command running in a separate shell, from the line that contains `until` to Ctrl-C."""
     process = subprocess.Popen(
         ["bash", "-c", command],
-        cwd=here, env=surroundings(here), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        cwd=here, env=shell_environment(here), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     )  # fmt: skip
     stuck = threading.Timer(LONGEST, os.killpg, (process.pid, signal.SIGKILL))
     stuck.start()
     assert process.stdout is not None
-    said: list[str] = []
+    output: list[str] = []
     try:
         for line in process.stdout:
-            said.append(line)
+            output.append(line)
             if until in line:
                 break
         else:
-            pytest.fail("".join(said))
+            pytest.fail("".join(output))
         yield
     finally:
         stuck.cancel()
@@ -150,10 +150,10 @@ def running(here: Path, command: str, *, until: str) -> Iterator[None]:
     ],
     ids=["as paths", "as a list in env.yaml"],
 )
-def test_the_weather_agent_is_asked_and_says_it_is_cold(here: Path, start: str) -> None:
-    """The first ten minutes of everybody who followed the instructions."""
+def test_the_weather_agent_answers_as_the_instructions_show(here: Path, start: str) -> None:
+    """These are the first ten minutes of every user who follows the instructions."""
     with running(here, start, until="servers are ready"):
-        done = typed(here, f"python {ROOT}/responses_api_agents/simple_agent/client.py")
+        done = run_commands(here, f"python {ROOT}/responses_api_agents/simple_agent/client.py")
 
     assert done.returncode == 0, done.stderr
     assert "function_call_output" in done.stdout
@@ -161,9 +161,9 @@ def test_the_weather_agent_is_asked_and_says_it_is_cold(here: Path, start: str) 
     assert "take a jacket" in done.stdout
 
 
-def test_needles_are_prepared_collected_and_looked_at(here: Path) -> None:
-    """The path a new environment takes until others see it: checked rows, example rollouts, a look at them."""
-    prepared = typed(
+def test_needles_are_prepared_collected_and_viewed(here: Path) -> None:
+    """A new environment takes these steps before others see it: checked rows, example rollouts, a look at them."""
+    prepared = run_commands(
         here,
         f"""{NEEDLES}
         ng_prepare_data "+config_paths=[$config_paths]" \\
@@ -177,7 +177,7 @@ def test_needles_are_prepared_collected_and_looked_at(here: Path) -> None:
     start = f"""{NEEDLES} ng_run "+config_paths=[$config_paths]" \\
         +simple_agent.responses_api_agents.simple_agent.resources_server.name=multineedle"""
     with running(here, start, until="servers are ready"):
-        collected = typed(
+        collected = run_commands(
             here,
             """ng_collect_rollouts +agent_name=multineedle_simple_agent \\
                 +input_jsonl_fpath=resources_servers/multineedle/data/example.jsonl \\
@@ -203,15 +203,16 @@ def test_needles_are_prepared_collected_and_looked_at(here: Path) -> None:
 
 def test_a_configuration_is_dumped_by_swapping_one_word(here: Path) -> None:
     """`ng_run` and `ng_dump_config` take the same words; keys stay hidden."""
-    done = typed(here, f'{NEEDLES} ng_dump_config "+config_paths=[$config_paths]"')
+    done = run_commands(here, f'{NEEDLES} ng_dump_config "+config_paths=[$config_paths]"')
 
     assert done.returncode == 0, done.stderr
     assert "multineedle_simple_agent:" in done.stdout
     assert "a-key-that-nobody-checks" not in done.stdout
 
 
-def test_a_new_resources_server_is_made_and_tested(here: Path) -> None:
-    done = typed(
+def test_a_new_resources_server_is_created_and_tested(here: Path) -> None:
+    """The first commands of an author must leave a folder whose tests pass."""
+    done = run_commands(
         here,
         """
         ng_init_resources_server +entrypoint=resources_servers/test_weather
@@ -223,14 +224,14 @@ def test_a_new_resources_server_is_made_and_tested(here: Path) -> None:
     assert "1 of 1 good" in done.stdout
 
 
-def test_datasets_of_a_registry_nobody_named_say_what_to_write_where(here: Path) -> None:
+def test_dataset_commands_without_a_registry_name_the_missing_setting(here: Path) -> None:
     """Without the address the commands cannot work; the message is the instruction."""
-    up = typed(
+    up = run_commands(
         here,
         "ng_upload_dataset_to_gitlab +dataset_name=multineedle +version=0.0.1 "
         "+input_jsonl_fpath=resources_servers/multineedle/data/example.jsonl",
     )
-    down = typed(
+    down = run_commands(
         here,
         "ng_download_dataset_from_gitlab +dataset_name=multineedle +version=0.0.1 "
         "+artifact_fpath=multineedle_benchmark.jsonl +output_fpath=data/multineedle_benchmark.jsonl",
