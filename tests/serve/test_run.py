@@ -16,6 +16,7 @@ from nemo_gym.serve import run
 
 
 def test_uvicorn_is_told_what_the_configuration_says():
+    """A setting that does not reach uvicorn has no effect and no error."""
     options = run.uvicorn_options({"uvicorn_logging_show_200_ok": True, "uvicorn_timeout_worker_healthcheck": 99})
 
     assert options["access_log"] is True
@@ -43,6 +44,7 @@ def test_workers_import_the_entrypoint_and_share_one_secret(monkeypatch):
 
 
 def test_a_file_is_no_entrypoint_outside_a_worker(monkeypatch):
+    """Importing an app for its classes, as tests do, must not start a server."""
     monkeypatch.delenv(run.WORKER_ENV_VAR, raising=False)
     monkeypatch.setenv(run.ENTRYPOINT_ENV_VAR, "a/b/app.py")
 
@@ -50,6 +52,7 @@ def test_a_file_is_no_entrypoint_outside_a_worker(monkeypatch):
 
 
 def test_the_open_files_limit_is_raised_but_never_lowered():
+    """Every open call needs a descriptor; a lower limit than before would fail large runs."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     run.raise_open_files_limit(limit=16)
@@ -81,6 +84,7 @@ def test_every_line_begins_with_the_instance(writes, expected):
 
 
 def test_prefixing_twice_prefixes_once(monkeypatch):
+    """A server that is started through two layers would repeat its name on every line."""
     target = io.StringIO()
     monkeypatch.setattr(sys, "stdout", target)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
@@ -127,6 +131,7 @@ def test_a_server_ends_when_its_parent_dies():
 
 
 def test_ray_is_asked_for_by_name_when_it_is_missing(monkeypatch):
+    """A bare ImportError would not say which extra to install."""
     monkeypatch.setitem(sys.modules, "ray", None)
 
     with pytest.raises(ConfigError, match=r"nemo-gym\[ray\]"):
@@ -134,6 +139,8 @@ def test_ray_is_asked_for_by_name_when_it_is_missing(monkeypatch):
 
 
 def test_ray_joins_the_configured_cluster_or_writes_its_own_address(monkeypatch):
+    """Servers that each start a cluster would not share resources."""
+
     class FakeRay:
         gcs_address = "10.0.0.1:6379"
 
@@ -160,4 +167,5 @@ def test_ray_joins_the_configured_cluster_or_writes_its_own_address(monkeypatch)
 
 
 def test_the_signal_is_one_that_lets_uvicorn_stop_in_order():
+    """SIGKILL would leave sandboxes and temporary files behind."""
     assert run.end_with_parent.__defaults__ == (signal.SIGTERM,)
