@@ -15,7 +15,7 @@ from pathlib import Path
 
 from chaos.endpoint import FaultyEndpoint, serving
 from chaos.evaluation import BrokenPromise, Evaluation, RolloutId, read_records, rollout_id, send_signal, wait_for
-from nemo_gym.launch.registry import live_runs
+from nemo_gym.launch.run_registry import live_runs
 
 COLLECTOR, CELL, SERVER = "collector", "cell", "server"
 VICTIMS = (COLLECTOR, CELL, SERVER)

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym import chat_streaming, responses_streaming
 from nemo_gym.anthropic_converter import AnthropicConverter
-from nemo_gym.capture.middleware import CaptureMiddleware
+from nemo_gym.capture.middleware import CallCaptureMiddleware
 from nemo_gym.capture.record import ModelCallRecord, build_model_call_record
 from nemo_gym.capture.settings import capture_store
 from nemo_gym.capture.store import (
@@ -67,7 +67,7 @@ class _CaptureMiddleware:
     def __init__(self, app: ASGIApp, store: CaptureStore | None = None, model_ref: str | None = None) -> None:
         inner = app
         if store is not None:
-            inner = CaptureMiddleware(app, store, rollout_id=current_rollout_id, model_ref=model_ref)
+            inner = CallCaptureMiddleware(app, store, rollout_id=current_rollout_id, model_ref=model_ref)
         self.app = RolloutContextMiddleware(inner)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

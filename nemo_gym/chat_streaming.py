@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nemo_gym.convert import sse, streams
-from nemo_gym.convert.shapes import expect_dict
+from nemo_gym.convert.json_access import expect_dict
 from nemo_gym.wire.chat_params import NeMoGymChatCompletionCreateParamsNonStreaming
 
 _STREAM_OPTIONS = ("stream", "stream_options")

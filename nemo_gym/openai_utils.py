@@ -40,6 +40,17 @@ from nemo_gym.wire.chat_params import (
     NeMoGymChatCompletionUserMessageParam,
     NeMoGymFunctionDefinition,
 )
+from nemo_gym.wire.content_parts import (
+    NeMoGymReasoningText,
+    NeMoGymResponseInputAudio,
+    NeMoGymResponseInputFile,
+    NeMoGymResponseInputImage,
+    NeMoGymResponseInputText,
+    NeMoGymResponseInputVideo,
+    NeMoGymResponseOutputRefusal,
+    NeMoGymResponseOutputText,
+    NeMoGymSummary,
+)
 from nemo_gym.wire.hosted_items import (
     NeMoGymCodeInterpreterToolCall,
     NeMoGymComputerCallOutput,
@@ -70,17 +81,6 @@ from nemo_gym.wire.items import (
     NeMoGymResponseReasoningItem,
     NeMoGymResponseReasoningItemForTraining,
     training_variant_of,
-)
-from nemo_gym.wire.parts import (
-    NeMoGymReasoningText,
-    NeMoGymResponseInputAudio,
-    NeMoGymResponseInputFile,
-    NeMoGymResponseInputImage,
-    NeMoGymResponseInputText,
-    NeMoGymResponseInputVideo,
-    NeMoGymResponseOutputRefusal,
-    NeMoGymResponseOutputText,
-    NeMoGymSummary,
 )
 from nemo_gym.wire.responses import (
     NeMoGymResponse,

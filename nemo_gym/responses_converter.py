@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from nemo_gym.convert import responses_chat
 from nemo_gym.convert.chat_conversation import ChatMessages, assistant_items, items_from_messages
 from nemo_gym.convert.chat_options import options_lost_in_chat, options_lost_in_responses
-from nemo_gym.convert.shapes import Json
-from nemo_gym.convert.thinking import THINK_TAG_PATTERN, no_thoughts, parse_think_tags, wrap_in_think_tags
+from nemo_gym.convert.json_access import Json
+from nemo_gym.convert.reasoning_tags import THINK_TAG_PATTERN, no_thoughts, parse_think_tags, wrap_in_think_tags
 from nemo_gym.convert.wire_objects import from_dict, to_dict, warn_once
 from nemo_gym.wire.chat_params import NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.wire.items import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.catalog.files import whole_file
+from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.metrics.aggregate import AggregateMetricsMixin, RolloutRowsError, compute_aggregate_metrics
 from nemo_gym.metrics.pass_at_k import (

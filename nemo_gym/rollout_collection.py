@@ -47,7 +47,7 @@ from nemo_gym.rollouts.collect import (
     StopCondition,
     collect,
 )
-from nemo_gym.rollouts.completion import Pair, in_completion_order
+from nemo_gym.rollouts.completion_order import Pair, in_completion_order
 from nemo_gym.rollouts.config import (
     AtLeastOne,
     E2ERolloutCollectionConfig,
@@ -61,7 +61,7 @@ from nemo_gym.rollouts.plan import AgentNames, PlanOptions, PlanSummary
 from nemo_gym.rollouts.resume import CollectionRequest, check_request, prepare_run_in_thread
 from nemo_gym.rollouts.retries import RolloutRetryPolicy
 from nemo_gym.rollouts.run_files import aggregate_metrics_path_for, materialized_path_for
-from nemo_gym.rollouts.server_blocks import AGENTS, scoring_rules, server_blocks
+from nemo_gym.rollouts.scoring_rules import AGENTS, scoring_rules, server_blocks
 from nemo_gym.rollouts.shards import find_shards, merge_shards
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status, setup_server_client

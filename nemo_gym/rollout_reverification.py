@@ -19,10 +19,10 @@ from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics
 from nemo_gym.rollouts.attribution import response_text, server_types
 from nemo_gym.rollouts.collect import AttemptRules, Observer, collect
 from nemo_gym.rollouts.outcome import Job, OutcomeCounts, ScoringRule
+from nemo_gym.rollouts.rescoring import StoredRollouts
 from nemo_gym.rollouts.run_files import files_of_run, remove_run
-from nemo_gym.rollouts.server_blocks import scoring_rules
+from nemo_gym.rollouts.scoring_rules import scoring_rules
 from nemo_gym.rollouts.store import RolloutStore, RunHistory
-from nemo_gym.rollouts.stored_run import StoredRollouts
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 from nemo_gym.wire.stored_rollout import Row, StoredRollout
 from nemo_gym.wire.tasks import ReverifyMode

@@ -33,7 +33,7 @@ from nemo_gym.global_config import (
     maybe_get_global_config_dict,
 )
 from nemo_gym.keys import CONFIG_PATH_ENV_VAR, SESSION_ID_KEY
-from nemo_gym.serve import run
+from nemo_gym.serve import webserver
 from nemo_gym.serve.addresses import (
     AddressBook,
     address_of,
@@ -53,13 +53,13 @@ from nemo_gym.serve.head import (
     fetch_config_yaml,
     head_app,
 )
-from nemo_gym.serve.run import is_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
-from nemo_gym.serve.run import is_fastapi_worker as is_nemo_gym_fastapi_worker
 from nemo_gym.serve.session import SessionMiddleware, SessionPolicy
+from nemo_gym.serve.webserver import is_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
+from nemo_gym.serve.webserver import is_fastapi_worker as is_nemo_gym_fastapi_worker
 from nemo_gym.transport import call_log, deadlines, http, http_sessions, in_process
-from nemo_gym.transport.blocking import get_blocking
+from nemo_gym.transport.blocking_get import get_blocking
+from nemo_gym.transport.client_response import get_response_json, get_response_model, raise_for_status
 from nemo_gym.transport.http_sessions import GlobalAIOHTTPAsyncClientConfig
-from nemo_gym.transport.responses import get_response_json, get_response_model, raise_for_status
 from nemo_gym.transport.retries import SERVER_CALL, RetryPolicy
 
 MAX_NUM_TRIES = 3
@@ -184,7 +184,7 @@ class ServerClient(BaseModel):
         if rollout is None and body is not None and url_path == "/run":  # an agent's request class may drop the index
             rollout = rollout_index_from_run_body(body)
         if rollout is not None:
-            pending = call_log.PendingCall(server_name, url_path, began)
+            pending = (server_name, url_path, began)
             call_log.pending_calls.setdefault(rollout, []).append(pending)
         try:
             app = in_process.app_for_key(address.key)
@@ -312,36 +312,36 @@ class SimpleServer(BaseServer):
 
         Inside a uvicorn worker the app is returned instead. A dry run ends once the server is built.
         """
-        run.end_with_parent()
+        webserver.end_with_parent()
         global_config = get_global_config_dict()
         config = cls.load_config_from_global_config()
         http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(global_config))
         if global_config.get("ray_head_node_address"):
             initialize_ray()
-        run.prefix_output(config.name)
-        run.start_logging(verbose=bool(global_config.get("verbose")))
+        webserver.prefix_output(config.name)
+        webserver.start_logging(verbose=bool(global_config.get("verbose")))
         head = ServerClient.load_head_server_config()
         server = cls(
             config=config, server_client=ServerClient(head_server_config=head, global_config_dict=global_config)
         )
         if global_config.get("dry_run"):
             return None
-        run.raise_open_files_limit()
-        options = run.uvicorn_options(global_config) | {"host": config.host, "port": config.port}
-        workers = 1 if run.is_launched() else config.num_workers or 1  # a launcher starts each worker itself
-        if workers > 1 and not run.is_fastapi_worker():
-            run.serve_in_workers(entrypoint_of(global_config, config.name), workers, options)
+        webserver.raise_open_files_limit()
+        options = webserver.uvicorn_options(global_config) | {"host": config.host, "port": config.port}
+        workers = 1 if webserver.is_launched() else config.num_workers or 1  # a launcher starts each worker itself
+        if workers > 1 and not webserver.is_fastapi_worker():
+            webserver.serve_in_workers(entrypoint_of(global_config, config.name), workers, options)
             return None
         app = server.prepare_webserver(global_config)
-        if run.is_fastapi_worker():
+        if webserver.is_fastapi_worker():
             return app
-        run.serve(app, options)
+        webserver.serve(app, options)
         return None
 
 
 def initialize_ray() -> None:
     """Join the Ray cluster of the configuration, or start one and write its address there."""
-    run.join_ray(get_global_config_dict())
+    webserver.join_ray(get_global_config_dict())
 
 
 class HeadServer(BaseServer):
@@ -362,7 +362,7 @@ class HeadServer(BaseServer):
         """Serve in a thread at the address of `head_server`; return the uvicorn server, its thread and the head."""
         config = ServerClient.load_head_server_config()
         head = cls(config=config)
-        server, thread = run.serve_in_thread(head.setup_webserver(), host=config.host, port=config.port)
+        server, thread = webserver.serve_in_thread(head.setup_webserver(), host=config.host, port=config.port)
         return server, thread, head
 
 

@@ -78,7 +78,7 @@ def peak_mb() -> float:
 def step(rows: Path, output: Path, rollouts: int, resume: bool) -> dict[str, float]:
     """Plan all rows, or resume, and run `rollouts` of them; return the CPU seconds of each part."""
     from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper, _run_on_agent
-    from nemo_gym.rollouts.completion import in_completion_order
+    from nemo_gym.rollouts.completion_order import in_completion_order
 
     server_client = client()
     marks: dict[str, float] = {}

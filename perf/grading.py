@@ -15,7 +15,7 @@ from nemo_gym.authoring.verifier_fixture import offline_server
 from nemo_gym.grading.choices import compare_choice
 from nemo_gym.grading.extraction import strip_reasoning
 from nemo_gym.grading.verdict import ExtractedAnswer
-from nemo_gym.workers.math import MathVerifier
+from nemo_gym.workers.math_verifier import MathVerifier
 from resources_servers.mcqa.app import MCQAResourcesServer, MCQAVerifyRequest
 
 CHOICE_MS = 0.5

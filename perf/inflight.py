@@ -90,7 +90,7 @@ async def collect(url: str, folder: Path, at_once: int) -> None:
     from nemo_gym.launch.run import Run
     from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
     from nemo_gym.serve import gc_tuning
-    from nemo_gym.serve.run import raise_open_files_limit
+    from nemo_gym.serve.webserver import raise_open_files_limit
     from nemo_gym.server_utils import BaseServerConfig, ServerClient
 
     raise_open_files_limit()

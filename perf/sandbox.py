@@ -15,8 +15,8 @@ from typing import Any
 
 from nemo_gym.sandbox import SandboxSpec
 from nemo_gym.sandbox.providers.local import LocalProvider, probe
+from nemo_gym.sandbox.providers.local.box import Box
 from nemo_gym.sandbox.providers.local.bubblewrap import interpreter_path
-from nemo_gym.sandbox.providers.local.launch import Box
 from nemo_gym.sandbox.python import PythonRunner
 
 MAX_COLD_MS = 100.0

@@ -21,8 +21,8 @@ from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.judge import JudgeError
 from nemo_gym.rollout_reverification import Reverification, ReverificationResult, RolloutReverificationConfig
-from nemo_gym.rollouts.server_blocks import find_verifiers
-from nemo_gym.rollouts.stored_run import StoredRollouts
+from nemo_gym.rollouts.rescoring import StoredRollouts
+from nemo_gym.rollouts.scoring_rules import find_verifiers
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import in_process
 

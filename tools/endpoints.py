@@ -56,7 +56,12 @@ describes it, with status 500, or 504 after a timeout; it never carries a reward
 def endpoints_page(note: str) -> str:
     """Return the page as Markdown."""
     from nemo_gym.keys import DEADLINE_HEADER
-    from nemo_gym.transport.responses import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
+    from nemo_gym.transport.client_response import (
+        ERROR_HEADER,
+        FAILED_HEADER,
+        FAILED_PATH_HEADER,
+        UPSTREAM_STATUS_HEADER,
+    )
 
     introduction = INTRODUCTION.format(
         deadline=DEADLINE_HEADER,

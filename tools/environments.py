@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from nemo_gym.authoring.audit_result import find_section
-from nemo_gym.catalog.files import whole_file
+from nemo_gym.catalog.atomic_files import whole_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "environments.md"

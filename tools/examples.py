@@ -26,7 +26,7 @@ import yaml
 
 from nemo_gym.authoring.audit import read_expectations
 from nemo_gym.authoring.replies import Reply
-from nemo_gym.catalog.files import whole_file
+from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.config.directives import expand_directives
 from nemo_gym.config.load import load_files
 from nemo_gym.config.merge import Tree, merge_into

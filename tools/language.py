@@ -23,6 +23,10 @@ SOURCES = (
 )  # fmt: skip
 EXEMPT = ("tests/compat/folders", "tools/language.py", "tests/test_language.py")
 """Folders written in the style of other authors on purpose, and the files that list the banned words."""
+DATA = ("resources_servers", "benchmarks")
+"""Folders whose strings are data for models; only their docstrings and comments are prose."""
+TOOL_DOCSTRINGS = ("resources_servers/sales_report/desk.py", "resources_servers/workplace_assistant/desk.py")
+"""Files whose docstrings are tool descriptions in published rows."""
 
 _PARTICIPLES = """
     begun been borne bound bought broken brought built caught chosen come dealt done drawn driven eaten fallen fed felt
@@ -101,7 +105,17 @@ def check_names(path: Path) -> Iterator[Violation]:
     where = relative_name(path)
     if is_bare_participle(path.stem):
         yield Violation(where, 1, f"module {path.stem!r} is named by one participle or adverb")
-    for node in ast.walk(parse_file(path)):
+    tree = parse_file(path)
+    fields = {
+        id(statement.target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+    }  # names on the wire
+    for node in ast.walk(tree):
+        if id(node) in fields:
+            continue
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if is_bare_participle(node.name):
                 kind = "class" if isinstance(node, ast.ClassDef) else "function"
@@ -116,10 +130,12 @@ def check_prose(path: Path) -> Iterator[Violation]:
     """Find banned words in docstrings, strings and comments, and docstrings that open with a free relative."""
     where = relative_name(path)
     source = path.read_text(encoding="utf-8")
-    in_tests = "tests" in path.parts
+    only_docstrings = "tests" in path.parts or where.startswith(DATA)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and not in_tests):
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and not only_docstrings):
             yield from _banned_words(where, token)
+    if where in TOOL_DOCSTRINGS:
+        return
     for node in ast.walk(parse_file(path)):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
             continue
@@ -127,11 +143,12 @@ def check_prose(path: Path) -> Iterator[Violation]:
         if not docstring:
             continue
         line = 1 if isinstance(node, ast.Module) else node.lineno
-        if in_tests:
+        if only_docstrings:
             for pattern, expression in BANNED_PROSE.items():
                 if expression.search(docstring):
                     yield Violation(where, line, f"banned words in a docstring: {pattern!r}")
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and docstring.split()[0] in FREE_RELATIVES:
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if is_function and "tests" not in path.parts and docstring.split()[0] in FREE_RELATIVES:
             opening = docstring.split()[0]
             yield Violation(where, line, f"docstring of {node.name} opens with {opening!r}; use an imperative")
 

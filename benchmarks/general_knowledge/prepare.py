@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.catalog.files import whole_file
+from nemo_gym.catalog.atomic_files import whole_file
 
 FOLDER = Path(__file__).resolve().parent
 LETTERS = "ABCD"

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nemo_gym.catalog.files import whole_file
+from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.errors import ConfigError
 
 Check = Literal["oracle", "odd form", "wrong answer", "cheat", "malformed row", "repeat", "judge"]

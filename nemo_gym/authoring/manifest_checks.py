@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from nemo_gym.authoring.manifest import FOLDERS, MANIFEST, EnvironmentManifest
 from nemo_gym.base_resources_server import BaseRunRequest
-from nemo_gym.catalog.files import whole_file
+from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.config.directives import expand_directives
 from nemo_gym.config.load import load_files
 from nemo_gym.config.merge import Tree, merge_into

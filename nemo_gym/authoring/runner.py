@@ -18,7 +18,7 @@ from typing import Any
 
 from nemo_gym.authoring.audit import import_folder_module, run_audit
 from nemo_gym.authoring.verifier_fixture import VerifierFixture, exercise_verifier_fixture
-from nemo_gym.catalog.files import whole_file
+from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.errors import ConfigError, GymError
 
 EXPORT = "VERIFIER_FIXTURE"

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from nemo_gym.authoring.manifest import DRIVER_PROFILE
-from nemo_gym.catalog.files import whole_file
+from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.errors import ConfigError
 
 AGENT_PROFILES = ("custom-gym-agent-loop", "external-agent-loop")

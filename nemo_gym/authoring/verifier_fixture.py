@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from nemo_gym.authoring.replies import text_response
 from nemo_gym.base_resources_server import SimpleResourcesServer
-from nemo_gym.catalog.files import whole_file
+from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.config_types import BaseRunServerInstanceConfig, BaseServerConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SESSION_ID_KEY

@@ -18,7 +18,7 @@ from nemo_gym.capture.record import (
 )
 from nemo_gym.capture.store import CaptureStore
 from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send
-from nemo_gym.transport.responses import UPSTREAM_STATUS_HEADER
+from nemo_gym.transport.client_response import UPSTREAM_STATUS_HEADER
 
 BuildRecord = Callable[[], ModelCallRecord]
 
@@ -31,7 +31,7 @@ DIALECT_OF_PATH: dict[str, Dialect] = {
 }
 
 
-class CaptureMiddleware:
+class CallCaptureMiddleware:
     """Record each model call that belongs to a rollout; `rollout_id` returns the current one.
 
     The last part of an answer is sent only after the call is on disk, so a client that has the answer can read the

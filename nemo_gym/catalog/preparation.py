@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.catalog import script_child
+from nemo_gym.catalog import benchmark_script
 from nemo_gym.catalog.benchmarks import PrepareBenchmarkConfig, parse_dataset
 from nemo_gym.catalog.config_tree import BENCHMARK, benchmark_datasets
 from nemo_gym.catalog.rows import check_file
@@ -162,7 +162,7 @@ class Scripts:
         request = {"script": str(script), "module": module, "arguments": dict(arguments), "path": sys.path}
         with tempfile.TemporaryFile() as reply_file:
             child = subprocess.Popen(
-                [sys.executable, script_child.__file__, str(reply_file.fileno())],
+                [sys.executable, benchmark_script.__file__, str(reply_file.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=STDERR,
                 pass_fds=(reply_file.fileno(),),

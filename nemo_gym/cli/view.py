@@ -112,7 +112,7 @@ def _write_pages(runs: Sequence[RunFiles], folder: Path, where: str) -> int:
 
 
 def _print_table(runs: Sequence[RunFiles], where: str, args: argparse.Namespace) -> int:
-    from nemo_gym.view import text
+    from nemo_gym.view import terminal
     from nemo_gym.view.summary import summarize
 
     indexes = _build_indexes(runs)
@@ -123,16 +123,16 @@ def _print_table(runs: Sequence[RunFiles], where: str, args: argparse.Namespace)
         )
         return 0
     for index in indexes:
-        for line in text.overview_lines(index):
+        for line in terminal.overview_lines(index):
             output.write(line)
         output.write("")
-        output.write_table(list(text.table_rows(index, where=where, words=args.search, count=args.limit)))
+        output.write_table(list(terminal.table_rows(index, where=where, words=args.search, count=args.limit)))
     return 0
 
 
 def _print_rollout(runs: Sequence[RunFiles], task: int, repeat: str | None, *, as_json: bool) -> int:
     """Print one rollout, or every repeat of a task."""
-    from nemo_gym.view import text
+    from nemo_gym.view import terminal
 
     count = 0
     for index in _build_indexes(runs):
@@ -144,7 +144,7 @@ def _print_rollout(runs: Sequence[RunFiles], task: int, repeat: str | None, *, a
                     count += 1
                     output.write_json(record)
                 continue
-            lines = text.rollout_lines(index, (task, number))
+            lines = terminal.rollout_lines(index, (task, number))
             if lines is not None:
                 count += 1
                 for line in lines:

@@ -9,7 +9,7 @@ reasoning, message and function call items; fields outside the Chat dialect are 
 from dataclasses import dataclass, field
 from typing import Any
 
-from nemo_gym.convert.shapes import (
+from nemo_gym.convert.json_access import (
     CHAT,
     RESPONSES,
     Json,
@@ -24,7 +24,7 @@ from nemo_gym.convert.shapes import (
     text_at,
     token_fields_at,
 )
-from nemo_gym.convert.thinking import SplitThoughts, parse_think_tags, wrap_in_think_tags
+from nemo_gym.convert.reasoning_tags import SplitThoughts, parse_think_tags, wrap_in_think_tags
 from nemo_gym.errors import ConversionError
 
 _FILE_KEYS = ("file_data", "file_id", "filename")

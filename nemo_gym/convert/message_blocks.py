@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from nemo_gym.convert.chat_conversation import reasoning_texts
-from nemo_gym.convert.shapes import (
+from nemo_gym.convert.json_access import (
     MESSAGES,
     RESPONSES,
     Json,

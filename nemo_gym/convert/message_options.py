@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nemo_gym.convert.shapes import (
+from nemo_gym.convert.json_access import (
     MESSAGES,
     RESPONSES,
     Json,

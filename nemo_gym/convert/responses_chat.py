@@ -15,7 +15,7 @@ from nemo_gym.convert.chat_conversation import (
     only_choice,
 )
 from nemo_gym.convert.chat_options import LOGPROBS_INCLUDE, options_from_chat, options_to_chat
-from nemo_gym.convert.shapes import (
+from nemo_gym.convert.json_access import (
     Json,
     NewId,
     dict_at,
@@ -26,7 +26,7 @@ from nemo_gym.convert.shapes import (
     optional_text_at,
     text_at,
 )
-from nemo_gym.convert.thinking import SplitThoughts, outside_think_tags, parse_think_tags
+from nemo_gym.convert.reasoning_tags import SplitThoughts, outside_think_tags, parse_think_tags
 from nemo_gym.convert.usage import usage_from_chat
 from nemo_gym.convert.wire_objects import response_skeleton
 

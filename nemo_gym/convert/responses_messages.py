@@ -8,18 +8,7 @@ from typing import Any
 
 from nemo_gym.convert.chat_conversation import item_kind
 from nemo_gym.convert.chat_options import NEEDS_SERVER_STATE
-from nemo_gym.convert.message_blocks import (
-    assistant_blocks,
-    items_from_assistant,
-    items_from_user,
-    joined_text,
-    output_message,
-    tool_result_block,
-    user_blocks,
-)
-from nemo_gym.convert.message_options import options_from_messages, options_to_messages, thinking_option
-from nemo_gym.convert.responses_chat import reply_fields
-from nemo_gym.convert.shapes import (
+from nemo_gym.convert.json_access import (
     MESSAGES,
     RESPONSES,
     Json,
@@ -31,6 +20,17 @@ from nemo_gym.convert.shapes import (
     optional_text_at,
     text_at,
 )
+from nemo_gym.convert.message_blocks import (
+    assistant_blocks,
+    items_from_assistant,
+    items_from_user,
+    joined_text,
+    output_message,
+    tool_result_block,
+    user_blocks,
+)
+from nemo_gym.convert.message_options import options_from_messages, options_to_messages, thinking_option
+from nemo_gym.convert.responses_chat import reply_fields
 from nemo_gym.convert.usage import usage_from_message, usage_to_message
 from nemo_gym.convert.wire_objects import response_skeleton
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.convert.shapes import Json, expect_dict
+from nemo_gym.convert.json_access import Json, expect_dict
 from nemo_gym.errors import ConversionError
 
 DONE = b"data: [DONE]\n\n"

@@ -7,7 +7,7 @@ listed.
 from typing import Any
 
 from nemo_gym.convert.chat_conversation import leading_system_texts
-from nemo_gym.convert.shapes import Json, expect_dict, expect_list, expect_text, text_at
+from nemo_gym.convert.json_access import Json, expect_dict, expect_list, expect_text, text_at
 
 NAMESPACE_SEPARATOR = "__"
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from nemo_gym.convert.shapes import (
+from nemo_gym.convert.json_access import (
     MESSAGES,
     Json,
     dict_at,

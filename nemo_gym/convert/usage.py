@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nemo_gym.convert.shapes import Json, expect_count, expect_dict
+from nemo_gym.convert.json_access import Json, expect_count, expect_dict
 
 
 def usage_from_chat(usage: Any) -> Json | None:

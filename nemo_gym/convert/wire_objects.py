@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from pydantic import BaseModel, ValidationError
 
-from nemo_gym.convert.shapes import Json
+from nemo_gym.convert.json_access import Json
 from nemo_gym.errors import ConversionError
 from nemo_gym.wire.tokens import TOKEN_METADATA_FIELDS
 

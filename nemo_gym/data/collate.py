@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nemo_gym.catalog.files import StagedFiles, whole_file
+from nemo_gym.catalog.atomic_files import StagedFiles, whole_file
 from nemo_gym.catalog.row_problems import DataError, RowProblems, row_count_text
+from nemo_gym.data.chunk_pool import MAX_PROCESSES, PARALLEL_FROM, prepare_chunks, usable_processors
 from nemo_gym.data.chunks import ChunkTask, FileSpan, PreparedChunk, span_of
 from nemo_gym.data.metrics_file import MetricsState, compare_metrics, encode_metrics
 from nemo_gym.data.row_metrics import NO_TOKENIZER_NOTE, Metrics, Report
 from nemo_gym.data.sources import DatasetSource, Watch
-from nemo_gym.data.workers import MAX_PROCESSES, PARALLEL_FROM, prepare_chunks, usable_processors
 
 CHUNK = 2 * 1024 * 1024
 """Bytes of a chunk when it is written; rows that are repeated are read in smaller chunks."""

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from nemo_gym.catalog.files import whole_file
+from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.errors import ConfigError
 
 ENDINGS = (".jsonl", ".parquet")

@@ -16,9 +16,7 @@ from nemo_gym.config.schema_datasets import (
     JsonlDatasetGitlabIdentifer,
     UploadJsonlDatasetGitlabConfig,
 )
-from nemo_gym.data.gitlab_client import MissingFile, Registry
-from nemo_gym.data.hub import check_rows
-from nemo_gym.data.transfer import (
+from nemo_gym.data.file_transfer import (
     ChecksumMismatch,
     Digest,
     Meter,
@@ -29,6 +27,8 @@ from nemo_gym.data.transfer import (
     ignore_progress,
     remote_sha256,
 )
+from nemo_gym.data.gitlab_client import MissingFile, Registry
+from nemo_gym.data.hub import check_rows
 from nemo_gym.errors import ConfigError
 
 CHECKSUM_SUFFIX = ".sha256"

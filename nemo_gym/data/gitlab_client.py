@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from nemo_gym.config.secrets import scrub_text
-from nemo_gym.data.transfer import (
+from nemo_gym.data.file_transfer import (
     RETRYABLE_STATUSES,
     TIMEOUT,
     FileStream,

@@ -14,8 +14,8 @@ from shutil import rmtree
 
 import orjson
 
+from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.catalog.config_tree import server_blocks
-from nemo_gym.catalog.files import whole_file
 from nemo_gym.catalog.roots import find_file
 from nemo_gym.catalog.rows import check_file
 from nemo_gym.config.load import read_source
@@ -25,8 +25,7 @@ from nemo_gym.config.schema_datasets import (
     HuggingFaceDatasetSource,
     JsonlDatasetHuggingFaceIdentifer,
 )
-from nemo_gym.data.hub_client import Hub
-from nemo_gym.data.transfer import (
+from nemo_gym.data.file_transfer import (
     ChecksumMismatch,
     Digest,
     Meter,
@@ -35,6 +34,7 @@ from nemo_gym.data.transfer import (
     file_digest,
     ignore_progress,
 )
+from nemo_gym.data.hub_client import Hub
 from nemo_gym.errors import ConfigError
 
 SPLITS = ("train", "validation", "test")

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from nemo_gym.config.secrets import scrub_text
-from nemo_gym.data.transfer import (
+from nemo_gym.data.file_transfer import (
     LONGEST_PAUSE,
     RETRYABLE_STATUSES,
     TIMEOUT,

@@ -2,8 +2,8 @@
 
 from nemo_gym.config.schema_datasets import BaseUploadJsonlDatasetHuggingFaceConfig
 from nemo_gym.data import hub
+from nemo_gym.data.file_transfer import Meter, RegistryError, ignore_progress
 from nemo_gym.data.gitlab_client import Registry
-from nemo_gym.data.transfer import Meter, RegistryError, ignore_progress
 
 
 def gitlab_name(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> str:

@@ -7,7 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.catalog.files import whole_file
+from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.catalog.row_problems import DataError
 from nemo_gym.data.row_metrics import TOKENS, TURNS, WORDS, Metrics
 from nemo_gym.data.running_statistics import Lengths

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, PrivateAttr, ValidationError, field_validator, model_validator
 
-from nemo_gym.catalog.files import StagedFiles
+from nemo_gym.catalog.atomic_files import StagedFiles
 from nemo_gym.catalog.roots import find_file
 from nemo_gym.catalog.row_problems import RowProblem, RowProblems
 from nemo_gym.catalog.rows import SPACE, Row, exact_row, read_line, row_line

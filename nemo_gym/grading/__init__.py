@@ -5,5 +5,5 @@
 - `schema`: check data against a JSON Schema
 - `language`: detect the language of a text
 - `verdict`: the types they return: `ExtractedAnswer`, `NoAnswer`, `Verdict`
-- `latex`, `math_shapes`, `units`: parts of `math` and `numbers`
+- `latex`, `math_parsing`, `units`: parts of `math` and `numbers`
 """

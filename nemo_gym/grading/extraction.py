@@ -4,8 +4,8 @@ import re
 from collections.abc import Collection
 
 from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer
+from nemo_gym.wire.content_parts import NeMoGymResponseOutputText
 from nemo_gym.wire.items import NeMoGymEasyInputMessage, NeMoGymResponseOutputMessage
-from nemo_gym.wire.parts import NeMoGymResponseOutputText
 from nemo_gym.wire.responses import NeMoGymResponse
 
 MAX_CHARACTERS = 1 << 20

@@ -1,8 +1,8 @@
 """Extract mathematical answers from replies and compare them with the expected ones.
 
 Structure is compared here, numbers exactly. Expressions are left to the `symbolic` function that the caller passes,
-because symbolic work needs a hard time limit and runs in a separate process (`nemo_gym.workers.math`). The type of
-the expected answer decides what may equal it, and an unclear answer is not equal.
+because symbolic work needs a hard time limit and runs in a separate process (`nemo_gym.workers.math_verifier`). The
+type of the expected answer decides what may equal it, and an unclear answer is not equal.
 """
 
 import re
@@ -12,7 +12,7 @@ from itertools import chain
 
 from nemo_gym.grading import latex
 from nemo_gym.grading.extraction import find_boxes
-from nemo_gym.grading.math_shapes import (
+from nemo_gym.grading.math_parsing import (
     MAX_ITEMS,
     Assignment,
     Expression,

@@ -20,9 +20,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SESSION_ID_KEY
+from nemo_gym.launch.hosting import Instance
 from nemo_gym.launch.http_server import HttpServer, close_servers
-from nemo_gym.launch.instances import Instance
-from nemo_gym.serve import gc_tuning, run
+from nemo_gym.serve import gc_tuning, webserver
+from nemo_gym.serve.blocked_loop import LoopWatch
 from nemo_gym.serve.failures import FailureMiddleware
 from nemo_gym.serve.session import (
     CELL_ENV_VAR,
@@ -32,7 +33,6 @@ from nemo_gym.serve.session import (
     cookie_values,
     session_secret,
 )
-from nemo_gym.serve.watch import LoopWatch
 from nemo_gym.server_utils import GlobalAIOHTTPAsyncClientConfig, ServerClient, SimpleServer, server_config
 from nemo_gym.transport import http_sessions, in_process
 from nemo_gym.transport.cell_link import WAITING_CALLS, CellLink, CellListener, RemoteInstance, waiting_calls_app
@@ -65,11 +65,16 @@ def server_class(module: ModuleType) -> type[SimpleServer]:
     return leaves[0]
 
 
+class ServerImportError(ConfigError):
+    """The module of a server cannot be imported."""
+
+
 def import_server_module(instance: Instance) -> ModuleType:
     """Import the instance's module, from the tree its folder is in even if another tree was loaded first.
 
     Raises:
-        ConfigError: importing it fails.
+        ServerImportError: importing it fails.
+        ConfigError: another module of that name is loaded.
     """
     source = instance.folder / instance.entrypoint
     try:
@@ -79,7 +84,7 @@ def import_server_module(instance: Instance) -> ModuleType:
             package.__path__ = [tree, *package.__path__]
         module = importlib.import_module(instance.module)
     except Exception as error:  # a server module may raise anything
-        raise ConfigError(
+        raise ServerImportError(
             f"{source} cannot be imported: {type(error).__name__}: {error}", where=instance.name
         ) from error
     if Path(str(module.__file__)).resolve() != source:
@@ -169,7 +174,7 @@ class Cell:
 
     async def open(self) -> None:
         """Accept requests on every port and on the link listener."""
-        options = run.uvicorn_options(self._config)
+        options = webserver.uvicorn_options(self._config)
         for instance in self._hosted:
             app = self._apps[instance.name]
             if len(self._links) > 1:
@@ -205,7 +210,7 @@ async def _serve(config: DictConfig, hosted: Sequence[Instance], sockets: CellSo
     watch, rounds = LoopWatch(), gc_tuning.AdaptiveThreshold()
     watch.start()
     rounds.start()
-    run.report_ready(ready)
+    webserver.report_ready(ready)
     await stop.wait()
     rounds.close()
     watch.close()
@@ -215,7 +220,7 @@ async def _serve(config: DictConfig, hosted: Sequence[Instance], sockets: CellSo
 def run_cell(config: DictConfig, hosted: Sequence[Instance], sockets: CellSockets, ready: int) -> None:
     """Serve every hosted instance in this process until a signal ends it."""
     os.environ[CELL_ENV_VAR] = str(sockets.number)
-    run.start_logging(verbose=bool(config.get("verbose")))
-    run.raise_open_files_limit()
+    webserver.start_logging(verbose=bool(config.get("verbose")))
+    webserver.raise_open_files_limit()
     sys.argv = ["gym"]
     uvloop.run(_serve(config, hosted, sockets, ready))

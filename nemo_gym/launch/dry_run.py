@@ -8,11 +8,11 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.omega import as_dict
-from nemo_gym.launch.instances import Instance, find_instances
+from nemo_gym.launch.hosting import Instance, find_instances
 from nemo_gym.launch.logs import LineCallback
 from nemo_gym.launch.server_process import ServerBoot
 from nemo_gym.launch.settings import VenvSettings
-from nemo_gym.launch.spawn import ExecSpawner
+from nemo_gym.launch.start_process import ExecSpawner
 from nemo_gym.launch.supervisor import ServerDidNotStart, ServerUnit, Supervisor
 from nemo_gym.launch.venv import instance_venvs, venv_process_env
 from nemo_gym.launch.venv_build import build_venvs

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from nemo_gym.config.defaults import DEFAULT_HEAD_SERVER_PORT, OFFLINE_PORT
 from nemo_gym.config.resolve import ResolvedConfig
 from nemo_gym.errors import ConfigError, GymError
-from nemo_gym.launch.instances import Instance
+from nemo_gym.launch.hosting import Instance
 from nemo_gym.launch.settings import LaunchSettings
 
 logger = logging.getLogger(__name__)

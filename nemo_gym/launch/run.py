@@ -11,24 +11,24 @@ from typing import Any, Self
 from omegaconf import DictConfig
 
 from nemo_gym.config.omega import as_dict
+from nemo_gym.launch.hosting import Instance, find_instances
 from nemo_gym.launch.http_server import HttpServer, close_servers
-from nemo_gym.launch.instances import Instance, find_instances
 from nemo_gym.launch.logs import LineCallback
 from nemo_gym.launch.ports import Listeners, bind_listeners, unix_name
 from nemo_gym.launch.server_process import ServerBoot
 from nemo_gym.launch.settings import LaunchSettings, VenvSettings
 from nemo_gym.launch.shared_limits import SharedLimits
-from nemo_gym.launch.spawn import ExecSpawner, ZygoteSpawner
+from nemo_gym.launch.start_process import ExecSpawner, ZygoteSpawner
 from nemo_gym.launch.supervisor import ServerUnit, Supervisor
 from nemo_gym.launch.venv import Venv, instance_venvs, venv_process_env
 from nemo_gym.launch.venv_build import build_venvs
 from nemo_gym.launch.zygote import ZygoteSpec
 from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR, head_app
-from nemo_gym.serve.run import uvicorn_options
 from nemo_gym.serve.session import SESSION_SECRET_ENV_VAR
+from nemo_gym.serve.webserver import uvicorn_options
 from nemo_gym.transport import in_process
 from nemo_gym.transport.cell_link import CellLink, RemoteInstance, ask_cells
-from nemo_gym.wire.call import RolloutIndex
+from nemo_gym.wire.call_reply import RolloutIndex
 
 
 class Run:

@@ -21,12 +21,12 @@ from nemo_gym import global_config, server_utils  # noqa: F401 - server_utils: e
 from nemo_gym.errors import GymError
 from nemo_gym.keys import CONFIG_PATH_ENV_VAR
 from nemo_gym.launch.cell import CellSockets, run_cell
-from nemo_gym.launch.instances import Instance
+from nemo_gym.launch.hosting import Instance
 from nemo_gym.launch.ports import unix_name
 from nemo_gym.launch.shared_limits import LimitDescriptors, adopt_limits
 from nemo_gym.processes import die_with_parent
 from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR
-from nemo_gym.serve.run import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, report_ready
+from nemo_gym.serve.webserver import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, report_ready
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nemo_gym.launch.endpoints import model_endpoints
-from nemo_gym.launch.instances import Instance
+from nemo_gym.launch.endpoint_readiness import model_endpoints
+from nemo_gym.launch.hosting import Instance
 from nemo_gym.transport import shared_semaphore
 from nemo_gym.transport.shared_semaphore import SharedSemaphore
 

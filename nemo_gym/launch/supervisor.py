@@ -13,7 +13,7 @@ from typing import Any
 
 from nemo_gym.errors import GymError
 from nemo_gym.launch.logs import LineCallback, ProcessLog
-from nemo_gym.launch.spawn import Spawner
+from nemo_gym.launch.start_process import Spawner
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from nemo_gym.catalog.roots import PARENT_DIR
-from nemo_gym.launch.instances import Instance
+from nemo_gym.launch.hosting import Instance
 from nemo_gym.launch.requirements import (
     OURS,
     TEST_EXTRA,

@@ -7,8 +7,8 @@ from typing import Any
 
 from nemo_gym.keys import AGENT_REF_KEY_NAME
 from nemo_gym.metrics.aggregate import RolloutRowsError, Tally, duplicate_rollout, row_indices
-from nemo_gym.metrics.columns import INDEX_FIELDS, is_failure
-from nemo_gym.metrics.records import Record, Shapes, column, describe
+from nemo_gym.metrics.number_columns import INDEX_FIELDS, is_failure
+from nemo_gym.metrics.rollout_numbers import Record, Shapes, column, describe
 from nemo_gym.wire.stored_rollout import REWARD_KEY, RolloutId, Row, StoredRollout
 
 UNNAMED_AGENT = "agent"

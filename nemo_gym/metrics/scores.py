@@ -11,7 +11,7 @@ from nemo_gym.keys import ATTEMPT_INDEX_KEY_NAME
 from nemo_gym.metrics.aggregate import Tally
 from nemo_gym.metrics.intervals import ClusteredMean, Clusters, Mean
 from nemo_gym.metrics.pass_at_k import pass_at_k, pass_hat_k
-from nemo_gym.metrics.records import columns_of
+from nemo_gym.metrics.rollout_numbers import columns_of
 from nemo_gym.wire.stored_rollout import REWARD_KEY
 
 SCORES = "scores"

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import orjson
 from aiohttp import ClientResponseError
 
-from nemo_gym.catalog.files import whole_file
+from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.errors import AgentFailed, ConfigError, GymError
 from nemo_gym.journal.lines import StoreError
 from nemo_gym.keys import (

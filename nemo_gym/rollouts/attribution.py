@@ -17,9 +17,9 @@ from nemo_gym.errors import (
     ServerUnreachable,
 )
 from nemo_gym.rollouts.outcome import Failure, FailureKind, Phase
-from nemo_gym.rollouts.server_blocks import AGENTS, MODELS, RESOURCES_SERVERS, ServerBlock, server_blocks
+from nemo_gym.rollouts.scoring_rules import AGENTS, MODELS, RESOURCES_SERVERS, ServerBlock, server_blocks
+from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.transport.deadlines import VERIFY_PATH, ModelCallTimeout, ToolCallTimeout, VerifyTimeout
-from nemo_gym.transport.responses import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 
 ServerTypeOf = Callable[[str], str | None]
 """Return the server type (`responses_api_models`, …) of an instance, or None if it is unknown."""

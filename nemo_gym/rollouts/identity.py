@@ -21,7 +21,7 @@ from nemo_gym.catalog.roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.journal.lines import StoreError, unwritable_file
 from nemo_gym.rollouts.plan import Repeats
-from nemo_gym.rollouts.server_blocks import server_blocks
+from nemo_gym.rollouts.scoring_rules import server_blocks
 
 FORMAT = 1
 DISTRIBUTION = "nemo-gym"

@@ -11,7 +11,7 @@ from nemo_gym.journal.lines import LineWriter, PeriodicSync, read_rows, write_li
 from nemo_gym.rollouts import run_files
 from nemo_gym.rollouts.lock import RunLock
 from nemo_gym.rollouts.outcome import CancelledRollout, Job, Outcome, ScoredRollout, outcome_record
-from nemo_gym.wire.call import encode_json
+from nemo_gym.wire.call_reply import encode_json
 from nemo_gym.wire.stored_rollout import RolloutKey, Row, StoredRollout
 
 

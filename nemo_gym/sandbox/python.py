@@ -18,9 +18,9 @@ from nemo_gym.sandbox.providers.archive import path_inside
 from nemo_gym.sandbox.providers.base import SandboxProvider
 from nemo_gym.sandbox.providers.local.bubblewrap import WORKDIR
 from nemo_gym.sandbox.providers.local.execution import OrderResult
-from nemo_gym.sandbox.providers.local.isolation import probe
+from nemo_gym.sandbox.providers.local.isolation_probe import probe
 from nemo_gym.sandbox.providers.local.provider import LocalProvider, UnsandboxedProvider
-from nemo_gym.sandbox.providers.local.session import LocalSession
+from nemo_gym.sandbox.providers.local.python_session import LocalSession
 from nemo_gym.sandbox.providers.registry import create_provider
 from nemo_gym.sandbox.spec import (
     SandboxError,

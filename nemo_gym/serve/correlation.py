@@ -20,7 +20,7 @@ from nemo_gym.keys import (
     TASK_INDEX_KEY_NAME,
     TOKEN_CAPTURE_PATH_SEGMENT,
 )
-from nemo_gym.wire.call import RolloutIndex
+from nemo_gym.wire.call_reply import RolloutIndex
 
 ROLLOUT_PREFIX_SCOPE_KEY = "nemo_gym_rollout_prefix"
 """In the ASGI scope: the prefix that was removed from the path, for calls that pass it on."""
@@ -76,6 +76,8 @@ class rollout_context:  # noqa: N801 - called like a function, once for every ro
 
 
 def _field(body: Any, name: str) -> Any:
+    if type(body) is dict:
+        return body.get(name)
     if isinstance(body, BaseModel):
         extra = body.__pydantic_extra__ or {}
         return extra.get(name, getattr(body, name, None) if name in type(body).model_fields else None)

@@ -29,8 +29,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nemo_gym.serve.requests import GymRequest, check_body_size, json_bytes
-from nemo_gym.wire.call import encode_json, parse_json
+from nemo_gym.serve.requests import MAX_BODY_BYTES, GymRequest, body_too_long, json_bytes
+from nemo_gym.wire.call_reply import encode_json, parse_json
 
 Handler = Callable[..., Any]
 
@@ -213,7 +213,8 @@ class EndpointPlan:
         """
         assert self.body is not None
         if type(body) is bytes:
-            check_body_size(len(body))
+            if len(body) > MAX_BODY_BYTES:
+                raise body_too_long()
             body = _parse_body(body)
         elif type(body) is not dict:
             return body

@@ -12,11 +12,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nemo_gym.config.secrets import mask_text
 from nemo_gym.errors import DeadlineExceeded, GymError
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.serve.watch import handlers_by_task
+from nemo_gym.serve.blocked_loop import handlers_by_task
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import CALLER_KEEPS_TIME
 from nemo_gym.transport.call_log import phase_headers
-from nemo_gym.transport.responses import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
+from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 
 logger = logging.getLogger("nemo_gym.serve")
 

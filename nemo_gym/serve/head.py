@@ -14,8 +14,8 @@ from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.errors import GymError, ServerUnreachable
 from nemo_gym.serve.app import add_liveness, create_app
 from nemo_gym.serve.failures import FailureMiddleware
-from nemo_gym.transport.blocking import get_blocking
-from nemo_gym.wire.call import RolloutIndex
+from nemo_gym.transport.blocking_get import get_blocking
+from nemo_gym.wire.call_reply import RolloutIndex
 
 RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"
 RUN_TOKEN_HEADER = "x-nemo-gym-run-token"

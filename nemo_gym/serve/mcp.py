@@ -32,9 +32,9 @@ from nemo_gym.serve.mcp_tools import (
 from nemo_gym.serve.requests import json_bytes
 from nemo_gym.serve.session import MAX_AGE_SECONDS, SessionMiddleware, session_secret
 from nemo_gym.transport.asgi import read_body
+from nemo_gym.transport.client_response import LocalResponse
 from nemo_gym.transport.in_process import dispatch
-from nemo_gym.transport.responses import LocalResponse
-from nemo_gym.wire.call import parse_json
+from nemo_gym.wire.call_reply import parse_json
 from nemo_gym.wire.tasks import MCPServerMetadata
 
 logger = logging.getLogger("nemo_gym.serve")

@@ -13,7 +13,7 @@ from fastapi import HTTPException, Request
 from fastapi.encoders import jsonable_encoder
 from starlette.types import Message, Scope
 
-from nemo_gym.wire.call import Call, parse_json
+from nemo_gym.wire.call_reply import Call, parse_json
 
 MAX_BODY_BYTES = 512 * 1024 * 1024
 """A longer request body is refused with 413 before it is read to the end."""
@@ -27,14 +27,8 @@ def json_bytes(value: Any) -> bytes:
         return json.dumps(value, default=jsonable_encoder).encode("ascii")
 
 
-def check_body_size(size: int) -> None:
-    """Refuse a body that is too long.
-
-    Raises:
-        HTTPException: 413.
-    """
-    if size > MAX_BODY_BYTES:
-        raise HTTPException(413, f"the request body is larger than {MAX_BODY_BYTES} bytes")
+def body_too_long() -> HTTPException:
+    return HTTPException(413, f"the request body is larger than {MAX_BODY_BYTES} bytes")
 
 
 class GymRequest(Request):
@@ -46,7 +40,8 @@ class GymRequest(Request):
             size = 0
             async for chunk in self.stream():
                 size += len(chunk)
-                check_body_size(size)
+                if size > MAX_BODY_BYTES:
+                    raise body_too_long()
                 chunks.append(chunk)
             self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         return self._body
@@ -81,7 +76,7 @@ class CallRequest(GymRequest):
         self._plan = plan
         self._session = session
         self._scope: Scope | None = None
-        self._receive = self._receive_body
+        self._has_sent_body = False
         self._stream_consumed = False
         self._is_disconnected = False
 
@@ -114,11 +109,9 @@ class CallRequest(GymRequest):
     def final_session(self) -> dict[str, Any] | None:
         return self._session if self._scope is None else self._scope.get("session")
 
-    async def _receive_body(self) -> Message:
-        self._receive = _wait_forever
+    async def _receive(self) -> Message:  # a method, because a bound method as attribute would be a reference cycle
+        if self._has_sent_body:
+            never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+            return await never  # the caller stays connected until this task is cancelled
+        self._has_sent_body = True
         return {"type": "http.request", "body": self._call.body_bytes(), "more_body": False}
-
-
-async def _wait_forever() -> Message:
-    never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-    return await never  # the caller stays connected until this task is cancelled

@@ -8,6 +8,7 @@
 """
 
 import base64
+import hmac
 import os
 import re
 import secrets
@@ -20,6 +21,7 @@ from uuid import NAMESPACE_URL, uuid4, uuid5
 
 import orjson
 from itsdangerous import BadData, TimestampSigner
+from itsdangerous.signer import SigningAlgorithm
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
@@ -70,11 +72,19 @@ def new_session_id() -> str:
     return str(uuid4())
 
 
+class OneShotHMAC(SigningAlgorithm):
+    """HMAC with SHA-1 in one call of OpenSSL, in half the time of itsdangerous' own."""
+
+    def get_signature(self, key: bytes, value: bytes) -> bytes:
+        return hmac.digest(key, value, "sha1")
+
+
 class SessionCodec:
     """Sessions to cookie values and back. Plain sessions are cached: signing costs 8 % of a rollout's CPU."""
 
     def __init__(self, secret: str, salt: str, clock: Any = time.time) -> None:
-        self._signer = TimestampSigner(secret, salt=f"nemo-gym-session:{salt}")
+        key = TimestampSigner(secret, salt=f"nemo-gym-session:{salt}").derive_key()
+        self._signer = TimestampSigner(key, key_derivation="none", algorithm=OneShotHMAC())
         self._clock = clock
         self._cookies: OrderedDict[str, tuple[str, float]] = OrderedDict()  # session id -> cookie, signed at
         self._ids: dict[str, str] = {}  # cookie -> session id

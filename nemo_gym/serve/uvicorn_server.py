@@ -8,8 +8,8 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from nemo_gym.serve.run import READY_FD_ENV_VAR, report_ready
-from nemo_gym.serve.watch import LoopWatch
+from nemo_gym.serve.blocked_loop import LoopWatch
+from nemo_gym.serve.webserver import READY_FD_ENV_VAR, report_ready
 
 
 class ReportingServer(uvicorn.Server):

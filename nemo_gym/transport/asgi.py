@@ -14,7 +14,7 @@ from yarl import URL
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.retries import SAFE_METHODS
-from nemo_gym.wire.call import Call, Reply
+from nemo_gym.wire.call_reply import Call, Reply
 
 logger = logging.getLogger("nemo_gym.transport")
 

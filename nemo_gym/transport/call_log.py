@@ -9,13 +9,13 @@ import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel
 
 from nemo_gym.keys import NG_PHASES_KEY
 from nemo_gym.transport.deadlines import VERIFY_PATH
-from nemo_gym.wire.call import RolloutIndex
+from nemo_gym.wire.call_reply import RolloutIndex
 
 SEED, MODEL, TOOLS, VERIFY, OTHER = range(5)
 
@@ -29,13 +29,8 @@ _SUMS_ATTRIBUTE = "nemo_gym_phases"
 clock = time.perf_counter
 
 
-class PendingCall(NamedTuple):
-    """A call that has no answer yet."""
-
-    server: str
-    path: str
-    began: float
-
+PendingCall = tuple[str, str, float]
+"""Server, path and begin of a call that has no answer yet."""
 
 FinishedCall = tuple[str, str, float, float]
 """Type of the called server, path, begin and end of the call."""

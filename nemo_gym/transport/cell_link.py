@@ -24,7 +24,7 @@ from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send, read_body, 
 from nemo_gym.transport.call_log import pending_calls
 from nemo_gym.transport.event_loop import CoalescingTransport, current_wake_up_queue
 from nemo_gym.transport.in_process import answer
-from nemo_gym.wire.call import Call, Reply, RolloutIndex
+from nemo_gym.wire.call_reply import Call, Reply, RolloutIndex
 
 LENGTHS = struct.Struct("!II")
 MAX_FRAME_BYTES = 1024 * 1024 * 1024
@@ -182,13 +182,18 @@ def _call_head(number: int, instance: str, call: Call) -> dict[str, Any]:
 
 
 def _call_from_frame(head: dict[str, Any], body: bytes) -> Call:
-    headers, rollout = head.get("headers"), head.get("rollout")
+    pairs, rollout = head.get("headers"), head.get("rollout")
+    headers: Mapping[str, str] | None = None
+    if pairs:
+        headers = dict(pairs)
+        if len(headers) < len(pairs):  # a forwarded HTTP request may repeat a header
+            headers = CIMultiDict(pairs)
     return Call(
         head["method"],
         head["url"],
         head["path"],
         body=body,
-        headers=CIMultiDict(headers) if headers else None,
+        headers=headers,
         cookies=head.get("cookies"),
         server=head["call"],
         rollout=tuple(rollout) if rollout else None,
@@ -323,7 +328,7 @@ def _failure(status: int, text: str) -> Reply:
 def waiting_calls(rollouts: Iterable[RolloutIndex]) -> dict[RolloutIndex, str]:
     """Return the innermost call without an answer, as `server /path`, of each rollout that this process runs."""
     innermost = {rollout: calls[-1] for rollout in rollouts if (calls := pending_calls.get(rollout))}
-    return {key: f"{call.server} {_ROLLOUT_PREFIX.sub('', call.path)}" for key, call in innermost.items()}
+    return {key: f"{server} {_ROLLOUT_PREFIX.sub('', path)}" for key, (server, path, _) in innermost.items()}
 
 
 async def waiting_calls_app(scope: Message, receive: Receive, send: Send) -> None:  # noqa: ARG001 - an ASGI app

@@ -31,7 +31,7 @@ from yarl import URL
 from nemo_gym.config.secrets import mask_text
 from nemo_gym.errors import CircuitOpen, ConfigError, DeadlineExceeded, ServerUnreachable
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.transport import deadlines, http_sessions, plain_http
+from nemo_gym.transport import deadlines, http_sessions, model_connections
 from nemo_gym.transport.retries import (
     SAFE_METHODS,
     SERVER_CALL,
@@ -43,7 +43,7 @@ from nemo_gym.transport.retries import (
     next_pause,
     parse_retry_after,
 )
-from nemo_gym.wire.call import encode_json
+from nemo_gym.wire.call_reply import encode_json
 
 logger = logging.getLogger("nemo_gym.transport")
 
@@ -74,7 +74,7 @@ class _HttpCall:
     endpoint: str
     address: URL
     is_plain: bool
-    """The request is simple enough for `plain_http`."""
+    """The request is simple enough for `model_connections`."""
     has_own_timeout: bool
     """The caller gave a timeout besides the deadline."""
     started: float = field(default_factory=time.monotonic)
@@ -176,7 +176,7 @@ def _prepare(
         expires=time.monotonic() + limit,
         endpoint=endpoint,
         address=address,
-        is_plain=plain_http.can_send(method, address, options),
+        is_plain=model_connections.can_send(method, address, options),
         has_own_timeout=timeout is not None,
     )
 

@@ -12,7 +12,7 @@ from aiohttp import AddrInfoType, ClientSession, ClientTimeout, DummyCookieJar, 
 from pydantic import BaseModel, Field
 
 from nemo_gym.transport.event_loop import PerLoop
-from nemo_gym.transport.plain_http import ConnectionPool
+from nemo_gym.transport.model_connections import ConnectionPool
 
 KEEPALIVE_SECONDS = 15.0
 """Shorter than our servers' 30 s, so that the client, not the server, ends an idle connection."""

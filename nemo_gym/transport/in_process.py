@@ -16,8 +16,8 @@ from yarl import URL
 from nemo_gym.errors import DeadlineExceeded
 from nemo_gym.transport import deadlines, http_sessions
 from nemo_gym.transport.asgi import ASGIApp, call_url, run_app
-from nemo_gym.transport.responses import LocalResponse
-from nemo_gym.wire.call import Call, Cookies, Reply, RolloutIndex, json_body
+from nemo_gym.transport.client_response import LocalResponse
+from nemo_gym.wire.call_reply import Call, Cookies, Reply, RolloutIndex, json_body
 
 Handle = Callable[[Call, deadlines.Alarm | None], Awaitable[Reply]]
 """Answer a call. Given the caller's alarm, the caller enforces the deadline; otherwise the callee does."""

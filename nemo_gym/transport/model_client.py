@@ -24,8 +24,8 @@ from pydantic_core import from_json
 from nemo_gym.config.secrets import Secret
 from nemo_gym.errors import DeadlineExceeded, GymError, ModelFailed, ServerUnreachable
 from nemo_gym.transport import deadlines, http_sessions
+from nemo_gym.transport.client_response import is_ok, raise_for_status, read_body
 from nemo_gym.transport.http import send, with_header
-from nemo_gym.transport.responses import is_ok, raise_for_status, read_body
 from nemo_gym.transport.retries import MODEL_CALL, describe_error, next_pause, parse_retry_after
 from nemo_gym.transport.shared_semaphore import SharedSemaphore, claim_semaphore
 

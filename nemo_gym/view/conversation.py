@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_gym.view.facts import content_text, phase_seconds
+from nemo_gym.view.record_facts import content_text, phase_seconds
 from nemo_gym.wire.stored_rollout import StoredRollout
 
 LONGEST_TEXT = 20_000

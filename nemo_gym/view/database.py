@@ -20,8 +20,8 @@ from typing import Any
 from nemo_gym.journal.lines import RolloutReader, parse_line, scan_lines
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY
 from nemo_gym.rollouts.run_files import RunFiles
-from nemo_gym.view.facts import Facts, read_facts, reward_components
-from nemo_gym.view.query import COLUMNS, Condition, full_text_query, parse_filter
+from nemo_gym.view.filters import COLUMNS, Condition, full_text_query, parse_filter
+from nemo_gym.view.record_facts import Facts, read_facts, reward_components
 from nemo_gym.wire.stored_rollout import RolloutId
 
 FORMAT = 5

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.view.conversation import event_text, event_tokens, read_events, read_judgements, read_timings
 from nemo_gym.view.database import RunDatabase
-from nemo_gym.view.query import FilterError
+from nemo_gym.view.filters import FilterError
 from nemo_gym.view.summary import compare_runs, summarize
 
 POLL_SECONDS = 1.0

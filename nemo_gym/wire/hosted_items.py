@@ -3,8 +3,8 @@
 from typing import ClassVar, Literal, TypeAlias, get_args
 
 from nemo_gym.wire.base import Json, WireModel
+from nemo_gym.wire.content_parts import InputContent
 from nemo_gym.wire.items import ItemModel, ItemStatus
-from nemo_gym.wire.parts import InputContent
 
 
 class NeMoGymMcpCall(ItemModel):

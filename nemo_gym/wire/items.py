@@ -3,7 +3,13 @@
 from typing import Any, ClassVar, Literal
 
 from nemo_gym.wire.base import WireModel
-from nemo_gym.wire.parts import InputContent, InputContentPart, NeMoGymReasoningText, NeMoGymSummary, OutputContentPart
+from nemo_gym.wire.content_parts import (
+    InputContent,
+    InputContentPart,
+    NeMoGymReasoningText,
+    NeMoGymSummary,
+    OutputContentPart,
+)
 from nemo_gym.wire.tokens import TokenIDLogProbMixin
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]

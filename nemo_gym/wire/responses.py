@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict
 
 from nemo_gym.wire.base import OpenForeign, WireModel
+from nemo_gym.wire.content_parts import NeMoGymResponseOutputText
 from nemo_gym.wire.items import NeMoGymEasyInputMessage, NeMoGymResponseOutputMessage
-from nemo_gym.wire.parts import NeMoGymResponseOutputText
 from nemo_gym.wire.tools import (
     NamedToolChoice,
     Prompt,

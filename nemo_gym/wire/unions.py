@@ -11,8 +11,8 @@ from pydantic_core import PydanticCustomError
 
 from nemo_gym.wire import items
 from nemo_gym.wire.base import TEXT_OR_LIST, TaggedUnion, as_plain
+from nemo_gym.wire.content_parts import output_part_type
 from nemo_gym.wire.hosted_items import HOSTED_ITEMS, PROVIDER_ITEM_TYPES, HostedItem, ProviderItem
-from nemo_gym.wire.parts import output_part_type
 from nemo_gym.wire.tokens import check_token_fields, has_token_fields
 
 _TRAINABLE = frozenset(cls.wire_tag for cls in items.RESPONSES_TO_TRAIN)

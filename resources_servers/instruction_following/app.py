@@ -1,4 +1,4 @@
-"""Instruction following: the reply is right when it follows every instruction that can be checked by looking at it."""
+"""Instruction following: the reply is right when it follows every instruction; all of them can be checked by code."""
 
 import asyncio
 from collections import defaultdict
@@ -23,37 +23,37 @@ from nemo_gym.grading.language import check_langdetect
 from nemo_gym.grading.verdict import NoAnswer
 from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
-from resources_servers.instruction_following.checking import BY_LANGUAGE, InstructionResult, checked_all
+from resources_servers.instruction_following.checking import BY_LANGUAGE, InstructionResult, check_instructions
 from resources_servers.instruction_following.text import words
 
 GradingMode = Literal["binary", "fraction"]
 COPYING = ("copy:", "new:copy")
-"""Instructions whose right answer is text of the question."""
-SHORTEST_ECHO = 5
-FEWEST_NEW = 2
-"""Words: of a question that is not to be repeated alone, and of what has to stand beside it."""
+"""Prefixes of instructions whose right answer is text of the question."""
+SHORTEST_ECHO_WORDS = 5
+FEWEST_NEW_WORDS = 2
+"""A reply that repeats a question of at least the first number of words needs the second number of new words."""
 
 
 class InstructionFollowingConfig(BaseResourcesServerConfig):
     REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.STATELESS
 
     grading_mode: GradingMode | None = None
-    """For every row, whatever it says itself."""
+    """Grading mode of every row; wins over the mode of the row."""
 
 
 class Instructions(BaseModel):
-    """What the reply is checked for."""
+    """The instructions that the reply must follow."""
 
     model_config = ConfigDict(extra="allow")
 
     instruction_id_list: list[str] = Field(min_length=1)
-    """Ids such as `punctuation:no_comma`. One that is not known counts as not followed."""
+    """Ids such as `punctuation:no_comma`. An unknown id counts as not followed."""
     kwargs: list[dict[str, Any] | None]
-    """The arguments of each, in the same order. Nulls are left out."""
+    """The arguments of each instruction, in the same order. Nulls are ignored."""
     grading_mode: GradingMode | None = None
 
     @model_validator(mode="after")
-    def _one_for_each(self) -> "Instructions":
+    def _check_lengths(self) -> "Instructions":
         if len(self.kwargs) != len(self.instruction_id_list):
             raise ValueError(
                 f"`kwargs` has {len(self.kwargs)} entries for {len(self.instruction_id_list)} in `instruction_id_list`"
@@ -66,12 +66,12 @@ class InstructionFollowingRunRequest(BaseRunRequest):
 
     verifier_metadata: Instructions
     grading_mode: GradingMode | None = None
-    """`binary` (the default): all or nothing. `fraction`: the part that is followed."""
+    """`binary` (the default): all or nothing. `fraction`: the share of instructions that are followed."""
 
     @model_validator(mode="before")
     @classmethod
-    def _gathered(cls, row: Any) -> Any:
-        """Published rows have the list and the arguments at the top."""
+    def _move_published_fields(cls, row: Any) -> Any:
+        """Move the list and the arguments of published rows, which have them at the top level."""
         if isinstance(row, dict) and "verifier_metadata" not in row and "instruction_id_list" in row:
             return {
                 **row,
@@ -89,10 +89,10 @@ class InstructionFollowingVerifyResponse(BaseVerifyResponse):
 
     follow_all_instructions: bool
     follow_instruction_list: list[bool]
-    """In the order of `instruction_id_list`."""
+    """Results in the order of `instruction_id_list`."""
     instruction_results: list[InstructionResult]
     unparsed_reason: str | None = None
-    """Why there is no text to check at all."""
+    """Reason why the reply has no text to check."""
 
 
 class InstructionFollowingServer(SimpleResourcesServer):
@@ -105,23 +105,25 @@ class InstructionFollowingServer(SimpleResourcesServer):
         return super().setup_webserver()
 
     async def verify(self, body: InstructionFollowingVerifyRequest) -> InstructionFollowingVerifyResponse:
-        asked = body.verifier_metadata
-        text = answer_text(body)
-        said = "" if isinstance(text, NoAnswer) else text
-        if BY_LANGUAGE.isdisjoint(asked.instruction_id_list):
-            results = checked_all(asked.instruction_id_list, asked.kwargs, said)
+        instructions = body.verifier_metadata
+        answer = answer_text(body)
+        text = "" if isinstance(answer, NoAnswer) else answer
+        if BY_LANGUAGE.isdisjoint(instructions.instruction_id_list):
+            results = check_instructions(instructions.instruction_id_list, instructions.kwargs, text)
         else:
-            results = await asyncio.to_thread(checked_all, asked.instruction_id_list, asked.kwargs, said)
+            results = await asyncio.to_thread(
+                check_instructions, instructions.instruction_id_list, instructions.kwargs, text
+            )
         followed = [result.followed for result in results]
-        mode = self.config.grading_mode or asked.grading_mode or body.grading_mode or "binary"
-        graded = {
+        mode = self.config.grading_mode or instructions.grading_mode or body.grading_mode or "binary"
+        verdict = {
             "follow_all_instructions": all(followed),
             "follow_instruction_list": followed,
             "instruction_results": results,
-            "unparsed_reason": text.reason if isinstance(text, NoAnswer) else None,
+            "unparsed_reason": answer.reason if isinstance(answer, NoAnswer) else None,
             "reward": float(all(followed)) if mode == "binary" else fmean(followed),
         }
-        return InstructionFollowingVerifyResponse(**(body.model_dump() | graded))
+        return InstructionFollowingVerifyResponse(**(body.model_dump() | verdict))
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
         return compute_pass_majority_metrics(tasks, _scores)[0] | by_instruction(tasks)
@@ -132,36 +134,39 @@ class InstructionFollowingServer(SimpleResourcesServer):
 
 
 def answer_text(body: InstructionFollowingVerifyRequest) -> str | NoAnswer:
-    """What the model said at the very end. A reply that is nothing but the question is no answer."""
+    """Return the text of the last output item. A reply that only repeats the question is no answer."""
     if not ends_with_message(body.response):
         return NoAnswer("the last output item is not a message")
-    said = last_assistant_text(body.response)
-    if isinstance(said, NoAnswer):
-        return said
-    copies = any(name.startswith(COPYING) for name in body.verifier_metadata.instruction_id_list)
-    if not copies and is_echo(said.value, questions(body)):
+    message = last_assistant_text(body.response)
+    if isinstance(message, NoAnswer):
+        return message
+    may_copy = any(name.startswith(COPYING) for name in body.verifier_metadata.instruction_id_list)
+    if not may_copy and is_echo(message.value, prompt_texts(body)):
         return NoAnswer("the reply repeats the question and nothing else")
-    return said.value
+    return message.value
 
 
-def is_echo(text: str, asked: set[str]) -> bool:
-    """Whether `text` is one of the questions and hardly a word more. Short questions may be said again."""
-    said = " ".join(text.split())
-    long = [question for question in asked if len(words(question)) >= SHORTEST_ECHO]
-    return any(question in said and len(words(said.replace(question, " ", 1))) < FEWEST_NEW for question in long)
+def is_echo(text: str, prompts: set[str]) -> bool:
+    """Return whether `text` is one of the questions with hardly a word more. Short questions may be repeated."""
+    normalised = " ".join(text.split())
+    long_prompts = [prompt for prompt in prompts if len(words(prompt)) >= SHORTEST_ECHO_WORDS]
+    return any(
+        prompt in normalised and len(words(normalised.replace(prompt, " ", 1))) < FEWEST_NEW_WORDS
+        for prompt in long_prompts
+    )
 
 
 def ends_with_message(response: NeMoGymResponse) -> bool:
     return bool(response.output) and getattr(response.output[-1], "role", None) == "assistant"
 
 
-def questions(body: InstructionFollowingVerifyRequest) -> set[str]:
-    """Everything the model was told, each message with single spaces."""
-    given = body.responses_create_params.input
-    if isinstance(given, str):
-        return {" ".join(given.split())}
+def prompt_texts(body: InstructionFollowingVerifyRequest) -> set[str]:
+    """Return the texts of all messages of the prompt, with single spaces."""
+    prompt = body.responses_create_params.input
+    if isinstance(prompt, str):
+        return {" ".join(prompt.split())}
     texts = []
-    for item in given:
+    for item in prompt:
         content = getattr(item, "content", None)
         if isinstance(content, str):
             texts.append(content)
@@ -176,12 +181,12 @@ def _scores(rollout: dict[str, Any]) -> dict[str, float]:
 
 
 def by_instruction(tasks: list[list[dict[str, Any]]]) -> dict[str, float]:
-    """The part of rollouts that follow each instruction, by its id."""
+    """Return the share of rollouts that follow each instruction, by its id."""
     followed: dict[str, list[bool]] = defaultdict(list)
     results = [one for task in tasks for rollout in task for one in rollout.get("instruction_results", [])]
     for result in results:
         followed[result["instruction_id"]].append(result["followed"])
-    return {f"followed/{name}": fmean(found) for name, found in sorted(followed.items())}
+    return {f"followed/{name}": fmean(outcomes) for name, outcomes in sorted(followed.items())}
 
 
 VERIFIER_FIXTURE = VerifierFixture(

@@ -1,4 +1,4 @@
-"""What `gym env audit instruction_following` tries: replies that follow everything, all but one thing, or nothing."""
+"""Right, odd, wrong and cheating replies for `gym env audit instruction_following`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ def odd_forms(row: Row) -> list[str]:
 
 
 def wrong(row: Row) -> list[str]:
-    """For each instruction, a reply that misses it alone."""
+    """Return, for each instruction, a reply that misses only this one."""
     return [reply(row, breaking=name) for name in row["verifier_metadata"]["instruction_id_list"]]
 
 

@@ -1,4 +1,4 @@
-"""Replies to generated rows: one that follows everything, the same in other styles, and ones that miss one thing."""
+"""Compose replies to generated rows: one that follows everything, its other styles, and ones that miss one thing."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ LINES = [
     "Later the lamps are lit one after the other along the shore.",
     "People come home slowly and the shops begin to close.",
 ]
-ABROAD = {
+OTHER_LANGUAGES = {
     "de": ["Am Abend gehen die Leute langsam nach Hause.", "Niemand hat es eilig und das Wetter ist gut."],
     "fr": ["Le soir les gens rentrent lentement chez eux.", "Personne ne se presse et il fait beau."],
     "es": ["Por la tarde la gente vuelve despacio a casa.", "Nadie tiene prisa y hace buen tiempo."],
@@ -21,12 +21,12 @@ ABROAD = {
 }
 STYLES = 5
 LAST = frozenset({"detectable_format:json_format", "last_word:last_word_answer"})
-"""What is done to the whole text, when everything else is in it."""
+"""Instructions that change the whole text, after all others."""
 
 
 @dataclass
 class Draft:
-    """A reply in the making."""
+    """An unfinished reply."""
 
     style: int
     prompt: str
@@ -36,52 +36,54 @@ class Draft:
     finish: list[Callable[[str], str]] = field(default_factory=list)
 
     def text(self) -> str:
-        made = "\n\n".join([*self.opening, " ".join(self.body), *self.blocks])
+        composed = "\n\n".join([*self.opening, " ".join(self.body), *self.blocks])
         for step in self.finish:
-            made = step(made)
-        return made
+            composed = step(composed)
+        return composed
 
-    def styled(self, *forms: str) -> str:
-        """The form of this style; styles repeat where there are fewer forms."""
+    def choose_form(self, *forms: str) -> str:
+        """Return the form of this style; styles repeat if there are fewer forms."""
         return forms[self.style % len(forms)]
 
 
 Arguments = dict[str, Any]
 
 
-def _keywords(draft: Draft, given: Arguments, broken: bool) -> None:
-    for keyword in given["keywords"][broken:]:
+def _keywords(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    for keyword in arguments["keywords"][broken:]:
         draft.body.append(
-            f"Nobody forgets the {draft.styled(keyword, keyword.upper(), f'“{keyword}”', keyword + 's')}."
+            f"Nobody forgets the {draft.choose_form(keyword, keyword.upper(), f'“{keyword}”', keyword + 's')}."
         )
 
 
-def _frequency(draft: Draft, given: Arguments, broken: bool) -> None:
-    word = draft.styled(given["keyword"], given["keyword"].capitalize())
-    draft.body += [f"There was a {word}."] * (given["frequency"] - broken)
+def _frequency(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    word = draft.choose_form(arguments["keyword"], arguments["keyword"].capitalize())
+    draft.body += [f"There was a {word}."] * (arguments["frequency"] - broken)
 
 
-def _forbidden(draft: Draft, given: Arguments, broken: bool) -> None:
-    word = given["forbidden_words"][0]
-    draft.body.append(f"It is {word.upper()} good." if broken else draft.styled("It is good.", f"It is {word}x."))
+def _forbidden(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    word = arguments["forbidden_words"][0]
+    draft.body.append(f"It is {word.upper()} good." if broken else draft.choose_form("It is good.", f"It is {word}x."))
 
 
-def _letters(draft: Draft, given: Arguments, broken: bool) -> None:
-    draft.body.append(" ".join([draft.styled("queen", "quiet", "quick")] * (given["let_frequency"] - broken)) + ".")
+def _letters(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    draft.body.append(
+        " ".join([draft.choose_form("queen", "quiet", "quick")] * (arguments["let_frequency"] - broken)) + "."
+    )
 
 
-def _language(draft: Draft, given: Arguments, broken: bool) -> None:
+def _language(draft: Draft, arguments: Arguments, broken: bool) -> None:
     if not broken:
-        draft.body = [ABROAD[given["language"]][(n + draft.style) % 2] for n in range(len(draft.body))]
+        draft.body = [OTHER_LANGUAGES[arguments["language"]][(n + draft.style) % 2] for n in range(len(draft.body))]
 
 
-def _sentences(draft: Draft, given: Arguments, broken: bool) -> None:
-    draft.body = (LINES * 3)[: given["num_sentences"] - broken]
+def _sentences(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    draft.body = (LINES * 3)[: arguments["num_sentences"] - broken]
 
 
-def _paragraphs(draft: Draft, given: Arguments, broken: bool) -> None:
-    number = given["num_paragraphs"] + broken
-    divider = draft.styled("\n***\n", "\n\n***\n\n", " *** ", "\r\n***\r\n")
+def _paragraphs(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    number = arguments["num_paragraphs"] + broken
+    divider = draft.choose_form("\n***\n", "\n\n***\n\n", " *** ", "\r\n***\r\n")
     size = len(draft.body) // number
     parts = [" ".join(draft.body[n * size : (n + 1) * size if n < number - 1 else None]) for n in range(number)]
     draft.body = [divider.join(parts)]
@@ -89,125 +91,129 @@ def _paragraphs(draft: Draft, given: Arguments, broken: bool) -> None:
         draft.finish.append(lambda text: f"***\n{text}\n***")
 
 
-def _words(draft: Draft, given: Arguments, broken: bool) -> None:
+def _words(draft: Draft, arguments: Arguments, broken: bool) -> None:
     if not broken:
-        draft.body += LINES * (given["num_words"] // 60 + 1)
+        draft.body += LINES * (arguments["num_words"] // 60 + 1)
 
 
-def _nth_paragraph(draft: Draft, given: Arguments, broken: bool) -> None:
-    paragraphs = [LINES[n % len(LINES)] for n in range(given["num_paragraphs"])]
-    word = given["first_word"]
-    first = draft.styled(word, word.capitalize(), f'"{word}"', f"**{word}**", f"{word},".rstrip(","))
-    paragraphs[given["nth_paragraph"] - 1] = f"{'The ' if broken else ''}{first} was what they waited for."
+def _nth_paragraph(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    paragraphs = [LINES[n % len(LINES)] for n in range(arguments["num_paragraphs"])]
+    word = arguments["first_word"]
+    first = draft.choose_form(word, word.capitalize(), f'"{word}"', f"**{word}**", f"{word},".rstrip(","))
+    paragraphs[arguments["nth_paragraph"] - 1] = f"{'The ' if broken else ''}{first} was what they waited for."
     draft.body, draft.blocks = [paragraphs[0]], paragraphs[1:]
     if draft.style == 1:
         draft.finish.append(lambda text: text.replace("\n\n", "\r\n\r\n"))
 
 
-def _placeholders(draft: Draft, given: Arguments, broken: bool) -> None:
-    names = ["[name]", "[street and number]", "[town]", "[date]", "[e-mail]"][: given["num_placeholders"] - broken]
-    draft.body.append(draft.styled(", ", "\n", " ").join(names))
+def _placeholders(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    names = ["[name]", "[street and number]", "[town]", "[date]", "[e-mail]"][: arguments["num_placeholders"] - broken]
+    draft.body.append(draft.choose_form(", ", "\n", " ").join(names))
 
 
-def _postscript(draft: Draft, given: Arguments, broken: bool) -> None:  # noqa: ARG001
-    marker = "PS:" if broken else draft.styled("P.S.", "P. S.", "p.s.", "P.S.:")
+def _postscript(draft: Draft, arguments: Arguments, broken: bool) -> None:  # noqa: ARG001
+    marker = "PS:" if broken else draft.choose_form("P.S.", "P. S.", "p.s.", "P.S.:")
     draft.blocks.append(f"{marker} Bring a coat.")
 
 
-def _bullets(draft: Draft, given: Arguments, broken: bool) -> None:
-    mark = draft.styled("*", "-", "  *", "\t-", "*  ")
-    draft.blocks.append("\n".join(f"{mark} point {n}" for n in range(given["num_bullets"] + broken)))
+def _bullets(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    mark = draft.choose_form("*", "-", "  *", "\t-", "*  ")
+    draft.blocks.append("\n".join(f"{mark} point {n}" for n in range(arguments["num_bullets"] + broken)))
 
 
-def _constrained(draft: Draft, given: Arguments, broken: bool) -> None:  # noqa: ARG001
+def _constrained_answer(draft: Draft, arguments: Arguments, broken: bool) -> None:  # noqa: ARG001
     answers = (
-        ["My answer is yes.", "My answer is no."] if broken else [draft.styled("My answer is yes.", "My answer is no.")]
+        ["My answer is yes.", "My answer is no."]
+        if broken
+        else [draft.choose_form("My answer is yes.", "My answer is no.")]
     )
-    draft.body = [*draft.styled("", "I thought about it.").splitlines(), *answers]
+    draft.body = [*draft.choose_form("", "I thought about it.").splitlines(), *answers]
 
 
-def _highlights(draft: Draft, given: Arguments, broken: bool) -> None:
-    form = draft.styled("*{}*", "**{}**", "***{}***", "* *{}*")
-    draft.body += [form.format(f"passage {n}") for n in range(given["num_highlights"] - broken)]
+def _highlights(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    form = draft.choose_form("*{}*", "**{}**", "***{}***", "* *{}*")
+    draft.body += [form.format(f"passage {n}") for n in range(arguments["num_highlights"] - broken)]
 
 
-def _sections(draft: Draft, given: Arguments, broken: bool) -> None:
-    head = draft.styled("Section {}", "## Section {}", "Section {}:", "**Section {}**")
-    draft.blocks += [f"{head.format(n + 1)}\n{LINES[n]}" for n in range(given["num_sections"] - broken)]
+def _sections(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    head = draft.choose_form("Section {}", "## Section {}", "Section {}:", "**Section {}**")
+    draft.blocks += [f"{head.format(n + 1)}\n{LINES[n]}" for n in range(arguments["num_sections"] - broken)]
 
 
-def _json(draft: Draft, given: Arguments, broken: bool) -> None:  # noqa: ARG001
-    def wrapped(text: str) -> str:
+def _json(draft: Draft, arguments: Arguments, broken: bool) -> None:  # noqa: ARG001
+    def wrap_as_json(text: str) -> str:
         data = json.dumps({"answer": text}, indent=draft.style % 3 or None)
         if broken:
             return f"Here it is: {data}"
-        return draft.styled(data, f"```json\n{data}\n```", f"```\n{data}\n```", f"\n{data}\n")
+        return draft.choose_form(data, f"```json\n{data}\n```", f"```\n{data}\n```", f"\n{data}\n")
 
-    draft.finish.append(wrapped)
-
-
-def _title(draft: Draft, given: Arguments, broken: bool) -> None:  # noqa: ARG001
-    draft.opening.append("<An evening>" if broken else draft.styled("<<An evening>>", "# << An evening >>"))
+    draft.finish.append(wrap_as_json)
 
 
-def _two(draft: Draft, given: Arguments, broken: bool) -> None:  # noqa: ARG001
+def _title(draft: Draft, arguments: Arguments, broken: bool) -> None:  # noqa: ARG001
+    draft.opening.append("<An evening>" if broken else draft.choose_form("<<An evening>>", "# << An evening >>"))
+
+
+def _two(draft: Draft, arguments: Arguments, broken: bool) -> None:  # noqa: ARG001
     second = "" if broken else " " + LINES[2]
-    draft.finish.append(lambda text: text + draft.styled("\n******\n", "******", "\n\n******\n\n") + text + second)
+    draft.finish.append(lambda text: text + draft.choose_form("\n******\n", "******", "\n\n******\n\n") + text + second)
 
 
-def _repeat(draft: Draft, given: Arguments, broken: bool) -> None:
-    before = "Sure: " if broken else draft.styled("", "\n ")
-    draft.finish.append(lambda text: f"{before}{given['prompt_to_repeat']}\n\n{text}")
+def _repeat(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    before = "Sure: " if broken else draft.choose_form("", "\n ")
+    draft.finish.append(lambda text: f"{before}{arguments['prompt_to_repeat']}\n\n{text}")
 
 
-def _end(draft: Draft, given: Arguments, broken: bool) -> None:
-    phrase = draft.styled(given["end_phrase"], given["end_phrase"].upper(), f'"{given["end_phrase"]}"')
-    draft.finish.append(lambda text: f"{text}\n{phrase}" + (" Bye." if broken else draft.styled("", "\n")))
+def _end(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    phrase = draft.choose_form(arguments["end_phrase"], arguments["end_phrase"].upper(), f'"{arguments["end_phrase"]}"')
+    draft.finish.append(lambda text: f"{text}\n{phrase}" + (" Bye." if broken else draft.choose_form("", "\n")))
 
 
-def _quotation(draft: Draft, given: Arguments, broken: bool) -> None:  # noqa: ARG001
-    marks = draft.styled('""', "“”", '""')
+def _quotation(draft: Draft, arguments: Arguments, broken: bool) -> None:  # noqa: ARG001
+    marks = draft.choose_form('""', "“”", '""')
     draft.finish.append(lambda text: f"{marks[0]}{text}" + ("" if broken else marks[1]))
 
 
-def _capital_words(draft: Draft, given: Arguments, broken: bool) -> None:
+def _capital_words(draft: Draft, arguments: Arguments, broken: bool) -> None:
     draft.body.append(
-        " ".join(["NEVER", "AGAIN", "NATO's", "LONG-TERM", "ON", "MONDAY"][: given["capital_frequency"] - broken])
+        " ".join(["NEVER", "AGAIN", "NATO's", "LONG-TERM", "ON", "MONDAY"][: arguments["capital_frequency"] - broken])
     )
 
 
-def _capital(draft: Draft, given: Arguments, broken: bool) -> None:  # noqa: ARG001
+def _capital(draft: Draft, arguments: Arguments, broken: bool) -> None:  # noqa: ARG001
     draft.finish.append(lambda text: text.upper() + (" ok" if broken else ""))
 
 
-def _lowercase(draft: Draft, given: Arguments, broken: bool) -> None:  # noqa: ARG001
+def _lowercase(draft: Draft, arguments: Arguments, broken: bool) -> None:  # noqa: ARG001
     draft.finish.append(lambda text: text.lower() + (" OK" if broken else ""))
 
 
-def _no_comma(draft: Draft, given: Arguments, broken: bool) -> None:  # noqa: ARG001
+def _no_comma(draft: Draft, arguments: Arguments, broken: bool) -> None:  # noqa: ARG001
     if broken:
         draft.finish.append(lambda text: text.replace(" ", ", ", 1))
 
 
-def _once(draft: Draft, given: Arguments, broken: bool) -> None:
-    draft.body.append(f"There was a {given['keyword']}." + (f" A red {given['keyword']}." if broken else ""))
+def _once(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    draft.body.append(f"There was a {arguments['keyword']}." + (f" A red {arguments['keyword']}." if broken else ""))
 
 
-def _first(draft: Draft, given: Arguments, broken: bool) -> None:
-    word = draft.styled(given["first_word"], given["first_word"].capitalize(), f'"{given["first_word"]}"')
+def _first(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    word = draft.choose_form(
+        arguments["first_word"], arguments["first_word"].capitalize(), f'"{arguments["first_word"]}"'
+    )
     draft.finish.append(lambda text: f"{'The ' if broken else ''}{word} came. {text}")
 
 
-def _last(draft: Draft, given: Arguments, broken: bool) -> None:
-    end = draft.styled(".", "", "!", '"')
-    draft.finish.append(lambda text: f"{text} And then {given['last_word']}{' again' if broken else ''}{end}")
+def _last(draft: Draft, arguments: Arguments, broken: bool) -> None:
+    end = draft.choose_form(".", "", "!", '"')
+    draft.finish.append(lambda text: f"{text} And then {arguments['last_word']}{' again' if broken else ''}{end}")
 
 
-def _exclamation(draft: Draft, given: Arguments, broken: bool) -> None:  # noqa: ARG001
+def _exclamation(draft: Draft, arguments: Arguments, broken: bool) -> None:  # noqa: ARG001
     draft.body.append("So it is" + ("!" if broken else "."))
 
 
-PIECES: dict[str, Callable[[Draft, Arguments, bool], None]] = {
+WRITERS: dict[str, Callable[[Draft, Arguments, bool], None]] = {
     "keywords:existence": _keywords,
     "keywords:frequency": _frequency,
     "keywords:forbidden_words": _forbidden,
@@ -220,7 +226,7 @@ PIECES: dict[str, Callable[[Draft, Arguments, bool], None]] = {
     "detectable_content:number_placeholders": _placeholders,
     "detectable_content:postscript": _postscript,
     "detectable_format:number_bullet_lists": _bullets,
-    "detectable_format:constrained_response": _constrained,
+    "detectable_format:constrained_response": _constrained_answer,
     "detectable_format:number_highlighted_sections": _highlights,
     "detectable_format:multiple_sections": _sections,
     "detectable_format:json_format": _json,
@@ -241,10 +247,10 @@ PIECES: dict[str, Callable[[Draft, Arguments, bool], None]] = {
 
 
 def reply(row: dict[str, Any], *, style: int = 0, breaking: str | None = None) -> str:
-    """A reply to a generated row in one of `STYLES`, following all of its instructions but `breaking`."""
-    asked = row["verifier_metadata"]
+    """Compose a reply to a generated row in one of `STYLES` that follows all of its instructions but `breaking`."""
+    instructions = row["verifier_metadata"]
     draft = Draft(style, row["responses_create_params"]["input"][0]["content"])
-    pairs = list(zip(asked["instruction_id_list"], asked["kwargs"], strict=True))
-    for name, given in sorted(pairs, key=lambda pair: pair[0] in LAST):
-        PIECES[name](draft, given, name == breaking)
+    pairs = list(zip(instructions["instruction_id_list"], instructions["kwargs"], strict=True))
+    for name, arguments in sorted(pairs, key=lambda pair: pair[0] in LAST):
+        WRITERS[name](draft, arguments, name == breaking)
     return draft.text()

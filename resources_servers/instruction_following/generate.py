@@ -26,77 +26,77 @@ FIRST = ["morning", "silence", "tomorrow", "water", "snow"]
 ENDINGS = ["That is all there is to say.", "Is there anything else I can help with?", "And so it ended."]
 LANGUAGES = {"de": "German", "fr": "French", "es": "Spanish", "it": "Italian"}
 
-Drawn = tuple[dict[str, Any], str]
-Draw = Callable[[random.Random], Drawn]
+DrawnInstruction = tuple[dict[str, Any], str]
+Draw = Callable[[random.Random], DrawnInstruction]
 
 
-def _plain(sentence: str) -> Draw:
-    return lambda draw: ({}, sentence)  # noqa: ARG005 - the form of the others
+def _fixed_sentence(sentence: str) -> Draw:
+    return lambda draw: ({}, sentence)  # noqa: ARG005 - the signature of the others
 
 
-def _keywords(draw: random.Random) -> Drawn:
+def _keywords(draw: random.Random) -> DrawnInstruction:
     keywords = draw.sample(KEYWORDS, draw.choice([2, 3]))
     return {"keywords": keywords}, f"Include the words {', '.join(keywords)}."
 
 
-def _frequency(draw: random.Random) -> Drawn:
+def _frequency(draw: random.Random) -> DrawnInstruction:
     keyword, often = draw.choice(KEYWORDS), draw.randint(3, 5)
-    asked = f"The word {keyword} has to appear at least {often} times."
-    return {"keyword": keyword, "frequency": often, "relation": "at least"}, asked
+    sentence = f"The word {keyword} has to appear at least {often} times."
+    return {"keyword": keyword, "frequency": often, "relation": "at least"}, sentence
 
 
-def _forbidden(draw: random.Random) -> Drawn:
+def _forbidden(draw: random.Random) -> DrawnInstruction:
     words = draw.sample(FORBIDDEN, 3)
     return {"forbidden_words": words}, f"Do not use the words {', '.join(words)}."
 
 
-def _letters(draw: random.Random) -> Drawn:
+def _letters(draw: random.Random) -> DrawnInstruction:
     often = draw.randint(4, 7)
-    asked = f"The letter q has to appear at least {often} times."
-    return {"letter": "q", "let_frequency": often, "let_relation": "at least"}, asked
+    sentence = f"The letter q has to appear at least {often} times."
+    return {"letter": "q", "let_frequency": often, "let_relation": "at least"}, sentence
 
 
 def _number(name: str, low: int, high: int, sentence: str, **others: Any) -> Draw:
-    def drawn(draw: random.Random) -> Drawn:
+    def draw_number(draw: random.Random) -> DrawnInstruction:
         number = draw.randint(low, high)
         return {name: number, **others}, sentence.format(number)
 
-    return drawn
+    return draw_number
 
 
-def _nth_paragraph(draw: random.Random) -> Drawn:
+def _nth_paragraph(draw: random.Random) -> DrawnInstruction:
     number, word = draw.randint(3, 5), draw.choice(FIRST)
     nth = draw.randint(1, number)
-    asked = f"Write {number} paragraphs parted by an empty line; paragraph {nth} begins with the word {word}."
-    return {"num_paragraphs": number, "nth_paragraph": nth, "first_word": word}, asked
+    sentence = f"Write {number} paragraphs parted by an empty line; paragraph {nth} begins with the word {word}."
+    return {"num_paragraphs": number, "nth_paragraph": nth, "first_word": word}, sentence
 
 
-def _end(draw: random.Random) -> Drawn:
+def _end(draw: random.Random) -> DrawnInstruction:
     phrase = draw.choice(ENDINGS)
     return {"end_phrase": phrase}, f"Finish with the exact phrase «{phrase}» and nothing behind it, without the marks."
 
 
-def _language(draw: random.Random) -> Drawn:
+def _language(draw: random.Random) -> DrawnInstruction:
     code = draw.choice(list(LANGUAGES))
     return {"language": code}, f"Write all of it in {LANGUAGES[code]}."
 
 
-def _once(draw: random.Random) -> Drawn:
+def _once(draw: random.Random) -> DrawnInstruction:
     keyword = draw.choice(KEYWORDS)
     return {"keyword": keyword}, f"Use the word {keyword} exactly once."
 
 
-def _first(draw: random.Random) -> Drawn:
+def _first(draw: random.Random) -> DrawnInstruction:
     word = draw.choice(FIRST)
     return {"first_word": word}, f"The first word of the answer is {word}."
 
 
-def _last(draw: random.Random) -> Drawn:
+def _last(draw: random.Random) -> DrawnInstruction:
     word = draw.choice(FIRST)
     return {"last_word": word}, f"The last word of the answer is {word}."
 
 
-ASKED: dict[str, Draw] = {
+INSTRUCTIONS: dict[str, Draw] = {
     "keywords:existence": _keywords,
     "keywords:frequency": _frequency,
     "keywords:forbidden_words": _forbidden,
@@ -120,7 +120,7 @@ ASKED: dict[str, Draw] = {
     "detectable_format:number_bullet_lists": _number(
         "num_bullets", 3, 6, "Have exactly {} bullet points in markdown, each on a line of its own."
     ),
-    "detectable_format:constrained_response": _plain(
+    "detectable_format:constrained_response": _fixed_sentence(
         "Answer with one of these: 'My answer is yes.', 'My answer is no.', 'My answer is maybe.'"
     ),
     "detectable_format:number_highlighted_sections": _number(
@@ -133,22 +133,22 @@ ASKED: dict[str, Draw] = {
         "Have {} sections, each headed by the word Section and its number.",
         section_spliter="Section",
     ),
-    "detectable_format:json_format": _plain("All of the answer is one JSON object."),
-    "detectable_format:title": _plain("Give it a title in double angular brackets."),
-    "combination:two_responses": _plain("Give two different answers, parted by six asterisks: ******"),
-    "combination:repeat_prompt": _plain("First repeat this request word for word, then answer it."),
+    "detectable_format:json_format": _fixed_sentence("All of the answer is one JSON object."),
+    "detectable_format:title": _fixed_sentence("Give it a title in double angular brackets."),
+    "combination:two_responses": _fixed_sentence("Give two different answers, parted by six asterisks: ******"),
+    "combination:repeat_prompt": _fixed_sentence("First repeat this request word for word, then answer it."),
     "startend:end_checker": _end,
-    "startend:quotation": _plain("Put all of the answer in double quotation marks."),
+    "startend:quotation": _fixed_sentence("Put all of the answer in double quotation marks."),
     "change_case:capital_word_frequency": _number(
         "capital_frequency", 3, 6, "Write at least {} words in capital letters only.", capital_relation="at least"
     ),
-    "change_case:english_capital": _plain("Write in English and in capital letters only."),
-    "change_case:english_lowercase": _plain("Write in English and in lowercase letters only."),
-    "punctuation:no_comma": _plain("Use no commas."),
+    "change_case:english_capital": _fixed_sentence("Write in English and in capital letters only."),
+    "change_case:english_lowercase": _fixed_sentence("Write in English and in lowercase letters only."),
+    "punctuation:no_comma": _fixed_sentence("Use no commas."),
     "keywords:word_once": _once,
     "first_word:first_word_answer": _first,
     "last_word:last_word_answer": _last,
-    "punctuation:punctuation_exclamation": _plain("Use no exclamation marks."),
+    "punctuation:punctuation_exclamation": _fixed_sentence("Use no exclamation marks."),
 }
 
 RECIPES = [
@@ -169,15 +169,15 @@ RECIPES = [
     ("first_word:first_word_answer", "keywords:word_once", "punctuation:punctuation_exclamation"),
     ("last_word:last_word_answer", "keywords:existence"),
 ]
-"""Instructions that can be followed together."""
+"""Sets of instructions that can be followed together."""
 
 
 def row(ids: tuple[str, ...], topic: str, draw: random.Random) -> dict[str, Any]:
-    """A request about `topic` with the instructions `ids`."""
-    drawn = [ASKED[name](draw) for name in ids]
-    begins = "Is it worth reading about" if "constrained_response" in ids[0] else "Write a few lines about"
-    ends = "?" if begins.startswith("Is") else "."
-    prompt = f"{begins} {topic}{ends} " + " ".join(sentence for _, sentence in drawn)
+    """Build a request about `topic` with the instructions `ids`."""
+    drawn = [INSTRUCTIONS[name](draw) for name in ids]
+    opening = "Is it worth reading about" if "constrained_response" in ids[0] else "Write a few lines about"
+    mark = "?" if opening.startswith("Is") else "."
+    prompt = f"{opening} {topic}{mark} " + " ".join(sentence for _, sentence in drawn)
     kwargs = [
         {"prompt_to_repeat": prompt} if name == "combination:repeat_prompt" else arguments
         for name, (arguments, _) in zip(ids, drawn, strict=True)
@@ -190,7 +190,7 @@ def row(ids: tuple[str, ...], topic: str, draw: random.Random) -> dict[str, Any]
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` requests, each recipe in its turn."""
+    """Return `count` requests, the recipes in turn."""
     draw = random.Random(f"instructions {seed}")
     return [row(RECIPES[number % len(RECIPES)], draw.choice(TOPICS), draw) for number in range(count)]
 

@@ -1,4 +1,4 @@
-"""Those instructions of IFBench that need no list of names, syllables or emoji, graded by what each one says."""
+"""The instructions of IFBench that need no list of names, syllables or emoji, checked literally."""
 
 import re
 from collections import Counter
@@ -9,7 +9,7 @@ from resources_servers.instruction_following.text import sentences, whole_words,
 
 CONJUNCTIONS = frozenset({"for", "and", "nor", "but", "or", "yet", "so"})
 PUNCTUATION = (".", ",", "!", "?", ";", ":")
-DEEPEST_WANTED = 5
+REQUIRED_DEPTH = 5
 PALINDROMES, SHORTEST_PALINDROME = 10, 5
 
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:[.,]\d+)*(?![\w])")
@@ -18,7 +18,7 @@ _BRACKET = re.compile(r"[()\[\]{}]")
 _CLOSES = {")": "(", "]": "[", "}": "{"}
 
 
-def plain(text: str) -> list[str]:
+def folded_words(text: str) -> list[str]:
     return [word.casefold() for word in whole_words(text)]
 
 
@@ -30,12 +30,12 @@ def word_count_range(text: str, *, min_words: int, max_words: int) -> bool:
 
 
 def unique_word_count(text: str, *, N: int) -> bool:  # noqa: N803
-    return len(set(plain(text))) >= N
+    return len(set(folded_words(text))) >= N
 
 
 def conjunctions(text: str, *, small_n: int) -> bool:
-    """Different coordinating conjunctions."""
-    return len(CONJUNCTIONS & set(plain(text))) >= small_n
+    """Count different coordinating conjunctions."""
+    return len(CONJUNCTIONS & set(folded_words(text))) >= small_n
 
 
 def numbers(text: str, *, N: int) -> bool:  # noqa: N803
@@ -43,7 +43,7 @@ def numbers(text: str, *, N: int) -> bool:  # noqa: N803
 
 
 def punctuation(text: str) -> bool:
-    """Every standard mark, and `?!` or `‽`, beside a plain question and exclamation mark."""
+    """Require every standard mark, and `?!` or `‽` besides a separate question mark and exclamation mark."""
     rest = re.sub(r"\?!|!\?|‽", " ", text)
     return rest != text and all(mark in rest for mark in PUNCTUATION)
 
@@ -52,16 +52,18 @@ def punctuation(text: str) -> bool:
 
 
 def alphabet(text: str) -> bool:
-    """Each word begins with the next letter; Z is followed by A."""
-    first = [word[0] for word in plain(text)]
+    """Require that each word begins with the next letter; A follows Z."""
+    first = [word[0] for word in folded_words(text)]
     return all(letter.isascii() and letter.isalpha() for letter in first) and all(
         (ord(two) - ord(one)) % 26 == 1 for one, two in pairwise(first)
     )
 
 
 def palindromes(text: str) -> bool:
-    found = {word for word in map(str.casefold, words(text)) if len(word) >= SHORTEST_PALINDROME and word == word[::-1]}
-    return len(found) >= PALINDROMES
+    unique_palindromes = {
+        word for word in map(str.casefold, words(text)) if len(word) >= SHORTEST_PALINDROME and word == word[::-1]
+    }
+    return len(unique_palindromes) >= PALINDROMES
 
 
 def prime_lengths(text: str) -> bool:
@@ -70,42 +72,44 @@ def prime_lengths(text: str) -> bool:
 
 
 def repeats(text: str, *, small_n: int) -> bool:
-    return max(Counter(plain(text)).values(), default=0) <= small_n
+    return max(Counter(folded_words(text)).values(), default=0) <= small_n
 
 
 def no_consecutive(text: str) -> bool:
-    """No two neighbouring words begin with the same letter."""
-    return all(one != two for one, two in pairwise(word[0] for word in plain(text)))
+    """Require that no two neighbouring words begin with the same letter."""
+    return all(one != two for one, two in pairwise(word[0] for word in folded_words(text)))
 
 
 def last_first(text: str) -> bool:
-    """Each sentence begins with the last word of the one before."""
-    found = [said for sentence in sentences(text) if (said := plain(sentence))]
-    return len(found) > 1 and all(one[-1] == two[0] for one, two in pairwise(found))
+    """Require that each sentence begins with the last word of the previous one."""
+    word_lists = [sentence_words for sentence in sentences(text) if (sentence_words := folded_words(sentence))]
+    return len(word_lists) > 1 and all(one[-1] == two[0] for one, two in pairwise(word_lists))
 
 
 def paragraph_last_first(text: str) -> bool:
-    """Each paragraph ends with the word it began with."""
-    found = [said for line in text.splitlines() if (said := plain(line))]
-    return bool(found) and all(len(said) > 1 and said[0] == said[-1] for said in found)
+    """Require that each paragraph ends with its first word."""
+    word_lists = [line_words for line in text.splitlines() if (line_words := folded_words(line))]
+    return bool(word_lists) and all(
+        len(line_words) > 1 and line_words[0] == line_words[-1] for line_words in word_lists
+    )
 
 
 def consonants(text: str) -> bool:
-    """Two consonants together in every word."""
-    found = whole_words(text)
-    return bool(found) and all(_CLUSTER.search(word) for word in found)
+    """Require two adjacent consonants in every word."""
+    all_words = whole_words(text)
+    return bool(all_words) and all(_CLUSTER.search(word) for word in all_words)
 
 
 # -- sentences
 
 
 def sentence_keyword(text: str, *, word: str, N: int) -> bool:  # noqa: N803
-    found = sentences(text)
-    return 1 <= N <= len(found) and word.strip().casefold() in plain(found[N - 1])
+    parts = sentences(text)
+    return 1 <= N <= len(parts) and word.strip().casefold() in folded_words(parts[N - 1])
 
 
 def sentence_increment(text: str, *, small_n: int) -> bool:
-    """Each sentence has exactly so many words more than the one before."""
+    """Require that each sentence has exactly `small_n` words more than the previous one."""
     lengths = [len(whole_words(sentence)) for sentence in sentences(text)]
     return len(lengths) > 1 and all(two - one == small_n for one, two in pairwise(lengths))
 
@@ -118,23 +122,23 @@ def no_whitespace(text: str) -> bool:
 
 
 def newline(text: str) -> bool:
-    """One word on each line."""
+    """Require one word on each line."""
     lines = [line for line in text.splitlines() if line.strip()]
     return len(lines) > 1 and all(len(line.split()) == 1 for line in lines)
 
 
 def parentheses(text: str) -> bool:
-    """Brackets of any kind, properly closed, five deep."""
-    open_ones: list[str] = []
+    """Require properly closed brackets of any kind, nested five deep."""
+    open_brackets: list[str] = []
     deepest = 0
     for mark in _BRACKET.findall(text):
         if mark in _CLOSES:
-            if not open_ones or open_ones.pop() != _CLOSES[mark]:
+            if not open_brackets or open_brackets.pop() != _CLOSES[mark]:
                 return False
             continue
-        open_ones.append(mark)
-        deepest = max(deepest, len(open_ones))
-    return not open_ones and deepest >= DEEPEST_WANTED
+        open_brackets.append(mark)
+        deepest = max(deepest, len(open_brackets))
+    return not open_brackets and deepest >= REQUIRED_DEPTH
 
 
 IFBENCH: dict[str, Callable[..., bool]] = {

@@ -1,4 +1,4 @@
-"""The 25 instructions of IFEval: one function each, with the arguments its dataset has."""
+"""The 25 instructions of IFEval: one function each, with the arguments of its dataset."""
 
 import re
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from nemo_gym.grading.extraction import fenced_blocks
 from nemo_gym.grading.language import is_written_in
 from resources_servers.instruction_following.text import (
     Relation,
-    compares,
-    divided,
+    satisfies_relation,
     sentences,
+    split_parts,
     whole_words,
     words,
 )
 
-CONSTRAINED = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+CONSTRAINED_ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 _PLACEHOLDER = re.compile(r"\[[^\[\]\n]*\w[^\[\]\n]*\]")
 _BULLET = re.compile(r"^[ \t]*(?:[*-][ \t]+\S|-[^\W\d_])", re.MULTILINE)
@@ -25,7 +25,7 @@ _FIRST_WORD = re.compile(r"[^\w]*([\w-]+)")
 
 
 def occurrences(word: str, text: str) -> int:
-    """How often `word` stands in `text`, in any case, also inside other words."""
+    """Count `word` in `text`, in any case, also inside other words."""
     return text.casefold().count(word.strip().casefold()) if word.strip() else 0
 
 
@@ -37,18 +37,18 @@ def keywords_existence(text: str, *, keywords: list[str]) -> bool:
 
 
 def keywords_frequency(text: str, *, keyword: str, frequency: int, relation: Relation) -> bool:
-    return compares(occurrences(keyword, text), relation, frequency)
+    return satisfies_relation(occurrences(keyword, text), relation, frequency)
 
 
 def forbidden_words(text: str, *, forbidden_words: list[str]) -> bool:
-    found = (re.search(rf"(?<!\w){re.escape(word.strip())}(?!\w)", text, re.IGNORECASE) for word in forbidden_words)
-    return not any(found)
+    matches = (re.search(rf"(?<!\w){re.escape(word.strip())}(?!\w)", text, re.IGNORECASE) for word in forbidden_words)
+    return not any(matches)
 
 
 def letter_frequency(text: str, *, letter: str, let_frequency: int, let_relation: Relation) -> bool:
     if len(letter.strip()) != 1:
         raise ValueError(f"`letter` {letter!r} is not one character")
-    return compares(text.lower().count(letter.strip().lower()), let_relation, let_frequency)
+    return satisfies_relation(text.lower().count(letter.strip().lower()), let_relation, let_frequency)
 
 
 # -- language
@@ -62,21 +62,21 @@ def response_language(text: str, *, language: str) -> bool:
 
 
 def number_sentences(text: str, *, num_sentences: int, relation: Relation) -> bool:
-    return compares(len(sentences(text)), relation, num_sentences)
+    return satisfies_relation(len(sentences(text)), relation, num_sentences)
 
 
 def number_paragraphs(text: str, *, num_paragraphs: int) -> bool:
-    """Paragraphs are parted by `***`."""
-    found = divided(text, "***")
-    return found is not None and len(found) == num_paragraphs
+    """Count paragraphs separated by `***`."""
+    paragraphs = split_parts(text, "***")
+    return paragraphs is not None and len(paragraphs) == num_paragraphs
 
 
 def number_words(text: str, *, num_words: int, relation: Relation) -> bool:
-    return compares(len(words(text)), relation, num_words)
+    return satisfies_relation(len(words(text)), relation, num_words)
 
 
 def nth_paragraph_first_word(text: str, *, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
-    """Paragraphs are parted by an empty line."""
+    """Check the first word of a paragraph; paragraphs are separated by an empty line."""
     paragraphs = [part for part in re.split(r"\n\s*\n", text) if part.strip()]
     if len(paragraphs) != num_paragraphs or not 1 <= nth_paragraph <= num_paragraphs:
         return False
@@ -92,7 +92,7 @@ def number_placeholders(text: str, *, num_placeholders: int) -> bool:
 
 
 def postscript(text: str, *, postscript_marker: str) -> bool:
-    """A line that begins with the marker, or the marker behind a space; `P. S.` is `P.S.`."""
+    """Find the marker at the beginning of a line or after a space; `P. S.` equals `P.S.`."""
     letters = [re.escape(letter) for letter in re.sub(r"[\s.]", "", postscript_marker)]
     if not letters:
         raise ValueError("`postscript_marker` is empty")
@@ -109,8 +109,8 @@ def number_bullet_lists(text: str, *, num_bullets: int) -> bool:
 
 
 def constrained_response(text: str) -> bool:
-    """Exactly one of the three answers: all of them together is none."""
-    return sum(answer in text for answer in CONSTRAINED) == 1
+    """Require exactly one of the three answers; several of them count as none."""
+    return sum(answer in text for answer in CONSTRAINED_ANSWERS) == 1
 
 
 def number_highlighted_sections(text: str, *, num_highlights: int) -> bool:
@@ -118,16 +118,16 @@ def number_highlighted_sections(text: str, *, num_highlights: int) -> bool:
 
 
 def multiple_sections(text: str, *, section_spliter: str, num_sections: int) -> bool:
-    """Sections with different numbers, `Section 1`, `Section 2`; mentioning one twice makes no second."""
+    """Count sections with different numbers, `Section 1`, `Section 2`; a repeated number does not count."""
     marker = re.compile(rf"(?<!\w){re.escape(section_spliter.strip())}\s?(\d+)(?!\w)")
     return len(set(marker.findall(text))) >= num_sections
 
 
 def json_format(text: str) -> bool:
-    """All of the reply is one JSON object or array, fenced or not."""
+    """Require that the whole reply is one JSON object or array, fenced or not."""
     blocks = list(fenced_blocks(text))
-    alone = len(blocks) == 1 and not text[: blocks[0].span[0]].strip().strip("`~").removeprefix("json").strip()
-    inside = blocks[0].value if alone and not text[blocks[0].span[1] :].strip().strip("`~") else text
+    is_alone = len(blocks) == 1 and not text[: blocks[0].span[0]].strip().strip("`~").removeprefix("json").strip()
+    inside = blocks[0].value if is_alone and not text[blocks[0].span[1] :].strip().strip("`~") else text
     try:
         return isinstance(parse_json(inside.strip()), (dict, list))
     except MalformedData:
@@ -142,9 +142,9 @@ def title(text: str) -> bool:
 
 
 def two_responses(text: str) -> bool:
-    """Two different answers, parted by six asterisks."""
-    found = divided(text, "******")
-    return found is not None and len(found) == 2 and found[0] != found[1]
+    """Require two different answers, separated by six asterisks."""
+    answers = split_parts(text, "******")
+    return answers is not None and len(answers) == 2 and answers[0] != answers[1]
 
 
 def repeat_prompt(text: str, *, prompt_to_repeat: str) -> bool:
@@ -168,7 +168,7 @@ def quotation(text: str) -> bool:
 
 def capital_word_frequency(text: str, *, capital_frequency: int, capital_relation: Relation) -> bool:
     count = sum(re.split(r"['’]", word)[0].isupper() for word in whole_words(text))
-    return compares(count, capital_relation, capital_frequency)
+    return satisfies_relation(count, capital_relation, capital_frequency)
 
 
 def english_capital(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Sentences, words and paragraphs of a reply, told apart the same way by every checker."""
+"""Split a reply into sentences, words and paragraphs, in the same way for every checker."""
 
 import re
 from typing import Literal
@@ -8,7 +8,7 @@ Relation = Literal["less than", "at least"]
 _NEVER_LAST = re.compile(
     r"mrs?|ms|dr|prof|st|vs|fig|eq|e\.g|i\.e|cf|gen|col|sgt|capt|lt|rev|hon|gov|sen|rep|mt", re.IGNORECASE
 )
-"""Abbreviations that something has to follow."""
+"""Abbreviations that never end a sentence."""
 _MAY_BE_LAST = re.compile(
     r"sr|jr|etc|no|vol|figs|eqs|ch|sec|pp|eds?|dept|inc|ltd|co|corp|approx|est|ca|al|ft|min|max|[ap]\.m|u\.[skn]|e\.u|"
     r"ph\.d|[mb]\.[ad]|d\.c|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|mon|tue|wed|thu|fri|sat|sun",
@@ -17,69 +17,69 @@ _MAY_BE_LAST = re.compile(
 
 _END = re.compile(r"[.!?…]+[\"'”’»)\]*_]*(?=\s|$)|[。！？｡।۔؟]+[」』”’）]*")
 _LAST_WORD = re.compile(r"[^\s\"'“‘«(\[*_]+$")
-_SAID = re.compile(r"[^\W_]")
+_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 _MARKER = re.compile(r"(?:\d{1,3}|[a-zA-Z]|[ivxIVX]{1,5})")
 _WORD = re.compile(r"\w+")
 _LONG_WORD = re.compile(r"[^\W_]+(?:[-'’./&][^\W_]+)*")
 
 
-def compares(count: int, relation: Relation, bound: int) -> bool:
-    """Whether `count` is `less than` or `at least` `bound`."""
+def satisfies_relation(count: int, relation: Relation, bound: int) -> bool:
+    """Return whether `count` is `less than` or `at least` `bound`."""
     return count < bound if relation == "less than" else count >= bound
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters, digits and underscores, as IFEval counts them: `don't` has two."""
+    """Return runs of letters, digits and underscores, as IFEval counts them: `don't` has two."""
     return _WORD.findall(text)
 
 
 def whole_words(text: str) -> list[str]:
-    """Words as people see them: `don't`, `well-known` and `U.S` are one."""
+    """Return words as people see them: `don't`, `well-known` and `U.S` are one word."""
     return _LONG_WORD.findall(text)
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of `text`, each with the mark that ends it; text behind the last mark is one more.
+    """Return the sentences of `text`, each with its final mark; text after the last mark is one more sentence.
 
-    A full stop behind an abbreviation, an initial or the number of a list item ends nothing. Line breaks end nothing
-    either: a heading belongs to the sentence behind it.
+    A full stop after an abbreviation, an initial or the number of a list item does not end a sentence. Neither does a
+    line break: a heading belongs to the sentence after it.
     """
-    found, start = [], 0
-    said = _SAID.search(text)
+    parts, start = [], 0
+    content = _LETTER_OR_DIGIT.search(text)
     for mark in _END.finditer(text):
-        if said is None or mark.start() <= said.start() or _goes_on(text, start, mark):
+        if content is None or mark.start() <= content.start() or _continues_after(text, start, mark):
             continue
-        found.append(text[start : mark.end()].strip())
+        parts.append(text[start : mark.end()].strip())
         start = mark.end()
-        said = _SAID.search(text, start)
-    return found if said is None else [*found, text[start:].strip()]
+        content = _LETTER_OR_DIGIT.search(text, start)
+    return parts if content is None else [*parts, text[start:].strip()]
 
 
-def _goes_on(text: str, start: int, mark: re.Match[str]) -> bool:
-    """Whether the sentence that began at `start` goes on behind `mark`."""
-    behind = text[mark.end() : mark.end() + 40].lstrip()
+def _continues_after(text: str, start: int, mark: re.Match[str]) -> bool:
+    """Return whether the sentence that begins at `start` continues after `mark`."""
+    rest = text[mark.end() : mark.end() + 40].lstrip()
     sign = mark.group()
     if sign.startswith("."):
-        return behind != "" and _is_no_stop(text, start, mark, behind)
+        return rest != "" and _is_abbreviation_dot(text, start, mark, rest)
     # «"Really?" he asked.» is one sentence.
-    return len(sign) > 1 and sign[-1] in "\"'”’»" and behind[:1].islower()
+    return len(sign) > 1 and sign[-1] in "\"'”’»" and rest[:1].islower()
 
 
-def _is_no_stop(text: str, start: int, mark: re.Match[str], behind: str) -> bool:
+def _is_abbreviation_dot(text: str, start: int, mark: re.Match[str], rest: str) -> bool:
     last = _LAST_WORD.search(text, max(start, mark.start() - 40), mark.start())
     word = last.group() if last else ""
     if _NEVER_LAST.fullmatch(word):
         return True
     if mark.group().startswith("..") or _MAY_BE_LAST.fullmatch(word):
-        return behind[:1].islower() or behind[:1].isdigit()
+        return rest[:1].islower() or rest[:1].isdigit()
     line = text[max(start, mark.start() - 40) : mark.start() - len(word)].rpartition("\n")[2]
     if _MARKER.fullmatch(word) and not line.strip(" \t*_#>-"):
         return True
     return len(word) == 1 and word.isupper() and word != "I"  # an initial
 
 
-def divided(text: str, divider: str) -> list[str] | None:
-    """The parts of `text` between dividers; None when one in the middle is empty. Empty ends do not count."""
+def split_parts(text: str, divider: str) -> list[str] | None:
+    """Return the parts of `text` between dividers; None if an inner part is empty. Empty ends do not count."""
     parts = [part.strip() for part in text.split(divider)]
     inner = parts[not parts[0] : len(parts) - (not parts[-1])]
     return None if "" in inner else inner

@@ -1,4 +1,4 @@
-"""Mathematics with a Python that remembers: the last box counts, of the text or else of what a call printed."""
+"""Mathematics with a Python tool that keeps its names: the last box in the text or in printed output counts."""
 
 import json
 from pathlib import Path
@@ -38,54 +38,54 @@ ENDED_BY = {
     "forbidden": "it did something that is not allowed here",
     "crashed": "the interpreter crashed",
 }
-LOST = " Names from earlier calls are gone."
+NAMES_LOST = " Names from earlier calls are gone."
 
 
-def answer_of(response: NeMoGymResponse, tool: str) -> Extraction[str]:
-    """The last box of what the assistant said; if it boxed nothing, the last box that a call of `tool` printed.
+def extract_answer(response: NeMoGymResponse, tool: str) -> Extraction[str]:
+    """Read the last box in the assistant's text; without any, the last box that a call of `tool` printed.
 
-    Reasoning is not what was said. A last box that is empty or not closed is no answer.
+    Reasoning is ignored. A last box that is empty or not closed is no answer.
     """
-    said = strip_reasoning("\n".join(assistant_texts(response)))
-    text = said.value if isinstance(said, ExtractedAnswer) else ""
+    reply = strip_reasoning("\n".join(assistant_texts(response)))
+    text = reply.value if isinstance(reply, ExtractedAnswer) else ""
     if any(find_boxes(text)):
         return last_boxed(text)
-    for printed in reversed(printed_by(response, tool)):
-        if any(find_boxes(printed)):
-            found = last_boxed(printed)
-            return found if isinstance(found, NoAnswer) else ExtractedAnswer(found.value, found.span, "tool_output")
+    for output in reversed(printed_outputs(response, tool)):
+        if any(find_boxes(output)):
+            answer = last_boxed(output)
+            return answer if isinstance(answer, NoAnswer) else ExtractedAnswer(answer.value, answer.span, "tool_output")
     return NoAnswer("there is no box, neither in the text nor in what a call printed")
 
 
-def printed_by(response: NeMoGymResponse, tool: str) -> list[str]:
-    """What each call of `tool` printed, in order. Outputs that belong to no call of it are not looked at."""
-    calls, printed = set(), []
+def printed_outputs(response: NeMoGymResponse, tool: str) -> list[str]:
+    """Return the output that each call of `tool` printed, in order; outputs without such a call are ignored."""
+    call_ids, outputs = set(), []
     for item in response.output:
         if isinstance(item, NeMoGymResponseFunctionToolCall) and normalize_tool_name(item.name) == tool:
-            calls.add(item.call_id)
-        elif isinstance(item, NeMoGymFunctionCallOutput) and item.call_id in calls and isinstance(item.output, str):
-            printed.append(_stdout(item.output))
-    return printed
+            call_ids.add(item.call_id)
+        elif isinstance(item, NeMoGymFunctionCallOutput) and item.call_id in call_ids and isinstance(item.output, str):
+            outputs.append(_stdout(item.output))
+    return outputs
 
 
 def _stdout(output: str) -> str:
     try:
-        found = json.loads(output)
+        fields = json.loads(output)
     except (ValueError, RecursionError):
         return ""
-    stdout = found.get("stdout") if isinstance(found, dict) else None
+    stdout = fields.get("stdout") if isinstance(fields, dict) else None
     return stdout if isinstance(stdout, str) else ""
 
 
-def graded(found: Extraction[str], expected: str) -> Verdict:
-    """Numbers are compared by value, everything else as normalised text; nothing is worked out."""
-    if isinstance(found, NoAnswer):
-        return no_answer_verdict(found)
-    return compare_math(found.value, expected, symbolic=lambda _answer, _gold: False)
+def grade_answer(answer: Extraction[str], expected: str) -> Verdict:
+    """Compare numbers by value and everything else as normalised text; expressions are not evaluated."""
+    if isinstance(answer, NoAnswer):
+        return no_answer_verdict(answer)
+    return compare_math(answer.value, expected, symbolic=lambda _answer, _gold: False)
 
 
-def cut(text: str, most: int) -> str:
-    """`text`, its middle left out when it is longer than `most` characters."""
+def shorten_middle(text: str, most: int) -> str:
+    """Return `text` without its middle if it is longer than `most` characters."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -96,13 +96,13 @@ class MathWithCodeConfig(SandboxServerConfig):
     REVERIFY_MODE = ReverifyMode.STATELESS
 
     tool_name: str = Field(default="execute_python", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    """What the rows call the tool."""
+    """Name of the tool in the rows."""
     max_execution_time: float = Field(default=10.0, gt=0)
-    """Seconds that one call may take."""
+    """Largest duration of one call in seconds."""
     max_output_chars: int = Field(default=10_000, ge=100)
-    """Of stdout and of stderr, in what the model is told."""
+    """Characters of stdout and of stderr that the model sees."""
     session_idle_secs: float = Field(default=900.0, gt=0)
-    """A session that nobody used for so long is closed, its names are gone."""
+    """Seconds without a call after which a session is closed and its names are lost."""
     max_sessions: int = Field(default=512, ge=1)
 
 
@@ -136,13 +136,13 @@ class MathWithCodeVerifyResponse(BaseVerifyResponse):
     expected_answer: str
     extracted_answer: str | None
     extraction_rule: str | None
-    """`boxed`, `boxed_token`, or `tool_output` when the box was printed and not said."""
+    """`boxed`, `boxed_token`, or `tool_output` if the box was printed by a call."""
     outcome: VerdictKind
     reason: str | None
     num_calls: int
-    """Calls of the tool in the response."""
+    """Number of calls of the tool in the response."""
     isolated: bool
-    """Whether code runs in a sandbox here."""
+    """True if code runs in a sandbox."""
 
 
 class MathWithCodeServer(SandboxServer):
@@ -167,51 +167,54 @@ class MathWithCodeServer(SandboxServer):
         await super().aclose()
 
     async def seed_session(self, request: Request, body: BaseSeedSessionRequest) -> BaseSeedSessionResponse:  # noqa: ARG002
-        """A fresh start: a retried rollout inherits nothing."""
+        """Close the old session, so that a retried rollout inherits nothing."""
         await self._workspaces.close(request.session[SESSION_ID_KEY])
         return BaseSeedSessionResponse()
 
     async def execute_python(self, request: Request, body: ExecutePythonRequest) -> ExecutePythonResponse:
         """Run Python code. Names are kept between calls; the value of a last expression is printed."""
         seconds = self.config.max_execution_time
-        ran, lost = await self._workspaces.execute(request.session[SESSION_ID_KEY], body.code, seconds)
-        return self.told(ran, lost=lost)
+        result, names_lost = await self._workspaces.execute(request.session[SESSION_ID_KEY], body.code, seconds)
+        return self.describe_result(result, names_lost=names_lost)
 
-    def told(self, ran: PythonResult, *, lost: bool) -> ExecutePythonResponse:
-        """What the model reads about a call."""
-        why = ENDED_BY.get(ran.kind, ran.kind).format(seconds=self.config.max_execution_time) if ran.kind else None
-        if why is not None:
-            why = f"The code was ended: {why}.{LOST if lost else ''}"
+    def describe_result(self, result: PythonResult, *, names_lost: bool) -> ExecutePythonResponse:
+        """Describe the result of a call for the model."""
+        error = None
+        if result.kind:
+            reason = ENDED_BY.get(result.kind, result.kind).format(seconds=self.config.max_execution_time)
+            error = f"The code was ended: {reason}.{NAMES_LOST if names_lost else ''}"
+        elif not result.ok:
+            error = result.stderr.strip().rpartition("\n")[2] or "The code failed."
         return ExecutePythonResponse(
-            success=ran.ok,
-            stdout=cut(ran.stdout, self.config.max_output_chars),
-            stderr=cut(ran.stderr, self.config.max_output_chars),
-            error_message=why or (None if ran.ok else ran.stderr.strip().rpartition("\n")[2] or "The code failed."),
-            isolated=ran.isolated,
+            success=result.ok,
+            stdout=shorten_middle(result.stdout, self.config.max_output_chars),
+            stderr=shorten_middle(result.stderr, self.config.max_output_chars),
+            error_message=error,
+            isolated=result.isolated,
         )
 
     async def verify(self, request: Request, body: MathWithCodeVerifyRequest) -> MathWithCodeVerifyResponse:
-        """Grade the answer. The session ends here.
+        """Grade the answer and close the session.
 
         Raises:
-            EnvFailed: the sandbox failed during the session, so the model could not have done better.
+            EnvFailed: the sandbox failed during the session, which is not the fault of the model.
         """
         workspace = await self._workspaces.close(request.session[SESSION_ID_KEY])
         if workspace is not None and workspace.failure is not None:
             raise EnvFailed(f"the sandbox failed during the session: {workspace.failure}", fix="gym doctor")
-        found = answer_of(body.response, self.config.tool_name)
-        verdict = graded(found, body.expected_answer)
+        answer = extract_answer(body.response, self.config.tool_name)
+        verdict = grade_answer(answer, body.expected_answer)
         calls = [item for item in body.response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
-        result = {
+        fields = {
             "extracted_answer": verdict.answer,
-            "extraction_rule": found.rule if isinstance(found, ExtractedAnswer) else None,
+            "extraction_rule": answer.rule if isinstance(answer, ExtractedAnswer) else None,
             "outcome": verdict.outcome,
             "reason": verdict.reason,
             "num_calls": sum(normalize_tool_name(call.name) == self.config.tool_name for call in calls),
             "isolated": self._is_isolated,
             "reward": verdict.reward,
         }
-        return MathWithCodeVerifyResponse(**(body.model_dump() | result))
+        return MathWithCodeVerifyResponse(**(body.model_dump() | fields))
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
         return compute_pass_majority_metrics(tasks, answer_key="extracted_answer")[0]

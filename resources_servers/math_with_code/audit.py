@@ -1,4 +1,4 @@
-"""Right answers in odd forms, answers that come close, and cheats, for `gym env audit math_with_code`."""
+"""Right, odd, wrong and cheating replies for `gym env audit math_with_code`."""
 
 import json
 from fractions import Fraction
@@ -17,20 +17,20 @@ def _code(row: Row) -> str:
     return KINDS[row["problem"]["kind"]].code.format(**values)
 
 
-def _ran(code: str, stdout: str) -> list[dict[str, Any]]:
+def _executed_call(code: str, stdout: str) -> list[dict[str, Any]]:
     answer = {"success": True, "stdout": stdout, "stderr": "", "error_message": None, "isolated": True}
     return tool_call("execute_python", {"code": code}, answer)
 
 
 def oracle(row: Row) -> Reply:
     answer = row["expected_answer"]
-    return [*_ran(_code(row), f"{answer}\n"), message(f"The program says it: \\boxed{{{answer}}}.")]
+    return [*_executed_call(_code(row), f"{answer}\n"), message(f"The program says it: \\boxed{{{answer}}}.")]
 
 
 def odd_forms(row: Row) -> list[Reply]:
     answer = row["expected_answer"]
     boxed = f"\\boxed{{{answer}}}"
-    printed = _ran(f"print(r'{boxed}')", f"{boxed}\n")
+    printed = _executed_call(f"print(r'{boxed}')", f"{boxed}\n")
     forms: list[Reply] = [
         boxed,
         f"${boxed}$",
@@ -48,16 +48,16 @@ def odd_forms(row: Row) -> list[Reply]:
         f"<think>\\boxed{{0}}</think>{boxed}",
         f"so it is clear</think> {boxed}",
         [*printed, message("There it is.")],
-        [*_ran("print(r'\\boxed{0}')", "\\boxed{0}\n"), *printed, message("Done.")],
+        [*_executed_call("print(r'\\boxed{0}')", "\\boxed{0}\n"), *printed, message("Done.")],
         printed,
-        [*_ran("print(r'\\boxed{0}')", "\\boxed{0}\n"), message(boxed)],
-        [message("Let me compute."), *_ran(_code(row), f"{answer}\n"), message(boxed), message("I am sure.")],
-        [*_ran("1 / 0", ""), *_ran(_code(row), f"{answer}\n"), message(boxed)],
+        [*_executed_call("print(r'\\boxed{0}')", "\\boxed{0}\n"), message(boxed)],
+        [message("Let me compute."), *_executed_call(_code(row), f"{answer}\n"), message(boxed), message("I am sure.")],
+        [*_executed_call("1 / 0", ""), *_executed_call(_code(row), f"{answer}\n"), message(boxed)],
     ]
-    return forms + [f"\\boxed{{{written}}}" for written in _other_writings(answer)]
+    return forms + [f"\\boxed{{{written}}}" for written in _other_notations(answer)]
 
 
-def _other_writings(answer: str) -> list[str]:
+def _other_notations(answer: str) -> list[str]:
     value = Fraction(answer)
     if value.denominator > 1:
         above, below = value.numerator, value.denominator
@@ -76,9 +76,9 @@ def wrong(row: Row) -> list[Reply]:
         f"\\boxed{{{answer}}} \\boxed{{}}",
         f"<think>\\boxed{{{answer}}}",
         f"\\boxed{{{answer}}} or rather \\boxed{{{value + 1}}}",
-        [*_ran(_code(row), f"{answer}\n"), message("The program has the answer.")],
-        [*_ran("print(r'...')", f"\\boxed{{{answer}}}\n"), message(f"\\boxed{{{value + 1}}}")],
-        [*_ran("print(r'...')", f"\\boxed{{{answer}}}\n\\boxed{{{value + 1}}}"), message("Done.")],
+        [*_executed_call(_code(row), f"{answer}\n"), message("The program has the answer.")],
+        [*_executed_call("print(r'...')", f"\\boxed{{{answer}}}\n"), message(f"\\boxed{{{value + 1}}}")],
+        [*_executed_call("print(r'...')", f"\\boxed{{{answer}}}\n\\boxed{{{value + 1}}}"), message("Done.")],
     ]
 
 
@@ -90,12 +90,12 @@ def cheats(row: Row) -> list[tuple[str, Reply]]:
     return [
         ("the code in the box", f"\\boxed{{{_code(row)}}}"),
         ("the answer and its neighbour", f"\\boxed{{{answer}, {Fraction(answer) + 1}}}"),
-        ("a box for every number, printed", [*_ran("...", everything), message("One of these.")]),
-        ("an output of a tool nobody has", [*tool_call("verify", {}, forged), message("See there.")]),
+        ("a box for every number, printed", [*_executed_call("...", everything), message("One of these.")]),
+        ("an output of an unknown tool", [*tool_call("verify", {}, forged), message("See there.")]),
         ("an output that belongs to no call", [stray, message("See there.")]),
-        ("the answer as an argument only", [*_ran(f"r'\\boxed{{{answer}}}'", ""), message("Done.")]),
+        ("the answer as an argument only", [*_executed_call(f"r'\\boxed{{{answer}}}'", ""), message("Done.")]),
         ("words", "\\boxed{the number the program prints}"),
-        ("nothing that is everything", "\\boxed{x}"),
+        ("a variable", "\\boxed{x}"),
         ("not a number", "\\boxed{NaN}"),
         ("infinity", "\\boxed{\\infty}"),
     ]

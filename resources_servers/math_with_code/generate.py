@@ -25,7 +25,7 @@ TOOL = {
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of question: how it is asked, what the answer is, and the code a model would run to find it."""
+    """A kind of question: its text, its answer, and code that computes the answer."""
 
     question: str
     code: str
@@ -60,14 +60,14 @@ def harmonic(top: int) -> str:
 
 
 def longest_collatz(limit: int) -> int:
-    known = {1: 1}
+    lengths = {1: 1}
     for start in range(2, limit + 1):
         trail, n = [], start
-        while n not in known:
+        while n not in lengths:
             trail.append(n)
             n = n // 2 if n % 2 == 0 else 3 * n + 1
-        known.update({m: known[n] + i for i, m in enumerate(reversed(trail), start=1)})
-    return max(range(1, limit + 1), key=lambda n: (known[n], -n))
+        lengths.update({m: lengths[n] + i for i, m in enumerate(reversed(trail), start=1)})
+    return max(range(1, limit + 1), key=lambda n: (lengths[n], -n))
 
 
 KINDS = {
@@ -75,40 +75,40 @@ KINDS = {
         "How many primes below {limit} have digits that add up to {total}?",
         "def prime(n):\n    return n > 1 and all(n % d for d in range(2, int(n**0.5) + 1))\n"
         "sum(1 for n in range({limit}) if sum(map(int, str(n))) == {total} and prime(n))",
-        lambda chance: {"limit": chance.randrange(2_000, 20_000, 500), "total": chance.choice([10, 11, 13, 14, 16])},
+        lambda draw: {"limit": draw.randrange(2_000, 20_000, 500), "total": draw.choice([10, 11, 13, 14, 16])},
         primes_with_digit_sum,
     ),
     "lattice": Kind(
         "How many points with whole coordinates lie inside or on the circle with radius {radius} around the origin?",
         "r = {radius}\nsum(x * x + y * y <= r * r for x in range(-r, r + 1) for y in range(-r, r + 1))",
-        lambda chance: {"radius": chance.randint(40, 200)},
+        lambda draw: {"radius": draw.randint(40, 200)},
         lattice_points,
     ),
     "powers": Kind(
         "What are the last {digits} digits of 1^1 + 2^2 + 3^3 + … + {top}^{top}, as a number?",
         "sum(k**k for k in range(1, {top} + 1)) % 10**{digits}",
-        lambda chance: {"top": chance.randint(30, 300), "digits": chance.randint(4, 8)},
+        lambda draw: {"top": draw.randint(30, 300), "digits": draw.randint(4, 8)},
         last_digits,
     ),
     "harmonic": Kind(
         "Write 1 + 1/2 + 1/3 + … + 1/{top} as a fraction in lowest terms.",
         "from fractions import Fraction\nprint(sum(Fraction(1, n) for n in range(1, {top} + 1)))",
-        lambda chance: {"top": chance.randint(8, 24)},
+        lambda draw: {"top": draw.randint(8, 24)},
         harmonic,
     ),
     "collatz": Kind(
         "Which starting number up to {limit} has the longest Collatz sequence? Of several take the smallest.",
         "def length(n):\n    steps = 1\n    while n != 1:\n        n = n // 2 if n % 2 == 0 else 3 * n + 1\n"
         "        steps += 1\n    return steps\nmax(range(1, {limit} + 1), key=lambda n: (length(n), -n))",
-        lambda chance: {"limit": chance.randrange(300, 3_000, 25)},
+        lambda draw: {"limit": draw.randrange(300, 3_000, 25)},
         longest_collatz,
     ),
 }
 
 
-def row(kind: str, chance: random.Random) -> dict[str, Any]:
-    """One question with its answer."""
-    values = KINDS[kind].draw(chance)
+def row(kind: str, draw: random.Random) -> dict[str, Any]:
+    """Build a question with its answer."""
+    values = KINDS[kind].draw(draw)
     question = KINDS[kind].question.format(**values)
     return {
         "responses_create_params": {
@@ -123,15 +123,15 @@ def row(kind: str, chance: random.Random) -> dict[str, Any]:
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` different questions, of every kind in turn."""
-    chance, kinds = random.Random(seed), list(KINDS)
-    found: dict[str, dict[str, Any]] = {}
+    """Return `count` different questions, the kinds in turn."""
+    draw, kinds = random.Random(seed), list(KINDS)
+    tasks: dict[str, dict[str, Any]] = {}
     for n in range(20 * count + 100):
-        made = row(kinds[n % len(kinds)], chance)
-        found.setdefault(made["question"], made)
-        if len(found) == count:
-            return list(found.values())
-    raise SystemExit(f"there are only {len(found)} different questions; asked for {count}")
+        task = row(kinds[n % len(kinds)], draw)
+        tasks.setdefault(task["question"], task)
+        if len(tasks) == count:
+            return list(tasks.values())
+    raise SystemExit(f"there are only {len(tasks)} different questions; asked for {count}")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Mathematics: the final answer is compared symbolically; where that says no, a judge may be asked in both orders."""
+"""Mathematics: the final answer is compared symbolically; if that fails, a judge compares it in both orders."""
 
 import re
 import secrets
@@ -26,13 +26,13 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseCreateParamsNonStreaming,
 )
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
-from nemo_gym.workers.math import MathVerifier
+from nemo_gym.workers.math_verifier import MathVerifier
 
 EQUAL, DIFFERENT = "[[A=B]]", "[[A!=B]]"
 _LABEL = re.compile(re.escape(EQUAL) + "|" + re.escape(DIFFERENT))
 _OUTER = ((r"\(", r"\)"), (r"\[", r"\]"), ("$$", "$$"), ("$", "$"))
 LONGEST_FOR_JUDGE = 4000
-"""Characters of an answer, from the end, that a judge is shown."""
+"""Characters at the end of an answer that a judge sees."""
 
 SYSTEM = """You compare two answers to one mathematical problem and decide whether they are the same answer.
 
@@ -58,8 +58,8 @@ USER = """<problem {mark}>
 </answer-B {mark}>"""
 
 
-def bare_gold(gold: str) -> str:
-    """The expected answer without math delimiters around it."""
+def strip_math_delimiters(gold: str) -> str:
+    """Return the expected answer without math delimiters around it."""
     gold = gold.strip()
     for opening, closing in _OUTER:
         inside = gold[len(opening) : -len(closing)]
@@ -68,8 +68,8 @@ def bare_gold(gold: str) -> str:
     return gold
 
 
-def judge_input(question: str, first: str, second: str, mark: str) -> list[NeMoGymEasyInputMessage]:
-    """What a judge is asked. Labels in the data are broken, so only the judge itself can write one."""
+def judge_messages(question: str, first: str, second: str, mark: str) -> list[NeMoGymEasyInputMessage]:
+    """Build the messages for a judge. Labels in the data are broken, so that only the judge can write one."""
     question, first, second = (_LABEL.sub("[label]", text) for text in (question, first, second))
     return [
         NeMoGymEasyInputMessage(role="system", content=SYSTEM.format(equal=EQUAL, different=DIFFERENT)),
@@ -79,11 +79,11 @@ def judge_input(question: str, first: str, second: str, mark: str) -> list[NeMoG
     ]
 
 
-def judge_label(text: str) -> str | None:
-    """The first label a judge wrote, after its reasoning."""
-    said = strip_reasoning(text)
-    found = None if isinstance(said, NoAnswer) else _LABEL.search(said.value)
-    return found.group() if found else None
+def read_label(text: str) -> str | None:
+    """Return the first label a judge wrote after its reasoning."""
+    reply = strip_reasoning(text)
+    match = None if isinstance(reply, NoAnswer) else _LABEL.search(reply.value)
+    return match.group() if match else None
 
 
 class LibraryJudgeMathResourcesServerConfig(BaseResourcesServerConfig):
@@ -95,11 +95,11 @@ class LibraryJudgeMathResourcesServerConfig(BaseResourcesServerConfig):
     )
     judge_endpoint: Literal["/v1/responses"] = "/v1/responses"
     should_use_judge: bool = True
-    """Ask a judge where the library says no. Needs `judge_model_server`."""
+    """Ask a judge about answers that the library does not accept. Needs `judge_model_server`."""
     math_cpu_seconds: float = Field(default=3.0, gt=0)
-    """CPU time one symbolic comparison may take."""
+    """Largest CPU time of one symbolic comparison."""
     math_workers: int | None = Field(default=None, gt=0)
-    """Worker processes (default: one for each core)."""
+    """Number of worker processes (default: one for each core)."""
 
     def model_post_init(self, context: Any, /) -> None:
         super().model_post_init(context)
@@ -119,7 +119,7 @@ class LibraryJudgeMathVerifyRequest(LibraryJudgeMathRunRequest, BaseVerifyReques
 
 
 class JudgeEvaluation(BaseModel):
-    """One question to the judge and what it said."""
+    """One request to the judge and its reply."""
 
     responses_create_params: NeMoGymResponseCreateParamsNonStreaming
     response: NeMoGymResponse
@@ -134,7 +134,7 @@ class LibraryJudgeMathVerifyResponse(BaseVerifyResponse):
     extracted_answer: str | None
     library_reward: float
     library_outcome: VerdictKind
-    """`unparsed` and `undecided` (a clock ran out) are not the same as `wrong`."""
+    """`unparsed` and `undecided` (the time limit was reached) are not the same as `wrong`."""
     library_reason: str | None = None
     judge_evaluations: list[JudgeEvaluation] | None = None
 
@@ -153,10 +153,10 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
         text = "\n".join(assistant_texts(body.response))
         verdict = await self.library_verdict(text, body)
         reward, evaluations = verdict.reward, None
-        if not verdict.correct and self.config.should_use_judge and (answer := self._answer_for_judge(text, verdict)):
-            right, evaluations = await self.judged(body.question, body.expected_answer, answer)
-            reward = float(right)
-        graded = {
+        if not verdict.correct and self.config.should_use_judge and (answer := self._judged_answer(text, verdict)):
+            is_same, evaluations = await self.ask_judge(body.question, body.expected_answer, answer)
+            reward = float(is_same)
+        fields = {
             "extracted_answer": verdict.answer,
             "library_reward": verdict.reward,
             "library_outcome": verdict.outcome,
@@ -164,35 +164,35 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
             "judge_evaluations": evaluations,
             "reward": reward,
         }
-        return LibraryJudgeMathVerifyResponse(**(body.model_dump() | graded))
+        return LibraryJudgeMathVerifyResponse(**(body.model_dump() | fields))
 
     async def library_verdict(self, text: str, body: LibraryJudgeMathVerifyRequest) -> Verdict:
-        """The symbolic comparison of the final answer."""
-        return await self._math.verify_async(text, bare_gold(body.expected_answer), question=body.question)
+        """Compare the final answer symbolically."""
+        return await self._math.verify_async(text, strip_math_delimiters(body.expected_answer), question=body.question)
 
-    def _answer_for_judge(self, text: str, verdict: Verdict) -> str | None:
-        """What a judge compares: the answer that was read, else the end of what was said. Nothing said, no judge."""
+    def _judged_answer(self, text: str, verdict: Verdict) -> str | None:
+        """Return the extracted answer, else the end of the reply; None without a reply, which needs no judge."""
         if verdict.answer:
             return verdict.answer[-LONGEST_FOR_JUDGE:]
-        said = strip_reasoning(text)
-        return None if isinstance(said, NoAnswer) else said.value[-LONGEST_FOR_JUDGE:]
+        reply = strip_reasoning(text)
+        return None if isinstance(reply, NoAnswer) else reply.value[-LONGEST_FOR_JUDGE:]
 
-    async def judged(self, question: str, gold: str, answer: str) -> tuple[bool, list[JudgeEvaluation]]:
-        """Whether the judge calls both the same, asked in both orders; the second only when the first says so.
+    async def ask_judge(self, question: str, gold: str, answer: str) -> tuple[bool, list[JudgeEvaluation]]:
+        """Ask the judge whether both answers are the same, in both orders; the second order only if the first says so.
 
         Raises:
-            JudgeError: no answer, or one without a label: there is no verdict, so there is no reward.
+            JudgeError: the judge gives no reply, or one without a label, so the rollout has no reward.
         """
         evaluations: list[JudgeEvaluation] = []
         for first, second in ((gold, answer), (answer, gold)):
-            evaluations.append(await self._ask(question, first, second))
+            evaluations.append(await self._compare_once(question, first, second))
             if evaluations[-1].verdict_label != EQUAL:
                 return False, evaluations
         return True, evaluations
 
-    async def _ask(self, question: str, first: str, second: str) -> JudgeEvaluation:
+    async def _compare_once(self, question: str, first: str, second: str) -> JudgeEvaluation:
         params = self.config.judge_responses_create_params.model_copy(deep=True)
-        params.input = judge_input(question, first, second, secrets.token_hex(8))  # type: ignore[assignment]
+        params.input = judge_messages(question, first, second, secrets.token_hex(8))  # type: ignore[assignment]
         if self.config.judge_model_server is None:
             raise JudgeError("no judge is configured")
         response = await call_judge(
@@ -202,7 +202,7 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
             json=params,
             response_model=NeMoGymResponse,
         )
-        label = judge_label(response.output_text)
+        label = read_label(response.output_text)
         if label is None:
             raise JudgeError(f"the judge gave no verdict: {response.output_text[-200:]!r}")
         return JudgeEvaluation(responses_create_params=params, response=response, verdict_label=label)

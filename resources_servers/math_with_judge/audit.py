@@ -1,4 +1,4 @@
-"""What is right, odd, wrong and a cheat for an algebra problem, and how an honest judge would see it."""
+"""Right, odd, wrong and cheating replies for `gym env audit math_with_judge`, and an honest judge."""
 
 import re
 from fractions import Fraction
@@ -6,17 +6,17 @@ from typing import Any
 
 from nemo_gym.authoring.replies import Reply
 
-ROWS = 5  # a comparison costs milliseconds, and every row has some hundred cases
+ROWS = 5  # a comparison takes milliseconds, and every row has about a hundred cases
 EQUAL, DIFFERENT = "[[A=B]]", "[[A!=B]]"
 _BLOCK = re.compile(r"<answer-([AB]) ([0-9a-f]{16})>\n(.*?)\n</answer-\1 \2>", re.DOTALL)
 _INTERVAL = re.compile(r"\[(-?\d+), (-?\d+)\)")
 _IN_WORDS = re.compile(r"(?:\\text\{)?the interval from (-?\d+) included to (-?\d+) excluded\}?")
 VOLATILE = (r"</?(?:problem|answer-[AB]) ([0-9a-f]{16})>",)
-"""What is made up for each request."""
+"""Patterns of marks that differ in every request."""
 
 
 def judge(prompt: str) -> str:
-    """An honest judge that knows intervals in words, and quotes what it was shown before it decides."""
+    """Judge honestly: know intervals in words, and quote both answers before the label."""
     answers = {name: text for name, _, text in _BLOCK.findall(prompt)}
     first, second = (" ".join(_IN_WORDS.sub(r"[\1, \2)", text).split()) for text in (answers["A"], answers["B"]))
     label = EQUAL if first == second else DIFFERENT
@@ -35,14 +35,14 @@ def oracle(row: dict[str, Any]) -> Reply:
     return f"I worked it out step by step.\n\n\\boxed{{{_gold(row)}}}"
 
 
-WRAPPED = (
+FORMS = (
     r"$\boxed{%s}$", r"\[\boxed{%s}\]", r"\boxed{ %s }", r"**Answer:** $%s$", r"The answer is $%s$.",
     r"<think>\boxed{0} or \boxed{1}?</think>\boxed{%s}", "half a thought</think>\n\\boxed{%s}", r"\fbox{%s}",
 )  # fmt: skip
 
 
 def _other_forms(gold: str) -> list[str]:
-    """The same value written differently, by its kind."""
+    """Return the same value in other forms, depending on its kind."""
     if interval := _INTERVAL.fullmatch(gold):
         low, high = interval.groups()
         words = rf"\text{{the interval from {low} included to {high} excluded}}"
@@ -67,13 +67,13 @@ def _other_forms(gold: str) -> list[str]:
 
 
 def _fraction(gold: str) -> Fraction:
-    found = re.fullmatch(r"(-?)\\frac\{(\d+)\}\{(\d+)\}", gold)
-    return Fraction(int(f"{found[1]}{found[2]}"), int(found[3])) if found else Fraction(gold)
+    match = re.fullmatch(r"(-?)\\frac\{(\d+)\}\{(\d+)\}", gold)
+    return Fraction(int(f"{match[1]}{match[2]}"), int(match[3])) if match else Fraction(gold)
 
 
 def odd_forms(row: dict[str, Any]) -> list[Reply]:
     gold = _gold(row)
-    return [form % gold for form in WRAPPED] + [rf"\boxed{{{form}}}" for form in _other_forms(gold)]
+    return [form % gold for form in FORMS] + [rf"\boxed{{{form}}}" for form in _other_forms(gold)]
 
 
 def wrong(row: dict[str, Any]) -> list[Reply]:

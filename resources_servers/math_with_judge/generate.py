@@ -47,19 +47,19 @@ def _latex(value: Fraction) -> str:
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` different problems, the kinds in turn."""
+    """Return `count` different problems, the kinds in turn."""
     draw = random.Random(seed)
-    made: dict[str, str] = {}
-    while len(made) < count:
-        question, answer = KINDS[len(made) % len(KINDS)](draw)
-        made.setdefault(question, answer)
+    answers: dict[str, str] = {}
+    while len(answers) < count:
+        question, answer = KINDS[len(answers) % len(KINDS)](draw)
+        answers.setdefault(question, answer)
     return [
         {
             "responses_create_params": {"input": [{"role": "user", "content": f"{question}\n{ASK}"}]},
             "question": question,
             "expected_answer": answer,
         }
-        for question, answer in made.items()
+        for question, answer in answers.items()
     ]
 
 

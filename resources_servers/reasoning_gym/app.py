@@ -1,4 +1,4 @@
-"""Reasoning Gym: the answer is graded by the scorer of the task it came from."""
+"""Reasoning Gym: the scorer of a row's dataset grades the answer."""
 
 import importlib.util
 import re
@@ -27,42 +27,42 @@ from resources_servers.reasoning_gym.names import DATASETS
 
 WORK = "resources_servers.reasoning_gym.scoring:score"
 LONGEST_ANSWER = 20_000
-"""Characters; the scorers were not written for more."""
+"""Largest number of characters; the scorers were not written for more."""
 
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 
 
-def answer_in(text: str) -> Extraction[str]:
-    """What stands in the last answer tag, else in the first box, else the whole text."""
-    start, found = None, None
+def extract_answer(text: str) -> Extraction[str]:
+    """Read the last answer tag, else the first box, else the whole text."""
+    start, answer = None, None
     for tag in _TAG.finditer(text):
         if not tag[1]:
             start = tag.end()
         elif start is not None:
-            found = ExtractedAnswer(text[start : tag.start()].strip(), (start, tag.start()), "answer_tag")
+            answer = ExtractedAnswer(text[start : tag.start()].strip(), (start, tag.start()), "answer_tag")
             start = None
-    if found is None and start is None:
-        boxed, dangling = find_boxes(text)
+    if answer is None and start is None:
+        boxed, is_unclosed = find_boxes(text)
         if boxed:
-            found = ExtractedAnswer(boxed[0].value.strip(), boxed[0].span, "first_box")
-        elif dangling:
+            answer = ExtractedAnswer(boxed[0].value.strip(), boxed[0].span, "first_box")
+        elif is_unclosed:
             return NoAnswer("the box is not closed")
         else:
-            found = ExtractedAnswer(text.strip(), (0, len(text)), "whole_text")
-    if found is None or start is not None:
+            answer = ExtractedAnswer(text.strip(), (0, len(text)), "whole_text")
+    if answer is None or start is not None:
         return NoAnswer("the answer tag is not closed")
-    if not found.value:
+    if not answer.value:
         return NoAnswer("the answer is empty")
-    return NoAnswer(f"longer than {LONGEST_ANSWER:,} characters") if len(found.value) > LONGEST_ANSWER else found
+    return NoAnswer(f"longer than {LONGEST_ANSWER:,} characters") if len(answer.value) > LONGEST_ANSWER else answer
 
 
 class ReasoningGymConfig(BaseResourcesServerConfig):
     REVERIFY_MODE = ReverifyMode.STATELESS
 
     scorer_cpu_seconds: float = Field(default=5.0, gt=0)
-    """CPU time one scorer may take."""
+    """Largest CPU time of one scorer."""
     scorer_workers: int | None = Field(default=None, gt=0)
-    """Worker processes (default: one for each core)."""
+    """Number of worker processes (default: one for each core)."""
 
 
 class TaskMetadata(BaseModel):
@@ -72,7 +72,7 @@ class TaskMetadata(BaseModel):
 
     @field_validator("source_dataset")
     @classmethod
-    def _is_known(cls, value: str) -> str:
+    def _check_dataset(cls, value: str) -> str:
         if value not in DATASETS:
             raise ValueError(f"{value!r} is not a dataset of reasoning-gym")
         return value
@@ -83,7 +83,7 @@ class ReasoningGymRunRequest(BaseRunRequest):
 
     question: str
     answer: str | None = None
-    """The task's own answer; some tasks have none and are checked by their rules."""
+    """The answer of the task; some tasks have none and are checked by their rules."""
     metadata: TaskMetadata
 
 
@@ -99,7 +99,7 @@ class ReasoningGymVerifyResponse(BaseVerifyResponse):
     extracted_answer: str | None
     extraction_rule: str | None = None
     unscored_reason: str | None = None
-    """Why the scorer was not asked, or could not tell."""
+    """Reason why the scorer was not called or gave no score."""
 
 
 class ReasoningGymServer(SimpleResourcesServer):
@@ -118,22 +118,22 @@ class ReasoningGymServer(SimpleResourcesServer):
         )
 
     async def verify(self, body: ReasoningGymVerifyRequest) -> ReasoningGymVerifyResponse:
-        said = last_assistant_text(body.response)
-        found = said if isinstance(said, NoAnswer) else answer_in(said.value)
-        if isinstance(found, NoAnswer):
-            graded: dict[str, Any] = {"score": 0.0, "extracted_answer": None, "unscored_reason": found.reason}
+        message = last_assistant_text(body.response)
+        answer = message if isinstance(message, NoAnswer) else extract_answer(message.value)
+        if isinstance(answer, NoAnswer):
+            verdict: dict[str, Any] = {"score": 0.0, "extracted_answer": None, "unscored_reason": answer.reason}
         else:
-            score, reason = await self.score(found.value, body)
-            graded = {"score": score, "extracted_answer": found.value, "unscored_reason": reason}
-            graded["extraction_rule"] = found.rule
-        graded |= {"reward": graded["score"], "task_name": body.metadata.source_dataset}
-        return ReasoningGymVerifyResponse(**(body.model_dump() | graded))
+            score, reason = await self.score(answer.value, body)
+            verdict = {"score": score, "extracted_answer": answer.value, "unscored_reason": reason}
+            verdict["extraction_rule"] = answer.rule
+        verdict |= {"reward": verdict["score"], "task_name": body.metadata.source_dataset}
+        return ReasoningGymVerifyResponse(**(body.model_dump() | verdict))
 
     async def score(self, answer: str, body: ReasoningGymVerifyRequest) -> tuple[float, str | None]:
-        """What the task's scorer gives, and why it gives nothing where it was not asked or did not come to an end.
+        """Return the score of the task's scorer, and a reason if it was not called or did not finish.
 
         Raises:
-            EnvFailed: the package is missing, or the scorer fails on the row's own answer too.
+            EnvFailed: the package is missing, or the scorer also fails on the answer of the row.
         """
         if normalise_text(answer) == normalise_text(body.question):
             return 0.0, "the answer is the question"

@@ -1,12 +1,12 @@
-"""What `gym env audit reasoning_gym` tries."""
+"""Right, odd, wrong and cheating replies for `gym env audit reasoning_gym`."""
 
 from typing import Any
 
-Reply = str | list[dict[str, Any]]
+from nemo_gym.authoring.replies import Reply
 
 FULL_REWARD = 1.0
 MOST_FOR_A_CHEAT = 0.05
-"""The package pays a text that contains the answer with the share of it that is the answer."""
+"""The package scores a text that contains the answer with the answer's share of the text."""
 CONFIG = {"scorer_workers": 1}
 MALFORMED = [
     ("no question", lambda row: {key: value for key, value in row.items() if key != "question"}),
@@ -15,7 +15,7 @@ MALFORMED = [
     ("an unknown dataset", lambda row: {**row, "metadata": {**row["metadata"], "source_dataset": "telepathy"}}),
     ("an answer that is no text", lambda row: {**row, "answer": ["42"]}),
 ]
-FORMS = (  # with the answer in place of the percent sign
+FORMS = (  # the answer replaces the percent sign
     "<answer>%</answer>",
     "<answer> % </answer>",
     "<answer>\n%\n</answer>",

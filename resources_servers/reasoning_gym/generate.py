@@ -21,33 +21,33 @@ MIXED = (
     "basic_arithmetic",
     "lcm",
 )
-"""The datasets of a row when none is named: short questions, one answer, scorers that pay for nothing else."""
+"""The default datasets: short questions with one answer, and scorers that accept nothing else."""
 ASK = "Give the final answer between <answer> and </answer>."
 
 
 def row(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry of the package as a row; what JSON cannot say is written as text."""
-    plain: dict[str, Any] = json.loads(json.dumps(entry, default=_plain))
-    question = plain["question"]
+    """Turn an entry of the package into a row; values that JSON does not have become text."""
+    fields: dict[str, Any] = json.loads(json.dumps(entry, default=_as_json))
+    question = fields["question"]
     return {
         "responses_create_params": {"input": [{"role": "user", "content": f"{question}\n\n{ASK}"}]},
         "question": question,
-        "answer": plain["answer"],
-        "metadata": plain["metadata"],
+        "answer": fields["answer"],
+        "metadata": fields["metadata"],
     }
 
 
-def _plain(value: Any) -> Any:
-    """Numbers of numpy as numbers, the rest as text."""
+def _as_json(value: Any) -> Any:
+    """Return a number of numpy as a number, any other value as text."""
     return value.item() if hasattr(value, "item") else str(value)
 
 
 def rows(count: int, *, seed: int, datasets: tuple[str, ...] = MIXED) -> list[dict[str, Any]]:
-    """`count` rows, the datasets in turn."""
+    """Return `count` rows, the datasets in turn."""
     package = importlib.import_module("reasoning_gym")
     each = -(-count // len(datasets))
-    made = {name: package.create_dataset(name, seed=seed, size=each) for name in datasets}
-    return [row(made[name][number]) for number in range(each) for name in datasets][:count]
+    entries = {name: package.create_dataset(name, seed=seed, size=each) for name in datasets}
+    return [row(entries[name][number]) for number in range(each) for name in datasets][:count]
 
 
 def main() -> None:
@@ -57,8 +57,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=DEFAULT_ROWS)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    made = rows(args.rows, seed=args.seed, datasets=tuple(args.dataset or MIXED))
-    args.out.write_text("".join(json.dumps(row) + "\n" for row in made), encoding="utf-8")
+    tasks = rows(args.rows, seed=args.seed, datasets=tuple(args.dataset or MIXED))
+    args.out.write_text("".join(json.dumps(task) + "\n" for task in tasks), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A task's own scorer, asked in a worker process. Nothing that a model wrote is evaluated here either.
+"""Run the scorer of a task in a worker process, without ever evaluating the answer of a model.
 
-Some scorers of the package call `eval` on the answer, or hand it to a parser that does. Theirs is replaced by one that
-reads literals only, and an answer that is not a plain expression never reaches the parser.
+Some scorers of the package call `eval` on the answer or pass it to a parser that does. `eval` is replaced by a function
+that reads literals only, and only arithmetic or algebraic expressions reach the parser.
 """
 
 import ast
@@ -22,7 +22,7 @@ _LITERALS = {
 
 _ARITHMETIC = frozenset({"countdown", "puzzle24"})
 _ALGEBRA = frozenset({"simple_integration", "intermediate_integration", "polynomial_multiplication"})
-"""Datasets whose scorers give the answer to sympy's parser, which evaluates Python."""
+"""Datasets whose scorers pass the answer to sympy's parser, which evaluates Python."""
 
 _FUNCTIONS = frozenset(
     [
@@ -60,57 +60,61 @@ _TUPLES = frozenset({"arc_agi", "rearc"})
 
 
 def prepare() -> None:
-    """Import the package once, before there are workers, and take `eval` away from it."""
+    """Import the package once, before the workers start, and replace its `eval`."""
     importlib.import_module("reasoning_gym")
     for name in _LITERALS:
         vars(importlib.import_module(name))["eval"] = ast.literal_eval
 
 
 def score(job: dict[str, Any]) -> dict[str, Any]:
-    """What the scorer of `job["dataset"]` says about an answer: `score`, or `rejected` with the reason.
+    """Score an answer with the scorer of `job["dataset"]`; `rejected` is the reason for a zero without a score.
 
-    A scorer that fails on an answer although it can grade the row's own one has met an answer in the wrong form.
+    If the scorer fails on an answer but can grade the answer of the row, the answer has the wrong form.
     """
     dataset, answer, entry = job["dataset"], job["answer"], job["entry"]
     if dataset in _TUPLES:
-        entry = {**entry, "metadata": {**entry["metadata"], "output": _tuples(entry["metadata"]["output"])}}
-    if reason := refused(dataset, answer):
+        entry = {**entry, "metadata": {**entry["metadata"], "output": _as_tuples(entry["metadata"]["output"])}}
+    if reason := rejection_reason(dataset, answer):
         return {"score": 0.0, "rejected": reason}
-    scorer = scorer_of(dataset)
+    scorer = find_scorer(dataset)
     try:
-        found = scorer(answer, entry)
-    except Exception as problem:  # the boundary: a scorer of somebody else, given text of a model
-        scorer(entry["answer"], entry)  # fails too when the row is at fault, and then this job does
+        points = scorer(answer, entry)
+    except Exception as problem:  # the boundary: third-party code that reads text of a model
+        scorer(entry["answer"], entry)  # if this fails too, the row is at fault and the job fails
         return {"score": 0.0, "rejected": f"the scorer cannot read it: {type(problem).__name__}"}
-    value = float(found)
+    value = float(points)
     return {"score": value if math.isfinite(value) else repr(value)}
 
 
-def refused(dataset: str, answer: str) -> str | None:
-    """Why an answer is not shown to the scorer; None when it may be."""
+def rejection_reason(dataset: str, answer: str) -> str | None:
+    """Return the reason why an answer must not reach the scorer; None if it may."""
     if dataset in _ARITHMETIC:
         if not _ARITHMETIC_TEXT.fullmatch(answer) or _BIG_POWER.search(answer):
             return "not an arithmetic expression"
     elif dataset in _ALGEBRA:
         names = set(_NAME.findall(answer))
-        plain = _ALGEBRA_TEXT.fullmatch(answer) and not re.search(r"\.\s*[A-Za-z]", answer)
-        if not plain or _BIG_POWER.search(answer) or not all(len(name) == 1 or name in _FUNCTIONS for name in names):
+        has_valid_form = _ALGEBRA_TEXT.fullmatch(answer) and not re.search(r"\.\s*[A-Za-z]", answer)
+        if (
+            not has_valid_form
+            or _BIG_POWER.search(answer)
+            or not all(len(name) == 1 or name in _FUNCTIONS for name in names)
+        ):
             return "not an algebraic expression"
     return None
 
 
-def scorer_of(dataset: str) -> Callable[[Any, dict[str, Any]], Any]:
-    """The scorer of a dataset, ours where the package's own accepts anything."""
+def find_scorer(dataset: str) -> Callable[[Any, dict[str, Any]], Any]:
+    """Return the scorer of a dataset; ours where that of the package accepts anything."""
     if dataset == "game_of_life_halting":
-        return _same_word
+        return _compare_words
     scorer: Callable[[Any, dict[str, Any]], Any] = importlib.import_module("reasoning_gym").get_score_answer_fn(dataset)
     return scorer
 
 
-def _same_word(answer: Any, entry: dict[str, Any]) -> float:
-    """The package compares `bool("False")` with `bool("True")`, so that every text is right."""
+def _compare_words(answer: Any, entry: dict[str, Any]) -> float:
+    """Compare words: the package compares `bool("False")` with `bool("True")`, so that every text is right."""
     return float(str(answer).strip(" .'\"`").lower() == str(entry["answer"]).lower())
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(one) for one in value) if isinstance(value, list) else value
+def _as_tuples(value: Any) -> Any:
+    return tuple(_as_tuples(one) for one in value) if isinstance(value, list) else value

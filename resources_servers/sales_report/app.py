@@ -23,12 +23,12 @@ from nemo_gym.openai_utils import NeMoGymResponseFunctionToolCall
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from nemo_gym.serve.session_store import SessionStore
 from nemo_gym.server_utils import SESSION_ID_KEY
-from resources_servers.sales_report.desk import TOOLS, Desk, Refused
-from resources_servers.sales_report.world import QUARTERS, REGIONS, right_figures, right_recipient
+from resources_servers.sales_report.desk import TOOLS, Desk, ToolError
+from resources_servers.sales_report.world import QUARTERS, REGIONS, expected_figures, expected_recipient
 
 MOST_CALLS = 1000
 ROUNDING = 0.0501
-"""How far `change_percent` may be from the exact value: one decimal is asked for."""
+"""Largest distance of `change_percent` from the exact value; the task asks for one decimal."""
 COMPONENTS = (
     "written",
     "revenue",
@@ -41,80 +41,80 @@ COMPONENTS = (
 )
 
 
-def used(desk: Desk, name: str, arguments: Any) -> Any:
-    """What a tool answers.
+def run_tool(desk: Desk, name: str, arguments: Any) -> Any:
+    """Run a tool and return its result.
 
     Raises:
-        Refused: with a sentence the model can act on.
+        ToolError: the call fails; the message helps the model to correct it.
     """
     if name not in TOOLS:
-        raise Refused(f"there is no tool {name!r}")
-    takes, does, _ = TOOLS[name]
+        raise ToolError(f"there is no tool {name!r}")
+    model, method, _ = TOOLS[name]
     try:
-        given = takes.model_validate(arguments)
+        checked_arguments = model.model_validate(arguments)
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_input=False)[0]
-        raise Refused(f"{'.'.join(map(str, first['loc'])) or name}: {first['msg']}") from None
-    return does(desk, given)
+        raise ToolError(f"{'.'.join(map(str, first['loc'])) or name}: {first['msg']}") from None
+    return method(desk, checked_arguments)
 
 
-def after(seed: int, calls: Iterable[tuple[str, str]]) -> Desk:
-    """A fresh desk after these calls; those that cannot be done change nothing."""
+def replay_calls(seed: int, calls: Iterable[tuple[str, str]]) -> Desk:
+    """Return a new desk after these calls; calls that fail change nothing."""
     desk = Desk(seed)
     for name, arguments in calls:
         if name not in TOOLS or not TOOLS[name][2]:
             continue
         try:
-            used(desk, name, json.loads(arguments or "{}"))
-        except (Refused, ValueError, RecursionError):
+            run_tool(desk, name, json.loads(arguments or "{}"))
+        except (ToolError, ValueError, RecursionError):
             continue
     return desk
 
 
-def components(desk: Desk, seed: int, region: str, quarter: str) -> dict[str, float]:
-    """Which parts of the work are done: the report as it was sent, or its draft when nothing was."""
-    wanted = right_figures(seed, region, quarter)
-    about = (region, quarter)
-    sent = [one for one in desk.sent if (one.region, one.quarter) == about]
-    found = sent[0].figures if sent else desk.drafts.get(about)
-    done = {
-        "written": found is not None,
-        "revenue": found is not None and found.revenue == wanted.revenue,
-        "orders": found is not None and found.orders == wanted.orders,
-        "best_product": found is not None and found.best_product == wanted.best_product,
-        "change_percent": found is not None and abs(found.change_percent - wanted.change_percent) <= ROUNDING,
-        "recipient": bool(sent) and all(one.recipient == right_recipient(seed, region) for one in sent),
+def grade_components(desk: Desk, seed: int, region: str, quarter: str) -> dict[str, float]:
+    """Grade the parts of the work: on the report that was sent, or on its draft if none was sent."""
+    expected = expected_figures(seed, region, quarter)
+    key = (region, quarter)
+    sent = [one for one in desk.sent if (one.region, one.quarter) == key]
+    figures = sent[0].figures if sent else desk.drafts.get(key)
+    is_done = {
+        "written": figures is not None,
+        "revenue": figures is not None and figures.revenue == expected.revenue,
+        "orders": figures is not None and figures.orders == expected.orders,
+        "best_product": figures is not None and figures.best_product == expected.best_product,
+        "change_percent": figures is not None and abs(figures.change_percent - expected.change_percent) <= ROUNDING,
+        "recipient": bool(sent) and all(one.recipient == expected_recipient(seed, region) for one in sent),
         "sent_once": len(sent) == 1,
-        "nothing_else": found is not None and set(desk.drafts) <= {about} and len(desk.sent) == len(sent),
+        "nothing_else": figures is not None and set(desk.drafts) <= {key} and len(desk.sent) == len(sent),
     }
-    return {name: float(done[name]) for name in COMPONENTS}
+    return {name: float(is_done[name]) for name in COMPONENTS}
 
 
 class SalesReportConfig(BaseResourcesServerConfig):
     REVERIFY_MODE = ReverifyMode.STATELESS
 
     max_sessions: int = Field(default=10_000, ge=1)
-    """Desks kept at once; beyond it the one left alone longest is dropped."""
+    """Largest number of desks; beyond it, the desk without a call for the longest time is dropped."""
     session_idle_seconds: float = Field(default=3600.0, gt=0)
-    """A desk without a call for so long is dropped."""
+    """Seconds without a call after which a desk is dropped."""
 
 
 class SalesTask(BaseModel):
     world_seed: int = Field(ge=0, lt=2**63)
-    """Decides the company's files and people."""
+    """Determines the files and people of the company."""
     region: str
     quarter: str
 
     @field_validator("region")
     @classmethod
-    def _is_a_region(cls, value: str) -> str:
+    def _check_region(cls, value: str) -> str:
         if value not in REGIONS:
             raise ValueError(f"{value!r} is not one of {', '.join(REGIONS)}")
         return value
 
     @field_validator("quarter")
     @classmethod
-    def _has_one_before(cls, value: str) -> str:
+    def _check_quarter(cls, value: str) -> str:
         if value not in QUARTERS[1:]:
             raise ValueError(f"{value!r} is not one of {', '.join(QUARTERS[1:])}")
         return value
@@ -148,50 +148,50 @@ class SalesReportServer(SimpleResourcesServer):
 
     def setup_webserver(self) -> FastAPI:
         app = super().setup_webserver()
-        for name, (takes, _, _) in TOOLS.items():
-            app.post(f"/{name}", name=name, description=takes.__doc__)(self._endpoint(name))
+        for name, (model, _, _) in TOOLS.items():
+            app.post(f"/{name}", name=name, description=model.__doc__)(self._endpoint(name))
         return app
 
     def _endpoint(self, name: str) -> Callable[[Request, dict[str, Any]], Awaitable[dict[str, Any]]]:
         async def run(request: Request, body: dict[str, Any]) -> dict[str, Any]:
             desk = self._desks.get(request.session[SESSION_ID_KEY])
             if desk is None:
-                raise HTTPException(409, "this session was not seeded, or it was left alone for too long")
+                raise HTTPException(409, "this session was not seeded, or it was idle for too long")
             try:
-                return {"output": used(desk, name, body)}
-            except Refused as problem:
+                return {"output": run_tool(desk, name, body)}
+            except ToolError as problem:
                 return {"error": str(problem)}
 
         return run
 
     async def seed_session(self, request: Request, body: SalesSeedRequest) -> BaseSeedSessionResponse:
-        """A fresh desk in the row's company."""
+        """Give the session a new desk in the company of the row."""
         self._desks.put(request.session[SESSION_ID_KEY], Desk(body.world_seed))
         return BaseSeedSessionResponse()
 
     async def verify(self, request: Request, body: SalesVerifyRequest) -> SalesVerifyResponse:
-        """Play the model's calls from a fresh desk and look at what is left. All parts have to be right."""
+        """Replay the calls of the model on a new desk and grade its final state; all parts must be right."""
         self._desks.pop(request.session[SESSION_ID_KEY])
         calls = [
             (self.normalize_tool_name(item.name), item.arguments)
             for item in body.response.output
             if isinstance(item, NeMoGymResponseFunctionToolCall)
         ]
-        desk = after(body.world_seed, calls[:MOST_CALLS])
-        parts = components(desk, body.world_seed, body.region, body.quarter)
-        right = all(parts.values()) and len(calls) <= MOST_CALLS
-        return SalesVerifyResponse.model_validate({**dict(body), "reward_components": parts, "reward": float(right)})
+        desk = replay_calls(body.world_seed, calls[:MOST_CALLS])
+        parts = grade_components(desk, body.world_seed, body.region, body.quarter)
+        is_right = all(parts.values()) and len(calls) <= MOST_CALLS
+        return SalesVerifyResponse.model_validate({**dict(body), "reward_components": parts, "reward": float(is_right)})
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
-        """pass@k, and how often each part was right."""
+        """Return pass@k and the share of rollouts in which each part was right."""
         parts = [rollout["reward_components"] for task in tasks for rollout in task if "reward_components" in rollout]
         shares = {f"component/{name}": sum(one[name] for one in parts) / len(parts) for name in COMPONENTS if parts}
         return compute_pass_majority_metrics(tasks)[0] | shares
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:
-        shown = {key: agent_metrics[key] for key in agent_metrics if key.startswith("component/")}
+        shares = {key: agent_metrics[key] for key in agent_metrics if key.startswith("component/")}
         means = {key: agent_metrics[key] for key in ("mean/reward",) if key in agent_metrics}
-        return means | highest_k_metrics(agent_metrics, "pass@{k}") | shown
+        return means | highest_k_metrics(agent_metrics, "pass@{k}") | shares
 
 
 VERIFIER_FIXTURE = VerifierFixture(

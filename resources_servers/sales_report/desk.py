@@ -1,4 +1,4 @@
-"""A desk: the company's files, the drafts written so far, what was sent, and the tools to work with them."""
+"""A desk: the files of the company, the drafts, the sent reports, and the tools to work with them."""
 
 import fnmatch
 import math
@@ -14,8 +14,8 @@ from resources_servers.sales_report.world import COLUMNS, PRODUCTS, QUARTERS, RE
 _NUMBER = re.compile(r"[-+]?\d{1,15}(?:\.\d{1,15})?")
 
 
-class Refused(Exception):
-    """A call that cannot be done, with a sentence for the model."""
+class ToolError(Exception):
+    """A call that fails, with a message for the model."""
 
 
 class Arguments(BaseModel):
@@ -72,7 +72,7 @@ class SendReport(Arguments):
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentReport:
     region: str
     quarter: str
     figures: Figures
@@ -81,87 +81,87 @@ class Sent:
 
 @dataclass
 class Desk:
-    """What one session works on."""
+    """The state of one session."""
 
     seed: int
     drafts: dict[tuple[str, str], Figures] = field(default_factory=dict)
-    sent: list[Sent] = field(default_factory=list)
+    sent: list[SentReport] = field(default_factory=list)
 
-    def list_files(self, given: ListFiles) -> Any:
-        return [path for path in world(self.seed).files if fnmatch.fnmatchcase(path, given.pattern)]
+    def list_files(self, arguments: ListFiles) -> Any:
+        return [path for path in world(self.seed).files if fnmatch.fnmatchcase(path, arguments.pattern)]
 
-    def read_file(self, given: ReadFile) -> Any:
+    def read_file(self, arguments: ReadFile) -> Any:
         files = world(self.seed).files
-        if given.path not in files:
-            raise Refused(f"there is no file {given.path!r}")
-        return files[given.path]
+        if arguments.path not in files:
+            raise ToolError(f"there is no file {arguments.path!r}")
+        return files[arguments.path]
 
-    def aggregate(self, given: Aggregate) -> Any:
-        orders = world(self.seed).orders.get(given.path)
+    def aggregate(self, arguments: Aggregate) -> Any:
+        orders = world(self.seed).orders.get(arguments.path)
         if orders is None:
-            raise Refused(f"{given.path!r} is not a sales file with the columns {', '.join(COLUMNS)}")
-        values = [getattr(order, given.column) for order in orders if _matches(order, given)]
-        if given.operation == "count":
+            raise ToolError(f"{arguments.path!r} is not a sales file with the columns {', '.join(COLUMNS)}")
+        values = [getattr(order, arguments.column) for order in orders if _matches(order, arguments)]
+        if arguments.operation == "count":
             return len(values)
-        if given.operation == "sum":
+        if arguments.operation == "sum":
             return sum(values)
         return round(sum(values) / len(values), 2) if values else "no rows"
 
-    def find_contacts(self, given: FindContacts) -> Any:
-        asked = {"region": given.region, "role": given.role}
+    def find_contacts(self, arguments: FindContacts) -> Any:
+        criteria = {"region": arguments.region, "role": arguments.role}
         return [
             vars(contact)
             for contact in world(self.seed).contacts
-            if all(value is None or getattr(contact, key).lower() == value.lower() for key, value in asked.items())
+            if all(value is None or getattr(contact, key).lower() == value.lower() for key, value in criteria.items())
         ]
 
-    def write_report(self, given: WriteReport) -> Any:
+    def write_report(self, arguments: WriteReport) -> Any:
         figures = Figures(
-            number(given.revenue, "revenue"),
-            number(given.orders, "orders"),
-            known(given.best_product, PRODUCTS, "best_product"),
-            number(given.change_percent, "change_percent"),
+            parse_number(arguments.revenue, "revenue"),
+            parse_number(arguments.orders, "orders"),
+            match_name(arguments.best_product, PRODUCTS, "best_product"),
+            parse_number(arguments.change_percent, "change_percent"),
         )
-        self.drafts[_key(given.region, given.quarter)] = figures
+        self.drafts[_key(arguments.region, arguments.quarter)] = figures
         return "The draft was written."
 
-    def send_report(self, given: SendReport) -> Any:
-        key = _key(given.region, given.quarter)
+    def send_report(self, arguments: SendReport) -> Any:
+        key = _key(arguments.region, arguments.quarter)
         if key not in self.drafts:
-            raise Refused("there is no draft for this region and quarter; write it first")
+            raise ToolError("there is no draft for this region and quarter; write it first")
         addresses = {contact.email for contact in world(self.seed).contacts}
-        recipient = given.recipient.lower()
+        recipient = arguments.recipient.lower()
         if recipient not in addresses:
-            raise Refused(f"{given.recipient!r} is not the address of anybody here")
-        self.sent.append(Sent(*key, replace(self.drafts[key]), recipient))
+            raise ToolError(f"{arguments.recipient!r} is not the address of anybody here")
+        self.sent.append(SentReport(*key, replace(self.drafts[key]), recipient))
         return "The report was sent."
 
 
-def _matches(order: Order, given: Aggregate) -> bool:
-    asked = {"status": given.status, "product": given.product}
-    return all(value is None or getattr(order, key).lower() == value.lower() for key, value in asked.items())
+def _matches(order: Order, arguments: Aggregate) -> bool:
+    criteria = {"status": arguments.status, "product": arguments.product}
+    return all(value is None or getattr(order, key).lower() == value.lower() for key, value in criteria.items())
 
 
 def _key(region: str, quarter: str) -> tuple[str, str]:
-    return known(region, REGIONS, "region"), known(quarter.replace(" ", "-"), QUARTERS, "quarter")
+    return match_name(region, REGIONS, "region"), match_name(quarter.replace(" ", "-"), QUARTERS, "quarter")
 
 
-def known(text: str, allowed: tuple[str, ...], name: str) -> str:
-    """The one of `allowed` that is meant; case does not matter."""
-    found = next((one for one in allowed if one.lower() == text.strip().lower()), None)
-    if found is None:
-        raise Refused(f"{name} must be one of {', '.join(allowed)}, and {text[:50]!r} is not")
-    return found
+def match_name(text: str, allowed: tuple[str, ...], name: str) -> str:
+    """Return the value of `allowed` that `text` names; case does not matter."""
+    match = next((one for one in allowed if one.lower() == text.strip().lower()), None)
+    if match is None:
+        raise ToolError(f"{name} must be one of {', '.join(allowed)}, and {text[:50]!r} is not")
+    return match
 
 
-def number(value: float | str, name: str) -> float:
-    """A number as people write it: `1,234`, `-3.5 %`, `$400`."""
+def parse_number(value: float | str, name: str) -> float:
+    """Parse a number as people write it: `1,234`, `-3.5 %`, `$400`."""
     text = value if isinstance(value, str) else repr(value)
-    plain = text.replace(",", "").replace("−", "-").strip(" $€%")
-    found = float(value) if not isinstance(value, str) else float(plain) if _NUMBER.fullmatch(plain) else math.nan
-    if not math.isfinite(found):
-        raise Refused(f"{name} must be a number, and {text[:50]!r} is not")
-    return found
+    digits = text.replace(",", "").replace("−", "-").strip(" $€%")
+    parsed = float(value) if not isinstance(value, str) else float(digits) if _NUMBER.fullmatch(digits) else math.nan
+    if not math.isfinite(parsed):
+        raise ToolError(f"{name} must be a number, and {text[:50]!r} is not")
+    return parsed
 
 
 TOOLS: dict[str, tuple[type[Arguments], Callable[[Desk, Any], Any], bool]] = {
@@ -172,4 +172,4 @@ TOOLS: dict[str, tuple[type[Arguments], Callable[[Desk, Any], Any], bool]] = {
     "write_report": (WriteReport, Desk.write_report, True),
     "send_report": (SendReport, Desk.send_report, True),
 }
-"""What each tool takes and does, and whether it changes the desk."""
+"""Arguments and method of each tool, and True if it changes the desk."""

@@ -12,27 +12,27 @@ who gets a report. Use the tools, do only what is asked, and say in one sentence
 
 
 def tool_schemas() -> list[dict[str, Any]]:
-    """The tools as a row offers them."""
-    made = []
-    for name, (takes, _, _) in TOOLS.items():
-        schema = takes.model_json_schema()
+    """Return the tools as a row offers them."""
+    schemas = []
+    for name, (model, _, _) in TOOLS.items():
+        schema = model.model_json_schema()
         parameters = {key: schema[key] for key in ("type", "properties", "required") if key in schema}
         parameters["additionalProperties"] = False
-        made.append(
+        schemas.append(
             {
                 "type": "function",
                 "name": name,
-                "description": takes.__doc__,
+                "description": model.__doc__,
                 "parameters": parameters,
                 "strict": False,
             }
         )
-    return made
+    return schemas
 
 
 def row(world_seed: int, region: str, quarter: str) -> dict[str, Any]:
-    asked = f"Write the sales report of the {region} region for {quarter} and send it to whoever gets it."
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": asked}]
+    instruction = f"Write the sales report of the {region} region for {quarter} and send it to whoever gets it."
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": instruction}]
     return {
         "responses_create_params": {"input": messages, "tools": tool_schemas(), "parallel_tool_calls": False},
         "world_seed": world_seed,
@@ -42,7 +42,7 @@ def row(world_seed: int, region: str, quarter: str) -> dict[str, Any]:
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` tasks, each in a company of its own."""
+    """Return `count` tasks, each in another company."""
     draw = random.Random(seed)
     worlds = draw.sample(range(1_000_000), count)
     return [row(world, draw.choice(REGIONS), draw.choice(QUARTERS[1:])) for world in worlds]

@@ -1,4 +1,4 @@
-"""A small company in files and contacts, made from a seed, and the report that is right for it."""
+"""A small company in files and contacts, made from a seed, and the right report about it."""
 
 import random
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import lru_cache
 
 REGIONS = ("North", "South", "East", "West")
 QUARTERS = ("2025-Q2", "2025-Q3", "2025-Q4", "2026-Q1")
-"""The first is only there to be compared with."""
+"""The first quarter exists only for comparison."""
 PRODUCTS = ("Anchor", "Buoy", "Compass", "Dinghy", "Lantern")
 STATUSES = ("shipped", "shipped", "shipped", "shipped", "returned", "cancelled")
 PEOPLE = (
@@ -50,7 +50,7 @@ class Contact:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a report says."""
+    """The figures of a report."""
 
     revenue: float
     orders: float
@@ -72,7 +72,7 @@ def sales_path(region: str, quarter: str) -> str:
 
 @lru_cache(maxsize=256)
 def world(seed: int) -> World:
-    """The company of a seed."""
+    """Return the company of a seed."""
     draw = random.Random(f"sales {seed}")
     files = {"notes/format.txt": FORMAT, "notes/policy.txt": POLICY, "notes/recipients.txt": RECIPIENTS}
     orders: dict[str, tuple[Order, ...]] = {}
@@ -86,30 +86,32 @@ def world(seed: int) -> World:
 
 
 def _orders(draw: random.Random) -> tuple[Order, ...]:
-    """Orders with one product that clearly sells best, returned and cancelled ones aside."""
-    made = []
+    """Draw orders in which one product clearly sells best among those that count."""
+    orders = []
     best = draw.choice(PRODUCTS)
     for number in range(draw.randint(14, 22)):
         product = best if draw.random() < 0.45 else draw.choice(PRODUCTS)
         units = draw.randint(1, 9)
         price = 40 + 25 * PRODUCTS.index(product)
-        made.append(
+        orders.append(
             Order(f"{draw.randint(100, 999)}-{number:02}", product, units, units * price, draw.choice(STATUSES))
         )
-    sums = sorted(_revenues(made).values())
-    return tuple(made) if len(sums) > 1 and sums[-1] > sums[-2] else _orders(draw)
+    sums = sorted(_revenues(orders).values())
+    return tuple(orders) if len(sums) > 1 and sums[-1] > sums[-2] else _orders(draw)
 
 
 def _contacts(draw: random.Random) -> tuple[Contact, ...]:
     names = iter(draw.sample(PEOPLE, len(PEOPLE)))
-    made = []
+    contacts = []
     for region in REGIONS:
         on_leave = draw.random() < 0.5
         for role in ("regional manager", "deputy", "analyst"):
             name = next(names)
             availability = "on leave" if role == "regional manager" and on_leave else "available"
-            made.append(Contact(name, role, region, f"{name.lower().replace(' ', '.')}@harbour.example", availability))
-    return tuple(made)
+            contacts.append(
+                Contact(name, role, region, f"{name.lower().replace(' ', '.')}@harbour.example", availability)
+            )
+    return tuple(contacts)
 
 
 def _line(order: Order) -> str:
@@ -124,8 +126,8 @@ def _revenues(orders: "tuple[Order, ...] | list[Order]") -> dict[str, int]:
     return sums
 
 
-def right_figures(seed: int, region: str, quarter: str) -> Figures:
-    """What the report has to say."""
+def expected_figures(seed: int, region: str, quarter: str) -> Figures:
+    """Return the figures of the right report."""
     here = world(seed)
     before = QUARTERS[QUARTERS.index(quarter) - 1]
     now, then = (_revenues(here.orders[sales_path(region, one)]) for one in (quarter, before))
@@ -135,8 +137,8 @@ def right_figures(seed: int, region: str, quarter: str) -> Figures:
     return Figures(revenue, count, best, (revenue - earlier) / earlier * 100)
 
 
-def right_recipient(seed: int, region: str) -> str:
-    """Whom the report goes to."""
+def expected_recipient(seed: int, region: str) -> str:
+    """Return the address of the right recipient."""
     people = {contact.role: contact for contact in world(seed).contacts if contact.region == region}
     manager = people["regional manager"]
     return people["deputy"].email if manager.availability == "on leave" else manager.email

@@ -1,4 +1,4 @@
-"""Workplace assistant: 27 tools over an office, which has to end up as the reference calls would leave it."""
+"""Workplace assistant: 27 tools change an office, whose final state must equal that after the reference calls."""
 
 import json
 from collections.abc import Awaitable, Callable, Iterable
@@ -25,46 +25,46 @@ from nemo_gym.serve.session_store import SessionStore
 from nemo_gym.server_utils import SESSION_ID_KEY
 from resources_servers.workplace_assistant import business, desk
 from resources_servers.workplace_assistant.office import Office, differing_tables
-from resources_servers.workplace_assistant.tool import Refused, Tool, as_text
+from resources_servers.workplace_assistant.tool import Tool, ToolError, as_text
 
 TOOLS: dict[str, Tool] = {tool.name: tool for tool in (*desk.TOOLS, *business.TOOLS)}
 MOST_CALLS = 1000
-"""Calls of one reply that are played again; whoever needs more has not understood the task."""
+"""Largest number of calls of one reply; no task needs as many."""
 
 
-def after(calls: Iterable[tuple[str, str]]) -> tuple[Office, list[str]]:
-    """A fresh office after these calls (name, arguments as JSON), and what was wrong with those that were refused."""
-    office, problems = Office.fresh(), []
+def replay_calls(calls: Iterable[tuple[str, str]]) -> tuple[Office, list[str]]:
+    """Return a new office after these calls (name, arguments as JSON) and the errors of calls that failed."""
+    office, problems = Office.new(), []
     for name, arguments in calls:
         tool = TOOLS.get(name)
         if tool is not None and not tool.changes:
             continue
         try:
             if tool is None:
-                raise Refused(f"there is no tool {name!r}")
-            tool.run(office, _object(arguments))
-        except Refused as problem:
+                raise ToolError(f"there is no tool {name!r}")
+            tool.run(office, _parse_arguments(arguments))
+        except ToolError as problem:
             problems.append(f"{name}: {problem}")
     return office, problems
 
 
-def _object(arguments: str) -> dict[str, Any]:
+def _parse_arguments(arguments: str) -> dict[str, Any]:
     try:
-        found = json.loads(arguments or "{}")
+        parsed = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
-        raise Refused("the arguments are not JSON") from None
-    if not isinstance(found, dict):
-        raise Refused("the arguments are not an object")
-    return found
+        raise ToolError("the arguments are not JSON") from None
+    if not isinstance(parsed, dict):
+        raise ToolError("the arguments are not an object")
+    return parsed
 
 
 class WorkplaceConfig(BaseResourcesServerConfig):
     REVERIFY_MODE = ReverifyMode.STATELESS
 
     max_sessions: int = Field(default=10_000, ge=1)
-    """Offices kept at once; beyond it the one left alone longest is dropped."""
+    """Largest number of offices; beyond it, the office without a call for the longest time is dropped."""
     session_idle_seconds: float = Field(default=3600.0, gt=0)
-    """An office without a call for so long is dropped."""
+    """Seconds without a call after which an office is dropped."""
 
 
 class ReferenceCall(BaseModel):
@@ -79,11 +79,11 @@ class WorkplaceRunRequest(BaseRunRequest):
     model_config = ConfigDict(extra="allow")
 
     ground_truth: list[ReferenceCall]
-    """Calls that do what the row asks for."""
+    """Calls that solve the task."""
 
     @model_validator(mode="after")
-    def _can_be_done(self) -> "WorkplaceRunRequest":
-        _, problems = after((call.name, call.arguments) for call in self.ground_truth)
+    def _check_reference(self) -> "WorkplaceRunRequest":
+        _, problems = replay_calls((call.name, call.arguments) for call in self.ground_truth)
         if problems:
             raise ValueError(f"`ground_truth` cannot be done: {'; '.join(problems[:3])}")
         return self
@@ -97,9 +97,9 @@ class WorkplaceVerifyResponse(BaseVerifyResponse):
     model_config = ConfigDict(extra="allow")
 
     differing_tables: list[str]
-    """Where the office differs from what was asked for."""
+    """Tables in which the office differs from that after the reference calls."""
     refused_calls: list[str] = []
-    """Calls of the model that changed nothing because they could not be done."""
+    """Calls of the model that failed and changed nothing."""
 
 
 class WorkplaceServer(SimpleResourcesServer):
@@ -122,36 +122,37 @@ class WorkplaceServer(SimpleResourcesServer):
         async def run(request: Request, body: dict[str, Any]) -> dict[str, str]:
             office = self._offices.get(request.session[SESSION_ID_KEY])
             if office is None:
-                raise HTTPException(409, "this session was not seeded, or it was left alone for too long")
+                raise HTTPException(409, "this session was not seeded, or it was idle for too long")
             try:
                 return {"output": as_text(tool.run(office, body))}
-            except Refused as problem:
+            except ToolError as problem:
                 return {"output": f"Error: {problem}."}
 
         return run
 
     async def seed_session(self, request: Request, body: BaseSeedSessionRequest) -> BaseSeedSessionResponse:  # noqa: ARG002
-        """A fresh office for this session."""
-        self._offices.put(request.session[SESSION_ID_KEY], Office.fresh())
+        """Give the session a new office."""
+        self._offices.put(request.session[SESSION_ID_KEY], Office.new())
         return BaseSeedSessionResponse()
 
     async def verify(self, request: Request, body: WorkplaceVerifyRequest) -> WorkplaceVerifyResponse:
-        """Play the model's calls and the reference calls from fresh offices and compare. The session ends here."""
+        """Replay the calls of the model and the reference calls on new offices, compare these and close the session."""
         self._offices.pop(request.session[SESSION_ID_KEY])
         calls = [
             (self.normalize_tool_name(item.name), item.arguments)
             for item in body.response.output
             if isinstance(item, NeMoGymResponseFunctionToolCall)
         ]
-        done, refused = after(calls[:MOST_CALLS])
-        wanted, _ = after((call.name, call.arguments) for call in body.ground_truth)
-        differing = differing_tables(done, wanted)
+        office, problems = replay_calls(calls[:MOST_CALLS])
+        expected, _ = replay_calls((call.name, call.arguments) for call in body.ground_truth)
+        differing = differing_tables(office, expected)
         verdict = {
             "differing_tables": differing,
-            "refused_calls": refused[:20],
+            "refused_calls": problems[:20],
             "reward": float(not differing and len(calls) <= MOST_CALLS),
         }
-        return WorkplaceVerifyResponse.model_validate({**dict(body), **verdict})  # parts that are checked stay so
+        # The parts of `body` are models already, so that they are not validated again.
+        return WorkplaceVerifyResponse.model_validate({**dict(body), **verdict})
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
         return compute_pass_majority_metrics(tasks)[0] | compute_subset_metrics(tasks, "category")

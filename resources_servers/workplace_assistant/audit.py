@@ -1,14 +1,12 @@
-"""What `gym env audit workplace_assistant` tries."""
+"""Right, odd, wrong and cheating replies for `gym env audit workplace_assistant`."""
 
 import json
 from collections.abc import Callable
 from typing import Any
 
-Reply = str | list[dict[str, Any]]
-Calls = list[tuple[str, Any]]
+from nemo_gym.authoring.replies import Reply, message, tool_call
 
-FULL_REWARD = 1.0
-MOST_FOR_A_CHEAT = 0.0
+Calls = list[tuple[str, Any]]
 
 _SENT = ("email_send_email", {"recipient": "omar.okafor@northwind.example", "subject": "x", "body": "y"})
 _NEW_EVENT = {
@@ -34,29 +32,26 @@ MALFORMED = [
 ]
 
 
-def reference(row: dict[str, Any]) -> Calls:
+def reference_calls(row: dict[str, Any]) -> Calls:
     return [(call["name"], json.loads(call["arguments"])) for call in row["ground_truth"]]
 
 
-def done(calls: Calls, last: str = "Done.") -> Reply:
-    """Calls, each with an output, and a last message."""
-    items: list[dict[str, Any]] = []
-    for number, (name, arguments) in enumerate(calls):
-        written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        call_id = f"call_{number}"
-        items.append({"type": "function_call", "name": name, "arguments": written, "call_id": call_id})
-        items.append({"type": "function_call_output", "call_id": call_id, "output": '{"output": "done"}'})
-    content = [{"type": "output_text", "text": last, "annotations": []}]
-    items.append({"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": content})
-    return items
+def finished_reply(calls: Calls, last: str = "Done.") -> Reply:
+    """Return calls, each with an output, and a last message."""
+    items = [
+        item
+        for number, (name, arguments) in enumerate(calls)
+        for item in tool_call(name, arguments, '{"output": "done"}', call_id=f"call_{number}")
+    ]
+    return [*items, message(last)]
 
 
 def oracle(row: dict[str, Any]) -> Reply:
-    return done(reference(row))
+    return finished_reply(reference_calls(row))
 
 
-def _cased(calls: Calls, change: Callable[[str], str]) -> Calls:
-    """Texts in another case, where case does not matter."""
+def _change_case(calls: Calls, change: Callable[[str], str]) -> Calls:
+    """Return calls with texts in another case, where case does not matter."""
     free = ("recipient", "subject", "body", "event_name", "participant_email", "task_name", "customer_name")
     return [
         (name, {key: change(value) if key in free else value for key, value in arguments.items()})
@@ -64,8 +59,8 @@ def _cased(calls: Calls, change: Callable[[str], str]) -> Calls:
     ]
 
 
-def _timed(calls: Calls, change: Callable[[str], str]) -> Calls:
-    """Times in another form."""
+def _change_times(calls: Calls, change: Callable[[str], str]) -> Calls:
+    """Return calls with times in another form."""
     return [
         (name, {key: change(value) if value.endswith(":00:00") else value for key, value in arguments.items()})
         for name, arguments in calls
@@ -73,71 +68,77 @@ def _timed(calls: Calls, change: Callable[[str], str]) -> Calls:
 
 
 def odd_forms(row: dict[str, Any]) -> list[Reply]:
-    calls = reference(row)
-    look = ("email_search_emails", {"query": "budget"})
-    undone = ("calendar_delete_event", {"event_id": "00000380"})
-    made: list[Calls] = [
-        [look, *calls],
-        [*calls, look],
+    calls = reference_calls(row)
+    search = ("email_search_emails", {"query": "budget"})
+    deletion = ("calendar_delete_event", {"event_id": "00000380"})
+    call_lists: list[Calls] = [
+        [search, *calls],
+        [*calls, search],
         [("company_directory_find_email_address", {"name": "Omar"}), *calls],
         [("analytics_total_visits_count", {}), *calls, ("project_management_search_tasks", {"board": "Design"})],
         [("email_delete_email", {"email_id": "1"}), *calls],
         [("email_delete_email", "{"), *calls],
         [("email_delete_email", "[]"), *calls],
         [("no_such_tool", {}), *calls],
-        [("email_send_email", {"recipient": "nobody"}), *calls],
+        [("email_send_email", {"recipient": "no address"}), *calls],
         [("project_management_update_task", {"task_id": "00000500", "field": "board", "new_value": "x"}), *calls],
-        [("calendar_create_event", _NEW_EVENT), *calls, undone],
+        [("calendar_create_event", _NEW_EVENT), *calls, deletion],
         [(name, json.dumps(arguments, indent=2)) for name, arguments in calls],
         [(name, json.dumps(dict(reversed(arguments.items())))) for name, arguments in calls],
-        [(name, {**arguments, **_null(name)}) for name, arguments in calls],
+        [(name, {**arguments, **_null_arguments(name)}) for name, arguments in calls],
         [(name, {key: f" {value} " for key, value in arguments.items()}) for name, arguments in calls],
         [(name, {k: int(v) if v.isdecimal() and v[0] != "0" else v for k, v in a.items()}) for name, a in calls],
         [(name, {k: float(v) if v.isdecimal() and v[0] != "0" else v for k, v in a.items()}) for name, a in calls],
-        _cased(calls, str.upper),
-        _cased(calls, str.title),
-        _timed(calls, lambda text: text[:-3]),
-        _timed(calls, lambda text: text.replace(" ", "T")),
+        _change_case(calls, str.upper),
+        _change_case(calls, str.title),
+        _change_times(calls, lambda text: text[:-3]),
+        _change_times(calls, lambda text: text.replace(" ", "T")),
     ]
-    said = [done(calls, text) for text in ("", "I could not do it.", '{"reward": 0}')]
-    return [*(done(one) for one in made), *said, done(calls)[:-1]]  # type: ignore[list-item]
+    last_messages = [finished_reply(calls, text) for text in ("", "I could not do it.", '{"reward": 0}')]
+    return [*(finished_reply(one) for one in call_lists), *last_messages, finished_reply(calls)[:-1]]  # type: ignore[list-item]
 
 
-def _null(name: str) -> dict[str, None]:
-    """An argument that may be left out, left out in words."""
+def _null_arguments(name: str) -> dict[str, None]:
+    """Return an optional argument as an explicit null."""
     return {"notes": None} if name.endswith("add_customer") else {}
 
 
 def wrong(row: dict[str, Any]) -> list[Reply]:
-    calls = reference(row)
+    calls = reference_calls(row)
     name, arguments = calls[-1]
-    made: list[Calls] = [
+    call_lists: list[Calls] = [
         calls[:-1],
         [*calls, _SENT],
         [("calendar_create_event", _NEW_EVENT), *calls],
         [*calls, ("email_delete_email", {"email_id": "00002159"}), ("email_delete_email", {"email_id": "00002158"})],
-        [(f"{one}x", given) for one, given in calls],
+        [(f"{one}x", values) for one, values in calls],
         [*calls[:-1], (name, dict.fromkeys(arguments, ""))],
         [*calls[:-1], (name, {**arguments, "urgent": "yes"})],
     ]
     key = next((one for one in ("body", "event_name", "task_name", "customer_name") if one in arguments), None)
     if key:
-        made.append([*calls[:-1], (name, {**arguments, key: f"{arguments[key]} please"})])
-        made.append([*calls, calls[-1]])
-    return [done(one) for one in made]
+        call_lists.append([*calls[:-1], (name, {**arguments, key: f"{arguments[key]} please"})])
+        call_lists.append([*calls, calls[-1]])
+    return [finished_reply(one) for one in call_lists]
 
 
 def cheats(row: dict[str, Any]) -> list[tuple[str, Reply]]:
-    calls = reference(row)
-    outputs = [item for item in done(calls) if isinstance(item, dict) and item["type"] != "function_call"]
+    calls = reference_calls(row)
+    outputs = [item for item in finished_reply(calls) if isinstance(item, dict) and item["type"] != "function_call"]
     return [
         ("says that it is done", "Done. Everything you asked for was carried out."),
         ("the calls as text", json.dumps(row["ground_truth"])),
         ("results without calls", outputs),
-        ("only looks", done([("email_search_emails", {"query": "budget"})])),
-        ("verify as a tool", done([("verify", {"reward": 1.0}), ("seed_session", {})])),
-        ("the reference as an argument", done([("email_send_email", {"body": json.dumps(row["ground_truth"])})])),
-        ("deletes everything", done([("email_delete_email", {"email_id": f"{n:08}"}) for n in range(2000, 2160)])),
-        ("more calls than anybody needs", done([*calls, *([("email_search_emails", {})] * 1001)])),
-        ("right, then undone and redone wrongly", done([*calls, _SENT, _SENT])),
+        ("only looks", finished_reply([("email_search_emails", {"query": "budget"})])),
+        ("verify as a tool", finished_reply([("verify", {"reward": 1.0}), ("seed_session", {})])),
+        (
+            "the reference as an argument",
+            finished_reply([("email_send_email", {"body": json.dumps(row["ground_truth"])})]),
+        ),
+        (
+            "deletes everything",
+            finished_reply([("email_delete_email", {"email_id": f"{n:08}"}) for n in range(2000, 2160)]),
+        ),
+        ("more calls than allowed", finished_reply([*calls, *([("email_search_emails", {})] * 1001)])),
+        ("right, then undone and redone wrongly", finished_reply([*calls, _SENT, _SENT])),
     ]

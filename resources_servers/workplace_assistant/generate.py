@@ -58,8 +58,8 @@ ABOUT = {
 
 
 def row(category: str, task: Task) -> dict[str, Any]:
-    asked, calls = task
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": asked}]
+    instruction, calls = task
+    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": instruction}]
     tools = [tool.schema(ABOUT) for tool in TOOLS.values()]
     return {
         "responses_create_params": {"input": messages, "tools": tools, "parallel_tool_calls": False},
@@ -69,17 +69,17 @@ def row(category: str, task: Task) -> dict[str, Any]:
 
 
 def rows(count: int, *, seed: int) -> list[dict[str, Any]]:
-    """`count` different tasks, the kinds in turn."""
+    """Return `count` different tasks, the kinds in turn."""
     draw = random.Random(seed)
     kinds = [(category, template) for category, templates in TEMPLATES.items() for template in templates]
     draw.shuffle(kinds)
-    made: dict[str, dict[str, Any]] = {}
+    tasks: dict[str, dict[str, Any]] = {}
     for number in range(count * 20):
         category, template = kinds[number % len(kinds)]
         task = template(draw)
-        made.setdefault(task[0], row(category, task))
-        if len(made) == count:
-            return list(made.values())
+        tasks.setdefault(task[0], row(category, task))
+        if len(tasks) == count:
+            return list(tasks.values())
     raise SystemExit(f"there are not {count} different tasks for this seed")
 
 

@@ -1,10 +1,10 @@
-"""An office: five tables and what was plotted, as one session sees them, and how two of them compare."""
+"""An office: five tables and its plots as one session sees them, and the comparison of two offices."""
 
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 
-from resources_servers.workplace_assistant.world import Row, first_tables
+from resources_servers.workplace_assistant.world import Row, build_tables
 
 Table = dict[str, Row]
 
@@ -13,20 +13,20 @@ EXACT = frozenset({"status", "list_name", "board"})
 
 
 class Office:
-    """Rows are replaced, never changed, so that a fresh office costs a few shallow copies."""
+    """The tables of one session; rows are replaced, never changed, so that a new office costs a few shallow copies."""
 
     def __init__(self, tables: Mapping[str, Table]) -> None:
         self.tables = {name: dict(table) for name, table in tables.items()}
 
     @classmethod
-    def fresh(cls) -> "Office":
-        return cls(_first())
+    def new(cls) -> "Office":
+        return cls(_initial_tables())
 
     def add(self, table: str, row: Row) -> str:
-        """Keep a new row under the next free id, which is returned."""
+        """Add a row under the next free id and return the id."""
         rows = self.tables[table]
-        width = len(next(iter(_first()[table])))
-        row_id = f"{max(map(int, [*_first()[table], *rows])) + 1:0{width}}"
+        width = len(next(iter(_initial_tables()[table])))
+        row_id = f"{max(map(int, [*_initial_tables()[table], *rows])) + 1:0{width}}"
         rows[row_id] = row
         return row_id
 
@@ -35,22 +35,22 @@ class Office:
 
 
 @cache
-def _first() -> dict[str, Table]:
-    return first_tables()
+def _initial_tables() -> dict[str, Table]:
+    return build_tables()
 
 
 def differing_tables(one: Office, other: Office) -> list[str]:
-    """The tables in which two offices differ.
+    """Return the names of the tables in which two offices differ.
 
-    Rows that were there from the beginning are compared by their ids, new ones without: their ids only say in which
-    order they were made. Case matters in the columns of `EXACT` alone.
+    Initial rows are compared by their ids, new rows without, because their ids depend on the order of the calls. Case
+    matters only in the columns of `EXACT`.
     """
-    return [name for name in one.tables if _content(name, one) != _content(name, other)]
+    return [name for name in one.tables if _changes(name, one) != _changes(name, other)]
 
 
-def _content(name: str, office: Office) -> tuple[Mapping[str, object], Counter[tuple[tuple[str, str], ...]]]:
-    """The old rows that are changed (None: gone), and the new ones."""
-    first, rows = _first()[name], office.tables[name]
+def _changes(name: str, office: Office) -> tuple[Mapping[str, object], Counter[tuple[tuple[str, str], ...]]]:
+    """Return the initial rows that changed (None: deleted), and the new rows."""
+    first, rows = _initial_tables()[name], office.tables[name]
     changed = {row_id: rows.get(row_id) for row_id, row in first.items() if rows.get(row_id) is not row}
     seen = {row_id: row and _comparable(row) for row_id, row in changed.items()}
     old = {row_id: row for row_id, row in seen.items() if row != _comparable(first[row_id])}

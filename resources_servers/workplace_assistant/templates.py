@@ -1,4 +1,4 @@
-"""What people ask an assistant for: each template draws a task from the tables and knows the calls that do it."""
+"""Templates of tasks: each draws a task from the tables and returns its instruction and the calls that solve it."""
 
 import random
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from resources_servers.workplace_assistant.world import (
     STATUSES,
     Row,
     address,
-    first_tables,
+    build_tables,
     stamp,
 )
 
 Call = tuple[str, dict[str, Any]]
 Task = tuple[str, list[Call]]
-"""What is asked, and the calls that do it."""
+"""An instruction and the calls that solve it."""
 Template = Callable[[random.Random], Task]
 
-TABLES = first_tables()
+TABLES = build_tables()
 NEWS = (
     "The figures are ready.",
     "The office is closed on Friday.",
@@ -44,14 +44,14 @@ def _day(text: str) -> str:
 
 
 def _latest_email(draw: random.Random) -> tuple[str, Row]:
-    """The latest email of somebody, and its id."""
+    """Return the latest email of a random sender, with its id."""
     sender = draw.choice(sorted({row["address"] for row in TABLES["emails"].values()}))
     mails = [(row_id, row) for row_id, row in TABLES["emails"].items() if row["address"] == sender]
     return max(mails, key=lambda pair: pair[1]["sent_datetime"])
 
 
-def _coming_event(draw: random.Random) -> tuple[str, Row]:
-    """An event after today that no other of its day has the name of."""
+def _upcoming_event(draw: random.Random) -> tuple[str, Row]:
+    """Return an event after today, with its id; its name is unique on its day."""
     return draw.choice([(i, row) for i, row in TABLES["calendar"].items() if row["event_start"] > "2026-03-13"])
 
 
@@ -121,39 +121,39 @@ def meet(draw: random.Random) -> Task:
         "event_start": stamp(start),
         "duration": str(length),
     }
-    asked = f"Book '{name}' with {person} on {start:%Y-%m-%d} at {start:%H:%M}, {length} minutes."
-    return asked, [("calendar_create_event", event)]
+    instruction = f"Book '{name}' with {person} on {start:%Y-%m-%d} at {start:%H:%M}, {length} minutes."
+    return instruction, [("calendar_create_event", event)]
 
 
 def cancel(draw: random.Random) -> Task:
-    row_id, row = _coming_event(draw)
-    asked = f"Cancel '{row['event_name']}' on {_day(row['event_start'])}."
-    return asked, [("calendar_delete_event", {"event_id": row_id})]
+    row_id, row = _upcoming_event(draw)
+    instruction = f"Cancel '{row['event_name']}' on {_day(row['event_start'])}."
+    return instruction, [("calendar_delete_event", {"event_id": row_id})]
 
 
 def cancel_day(draw: random.Random) -> Task:
-    day = _day(_coming_event(draw)[1]["event_start"])
-    found = [row_id for row_id, row in TABLES["calendar"].items() if row["event_start"].startswith(day)]
-    calls: list[Call] = [("calendar_delete_event", {"event_id": row_id}) for row_id in found]
+    day = _day(_upcoming_event(draw)[1]["event_start"])
+    event_ids = [row_id for row_id, row in TABLES["calendar"].items() if row["event_start"].startswith(day)]
+    calls: list[Call] = [("calendar_delete_event", {"event_id": row_id}) for row_id in event_ids]
     return f"I am away on {day}. Cancel everything in my calendar on that day.", calls
 
 
 def move(draw: random.Random) -> Task:
-    row_id, row = _coming_event(draw)
+    row_id, row = _upcoming_event(draw)
     start = f"{_day(row['event_start'])} {draw.randint(17, 19)}:00:00"
     call = ("calendar_update_event", {"event_id": row_id, "field": "event_start", "new_value": start})
     return f"Move '{row['event_name']}' on {start[:10]} to {start[11:16]} on the same day.", [call]
 
 
 def lengthen(draw: random.Random) -> Task:
-    row_id, row = _coming_event(draw)
+    row_id, row = _upcoming_event(draw)
     length = draw.choice((75, 90, 120))
     call = ("calendar_update_event", {"event_id": row_id, "field": "duration", "new_value": str(length)})
     return f"Make '{row['event_name']}' on {_day(row['event_start'])} {length} minutes long.", [call]
 
 
 def rename(draw: random.Random) -> Task:
-    row_id, row = _coming_event(draw)
+    row_id, row = _upcoming_event(draw)
     name = draw.choice(("Working session", "Open questions", "Quick sync"))
     call = ("calendar_update_event", {"event_id": row_id, "field": "event_name", "new_value": name})
     return f"Rename '{row['event_name']}' on {_day(row['event_start'])} to '{name}'.", [call]
@@ -173,12 +173,12 @@ def plot_if_busy(draw: random.Random) -> Task:
     source = draw.choice(SOURCES)
     visits = [row for row in TABLES["visits"].values() if low <= row["date_of_visit"] <= high]
     count = sum(row["traffic_source"] == source for row in visits)
-    asked = (
+    instruction = (
         f"If more than {max(count - draw.randint(1, 5), 0)} visits came from {source} between {low} and {high}, both "
         f"days included, make a line plot of them for these days; if not, make a bar plot of total visits."
     )
     call = ("analytics_create_plot", {"time_min": low, "time_max": high, "value_to_plot": source, "plot_type": "line"})
-    return asked, [call]
+    return instruction, [call]
 
 
 def new_task(draw: random.Random) -> Task:
@@ -192,8 +192,8 @@ def new_task(draw: random.Random) -> Task:
         "due_date": due,
         "board": board,
     }
-    asked = f"Create the task '{name}' for {person} on the {board} board, in {column}, due {due}."
-    return asked, [("project_management_create_task", task)]
+    instruction = f"Create the task '{name}' for {person} on the {board} board, in {column}, due {due}."
+    return instruction, [("project_management_create_task", task)]
 
 
 def move_task(draw: random.Random) -> Task:
@@ -205,7 +205,7 @@ def move_task(draw: random.Random) -> Task:
 
 def hand_over_tasks(draw: random.Random) -> Task:
     _, row = _task(draw)
-    mine = [
+    task_ids = [
         row_id
         for row_id, task in TABLES["tasks"].items()
         if task["assigned_to_email"] == row["assigned_to_email"] and task["board"] == row["board"]
@@ -216,7 +216,7 @@ def hand_over_tasks(draw: random.Random) -> Task:
             "project_management_update_task",
             {"task_id": row_id, "field": "assigned_to_email", "new_value": address(person)},
         )
-        for row_id in mine
+        for row_id in task_ids
     ]
     owner = _name(row["assigned_to_email"])
     return f"Give all of {owner}'s tasks on the {row['board']} board, whatever their list, to {person}.", calls
@@ -253,8 +253,10 @@ def new_customer(draw: random.Random) -> Task:
         "status": status,
         "product_interest": product,
     }
-    asked = f"Add the customer {name}, {status}, interested in {product}, assigned to {person}. Nothing else is known."
-    return asked, [("customer_relationship_manager_add_customer", customer)]
+    instruction = (
+        f"Add the customer {name}, {status}, interested in {product}, assigned to {person}. Nothing else is known."
+    )
+    return instruction, [("customer_relationship_manager_add_customer", customer)]
 
 
 def drop_customer(draw: random.Random) -> Task:
@@ -265,7 +267,7 @@ def drop_customer(draw: random.Random) -> Task:
 
 def hand_over_customers(draw: random.Random) -> Task:
     _, row = _customer(draw)
-    theirs = [
+    customer_ids = [
         row_id
         for row_id, customer in TABLES["customers"].items()
         if all(customer[column] == row[column] for column in ("assigned_to_email", "status"))
@@ -276,13 +278,13 @@ def hand_over_customers(draw: random.Random) -> Task:
             "customer_relationship_manager_update_customer",
             {"customer_id": row_id, "field": "assigned_to_email", "new_value": address(person)},
         )
-        for row_id in theirs
+        for row_id in customer_ids
     ]
     owner = _name(row["assigned_to_email"])
     return f"Assign every customer of {owner} with status {row['status']} to {person}.", calls
 
 
-def won(draw: random.Random) -> Task:
+def mark_won_and_notify(draw: random.Random) -> Task:
     row_id, row = _customer(draw)
     while row["status"] == "Won":
         row_id, row = _customer(draw)
@@ -294,14 +296,14 @@ def won(draw: random.Random) -> Task:
         ),
         ("email_send_email", {"recipient": row["assigned_to_email"], "subject": "Won", "body": body}),
     ]
-    asked = (
+    instruction = (
         f"The customer {row['customer_name']} signed: set the status to Won, and send the colleague who is assigned to "
         f"them an email with the subject 'Won' and the body '{body}'"
     )
-    return asked, calls
+    return instruction, calls
 
 
-def done_and_told(draw: random.Random) -> Task:
+def complete_and_notify(draw: random.Random) -> Task:
     row_id, row = _task(draw)
     while row["list_name"] == "Completed":
         row_id, row = _task(draw)
@@ -310,15 +312,15 @@ def done_and_told(draw: random.Random) -> Task:
         ("project_management_update_task", {"task_id": row_id, "field": "list_name", "new_value": "Completed"}),
         ("email_send_email", {"recipient": row["assigned_to_email"], "subject": "Completed", "body": body}),
     ]
-    asked = (
+    instruction = (
         f"Move the task '{row['task_name']}' to Completed and send its assignee an email with the subject 'Completed' "
         f'and the body "{body}"'
     )
-    return asked, calls
+    return instruction, calls
 
 
-def cancel_and_tell(draw: random.Random) -> Task:
-    row_id, row = _coming_event(draw)
+def cancel_and_notify(draw: random.Random) -> Task:
+    row_id, row = _upcoming_event(draw)
     body = "Sorry, I cannot make it."
     calls: list[Call] = [
         ("calendar_delete_event", {"event_id": row_id}),
@@ -327,11 +329,11 @@ def cancel_and_tell(draw: random.Random) -> Task:
             {"recipient": row["participant_email"], "subject": row["event_name"], "body": body},
         ),
     ]
-    asked = (
+    instruction = (
         f"Cancel '{row['event_name']}' on {_day(row['event_start'])} and send its participant an email with the "
         f"event's name as subject and the body '{body}'"
     )
-    return asked, calls
+    return instruction, calls
 
 
 TEMPLATES: dict[str, tuple[Template, ...]] = {
@@ -340,5 +342,5 @@ TEMPLATES: dict[str, tuple[Template, ...]] = {
     "analytics": (plot, plot_if_busy),
     "project_management": (new_task, move_task, hand_over_tasks, drop_task, postpone),
     "customer_relationship_manager": (customer_status, new_customer, drop_customer, hand_over_customers),
-    "multi_domain": (won, done_and_told, cancel_and_tell),
+    "multi_domain": (mark_won_and_notify, complete_and_notify, cancel_and_notify),
 }

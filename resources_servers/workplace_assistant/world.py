@@ -1,4 +1,4 @@
-"""The office's tables on the first morning: made from a fixed seed, the same for every session."""
+"""The initial tables of the office: made from a fixed seed, the same for every session."""
 
 import random
 from datetime import datetime, timedelta
@@ -45,11 +45,11 @@ SURNAMES = (
     "Abbott", "Bauer", "Cohen", "Diaz", "Ellis", "Ferrari", "Gupta", "Hughes", "Ito", "Jacobs", "Klein", "Lopez",
     "Meyer", "Nolan", "Osei", "Park",
 )  # fmt: skip
-GIVEN = ("Alex", "Bea", "Chris", "Dana", "Evan", "Fay", "Gus", "Hana")
+FIRST_NAMES = ("Alex", "Bea", "Chris", "Dana", "Evan", "Fay", "Gus", "Hana")
 
 
 def address(name: str) -> str:
-    """The email address of a colleague."""
+    """Return the email address of a colleague."""
     return f"{name.lower().replace(' ', '.')}@{DOMAIN}"
 
 
@@ -57,8 +57,8 @@ def stamp(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def first_tables() -> dict[str, dict[str, Row]]:
-    """Every table by its name, every row by its id."""
+def build_tables() -> dict[str, dict[str, Row]]:
+    """Return every table by its name, every row by its id."""
     draw = random.Random("northwind")
     tables = {
         "emails": [_email(draw) for _ in range(160)],
@@ -87,7 +87,7 @@ def _email(draw: random.Random) -> Row:
 
 
 def _events(draw: random.Random) -> list[Row]:
-    """Four meetings on every working day of four weeks, none at the same time as another."""
+    """Draw four meetings on every working day of four weeks, none at the same time as another."""
     rows = []
     for day in range(-7, 21):
         date = NOW.replace(hour=0) + timedelta(days=day)
@@ -130,7 +130,7 @@ def _tasks(draw: random.Random) -> list[Row]:
 
 
 def _customers(draw: random.Random) -> list[Row]:
-    names = [f"{given} {surname}" for given in GIVEN for surname in SURNAMES]
+    names = [f"{first_name} {surname}" for first_name in FIRST_NAMES for surname in SURNAMES]
     return [
         {
             "customer_name": name,

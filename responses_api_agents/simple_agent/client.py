@@ -15,7 +15,7 @@ from aiohttp import ClientResponseError
 
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import GymError
-from nemo_gym.launch.registry import NoRunFound, choose_run
+from nemo_gym.launch.run_registry import NoRunFound, choose_run
 from nemo_gym.openai_utils import NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 

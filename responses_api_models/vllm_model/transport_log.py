@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.wire.call import encode_json
+from nemo_gym.wire.call_reply import encode_json
 
 TRANSPORT_LOG_ENV_VAR = "NEMO_GYM_VLLM_TRANSPORT_LOG"
 

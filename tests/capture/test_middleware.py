@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
-from nemo_gym.capture.middleware import CaptureMiddleware
+from nemo_gym.capture.middleware import CallCaptureMiddleware
 from nemo_gym.capture.record import ModelCallRecord
 from nemo_gym.capture.store import CaptureStore
 
@@ -47,9 +47,9 @@ async def call(app: App, path: str = "/v1/responses", method: str = "POST", body
     return bytes(received)
 
 
-def capturing_app(app: App, folder: Path, rollout_id: str | None = "3-1") -> tuple[CaptureMiddleware, CaptureStore]:
+def capturing_app(app: App, folder: Path, rollout_id: str | None = "3-1") -> tuple[CallCaptureMiddleware, CaptureStore]:
     store = CaptureStore(folder)
-    return CaptureMiddleware(app, store, rollout_id=lambda: rollout_id, model_ref="policy_model"), store
+    return CallCaptureMiddleware(app, store, rollout_id=lambda: rollout_id, model_ref="policy_model"), store
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ async def test_the_disk_is_used_in_a_thread(tmp_path: Path) -> None:
             threads.append(threading.current_thread())
             super().append(rollout_id, record)
 
-    await call(CaptureMiddleware(answering(b"{}"), RecordingStore(tmp_path), rollout_id=lambda: "0-0"))
+    await call(CallCaptureMiddleware(answering(b"{}"), RecordingStore(tmp_path), rollout_id=lambda: "0-0"))
 
     assert len(threads) == 1
     assert threads[0] is not threading.main_thread()
@@ -222,7 +222,7 @@ async def test_a_call_that_cannot_be_stored_is_answered_and_its_rollout_marked(
             raise OSError(28, "No space left on device")
 
     store = FullDisk(tmp_path)
-    app = CaptureMiddleware(answering(b'{"id": "r1"}'), store, rollout_id=lambda: "3-1")
+    app = CallCaptureMiddleware(answering(b'{"id": "r1"}'), store, rollout_id=lambda: "3-1")
 
     with caplog.at_level(logging.WARNING):
         answer = await call(app)

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.convert.chat_conversation import items_from_messages
+from nemo_gym.convert.reasoning_tags import wrap_in_think_tags
 from nemo_gym.convert.responses_chat import (
     chat_messages,
     chat_request,
     response_from_completion,
     responses_request,
 )
-from nemo_gym.convert.thinking import wrap_in_think_tags
 
 Json = dict[str, Any]
 law = settings(max_examples=100, deadline=None)

@@ -9,8 +9,8 @@ import pytest
 
 from nemo_gym.cli.main import main
 from nemo_gym.cli.terminal.output import transfer_meter
+from nemo_gym.data.file_transfer import RegistryError
 from nemo_gym.data.hub import check_rows, collection_of, repo_of, split_files
-from nemo_gym.data.transfer import RegistryError
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
 
 UPLOAD_KEYS = {

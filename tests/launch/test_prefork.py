@@ -193,7 +193,7 @@ def test_a_waiting_zygote_ends_when_the_command_is_killed() -> None:
 
 def test_a_command_that_forks_has_not_loaded_heavy_modules() -> None:
     """They would be in every server, and their threads and locks in every fork."""
-    modules = "nemo_gym.cli.main, nemo_gym.cli.shared.session, nemo_gym.cli.shared.servers, nemo_gym.launch.prefork"
+    modules = "nemo_gym.cli.main, nemo_gym.cli.shared.collection, nemo_gym.cli.shared.servers, nemo_gym.launch.prefork"
     heavy = {"ray", "pandas", "wandb", "mlflow", "datasets", "openai"}
     code = f"import sys, {modules}; from nemo_gym.processes import has_single_thread as alone"
     code += f"; print({heavy} & {{*sys.modules}}, alone())"

@@ -61,7 +61,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nemo_gym.data.transfer.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("nemo_gym.data.file_transfer.FIRST_PAUSE", 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -22,8 +22,8 @@ from nemo_gym.config.schema_datasets import (
     UploadJsonlDatasetGitlabConfig,
 )
 from nemo_gym.data import gitlab
+from nemo_gym.data.file_transfer import ATTEMPTS, ChecksumMismatch, RegistryError
 from nemo_gym.data.gitlab_client import Registry
-from nemo_gym.data.transfer import ATTEMPTS, ChecksumMismatch, RegistryError
 from nemo_gym.errors import ConfigError
 
 TOKEN = "glpat-abcdefghijklmnop"

@@ -28,8 +28,8 @@ from nemo_gym.config.schema_datasets import (
     JsonlDatasetHuggingFaceIdentifer,
     UploadJsonlDatasetHuggingFaceMaybeDeleteConfig,
 )
-from nemo_gym.data import hub, hub_client, transfer
-from nemo_gym.data.transfer import ChecksumMismatch, RegistryError
+from nemo_gym.data import file_transfer, hub, hub_client
+from nemo_gym.data.file_transfer import ChecksumMismatch, RegistryError
 from nemo_gym.errors import ConfigError
 
 TOKEN = "hf_abcdefghijklmnop"
@@ -327,7 +327,7 @@ def publish(fake: FakeHub, config: dict[str, Any], **more: Any) -> hub.Published
     return hub.upload(parsed)
 
 
-def fetch(fake: FakeHub, target: Path, **more: Any) -> transfer.Digest:
+def fetch(fake: FakeHub, target: Path, **more: Any) -> file_transfer.Digest:
     identifier = JsonlDatasetHuggingFaceIdentifer(repo_id=REPO, artifact_fpath=more.pop("path", "train.jsonl"))
     return hub.fetch(identifier, target, token=TOKEN, **more)
 
@@ -505,7 +505,7 @@ def test_the_librarys_client_has_a_timeout(fake: FakeHub) -> None:
     """By default it waits without limit."""
     hub_client.Hub(TOKEN)
 
-    assert huggingface_hub.get_session().timeout.read == transfer.TIMEOUT
+    assert huggingface_hub.get_session().timeout.read == file_transfer.TIMEOUT
 
 
 def test_an_unreachable_hub_is_one_clear_error(config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -560,7 +560,7 @@ def test_an_interrupted_download_is_resumed(fake: FakeHub, tmp_path: Path) -> No
 def test_the_next_command_resumes_an_abandoned_download(fake: FakeHub, tmp_path: Path) -> None:
     """An outage must not cost the gigabytes before it."""
     with_repo(fake, train_dot_jsonl=ROWS)
-    fake.faults += [("GET .*/resolve", cut_after(100))] * transfer.ATTEMPTS
+    fake.faults += [("GET .*/resolve", cut_after(100))] * file_transfer.ATTEMPTS
     with pytest.raises(RegistryError, match="gave up after 5 attempts") as given_up:
         fetch(fake, tmp_path / "train.jsonl")
     assert "continues where it stopped" in str(given_up.value)

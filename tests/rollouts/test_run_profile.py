@@ -8,7 +8,7 @@ from nemo_gym.errors import ConfigPathNotFoundError
 from nemo_gym.journal.lines import StoreError
 from nemo_gym.metrics.aggregate import RolloutRowsError
 from nemo_gym.metrics.profile import ProfileArithmetic
-from nemo_gym.rollouts.stored_run import RunProfile
+from nemo_gym.rollouts.rescoring import RunProfile
 
 
 def place(task, rollout, **fields):

@@ -4,7 +4,7 @@ import pytest
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.rollouts.outcome import Job, ScoringRule, classify_result, shows_model_call
-from nemo_gym.rollouts.server_blocks import scoring_rules
+from nemo_gym.rollouts.scoring_rules import scoring_rules
 from nemo_gym.wire.stored_rollout import StoredRollout
 
 

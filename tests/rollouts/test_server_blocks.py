@@ -2,7 +2,7 @@
 
 from omegaconf import OmegaConf
 
-from nemo_gym.rollouts.server_blocks import server_blocks
+from nemo_gym.rollouts.scoring_rules import server_blocks
 
 
 def test_every_instance_is_found_with_its_type_and_what_it_refers_to():

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.rollouts.server_blocks import find_verifiers
-from nemo_gym.rollouts.stored_run import StoredRollouts
+from nemo_gym.rollouts.rescoring import StoredRollouts
+from nemo_gym.rollouts.scoring_rules import find_verifiers
 
 
 def row(task, **fields):

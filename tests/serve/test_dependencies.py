@@ -61,7 +61,7 @@ async def test_an_aiohttp_connector_can_be_closed_without_its_loop() -> None:
 
 
 def test_aiohttp_names_a_connection_by_a_key_of_seven_parts() -> None:
-    """`transport.plain_http` raises aiohttp's connection errors."""
+    """`transport.model_connections` raises aiohttp's connection errors."""
     key = ConnectionKey("h", 1, False, True, None, None, None)
 
     assert str(aiohttp.ClientConnectorError(key, OSError(111, "refused")))

@@ -17,7 +17,7 @@ from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.serve.app import create_app
 from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
 from nemo_gym.transport import deadlines
-from nemo_gym.transport.responses import FAILED_HEADER
+from nemo_gym.transport.client_response import FAILED_HEADER
 
 URL_ = URL("http://h:1/x")
 

@@ -124,7 +124,7 @@ def test_a_cookie_is_signed_once_and_anew_after_a_while(monkeypatch):
 @given(st.text(max_size=30), st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2))
 @settings(max_examples=50, deadline=None)
 def test_cookies_are_signed_as_itsdangerous_signs(secret: str, extra: dict[str, str]):
-    """Ours is a faster way to the same signature; another process of the run may have another version of us."""
+    """Another process of the run may have another version of this package."""
     cookie = SessionCodec(secret, "server").encode({SESSION_ID_KEY: "one", **extra})
 
     payload = TimestampSigner(secret, salt="nemo-gym-session:server").unsign(cookie)

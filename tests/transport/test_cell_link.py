@@ -18,7 +18,7 @@ from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
 from nemo_gym.serve.session import SessionMiddleware
 from nemo_gym.transport import deadlines, in_process
 from nemo_gym.transport.cell_link import CellLink, CellListener, FrameProtocol, RemoteInstance
-from nemo_gym.wire.call import Call
+from nemo_gym.wire.call_reply import Call
 
 BASE = "http://127.0.0.1:1"
 

@@ -13,7 +13,7 @@ from nemo_gym.transport import deadlines, http, http_sessions
 from nemo_gym.transport.http import send
 from nemo_gym.transport.http_sessions import GlobalAIOHTTPAsyncClientConfig
 from nemo_gym.transport.retries import ONCE, SUMMARY_SECONDS, HealthRegistry, RetryPolicy
-from nemo_gym.wire.call import encode_json
+from nemo_gym.wire.call_reply import encode_json
 
 QUICK = RetryPolicy(attempts=4, first_pause=0.0, longest_pause=0.0)
 MODEL = RetryPolicy(attempts=4, first_pause=0.0, longest_pause=0.0, statuses=frozenset({502}))

@@ -14,7 +14,7 @@ from nemo_gym.view.conversation import (
     read_judgements,
     read_timings,
 )
-from nemo_gym.view.facts import read_facts
+from nemo_gym.view.record_facts import read_facts
 from tests.view.records import record, timed_record
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import nemo_gym.openai_utils as openai_utils
-from nemo_gym.wire import chat, chat_params, hosted_items, items, parts, responses, tools, unions, usage
+from nemo_gym.wire import chat, chat_params, content_parts, hosted_items, items, responses, tools, unions, usage
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -30,7 +30,7 @@ def test_every_public_name_of_the_wire_modules_is_in_the_facade():
     """A type that exists but cannot be imported from its public place does not exist for a server folder."""
     public = {
         name
-        for module in (chat, chat_params, hosted_items, items, parts, responses, tools, unions, usage)
+        for module in (chat, chat_params, hosted_items, items, content_parts, responses, tools, unions, usage)
         for name in vars(module)
         if name.startswith("NeMoGym")
     }

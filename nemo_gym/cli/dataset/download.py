@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from omegaconf import DictConfig
 
-    from nemo_gym.data.transfer import Digest
+    from nemo_gym.data.file_transfer import Digest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

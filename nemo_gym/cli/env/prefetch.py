@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
 
     from nemo_gym.cli.terminal.log import ServerLogPrinter
     from nemo_gym.global_config import GlobalConfigDictParser
-    from nemo_gym.launch.instances import find_instances
+    from nemo_gym.launch.hosting import find_instances
     from nemo_gym.launch.settings import VenvSettings
     from nemo_gym.launch.venv import instance_venvs, merge_equal_venvs
     from nemo_gym.launch.venv_build import is_usable, try_build_venvs

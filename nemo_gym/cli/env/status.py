@@ -12,8 +12,8 @@ import orjson
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 from nemo_gym.errors import GymError
-from nemo_gym.launch.registry import RunEntry, choose_run, live_runs
-from nemo_gym.transport import blocking
+from nemo_gym.launch.run_registry import RunEntry, choose_run, live_runs
+from nemo_gym.transport.blocking_get import get_blocking
 
 HEAD_TIMEOUT, SERVER_TIMEOUT = 5.0, 2.0
 MAX_THREADS = 32
@@ -53,7 +53,7 @@ def _query_servers(entry: RunEntry) -> list[dict[str, Any]]:
     """Return the servers of a run with their status; warn if its head server does not answer."""
     where = f"head server at {entry.address}"
     try:
-        _, body = blocking.get_blocking(entry.host, entry.port, "/server_instances", timeout=HEAD_TIMEOUT, where=where)
+        _, body = get_blocking(entry.host, entry.port, "/server_instances", timeout=HEAD_TIMEOUT, where=where)
         servers: list[dict[str, Any]] = orjson.loads(body)
     except (GymError, orjson.JSONDecodeError) as problem:
         output.warn(str(problem))
@@ -66,7 +66,7 @@ def _query_servers(entry: RunEntry) -> list[dict[str, Any]]:
 
 def _query_status(server: dict[str, Any]) -> str:
     try:
-        blocking.get_blocking(server["host"], server["port"], "/", timeout=SERVER_TIMEOUT, where=server["process_name"])
+        get_blocking(server["host"], server["port"], "/", timeout=SERVER_TIMEOUT, where=server["process_name"])
     except TimeoutError:
         return "timeout"
     except ConnectionError:

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_config(overrides: list[str], args: argparse.Namespace) -> int:
-    from nemo_gym.launch.instances import check_server_blocks
+    from nemo_gym.launch.hosting import check_server_blocks
 
     resolved = options.resolve_config(overrides, needs_model=False)
     names = [instance.name for instance in resolved.instances.valid]

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 def _aggregate(args: argparse.Namespace) -> int:
     import uvloop
 
-    from nemo_gym.catalog.files import whole_file
+    from nemo_gym.catalog.atomic_files import whole_file
     from nemo_gym.rollouts.aggregate import write_metrics
     from nemo_gym.rollouts.run_files import aggregate_metrics_path_for
 

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.metrics.profile import count_reward_spread
     from nemo_gym.metrics.scores import compute_scores
     from nemo_gym.reward_profile import RewardProfileConfig, RewardProfiler
-    from nemo_gym.rollouts.stored_run import RunProfile
+    from nemo_gym.rollouts.rescoring import RunProfile
     from nemo_gym.wire.stored_rollout import REWARD_KEY
 
     config = options.resolve_config(args.overrides, needs_model=False).config

@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
     import uvloop
 
     from nemo_gym.rollout_reverification import Reverification, RolloutReverificationConfig
-    from nemo_gym.rollouts.server_blocks import find_verifiers
-    from nemo_gym.rollouts.stored_run import StoredRollouts
+    from nemo_gym.rollouts.rescoring import StoredRollouts
+    from nemo_gym.rollouts.scoring_rules import find_verifiers
 
     with raising_file_problems():
         resolved = options.resolve_config(options.config_overrides(args), needs_model=False)

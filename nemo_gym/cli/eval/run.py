@@ -27,9 +27,9 @@ from nemo_gym.errors import GymError, RolloutFailed, ServerUnreachable
 if TYPE_CHECKING:
     import asyncio
 
+    from nemo_gym.cli.shared.collection import Collector, Session
     from nemo_gym.cli.shared.eval_request import EvalRequest
     from nemo_gym.cli.shared.report import Report
-    from nemo_gym.cli.shared.session import Collector, Session
     from nemo_gym.cli.terminal.progress import Progress
     from nemo_gym.rollouts.outcome import FailedRollout
     from nemo_gym.rollouts.plan import PlanSummary
@@ -93,7 +93,7 @@ def _add_collection_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     # Import before the fork: servers share these modules. Neither import starts a thread.
-    from nemo_gym.cli.shared import eval_request, report, session  # noqa: F401
+    from nemo_gym.cli.shared import collection, eval_request, report  # noqa: F401
     from nemo_gym.launch.prefork import preforked_zygote
 
     with nullcontext() if args.no_serve else preforked_zygote(gc_tuning.DEFAULT_THRESHOLD):
@@ -135,10 +135,10 @@ def status_of(error: GymError) -> int:
 
 
 async def _evaluate(args: argparse.Namespace, overrides: list[str]) -> int:
+    from nemo_gym.cli.shared.collection import connect, find_head, load_config, started_servers
     from nemo_gym.cli.shared.concurrency import cancel_on, interrupt_event, run_in_thread
     from nemo_gym.cli.shared.eval_request import check_request, misspelt_keys
     from nemo_gym.cli.shared.report import Trackers
-    from nemo_gym.cli.shared.session import connect, find_head, load_config, started_servers
 
     config = load_config(overrides, serve=not args.no_serve)
     for warning in misspelt_keys(args.overrides, config):
@@ -188,8 +188,8 @@ async def _collect(
 ) -> tuple[Report, GymError | None]:
     """Collect and return the report, with the error that ended the collection early, if any."""
     from nemo_gym import global_config
+    from nemo_gym.cli.shared.collection import Collector
     from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on
-    from nemo_gym.cli.shared.session import Collector
     from nemo_gym.cli.terminal.live import showing_progress
     from nemo_gym.cli.terminal.progress import Progress
     from nemo_gym.serve import gc_tuning
@@ -225,7 +225,7 @@ async def _collect(
 
 async def _run_collector(request: EvalRequest, session: Session, collector: Collector) -> str | None:
     """Run the collector, or the driver of the configuration; return why it stopped early, if it did."""
-    from nemo_gym.cli.shared.session import OutputChanges, run_driver
+    from nemo_gym.cli.shared.collection import OutputChanges, run_driver
 
     if request.driver is None:
         return (await collector.collect_from_config(request.collection)).stopped

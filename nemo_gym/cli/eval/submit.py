@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from nemo_gym.catalog.files import whole_file
+    from nemo_gym.catalog.atomic_files import whole_file
     from nemo_gym.launch.slurm import job_scripts, read_submit_config
 
     config = read_submit_config(Path(args.config), args.overrides)

@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from nemo_gym import _resolve_under_cwd_or_install
-from nemo_gym.catalog.files import whole_file
+from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.catalog.row_problems import RowProblems
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal.output import ThrottledNotice

@@ -12,9 +12,9 @@ from omegaconf import DictConfig
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 from nemo_gym.config_types import UploadJsonlDatasetHuggingFaceConfig
+from nemo_gym.data.file_transfer import Digest
 from nemo_gym.data.gitlab_client import Registry
 from nemo_gym.data.hub import PublishedFile
-from nemo_gym.data.transfer import Digest
 
 TOKEN_KEY, TOKEN_VARIABLE = "hf_token", "HF_TOKEN"
 URI_KEY, GITLAB_TOKEN_KEY = "mlflow_tracking_uri", "mlflow_tracking_token"

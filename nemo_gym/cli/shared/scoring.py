@@ -14,9 +14,9 @@ from nemo_gym.config.schema_servers import is_server_ref
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SERVER_TYPES
-from nemo_gym.launch.instances import find_instances
+from nemo_gym.launch.hosting import find_instances
 from nemo_gym.launch.ports import with_open_head_port
-from nemo_gym.rollouts.server_blocks import server_blocks
+from nemo_gym.rollouts.scoring_rules import server_blocks
 from nemo_gym.server_utils import ServerClient
 
 Row = dict[str, Any]

@@ -12,17 +12,27 @@ from nemo_gym.cli.shared.concurrency import cancel_on
 from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.log import ServerLogPrinter
 from nemo_gym.global_config import GlobalConfigDictParser
-from nemo_gym.launch.endpoints import wait_for_endpoints
-from nemo_gym.launch.instances import check_server_blocks
+from nemo_gym.launch.cell import ServerImportError
+from nemo_gym.launch.endpoint_readiness import wait_for_endpoints
+from nemo_gym.launch.hosting import check_server_blocks
 from nemo_gym.launch.ports import with_open_head_port
-from nemo_gym.launch.registry import registering
 from nemo_gym.launch.run import Run
+from nemo_gym.launch.run_registry import registering
+from nemo_gym.launch.supervisor import ServerDidNotStart
 
 
 def load_servers_config(overrides: Sequence[str]) -> DictConfig:
-    """Resolve and check the configuration of a run; ports that it does not set are chosen when servers start."""
+    """Resolve and check the configuration of a run; ports that it does not set are chosen when servers start.
+
+    Raises:
+        ServerDidNotStart: the module of a server cannot be imported.
+    """
     resolved = options.resolve_config(overrides)
-    for warning in check_server_blocks(resolved, component_search_roots()):
+    try:
+        warnings = check_server_blocks(resolved, component_search_roots())
+    except ServerImportError as error:
+        raise ServerDidNotStart(error.problem, where=error.where, fix=error.fix) from error
+    for warning in warnings:
         output.warn(warning)
     GlobalConfigDictParser().raise_on_no_server_instances(resolved.config)
     return with_open_head_port(resolved)

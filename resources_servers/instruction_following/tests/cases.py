@@ -1,4 +1,4 @@
-"""Each instruction with its arguments, texts that follow it, and texts that nearly do."""
+"""Each instruction with its arguments, texts that follow it and texts that nearly do."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Each instruction with texts that follow it and texts that nearly do."""
+"""Try each instruction with texts that follow it and texts that nearly do."""
 
 import string
 import time
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.grading.language import detect_language, is_written_in
-from resources_servers.instruction_following.checking import CHECKERS, checked
+from resources_servers.instruction_following.checking import CHECKERS, check_instruction
 from resources_servers.instruction_following.tests.cases import CASES, GERMAN, Case
 from resources_servers.instruction_following.text import sentences
 
@@ -17,9 +17,9 @@ from resources_servers.instruction_following.text import sentences
 @pytest.mark.parametrize(
     ("name", "kwargs", "text"), [(name, kwargs, text) for name, kwargs, right, _ in CASES for text in right]
 )
-def test_a_text_that_follows_is_seen_to_follow(name: str, kwargs: dict[str, Any], text: str) -> None:
+def test_a_text_that_follows_the_instruction_is_accepted(name: str, kwargs: dict[str, Any], text: str) -> None:
     """A right answer judged wrong is a lesson lost."""
-    result = checked(name, kwargs, text)
+    result = check_instruction(name, kwargs, text)
 
     assert (result.followed, result.problem) == (True, None)
 
@@ -27,32 +27,32 @@ def test_a_text_that_follows_is_seen_to_follow(name: str, kwargs: dict[str, Any]
 @pytest.mark.parametrize(
     ("name", "kwargs", "text"), [(name, kwargs, text) for name, kwargs, _, wrong in CASES for text in wrong]
 )
-def test_a_text_that_nearly_follows_does_not(name: str, kwargs: dict[str, Any], text: str) -> None:
-    """Reward for nearly is what a policy learns to give."""
-    result = checked(name, kwargs, text)
+def test_a_text_that_nearly_follows_the_instruction_is_refused(name: str, kwargs: dict[str, Any], text: str) -> None:
+    """A policy learns to do only what is rewarded."""
+    result = check_instruction(name, kwargs, text)
 
     assert (result.followed, result.problem) == (False, None)
 
 
 def test_every_instruction_has_both_kinds_of_texts() -> None:
-    """A checker nobody tried both ways may be a constant."""
+    """A checker without both kinds of texts may be a constant."""
     assert {name for name, _, right, wrong in CASES if right and wrong} == set(CHECKERS)
 
 
 @pytest.mark.parametrize("name", CHECKERS)
-def test_silence_follows_nothing(name: str) -> None:
-    """An empty reply has no comma, and is no answer."""
+def test_an_empty_reply_follows_no_instruction(name: str) -> None:
+    """An empty reply has no comma, but is no answer."""
     kwargs = next(kwargs for case, kwargs, _, _ in CASES if case == name)
 
-    assert not any(checked(name, kwargs, text).followed for text in ("", " \n\t"))
+    assert not any(check_instruction(name, kwargs, text).followed for text in ("", " \n\t"))
 
 
-def test_arguments_that_are_null_or_of_others_are_left_out() -> None:
+def test_null_arguments_and_those_of_other_instructions_are_ignored() -> None:
     """Published tables have a column for every argument of every instruction."""
     kwargs = {"num_words": 2.0, "relation": "at least", "keywords": None, "first_word": None, "language": "de"}
 
-    assert checked("length_constraints:number_words", kwargs, "two words").followed
-    assert checked("punctuation:no_comma", None, "two words").followed
+    assert check_instruction("length_constraints:number_words", kwargs, "two words").followed
+    assert check_instruction("punctuation:no_comma", None, "two words").followed
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,11 @@ def test_arguments_that_are_null_or_of_others_are_left_out() -> None:
         ("copy:repeat_phrase", {"phrase": "so short", "small_n": 1}, "no middle"),
     ],
 )
-def test_what_cannot_be_checked_is_not_followed_and_named(name: str, kwargs: dict[str, Any], problem: str) -> None:
-    """An instruction with an argument missing must not be drawn by lot."""
-    result = checked(name, kwargs, "Some words.")
+def test_an_instruction_that_cannot_be_checked_is_not_followed_and_named(
+    name: str, kwargs: dict[str, Any], problem: str
+) -> None:
+    """An instruction without its arguments must not give a random reward."""
+    result = check_instruction(name, kwargs, "Some words.")
 
     assert not result.followed
     assert problem in str(result.problem)
@@ -87,18 +89,18 @@ def test_no_text_makes_a_checker_fail(case: Case, text: str) -> None:
     """Models write anything."""
     name, kwargs, _, _ = case
 
-    assert checked(name, kwargs, text).problem is None
+    assert check_instruction(name, kwargs, text).problem is None
 
 
 @pytest.mark.parametrize("piece", ["*", "[", "<<", "- ", "P.", ". ", "Section 1 ", "\n\n", '"', "a", "***", "* a *"])
-def test_an_endless_text_is_checked_in_linear_time(piece: str) -> None:
-    """A policy that rambles must not stop the server: what grows with the square would take minutes."""
+def test_a_very_long_text_is_checked_in_linear_time(piece: str) -> None:
+    """A reply that rambles must not block the server: quadratic time would be minutes."""
     text = piece * 20_000
-    began = time.process_time()
+    start = time.process_time()
     for name, kwargs, _, _ in CASES:
-        checked(name, kwargs, text)
+        check_instruction(name, kwargs, text)
 
-    assert time.process_time() - began < 15
+    assert time.process_time() - start < 15
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_an_endless_text_is_checked_in_linear_time(piece: str) -> None:
     ],
 )
 def test_sentences_are_counted_as_people_count_them(text: str, count: int) -> None:
-    """Abbreviations, initials, numbers and list markers end nothing."""
+    """Abbreviations, initials, numbers and list markers do not end a sentence."""
     assert len(sentences(text)) == count
 
 
@@ -139,7 +141,7 @@ def test_splitting_into_sentences_loses_nothing_but_space_and_marks(text: str) -
 
 
 def test_the_same_text_has_the_same_language_every_time() -> None:
-    """langdetect draws lots; ours are the same for everybody."""
+    """langdetect is random, so its seed must be fixed."""
     text = "Hotel, taxi, radio, sauna"
 
     assert len({detect_language(text) for _ in range(30)}) == 1

@@ -1,7 +1,6 @@
-"""The last box counts, in many forms and from two places; names live as long as their session and no longer."""
+"""Prove the verifier of mathematics with code: the last box counts, and names live as long as their session."""
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,94 +9,57 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.authoring.cheats import generic_cheats
-from nemo_gym.authoring.replies import Reply, build_response, text_response
-from nemo_gym.authoring.verifier_fixture import exercise_verifier_fixture, offline_server
+from nemo_gym.authoring.verifier_fixture import offline_server
+from nemo_gym.authoring.verifier_tests import VerifierProof, verify_reply
 from nemo_gym.sandbox.python import PythonResult
-from nemo_gym.sandbox.testing import needs_isolation as needs_box
+from nemo_gym.sandbox.testing import needs_isolation
 from resources_servers.math_with_code import audit
-from resources_servers.math_with_code.app import (
-    VERIFIER_FIXTURE,
-    MathWithCodeServer,
-    MathWithCodeVerifyRequest,
-    answer_of,
-    cut,
-    graded,
-)
+from resources_servers.math_with_code.app import MathWithCodeServer, shorten_middle
 from resources_servers.math_with_code.generate import KINDS, rows
 
-HERE = Path(__file__).parent
 ROWS = rows(10, seed=1)
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
-def verdict(row: dict[str, Any], reply: Reply) -> tuple[float, str | None]:
-    """The reward and the answer that was read, without any server."""
-    body = MathWithCodeVerifyRequest.model_validate({**row, "response": build_response(reply, row)})
-    found = graded(answer_of(body.response, "execute_python"), body.expected_answer)
-    return found.reward, found.answer
+@needs_isolation
+class TestProof(VerifierProof):
+    """Oracle, odd forms, wrong answers, cheats, broken rows, example data and fixture cases."""
+
+    folder = Path(__file__).parents[1]
+    oracle_rows = 10
+    checked_rows = 2
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["problem"]["kind"])
-def test_the_oracle_scores_in_every_odd_form_and_what_comes_close_in_none(row: dict[str, Any]) -> None:
-    """A right answer judged wrong is a lesson lost, and the other way round."""
-    forms = [audit.oracle(row), *audit.odd_forms(row)]
-
-    assert len(forms) >= 20
-    assert [form for form in forms if verdict(row, form)[0] != 1.0] == []
-    assert [reply for reply in audit.wrong(row) if verdict(row, reply)[0] != 0.0] == []
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["problem"]["kind"])
-def test_a_cheat_earns_nothing(row: dict[str, Any]) -> None:
-    """Reward without an answer is what a policy learns first."""
-    cheats = [*generic_cheats(row), *audit.cheats(row)]
-
-    assert [name for name, reply in cheats if verdict(row, reply)[0] != 0.0] == []
-
-
-def test_there_are_rows_of_every_kind() -> None:
+def test_the_rows_have_every_kind() -> None:
     """A kind that is never drawn is never tested."""
     assert {row["problem"]["kind"] for row in ROWS} == set(KINDS)
 
 
 def test_long_output_keeps_both_ends() -> None:
-    """The beginning says what it is, the end how it went."""
-    text = cut("a" * 500 + "b" * 500, 100)
+    """The beginning shows the kind of output, the end the result."""
+    text = shorten_middle("a" * 500 + "b" * 500, 100)
 
     assert text.startswith("a" * 50 + "\n… 900 characters left out …\n")
     assert text.endswith("b" * 50)
-    assert cut("short", 100) == "short"
+    assert shorten_middle("short", 100) == "short"
 
 
-def test_what_a_killed_call_leaves_is_told_in_words() -> None:
-    """A model that is not told that its names are gone goes on as if they were there."""
+def test_the_model_learns_why_a_call_ended_and_that_its_names_are_lost() -> None:
+    """Without this message, a model goes on as if its names still existed."""
     server = offline_server(MathWithCodeServer, allow_unsandboxed=True)
 
-    lost = server.told(PythonResult(kind="memory", exit_code=1), lost=True)
-    slow = server.told(PythonResult(kind="timeout", exit_code=124), lost=False)
-    wrong = server.told(PythonResult(stderr="Traceback\nValueError: no", exit_code=1), lost=False)
+    lost = server.describe_result(PythonResult(kind="memory", exit_code=1), names_lost=True)
+    slow = server.describe_result(PythonResult(kind="timeout", exit_code=124), names_lost=False)
+    wrong = server.describe_result(PythonResult(stderr="Traceback\nValueError: no", exit_code=1), names_lost=False)
 
     assert lost.error_message == "The code was ended: it ran out of memory. Names from earlier calls are gone."
     assert slow.error_message == "The code was ended: it took longer than 10 s."
     assert (wrong.success, wrong.error_message) == (False, "ValueError: no")
 
 
-@pytest.mark.parametrize("row", [{}, {"expected_answer": ""}, {"expected_answer": None}, {"expected_answer": 5}])
-def test_a_malformed_row_is_a_clear_422(row: dict[str, Any]) -> None:
-    """The data is at fault, and must not look like a wrong answer."""
-    server = offline_server(MathWithCodeServer, allow_unsandboxed=True)
-    body = {"responses_create_params": {"input": "?"}, **row, "response": text_response("1")}
-
-    answer = TestClient(server.setup_webserver()).post("/verify", json=body)
-
-    assert answer.status_code == 422
-    assert "expected_answer" in answer.text
-
-
 @pytest.fixture
 def serve() -> Iterator[Callable[..., tuple[MathWithCodeServer, TestClient]]]:
-    """A server whose boxes are gone at the end of the test."""
+    """Start servers and close their boxes at the end of the test."""
     clients: list[TestClient] = []
 
     def start(**settings: Any) -> tuple[MathWithCodeServer, TestClient]:
@@ -111,7 +73,7 @@ def serve() -> Iterator[Callable[..., tuple[MathWithCodeServer, TestClient]]]:
 
 
 def other_session(client: TestClient) -> TestClient:
-    """Another caller of the same server, in the same event loop."""
+    """Return another client of the same server, in the same event loop."""
     another = TestClient(client.app)
     another.portal = client.portal
     return another
@@ -123,9 +85,9 @@ def execute(client: TestClient, code: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-@needs_box
+@needs_isolation
 def test_names_are_kept_between_calls_and_end_with_the_verdict(serve: Any) -> None:
-    """What a notebook does, and nothing for the next rollout to find."""
+    """A session works like a notebook and leaves nothing to the next rollout."""
     server, client = serve()
     client.post("/seed_session", json={})
 
@@ -136,15 +98,14 @@ def test_names_are_kept_between_calls_and_end_with_the_verdict(serve: Any) -> No
     assert (failed["success"], failed["error_message"]) == (False, "ZeroDivisionError: division by zero")
     assert execute(client, "x")["stdout"] == "20\n"
 
-    row = ROWS[0]
-    right = client.post("/verify", json={**row, "response": build_response(audit.oracle(row), row)}).json()
-    assert (right["reward"], right["isolated"], right["num_calls"]) == (1.0, True, 1)
+    verdict = verify_reply(client, ROWS[0], audit.oracle(ROWS[0]))
+    assert (verdict["reward"], verdict["isolated"], verdict["num_calls"]) == (1.0, True, 1)
     assert len(server._workspaces) == 0
     assert "NameError" in execute(client, "x")["stderr"]
 
 
-@needs_box
-def test_two_sessions_know_nothing_of_each_other(serve: Any) -> None:
+@needs_isolation
+def test_sessions_share_neither_names_nor_files(serve: Any) -> None:
     """Thousands of rollouts use one server at once."""
     _, ada = serve()
     bob = other_session(ada)
@@ -158,9 +119,9 @@ def test_two_sessions_know_nothing_of_each_other(serve: Any) -> None:
     assert execute(ada, "secret, open('note.txt').read()")["stdout"] == "(7, 'seven')\n"
 
 
-@needs_box
-def test_seeding_again_starts_over(serve: Any) -> None:
-    """A retried rollout must not inherit the names of the attempt before."""
+@needs_isolation
+def test_seeding_a_session_a_second_time_clears_it(serve: Any) -> None:
+    """A retried rollout must not inherit the names of the previous attempt."""
     _, client = serve()
     client.post("/seed_session", json={})
     execute(client, "x = 1")
@@ -170,9 +131,9 @@ def test_seeding_again_starts_over(serve: Any) -> None:
     assert "NameError" in execute(client, "x")["stderr"]
 
 
-@needs_box
+@needs_isolation
 def test_code_that_takes_too_long_is_stopped_and_the_session_goes_on(serve: Any) -> None:
-    """One endless loop is a lesson, not the end of the rollout."""
+    """One endless loop must not end the rollout."""
     _, client = serve(max_execution_time=1.0)
     client.post("/seed_session", json={})
 
@@ -184,23 +145,23 @@ def test_code_that_takes_too_long_is_stopped_and_the_session_goes_on(serve: Any)
     assert execute(client, "1 + 1")["stdout"] == "2\n"
 
 
-@needs_box
-def test_a_session_nobody_comes_back_to_is_closed(serve: Any) -> None:
-    """A rollout that died must not hold a process for ever."""
+@needs_isolation
+def test_an_idle_session_is_closed(serve: Any) -> None:
+    """A rollout that died must not keep a process."""
     server, client = serve(session_idle_secs=0.05)
     client.post("/seed_session", json={})
     execute(client, "x = 1")
 
-    until = time.monotonic() + PATIENCE
-    while len(server._workspaces) and time.monotonic() < until:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while len(server._workspaces) and time.monotonic() < deadline:
         client.portal.call(asyncio.sleep, 0.01)
 
     assert len(server._workspaces) == 0
 
 
-@needs_box
+@needs_isolation
 def test_too_many_sessions_are_a_failure_and_not_a_verdict(serve: Any) -> None:
-    """The bound is the machine's, so nobody may be graded by it."""
+    """The limit belongs to the machine, so it must not affect a reward."""
     _, ada = serve(max_sessions=1)
     bob = other_session(ada)
     execute(ada, "1")
@@ -209,34 +170,10 @@ def test_too_many_sessions_are_a_failure_and_not_a_verdict(serve: Any) -> None:
         bob.post("/execute_python", json={"code": "1"})
 
 
-@needs_box
-def test_rows_may_call_the_tool_by_another_name(serve: Any) -> None:
-    """Datasets bring their own."""
+@needs_isolation
+def test_the_tool_may_have_another_name(serve: Any) -> None:
+    """Datasets name the tool differently."""
     _, client = serve(tool_name="python")
 
     assert client.post("/python", json={"code": "2 + 2"}).json()["stdout"] == "4\n"
     assert client.post("/execute_python", json={"code": "1"}).status_code == 404
-
-
-def test_the_example_data_is_what_the_generator_writes() -> None:
-    """Committed data that drifts from its source is data nobody can explain."""
-    path = HERE.parent / "data" / "example.jsonl"
-
-    assert [json.loads(line) for line in path.read_text("utf-8").splitlines()] == rows(5, seed=0)
-
-
-def test_the_example_rollouts_get_the_same_verdict_today() -> None:
-    """Committed rollouts that no longer hold mislead whoever looks at them."""
-    for line in (HERE.parent / "data" / "example_rollouts.jsonl").read_text("utf-8").splitlines():
-        rollout = json.loads(line)
-        body = MathWithCodeVerifyRequest.model_validate(rollout)
-        again = graded(answer_of(body.response, "execute_python"), body.expected_answer)
-        assert (again.reward, again.answer) == (rollout["reward"], rollout["extracted_answer"])
-
-
-@needs_box
-async def test_the_verifier_decides_every_case_as_written() -> None:
-    """`gym env test math_with_code` tries the same cases."""
-    results = await exercise_verifier_fixture(VERIFIER_FIXTURE, seeded=True, reward_range=(0, 1), best=1.0)
-
-    assert [result for result in results if not result.is_good] == []

@@ -1,4 +1,4 @@
-"""Workspaces: one at a time for a rollout, none left behind, and a sandbox that fails is never the model's fault."""
+"""Workspaces run one call at a time, leave no session open, and report failures of the sandbox."""
 
 import asyncio
 
@@ -17,8 +17,8 @@ from resources_servers.math_with_code.workspaces import Workspaces
 FINE = PythonResult(stdout="1\n")
 
 
-class Session:
-    """A session that writes down what it is asked, or fails as it is told."""
+class FakeSession:
+    """A fake session that counts concurrent calls and returns or raises `answer`."""
 
     generation = 0
 
@@ -40,17 +40,17 @@ class Session:
         self.is_closed = True
 
 
-def workspaces(session: Session) -> Workspaces:
+def build_workspaces(session: FakeSession) -> Workspaces:
     return Workspaces(lambda: session, idle_seconds=3600, most=2)  # type: ignore[arg-type, return-value]
 
 
-async def test_calls_at_the_same_time_run_one_after_the_other() -> None:
-    """A model may make several calls in one turn; the interpreter is one."""
-    session = Session()
-    open_ones = workspaces(session)
+async def test_concurrent_calls_run_one_after_the_other() -> None:
+    """A model may make several calls in one turn, but the session has one interpreter."""
+    session = FakeSession()
+    workspaces = build_workspaces(session)
 
-    await asyncio.gather(*(open_ones.execute("a", "1", 1.0) for _ in range(10)))
-    closed = await open_ones.close("a")
+    await asyncio.gather(*(workspaces.execute("a", "1", 1.0) for _ in range(10)))
+    closed = await workspaces.close("a")
 
     assert session.most == 1
     assert session.is_closed
@@ -58,24 +58,24 @@ async def test_calls_at_the_same_time_run_one_after_the_other() -> None:
     assert closed.calls == 10
 
 
-async def test_the_end_closes_every_session() -> None:
-    """A server that stops leaves no process."""
-    session = Session()
-    open_ones = workspaces(session)
-    await open_ones.execute("a", "1", 1.0)
+async def test_closing_the_workspaces_closes_every_session() -> None:
+    """A stopped server must leave no process."""
+    session = FakeSession()
+    workspaces = build_workspaces(session)
+    await workspaces.execute("a", "1", 1.0)
 
-    await open_ones.aclose()
+    await workspaces.aclose()
 
-    assert (len(open_ones), session.is_closed) == (0, True)
-    assert await open_ones.close("a") is None
+    assert (len(workspaces), session.is_closed) == (0, True)
+    assert await workspaces.close("a") is None
 
 
 @pytest.mark.parametrize("answer", [SandboxError("no box"), PythonResult(kind="sandbox", stderr="no box")])
-async def test_a_sandbox_that_fails_takes_the_reward_away_from_nobody(answer: PythonResult | Exception) -> None:
-    """The agent shows the model an error and goes on; the verdict must not be about that."""
-    session = Session(answer)
+async def test_a_failed_sandbox_is_a_failure_and_not_a_wrong_answer(answer: PythonResult | Exception) -> None:
+    """The agent shows the model an error and goes on; the verdict must not depend on it."""
+    session = FakeSession(answer)
     server = offline_server(MathWithCodeServer, allow_unsandboxed=True)
-    server._workspaces = workspaces(session)
+    server._workspaces = build_workspaces(session)
     request = Request({"type": "http", "session": {SESSION_ID_KEY: "fixture"}})
     row = {"responses_create_params": {"input": "?"}, "expected_answer": "1", "response": text_response(r"\boxed{2}")}
 

@@ -1,4 +1,4 @@
-"""Every generator of the package: what it calls the answer scores full here, and nothing it is given is evaluated."""
+"""Test every generator of the package: its answer scores full here, and no answer is evaluated."""
 
 import importlib
 import importlib.util
@@ -13,7 +13,7 @@ from nemo_gym.workers.pool import WorkerPool, WorkerReply, WorkerResult
 from resources_servers.reasoning_gym.app import WORK
 from resources_servers.reasoning_gym.generate import rows
 from resources_servers.reasoning_gym.names import DATASETS
-from resources_servers.reasoning_gym.scoring import refused
+from resources_servers.reasoning_gym.scoring import rejection_reason
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
 
@@ -22,13 +22,13 @@ NO_ANSWER = {
     "boxnet": "comes without an answer; a plan for the robots has to be found",
     "rush_hour": "comes without an answer; the moves have to be found",
 }
-"""Generators that have nothing to show, and why."""
+"""Generators without an answer, and the reason."""
 IN_METADATA = {
     "graph_color": "possible_answer",
     "propositional_logic": "example_answer",
     "rubiks_cube": "example_correct_answer",
 }
-"""Generators that put an example of a right answer elsewhere."""
+"""Fields of the metadata where some generators put an example of a right answer."""
 EVALUATING = (
     "string_insertion",
     "spiral_matrix",
@@ -41,7 +41,7 @@ EVALUATING = (
     "intermediate_integration",
     "polynomial_multiplication",
 )
-"""Datasets whose scorers would evaluate an answer."""
+"""Datasets whose scorers in the package evaluate the answer."""
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +52,8 @@ def pool() -> Iterator[WorkerPool]:
 
 def own_answer(row: dict[str, Any]) -> str:
     name = row["metadata"]["source_dataset"]
-    found = row["metadata"][IN_METADATA[name]] if name in IN_METADATA else row["answer"]
-    return found if isinstance(found, str) else json.dumps(found)
+    answer = row["metadata"][IN_METADATA[name]] if name in IN_METADATA else row["answer"]
+    return answer if isinstance(answer, str) else json.dumps(answer)
 
 
 def job(row: dict[str, Any], answer: str) -> dict[str, Any]:
@@ -61,53 +61,52 @@ def job(row: dict[str, Any], answer: str) -> dict[str, Any]:
     return {"dataset": row["metadata"]["source_dataset"], "answer": answer, "entry": entry}
 
 
-def value(result: WorkerReply) -> dict[str, Any]:
+def finished_value(result: WorkerReply) -> dict[str, Any]:
     assert isinstance(result, WorkerResult), result
-    found: dict[str, Any] = result.value
-    return found
+    return dict(result.value)
 
 
-def test_the_list_of_datasets_is_the_package_s() -> None:
-    """A dataset that is missing here could not be used; one too many would fail only when it is."""
+def test_the_list_of_datasets_is_that_of_the_package() -> None:
+    """A missing dataset cannot be used, and a superfluous one fails only when it is used."""
     assert set(importlib.import_module("reasoning_gym.factory").DATASETS) == DATASETS
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of files the package leaves open
-def test_what_a_generator_calls_the_answer_scores_full(pool: WorkerPool) -> None:
-    """Rows go through JSON, which knows neither tuples nor numpy; the scorer must not notice."""
-    made = {name: rows(1, seed=4, datasets=(name,))[0] for name in sorted(DATASETS - set(NO_ANSWER))}
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the package leaves files open
+def test_the_answer_of_every_generator_scores_full(pool: WorkerPool) -> None:
+    """Rows pass through JSON, which has neither tuples nor numpy; scorers must accept them all the same."""
+    tasks = {name: rows(1, seed=4, datasets=(name,))[0] for name in sorted(DATASETS - set(NO_ANSWER))}
 
-    running = {name: pool.submit(job(row, own_answer(row))) for name, row in made.items()}
-    scores = {name: value(future.result()) for name, future in running.items()}
+    running = {name: pool.submit(job(row, own_answer(row))) for name, row in tasks.items()}
+    scores = {name: finished_value(future.result()) for name, future in running.items()}
 
-    assert {name: found for name, found in scores.items() if found["score"] != 1.0} == {}
+    assert {name: score for name, score in scores.items() if score["score"] != 1.0} == {}
     assert len(scores) == 103
 
 
-def test_a_task_without_an_answer_pays_nothing_for_words(pool: WorkerPool) -> None:
-    """No answer to compare with must not mean that everything is right."""
+def test_a_task_without_an_answer_gives_no_reward_for_words(pool: WorkerPool) -> None:
+    """A row without an answer must not accept everything."""
     for name in ("boxnet", "rush_hour"):
         row = rows(1, seed=4, datasets=(name,))[0]
-        assert value(pool.run(job(row, "I give up")))["score"] <= 0.01
+        assert finished_value(pool.run(job(row, "I give up")))["score"] <= 0.01
 
 
 @pytest.mark.parametrize("name", EVALUATING)
 def test_an_answer_is_never_evaluated(pool: WorkerPool, tmp_path: Path, name: str) -> None:
-    """The scorers of the package would run this: code of a model, in a process of ours."""
+    """The scorers of the package would run code of the model in our process."""
     row = rows(1, seed=4, datasets=(name,))[0]
     forged = "__import__('builtins').exit(0)"
     signal = "[c for c in ().__class__.__base__.__subclasses__()]"
     touched = tmp_path / "evaluated"
 
     answers = [f"__import__('pathlib').Path({str(touched)!r}).touch()", forged, signal, f"open({str(touched)!r}, 'w')"]
-    scores = [value(pool.run(job(row, answer)))["score"] for answer in answers]
+    scores = [finished_value(pool.run(job(row, answer)))["score"] for answer in answers]
 
     assert max(scores) <= 0.01
     assert not touched.exists()
 
 
-def test_code_that_would_make_the_answer_is_not_the_answer(pool: WorkerPool) -> None:
-    """The package's own scorers work this out, and call it right."""
+def test_code_that_computes_the_answer_is_not_the_answer(pool: WorkerPool) -> None:
+    """The scorers of the package evaluate such code and accept it."""
     inserted, spiral = (rows(1, seed=4, datasets=(name,))[0] for name in ("string_insertion", "spiral_matrix"))
     numbers = [int(number) for number in spiral["answer"].split()]
 
@@ -115,12 +114,12 @@ def test_code_that_would_make_the_answer_is_not_the_answer(pool: WorkerPool) -> 
     code = [job(inserted, listed), job(spiral, worked_out)]
     literals = [job(inserted, repr(list(inserted["answer"]))), job(spiral, repr(numbers))]
 
-    assert [value(pool.run(one))["score"] < 0.9 for one in code] == [True, True]
-    assert [value(pool.run(one))["score"] > 0 for one in literals] == [True, True]
+    assert [finished_value(pool.run(one))["score"] < 0.9 for one in code] == [True, True]
+    assert [finished_value(pool.run(one))["score"] > 0 for one in literals] == [True, True]
 
 
 @pytest.mark.parametrize(
-    ("name", "answer", "allowed"),
+    ("name", "answer", "is_allowed"),
     [
         ("countdown", "(3 + 4) * 12 - 7/2", True),
         ("countdown", "x + 1", False),
@@ -137,23 +136,23 @@ def test_code_that_would_make_the_answer_is_not_the_answer(pool: WorkerPool) -> 
         ("chain_sum", "anything", True),
     ],
 )
-def test_only_plain_expressions_reach_a_parser(name: str, answer: str, allowed: bool) -> None:
-    """What sympy's parser is given, it evaluates as Python."""
-    assert (refused(name, answer) is None) is allowed
+def test_only_simple_expressions_reach_a_parser(name: str, answer: str, is_allowed: bool) -> None:
+    """The parser of sympy evaluates its input as Python."""
+    assert (rejection_reason(name, answer) is None) is is_allowed
 
 
-def test_a_scorer_that_fails_on_the_answer_finds_it_wrong(pool: WorkerPool) -> None:
-    """The answer is at fault when the scorer can grade the row's own one."""
+def test_an_answer_that_the_scorer_cannot_read_is_wrong(pool: WorkerPool) -> None:
+    """The answer is at fault if the scorer can grade the answer of the row."""
     row = rows(1, seed=4, datasets=("prime_factorization",))[0]
 
-    found = value(pool.run(job(row, "two and three")))
+    score = finished_value(pool.run(job(row, "two and three")))
 
-    assert found["score"] == 0.0
-    assert "ValueError" in found["rejected"]
+    assert score["score"] == 0.0
+    assert "ValueError" in score["rejected"]
 
 
-def test_a_scorer_that_fails_on_the_row_s_own_answer_is_a_failure(pool: WorkerPool) -> None:
-    """The row is at fault: that is nobody's reward."""
+def test_a_scorer_that_fails_on_the_answer_of_the_row_is_a_failure(pool: WorkerPool) -> None:
+    """The row is at fault, so the rollout must not have a reward."""
     row = {**rows(1, seed=4, datasets=("prime_factorization",))[0], "answer": "broken"}
     row["metadata"] = {"source_dataset": "prime_factorization"}
 
@@ -164,7 +163,7 @@ def test_a_scorer_that_fails_on_the_row_s_own_answer_is_a_failure(pool: WorkerPo
 
 @pytest.mark.parametrize(("answer", "score"), [("True", 1.0), ("False", 0.0), ("true.", 1.0), ("anything", 0.0)])
 def test_halting_is_decided_by_the_word(pool: WorkerPool, answer: str, score: float) -> None:
-    """The package's own scorer calls every text right."""
+    """The scorer of the package accepts every text."""
     row = {**rows(1, seed=4, datasets=("game_of_life_halting",))[0], "answer": "True"}
 
-    assert value(pool.run(job(row, answer)))["score"] == score
+    assert finished_value(pool.run(job(row, answer)))["score"] == score

@@ -28,7 +28,7 @@ class Levers(GymnasiumServer):
     """Ends after two pulls. Observations are outputs of tool calls; a broken lever fails."""
 
     async def reset(self, metadata: dict[str, Any], session_id: str) -> tuple[None, dict[str, Any]]:
-        self.keep(session_id, 0)
+        self.save_state(session_id, 0)
         return None, {}
 
     async def step(
@@ -36,8 +36,8 @@ class Levers(GymnasiumServer):
     ) -> tuple[str | None, float, bool, bool, dict[str, Any]]:
         if "break" in extract_text(action):
             raise RuntimeError("the lever broke")
-        pulled = self.kept(session_id) + sum(item.type == "function_call" for item in action.output)
-        self.keep(session_id, pulled)
+        pulled = self.load_state(session_id) + sum(item.type == "function_call" for item in action.output)
+        self.save_state(session_id, pulled)
         return f"pulled {pulled} times", float(pulled == 2), pulled >= 2, False, {}
 
 

@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer, unused_port
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.server_utils import SimpleServer
 from nemo_gym.transport import in_process
-from nemo_gym.transport.responses import LocalResponse
+from nemo_gym.transport.client_response import LocalResponse
 
 
 @dataclass

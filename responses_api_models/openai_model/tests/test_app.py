@@ -145,7 +145,7 @@ async def test_a_rate_limit_lowers_the_number_of_concurrent_requests():
 
     assert len(answers) == 10
     assert len(endpoint.calls) == 15
-    assert 5 <= model._client.limit.allowed < 10
+    assert 5 <= model._client.limit.current < 10
 
 
 @pytest.mark.asyncio

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.authoring.audit_world import write_folder
 
 from nemo_gym.cli.main import main
+from tests.authoring.audit_world import write_folder
 
 
 @pytest.fixture

@@ -15,13 +15,13 @@ import pytest
 from nemo_gym.catalog.row_problems import DataError
 from nemo_gym.cli.eval.run import status_of
 from nemo_gym.cli.main import main
+from nemo_gym.cli.shared.collection import DidNotStart
 from nemo_gym.cli.shared.concurrency import CommandInterrupted
 from nemo_gym.cli.shared.options import UsageError
-from nemo_gym.cli.shared.session import DidNotStart
 from nemo_gym.data.prompt import PromptError
 from nemo_gym.errors import AgentFailed, ConfigError, GymError, ServerUnreachable
 from nemo_gym.journal.lines import StoreError
-from nemo_gym.launch.registry import NoRunFound
+from nemo_gym.launch.run_registry import NoRunFound
 from nemo_gym.rollouts.resume import ResumeRefused
 from tests.processes import eventually
 

@@ -121,7 +121,7 @@ def test_parts_of_the_data_have_their_own_scores(here: Path, capsys: pytest.Capt
         (["-i", "*.jsonl", "-o", "all.jsonl"], 1, "rollout 0 of task 0 is given twice"),
         (["-i", "empty.jsonl.txt"], 1, "there are no rollouts in it"),
         (["-i", "bad.txt"], 1, "bad.txt:1: this line is not a rollout"),
-        (["-i", "run.jsonl", "-o", "run.jsonl/x.jsonl"], 1, "run.jsonl: File exists"),
+        (["-i", "run.jsonl", "-o", "run.jsonl/x.jsonl"], 3, "run.jsonl: File exists"),
         (["-i", "odd.txt"], 1, "odd_failures.jsonl: a failure does not say which rollout it is"),
     ],
 )

@@ -44,7 +44,7 @@ def busy_progress(clock: Clock) -> Progress:
     progress = Progress(TimedFlights(clock), clock)
     progress.on_plan(PlanSummary(total=100, to_run=100))
     for task in range(36):
-        with progress.flights.under_way(job(task)):
+        with progress.flights.sending(job(task)):
             clock.now += 0.5
         progress(ScoredRollout(job(task), {"reward": task % 2, "response": {"usage": {"total_tokens": 1000}}}))
     for _ in range(3):
@@ -68,7 +68,7 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
     """A line that wraps cannot be redrawn."""
     clock = Clock()
     progress = busy_progress(clock)
-    with progress.flights.under_way(job(50, "an_agent_with_quite_a_long_name")):
+    with progress.flights.sending(job(50, "an_agent_with_quite_a_long_name")):
         clock.now += 4000
         lines = LiveView(progress).lines(width)
 
@@ -81,7 +81,7 @@ def test_old_rollouts_are_listed_with_the_call_they_wait_for() -> None:
     clock = Clock()
     progress = busy_progress(clock)
     view = LiveView(progress)
-    with progress.flights.under_way(job(50)):
+    with progress.flights.sending(job(50)):
         clock.now += 192
         view._awaited_calls = {str(RolloutKey(50, 0)): "policy_model /v1/responses"}
         lines = view.lines(120)
@@ -93,7 +93,7 @@ def test_young_rollouts_are_not_worth_a_line() -> None:
     """A healthy run shows its numbers and nothing else."""
     clock = Clock()
     progress = busy_progress(clock)
-    with progress.flights.under_way(job(50)):
+    with progress.flights.sending(job(50)):
         clock.now += 1
         assert not any("math_agent" in line for line in LiveView(progress).lines(120))
 
@@ -111,7 +111,7 @@ async def test_servers_are_queried_only_about_old_rollouts(monkeypatch: pytest.M
 
     monkeypatch.setattr(live, "_query_with_timeout", lambda query, flights: query(flights))
     view = LiveView(progress, query_servers)
-    with progress.flights.under_way(job(50)):
+    with progress.flights.sending(job(50)):
         clock.now += 1
         view._update_query()
         assert view._query is None
@@ -136,7 +136,7 @@ async def test_the_view_works_when_servers_do_not_answer(monkeypatch: pytest.Mon
         return {}
 
     view = LiveView(progress, query_servers)
-    with progress.flights.under_way(job(50)):
+    with progress.flights.sending(job(50)):
         clock.now += 60
         view._update_query()
         query = view._query

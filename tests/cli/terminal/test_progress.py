@@ -39,7 +39,7 @@ def clock() -> Clock:
 
 def run_rollout(progress: Progress, clock: Clock, task: int, seconds: float) -> None:
     """Send a rollout that takes `seconds` and is scored."""
-    with progress.flights.under_way(job(task)):
+    with progress.flights.sending(job(task)):
         clock.now += seconds
     progress(scored_outcome(task, 1.0))
 
@@ -89,7 +89,7 @@ def test_the_rest_is_estimated_from_the_recent_rate_and_the_slow_tail(clock: Clo
     run_rollout(progress, clock, 99, 31.0)
     progress.take_sample()
 
-    with progress.flights.under_way(job(100)), progress.flights.under_way(job(101)):
+    with progress.flights.sending(job(100)), progress.flights.sending(job(101)):
         left = progress.seconds_left()
 
     # 28 are queued; the slowest of two in flight is somewhere in the upper third of what is known.
@@ -104,7 +104,7 @@ def test_when_all_are_sent_only_the_slowest_counts(clock: Clock) -> None:
     progress.on_plan(PlanSummary(total=12, to_run=12))
     for task in range(10):
         run_rollout(progress, clock, task, 10.0)
-    with progress.flights.under_way(job(10)), progress.flights.under_way(job(11)):
+    with progress.flights.sending(job(10)), progress.flights.sending(job(11)):
         progress.take_sample()
         assert progress.seconds_left() == pytest.approx(10.0)
         clock.now += 4
@@ -120,10 +120,10 @@ def test_the_pace_of_a_server_estimates_the_rollouts_queued_in_it(clock: Clock) 
     progress.on_plan(PlanSummary(total=40, to_run=40))
     with ExitStack() as flying:
         for task in range(30):
-            flying.enter_context(progress.flights.under_way(job(task)))
+            flying.enter_context(progress.flights.sending(job(task)))
         progress.take_sample()
         for task in range(30, 40):
-            with progress.flights.under_way(job(task)):
+            with progress.flights.sending(job(task)):
                 pass
             clock.now += 2
             progress(scored_outcome(task, 1.0))

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import IO, Any, ClassVar
 
-from nemo_gym.sandbox.providers.engine import (
+from nemo_gym.sandbox.providers.container_engine import (
     BoundedOutput,
     CommandLineProvider,
     ProcessEnd,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any, ClassVar
 
-from nemo_gym.sandbox.providers.engine import BoundedOutput, CommandLineProvider, exec_result
+from nemo_gym.sandbox.providers.container_engine import BoundedOutput, CommandLineProvider, exec_result
 from nemo_gym.sandbox.spec import (
     DEFAULT_EXEC_TIMEOUT_S,
     DEFAULT_TTL_S,

@@ -8,7 +8,7 @@
 - `inside`: the code that runs in a box
 """
 
-from nemo_gym.sandbox.providers.local.isolation import Isolation, probe
+from nemo_gym.sandbox.providers.local.isolation_probe import Isolation, probe
 from nemo_gym.sandbox.providers.local.provider import LocalProvider
 
 __all__ = ["Isolation", "LocalProvider", "probe"]

@@ -29,8 +29,8 @@ _SHM_BYTES = 16 << 20
 _BOOT = """\
 import sys
 sys.path.insert(0, LIBRARY)
-from nemo_gym.sandbox.providers.local.inside.supervisor import main
-from nemo_gym.sandbox.providers.local.inside.programs import run_order
+from nemo_gym.sandbox.providers.local.inside.init_process import main
+from nemo_gym.sandbox.providers.local.inside.child_tasks import run_order
 sys.path.remove(LIBRARY)
 run_order(main(SETTINGS))
 """

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nemo_gym.sandbox.providers.local.box import Box
 from nemo_gym.sandbox.providers.local.cgroups import CPU, MEMORY, PIDS, Usage
-from nemo_gym.sandbox.providers.local.ending import ProgramEnd, error_kind
-from nemo_gym.sandbox.providers.local.launch import Box
+from nemo_gym.sandbox.providers.local.end_reason import ProgramEnd, error_kind
 from nemo_gym.sandbox.providers.local.limits import (
     BoxLimits,
     ProcessUsage,
@@ -145,7 +145,7 @@ async def execute(
     channel: int | None = None,
     channel_limit: int | None = None,
 ) -> OrderResult:
-    """Run one order of `inside/programs.py` to its end. The wall clock starts when the program does.
+    """Run one order of `inside/child_tasks.py` to its end. The wall clock starts when the program does.
 
     `channel` is the box's end of an additional stream; with `channel_limit` one is opened and collected.
     """

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from nemo_gym.sandbox.providers.local.box import Box
 from nemo_gym.sandbox.providers.local.bubblewrap import BoxShape
-from nemo_gym.sandbox.providers.local.launch import Box
 from nemo_gym.sandbox.spec import SandboxCreateError
 
 _log = logging.getLogger(__name__)

@@ -11,11 +11,11 @@ from typing import IO, Any, ClassVar
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox.providers.archive import ArchiveProvider, path_inside
 from nemo_gym.sandbox.providers.local import bubblewrap
+from nemo_gym.sandbox.providers.local.box import Box, find_bwrap, launch, launch_without_isolation
 from nemo_gym.sandbox.providers.local.bubblewrap import BoxShape
 from nemo_gym.sandbox.providers.local.cgroups import Cgroups
 from nemo_gym.sandbox.providers.local.execution import OrderResult, execute
-from nemo_gym.sandbox.providers.local.isolation import probe
-from nemo_gym.sandbox.providers.local.launch import Box, find_bwrap, launch, launch_without_isolation
+from nemo_gym.sandbox.providers.local.isolation_probe import probe
 from nemo_gym.sandbox.providers.local.limits import BoxLimits
 from nemo_gym.sandbox.providers.local.pool import BoxPool
 from nemo_gym.sandbox.spec import (
@@ -130,7 +130,7 @@ class LocalProvider(ArchiveProvider):
         return (await self.run(handle, order, timeout_s=timeout_s, cpu_s=self.cpu_s)).result
 
     async def run(self, handle: SandboxHandle, order: Mapping[str, Any], **options: Any) -> OrderResult:
-        """Run an order of `inside/programs.py` in the sandbox; its clock starts when the program does."""
+        """Run an order of `inside/child_tasks.py` in the sandbox; its clock starts when the program does."""
         sandbox = self.sandbox(handle)
         async with sandbox.turn, self.slots:
             return await self._execute(sandbox.box, sandbox.spec, order, **options)

@@ -24,7 +24,7 @@ from nemo_gym.sandbox import (
     create_provider,
     list_providers,
 )
-from nemo_gym.sandbox.providers.local import LocalProvider, execution, launch, probe
+from nemo_gym.sandbox.providers.local import LocalProvider, box, execution, probe
 from nemo_gym.sandbox.providers.local.cgroups import MEMORY, Cgroups
 from nemo_gym.sandbox.providers.local.execution import ControlSocket
 from tests.processes import wait_until
@@ -303,7 +303,7 @@ async def test_a_box_is_ended_if_its_caller_was_cancelled_meanwhile(monkeypatch)
     def launch_slowly(*arguments, **options):
         begun.set()
         assert go.wait(60)
-        made.append(launch.launch(*arguments, **options))
+        made.append(box.launch(*arguments, **options))
         return made[-1]
 
     monkeypatch.setattr("nemo_gym.sandbox.providers.local.provider.launch", launch_slowly)
@@ -401,7 +401,7 @@ async def test_programs_are_isolated_without_groups_or_user_mapping(monkeypatch,
     if without in ("groups", "both"):
         monkeypatch.setattr(Cgroups, "find", lambda: None)
     if without in ("user mapping", "both"):
-        monkeypatch.setattr(launch, "can_map_users", lambda: False)
+        monkeypatch.setattr(box, "can_map_users", lambda: False)
     async with AsyncSandbox({"local": {}}, SMALL) as sandbox:
         assert "uid=1000" in (await sandbox.exec("id")).stdout
         late = await sandbox.exec("sleep 60", timeout_s=0.2)

@@ -1,0 +1,251 @@
+"""Transfer one file to or from a registry: checksums, resumable downloads, retries, errors.
+
+Every wait has a limit: a request fails after `TIMEOUT` seconds without a byte, and an interrupted transfer is resumed
+a few times, then given up with the received part kept for the next command. Neither client library does this:
+huggingface_hub removes the received part when it gives up and does not verify checksums, MLflow does not resume.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from nemo_gym.errors import ConfigPathNotFoundError, FileProblem, GymError
+
+TIMEOUT = 60.0
+"""Seconds without a byte from the registry after which a request has failed."""
+ATTEMPTS = 5
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds before the second attempt, and at most before any other."""
+ENOUGH_PROGRESS = 1 << 20
+"""Bytes an attempt must transfer to reset the count of failed attempts."""
+RETRYABLE_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+_BLOCK = 1 << 20
+
+T = TypeVar("T")
+
+Meter = Callable[[int, int | None], None]
+"""Called with the number of bytes transferred and the total, if known."""
+
+
+def ignore_progress(_done: int, _total: int | None) -> None:
+    """Do nothing: the meter of a transfer that is not shown."""
+
+
+class RegistryError(GymError):
+    """A registry refused a request or could not be reached."""
+
+    exit_status = 3
+
+
+class ChecksumMismatch(RegistryError):
+    """The received content is not the content that was sent."""
+
+    exit_status = 1
+
+
+class TransferInterrupted(Exception):
+    """The registry stopped responding, broke off or is overloaded: the transfer is worth another attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Size and checksums of a file."""
+
+    size: int
+    sha256: str
+    git: str
+    """The git blob id, which is the only checksum the Hub has of small files."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileStream:
+    """The body of a file from byte `start` on. `total` is the size of the whole file, if the registry reports it."""
+
+    start: int
+    total: int | None
+    chunks: Iterator[bytes]
+
+
+OpenStream = Callable[[int], AbstractContextManager[FileStream]]
+"""Requests a file from an offset on; the stream may start earlier. Raises `TransferInterrupted` or `RegistryError`."""
+
+
+def existing_file(path: str | Path) -> Path:
+    """Return `path` if it is a file.
+
+    Raises:
+        ConfigPathNotFoundError: it is not.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ConfigPathNotFoundError(f"there is no file {str(path)!r}", fix="check the path; it is relative to here")
+    return file
+
+
+def file_digest(path: Path) -> Digest:
+    """Compute the checksums of a file, reading it once."""
+    size = path.stat().st_size
+    sha256, git = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            sha256.update(block)
+            git.update(block)
+    return Digest(size, sha256.hexdigest(), git.hexdigest())
+
+
+def remote_sha256(open_stream: OpenStream, where: str) -> str:
+    """Compute the SHA-256 of a remote file without storing it."""
+
+    def read_once() -> str:
+        sha256 = hashlib.sha256()
+        with open_stream(0) as stream:
+            seen = 0
+            for chunk in stream.chunks:
+                sha256.update(chunk)
+                seen += len(chunk)
+            _check_complete(seen, stream.total)
+        return sha256.hexdigest()
+
+    return retry(read_once, where)
+
+
+def download_file(
+    open_stream: OpenStream,
+    target: Path,
+    *,
+    key: str,
+    where: str,
+    check: Callable[[Digest], str | None],
+    meter: Meter = ignore_progress,
+) -> Digest:
+    """Download a file to `target`, which appears only if `check` reports no problem with its digest.
+
+    The received part is stored beside `target` under a name with `key`, an id of the content, and the next call for
+    the same content continues it. Content that fails the check is removed.
+
+    Raises:
+        RegistryError: the registry refused, or the transfer was interrupted too often.
+        ChecksumMismatch: the content is wrong.
+        FileProblem: the file cannot be written.
+    """
+    partial = target.with_name(f".{target.name}.{key[:16]}.part")
+    with _open_partial(partial) as file:
+        _lock(file, where, target)
+        retry(lambda: _append(open_stream, file, meter), where, progress=file.tell, resumable=True)
+        file.flush()
+        digest = file_digest(partial)
+        problem = check(digest)
+        if problem is None:
+            partial.replace(target)
+            return digest
+        partial.unlink()
+    raise ChecksumMismatch(problem, where=where, fix="try again; the received part was removed")
+
+
+def retry(
+    attempt: Callable[[], T],
+    where: str,
+    *,
+    attempts: int = ATTEMPTS,
+    progress: Callable[[], int] = lambda: 0,
+    resumable: bool = False,
+) -> T:
+    """Call `attempt` until it is not interrupted, with growing pauses, at most `attempts` times without progress.
+
+    Raises:
+        RegistryError: every attempt was interrupted. With `resumable`, it says that the next command continues.
+    """
+    failed, reached = 0, progress()
+    while True:
+        try:
+            return attempt()
+        except TransferInterrupted as error:
+            failed = 1 if progress() - reached >= ENOUGH_PROGRESS else failed + 1
+            reached = progress()
+            if failed >= attempts:
+                fix = "run the same command again: it continues where it stopped" if resumable else "try again later"
+                raise RegistryError(f"gave up after {failed} attempts: {error}", where=where, fix=fix) from None
+        time.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (failed - 1)) * random.uniform(0.5, 1.0))
+
+
+@contextmanager
+def metering_reads(path: Path, meter: Meter) -> Iterator[None]:
+    """Call `meter` periodically with the position up to which this process has read `path`.
+
+    The client libraries open the file for an upload themselves and report no progress.
+    """
+    done, total = threading.Event(), path.stat().st_size
+
+    def report() -> None:
+        while not done.wait(0.2):
+            meter(_read_position(path) or 0, total)
+
+    reporter = threading.Thread(target=report, name="upload-meter", daemon=True)
+    reporter.start()
+    try:
+        yield
+    finally:
+        done.set()
+        reporter.join(timeout=5)
+
+
+def _open_partial(partial: Path) -> BinaryIO:
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        return partial.open("ab")
+    except OSError as error:
+        raise _unwritable(partial, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> FileProblem:
+    return FileProblem(f"cannot write: {error.strerror or error}", where=str(path), fix="choose another output")
+
+
+def _lock(file: BinaryIO, where: str, target: Path) -> None:
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fix = "wait for it, or choose another output"
+        raise RegistryError(f"another process is downloading {target.name} right now", where=where, fix=fix) from None
+
+
+def _append(open_stream: OpenStream, file: BinaryIO, meter: Meter) -> None:
+    """Append the rest of the file, or replace everything if the registry does not support ranges."""
+    with open_stream(file.tell()) as stream:
+        if stream.start != file.tell():
+            file.truncate(stream.start)
+            file.seek(stream.start)
+        meter(file.tell(), stream.total)
+        for chunk in stream.chunks:
+            try:
+                file.write(chunk)
+            except OSError as error:  # a full disk is not an interrupted transfer
+                raise _unwritable(Path(file.name), error) from None
+            meter(file.tell(), stream.total)
+        _check_complete(file.tell(), stream.total)
+
+
+def _check_complete(size: int, total: int | None) -> None:
+    if total is not None and size < total:
+        raise TransferInterrupted(f"the file ended after {size:,} of {total:,} bytes")
+
+
+def _read_position(path: Path) -> int | None:
+    """Return the furthest position of this process's open descriptors of `path`; None except on Linux."""
+    furthest = None
+    own = path.resolve()
+    with contextlib.suppress(OSError):
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                if descriptor.readlink() == own:
+                    facts = Path("/proc/self/fdinfo", descriptor.name).read_text(encoding="ascii")
+                    furthest = max(furthest or 0, int(facts.split("pos:")[1].split()[0]))
+    return furthest

@@ -1,0 +1,153 @@
+"""Find the runs of this machine: every run registers itself, so that commands need no port.
+
+Commands that need a running set of servers (`gym eval run --no-serve`) call `choose_run(selector)`.
+"""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.catalog.atomic_files import whole_file
+from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.keys import SERVER_TYPES
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """The address of a run's head server and what distinguishes the run from others. Holds no secret."""
+
+    host: str
+    port: int
+    pid: int | None = None
+    """The process that supervises it; None for a head server that is not registered here."""
+    born: int = 0
+    """Start time of that process in clock ticks since boot: the process id may be in use again."""
+    started: float = 0.0
+    folder: str = ""
+    """The working directory it was started in."""
+    servers: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        names = ", ".join(self.servers[:4]) + (", …" if len(self.servers) > 4 else "")
+        start = time.strftime("%H:%M:%S", time.localtime(self.started)) if self.started else "unknown"
+        return f"{self.address}  pid {self.pid}  since {start}  {names}  in {self.folder}"
+
+
+class NoRunFound(GymError, LookupError):
+    """No servers are running."""
+
+    exit_status = 3
+
+
+class RunNotChosen(ConfigError, LookupError):
+    """The selector does not name exactly one run."""
+
+    exit_status = 2
+
+
+def registry_folder() -> Path:
+    """Return a folder that only this user can read.
+
+    Raises:
+        PermissionError: the folder belongs to another user.
+    """
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    folder = Path(base) / f"nemo-gym-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to another user")
+    return folder
+
+
+@contextmanager
+def registering(config: Mapping[str, Any]) -> Iterator[RunEntry]:
+    """Keep a run of this process registered while the block runs. A process may have several runs."""
+    head = config["head_server"]
+    pid = os.getpid()
+    entry = RunEntry(
+        head["host"], head["port"], pid, _start_ticks(pid) or 0, time.time(), str(Path.cwd()), _server_names(config)
+    )
+    path = registry_folder() / f"{pid}-{entry.port}.json"
+    with whole_file(path) as stream:
+        stream.write(json.dumps(asdict(entry)).encode())
+    try:
+        yield entry
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def live_runs() -> list[RunEntry]:
+    """Return the runs of this user whose process still exists, newest first; delete stale entries."""
+    entries = []
+    for path in registry_folder().glob("*.json"):
+        try:
+            fields = json.loads(path.read_bytes())
+            entry = RunEntry(**{**fields, "servers": tuple(fields["servers"])})
+        except FileNotFoundError:  # the run has just ended
+            continue
+        except (ValueError, TypeError, KeyError):
+            entry = None
+        if entry is None or entry.pid is None or _start_ticks(entry.pid) != entry.born:
+            path.unlink(missing_ok=True)
+            continue
+        entries.append(entry)
+    return sorted(entries, key=lambda entry: -entry.started)
+
+
+def choose_run(selector: str | None = None) -> RunEntry:
+    """Return the run that `selector` names: a process id, a head port or `host:port`; without one, the only run.
+
+    `host:port` (also as a URL) may name a head server that is not registered here, such as one on another machine;
+    it is not checked.
+
+    Raises:
+        NoRunFound: nothing is running (exit status 3).
+        RunNotChosen: several are and `selector` fits none or is missing (exit status 2); all are listed.
+    """
+    runs = live_runs()
+    if selector is None:
+        if len(runs) == 1:
+            return runs[0]
+        if runs:
+            raise RunNotChosen(
+                f"{len(runs)} runs are up:\n{_list_runs(runs)}", fix=f"name one, such as {runs[0].address}"
+            )
+        raise NoRunFound("no servers are running", fix="gym env start, or name the head as HOST:PORT")
+    address = selector.removeprefix("http://").rstrip("/")
+    for entry in runs:
+        if address in (entry.address, str(entry.port), str(entry.pid), f":{entry.port}"):
+            return entry
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and 0 < int(port) < 65536:
+        return RunEntry(host.strip("[]"), int(port))
+    listed = f"; there are:\n{_list_runs(runs)}" if runs else "; none are up"
+    raise RunNotChosen(f"no run is called '{selector}'{listed}", fix="a process id, a head's port, or HOST:PORT")
+
+
+def _list_runs(runs: Sequence[RunEntry]) -> str:
+    return "\n".join(f"  {entry}" for entry in runs)
+
+
+def _server_names(config: Mapping[str, Any]) -> tuple[str, ...]:
+    blocks = {str(name): block for name, block in config.items() if isinstance(block, Mapping)}
+    return tuple(name for name, block in blocks.items() if any(kind in block for kind in SERVER_TYPES))
+
+
+def _start_ticks(pid: int) -> int | None:
+    """Return when a process began, in clock ticks since boot; None if it does not exist."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    words = stat.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    return None if words[0] in "ZX" else int(words[19])

@@ -1,0 +1,74 @@
+"""Find out which isolation this machine supports, by trying it."""
+
+import functools
+import os
+import sys
+from dataclasses import dataclass
+
+from nemo_gym.sandbox.providers.local import seccomp
+from nemo_gym.sandbox.providers.local.box import can_map_users, find_bwrap, launch
+from nemo_gym.sandbox.providers.local.bubblewrap import BoxShape
+from nemo_gym.sandbox.providers.local.cgroups import CPU, MEMORY, PIDS, Cgroups
+from nemo_gym.sandbox.spec import SandboxCreateError, SandboxUnsupportedError
+
+INSTALL = "apt-get install bubblewrap"
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """The isolation of this machine. `problem` is None if programs can be isolated."""
+
+    problem: str | None = None
+    fix: str | None = None
+    landlock: int = 0
+    """Version of Landlock; 0 if the kernel has none."""
+    own_user: bool = False
+    """Outside the box, too, programs run as a user id that is used for nothing else."""
+    counted: tuple[str, ...] = ()
+    """Resources that control groups bound for a box as a whole; rlimits bound the others per process."""
+
+    @property
+    def available(self) -> bool:
+        return self.problem is None
+
+    def require(self) -> None:
+        """Refuse to continue without isolation.
+
+        Raises:
+            SandboxUnsupportedError: programs cannot be isolated; names the missing part.
+        """
+        if self.problem is not None:
+            raise SandboxUnsupportedError(
+                f"programs cannot be isolated here: {self.problem}", where="sandbox local", fix=self.fix
+            )
+
+    def describe(self) -> str:
+        """Describe the isolation in one line."""
+        if self.problem is not None:
+            return f"none: {self.problem}"
+        layers = ["bubblewrap", "seccomp"]
+        layers.append(f"Landlock {self.landlock}" if self.landlock else "no Landlock")
+        layers.append("a separate user" if self.own_user else "the same user")
+        names = {MEMORY: "memory", PIDS: "processes", CPU: "processor time"}
+        counted = ", ".join(text for name, text in names.items() if name in self.counted)
+        return ", ".join([*layers, f"groups ({counted})" if counted else "rlimits only"])
+
+
+@functools.cache
+def probe() -> Isolation:
+    """Start a box and end it; the result is cached for the life of this process."""
+    if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
+        return Isolation("isolation needs Linux", "the docker provider")
+    if not seccomp.is_supported():
+        return Isolation(f"no system call table for {os.uname().machine}", "the docker provider")
+    bwrap = find_bwrap()
+    if bwrap is None:
+        return Isolation("bubblewrap is not installed", INSTALL)
+    cgroups = Cgroups.find()
+    try:
+        box = launch(bwrap, None, BoxShape())
+    except SandboxCreateError as error:
+        fix = "allow user namespaces (sysctl user.max_user_namespaces), or use the docker provider"
+        return Isolation(f"bubblewrap does not work: {error.problem}", fix)
+    box.close()
+    return Isolation(None, None, box.landlock, can_map_users(), () if cgroups is None else cgroups.controllers)

@@ -1,0 +1,356 @@
+"""Responses: an aiohttp-like view of a reply, reading JSON bodies, and errors that keep what the server answered.
+
+The reading functions also take the stand-ins that tests of server folders return from mocked calls: objects that have
+only some of `.ok`, `.status`, `.read()`, `.json()` and `.content.read()`.
+"""
+
+import inspect
+import json as standard_json
+from collections.abc import AsyncIterator, Callable
+from functools import cached_property
+from http import HTTPStatus
+from http.cookies import SimpleCookie
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import orjson
+from aiohttp import ClientResponse, ClientResponseError, ContentTypeError, RequestInfo
+from multidict import CIMultiDict, CIMultiDictProxy
+from pydantic import BaseModel
+from yarl import URL
+
+from nemo_gym.errors import DeadlineExceeded, GymError
+from nemo_gym.transport.asgi import call_url, request_headers
+from nemo_gym.wire.call_reply import Call, Reply
+
+FAILED_HEADER = "x-nemo-gym-failed"
+"""On an error response: the instance that failed first. Callers attribute the failure to it, once."""
+FAILED_PATH_HEADER = "x-nemo-gym-failed-path"
+"""On an error response: the path that failed at that instance, which distinguishes a tool from a verifier."""
+UPSTREAM_STATUS_HEADER = "x-nemo-gym-upstream-status"
+"""On an error response: the status the failure began with, for example that of a model provider."""
+ERROR_HEADER = "x-nemo-gym-error"
+"""On an error response: the class of the exception behind it."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_JSON_TYPES = (dict, list, str, int, float, bool, type(None))
+
+
+class ResponseTooLong(GymError, ValueError):
+    """A response body is longer than the caller accepts."""
+
+
+class LocalContent:
+    """The body as a stream, like `aiohttp.StreamReader`: bytes that were read are not returned again."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+        self._position = 0
+
+    def at_eof(self) -> bool:
+        return self._position >= len(self._body)
+
+    async def read(self, n: int = -1) -> bytes:
+        end = len(self._body) if n < 0 else self._position + n
+        chunk = self._body[self._position : end]
+        self._position += len(chunk)
+        return chunk
+
+    async def readany(self) -> bytes:
+        return await self.read()
+
+    async def readline(self) -> bytes:
+        newline = self._body.find(b"\n", self._position)
+        return await self.read(-1 if newline < 0 else newline + 1 - self._position)
+
+    async def iter_chunked(self, n: int) -> AsyncIterator[bytes]:
+        while not self.at_eof():
+            yield await self.read(n)
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        while not self.at_eof():
+            yield await self.read()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while not self.at_eof():
+            yield await self.readline()
+
+
+class LocalResponse:
+    """A complete response with the members of `aiohttp.ClientResponse` that callers use, computed on first use."""
+
+    history: "tuple[LocalResponse, ...]" = ()
+    closed = False
+    _encoded: bytes | None = None
+
+    def __init__(self, call: Call, reply: Reply) -> None:
+        self._call = call
+        self.reply = reply
+        self.status = reply.status
+
+    @property
+    def model(self) -> BaseModel | None:
+        """The answer itself, if the handler returned a model; its bytes are written when they are read."""
+        body = self.reply.body
+        return None if isinstance(body, bytes) else body
+
+    @property
+    def _body(self) -> bytes:
+        if self._encoded is None:  # not a cached_property: its lock costs more than most bodies
+            self._encoded = self.reply.body_bytes()
+        return self._encoded
+
+    @property
+    def reason(self) -> str:
+        try:
+            return HTTPStatus(self.status).phrase
+        except ValueError:
+            return ""
+
+    @property
+    def method(self) -> str:
+        return self._call.method
+
+    @property
+    def url(self) -> URL:
+        return call_url(self._call)
+
+    real_url = url
+
+    @cached_property
+    def headers(self) -> CIMultiDictProxy[str]:
+        return CIMultiDictProxy(CIMultiDict(self.reply.header_list()))
+
+    @cached_property
+    def content(self) -> LocalContent:
+        return LocalContent(self._body)
+
+    @property
+    def ok(self) -> bool:
+        return self.status < 400
+
+    @property
+    def host(self) -> str | None:
+        return self.url.host
+
+    @cached_property
+    def cookies(self) -> SimpleCookie:
+        """Cookies set by this response."""
+        cookies = SimpleCookie()
+        for header in self.headers.getall("Set-Cookie", ()):
+            cookies.load(header)
+        return cookies
+
+    @property
+    def cookie_values(self) -> dict[str, str]:
+        """Values of the cookies set by this response, without their attributes."""
+        reply = self.reply
+        if reply.headers is None:
+            return {} if reply.cookie is None else {reply.cookie[0]: reply.cookie[1]}
+        return {name: morsel.value for name, morsel in self.cookies.items()}
+
+    @property
+    def request_info(self) -> RequestInfo:
+        return RequestInfo(self.url, self.method, CIMultiDictProxy(request_headers(self._call)), self.url)
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("Content-Type", "application/octet-stream").partition(";")[0].strip().lower()
+
+    @property
+    def charset(self) -> str | None:
+        for parameter in self.headers.get("Content-Type", "").split(";")[1:]:
+            name, _, value = parameter.partition("=")
+            if name.strip().lower() == "charset":
+                return value.strip(" \"'") or None
+        return None
+
+    @property
+    def content_length(self) -> int | None:
+        value = self.headers.get("Content-Length")
+        return int(value) if value is not None and value.isdigit() else None
+
+    async def read(self) -> bytes:
+        return self._body
+
+    def get_encoding(self) -> str:
+        return self.charset or "utf-8"
+
+    async def text(self, encoding: str | None = None, errors: str = "strict") -> str:
+        return (await self.read()).decode(encoding or self.get_encoding(), errors=errors)
+
+    async def json(
+        self,
+        *,
+        encoding: str | None = None,
+        loads: Callable[[str], Any] = standard_json.loads,
+        content_type: str | None = "application/json",
+    ) -> Any:
+        if content_type and not self._has_type(content_type):
+            raise ContentTypeError(
+                self.request_info,
+                (),
+                status=self.status,
+                message=f"Attempt to decode JSON with unexpected mimetype: {self.content_type}",
+                headers=self.headers,
+            )
+        text = (await self.text(encoding)).strip()
+        return loads(text) if text else None
+
+    def _has_type(self, expected: str) -> bool:
+        actual = self.content_type
+        if expected == "application/json":
+            return actual == expected or (actual.startswith("application/") and actual.endswith("+json"))
+        return expected in actual
+
+    def raise_for_status(self) -> None:
+        if not self.ok:
+            raise ClientResponseError(
+                self.request_info, (), status=self.status, message=self.reason, headers=self.headers
+            )
+
+    def release(self) -> None:
+        """Do nothing: no connection was used."""
+
+    def close(self) -> None:
+        self.closed = True
+
+    async def wait_for_close(self) -> None:
+        self.closed = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.closed = True
+
+    def __repr__(self) -> str:
+        return f"<LocalResponse({self.url}) [{self.status} {self.reason}]>"
+
+
+async def _await_if_needed(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+async def _stand_in_body(response: Any) -> bytes | None:
+    """Read the body of a response or stand-in; None if it offers no way to read one."""
+    for reader in (getattr(response, "read", None), getattr(getattr(response, "content", None), "read", None)):
+        if callable(reader):
+            body = await _await_if_needed(reader())
+            if isinstance(body, bytes | bytearray):
+                return bytes(body)
+            if isinstance(body, str):
+                return body.encode()
+    return None
+
+
+async def read_body(response: ClientResponse | LocalResponse) -> bytes:
+    """Read the whole body. A deadline that passes meanwhile is reported as one."""
+    if isinstance(response, LocalResponse):
+        return await response.read()
+    try:
+        body = await _stand_in_body(response)
+    except TimeoutError as error:
+        raise DeadlineExceeded(
+            "the answer began but did not end in time", where=str(getattr(response, "url", "")) or None
+        ) from error
+    return body or b""
+
+
+async def read_at_most(response: Any, max_bytes: int, *, where: str) -> bytes:
+    """Read a body of at most `max_bytes`; the rest of a longer one is never fetched.
+
+    Raises:
+        ResponseTooLong: the body is longer; `where` names the server.
+    """
+    if isinstance(response, LocalResponse):  # it is in memory already
+        body: bytes | None = await response.read()
+    else:
+        body = await _fetch_at_most(response, max_bytes)
+    if body is None or len(body) > max_bytes:
+        raise ResponseTooLong(f"the answer is longer than {max_bytes:,} bytes", where=where)
+    return body
+
+
+async def _fetch_at_most(response: Any, max_bytes: int) -> bytes | None:
+    """Fetch a body from the network; return None and close the connection once it is too long."""
+    pieces: list[bytes] = []
+    size = response.content_length or 0
+    if size <= max_bytes:
+        size = 0
+        async for piece in response.content.iter_any():
+            pieces.append(piece)
+            size += len(piece)
+            if size > max_bytes:
+                break
+    if size > max_bytes:
+        response.close()
+        return None
+    return b"".join(pieces)
+
+
+async def get_response_json(response: ClientResponse | Any) -> Any:
+    """Return the JSON body of a response as plain data."""
+    if isinstance(response, LocalResponse):
+        return orjson.loads(await response.read())
+    if isinstance(response, ClientResponse):
+        return orjson.loads(await read_body(response))
+    body = await _stand_in_body(response)
+    if body is not None:
+        return orjson.loads(body)
+    data = await _await_if_needed(response.json())
+    if isinstance(data, _JSON_TYPES):
+        return data
+    raise TypeError(f"{type(response).__name__} has no JSON body to read")
+
+
+async def get_response_model(response: ClientResponse | Any, kind: type[Model]) -> Model:
+    """Return the body of a response as a model: the handler's own model if the server is in this process."""
+    model = getattr(response, "model", None)
+    if isinstance(model, kind):
+        return model
+    return kind.model_validate(await get_response_json(response))
+
+
+def is_ok(response: Any) -> bool:
+    """Return whether a response or stand-in has no error status."""
+    if isinstance(response, LocalResponse):
+        return response.status < 400
+    ok = getattr(response, "ok", None)
+    if isinstance(ok, bool):
+        return ok
+    status = getattr(response, "status", None)
+    return not isinstance(status, int) or status < 400
+
+
+async def raise_for_status(response: ClientResponse) -> None:
+    """Raise aiohttp's ClientResponseError for 4xx and 5xx, with the body as its attribute `response_content`."""
+    if is_ok(response):
+        return
+    content = await read_body(response)
+    error = await _response_error(response)
+    error.response_content = content  # type: ignore[attr-defined]  # callers rely on it, aiohttp has no such field
+    raise error
+
+
+async def _response_error(response: Any) -> ClientResponseError:
+    own = getattr(response, "raise_for_status", None)
+    try:
+        if callable(own):
+            await _await_if_needed(own())
+    except ClientResponseError as error:
+        return error
+    status = getattr(response, "status", 500)
+    request_info = getattr(response, "request_info", None)
+    if not isinstance(request_info, RequestInfo):
+        headers: CIMultiDictProxy[str] = CIMultiDictProxy(CIMultiDict())
+        request_info = RequestInfo(URL("http://unknown"), "UNKNOWN", headers, URL("http://unknown"))
+    return ClientResponseError(
+        request_info,
+        (),
+        status=status if isinstance(status, int) else 500,
+        message=str(getattr(response, "reason", "") or ""),
+    )

@@ -1,0 +1,440 @@
+"""A small HTTP/1.1 client for model endpoints without TLS: one request at a time on each of many kept connections.
+
+A run makes most of its calls to such endpoints, and they need no cookies, redirects, proxies, compression or streaming;
+aiohttp costs 40 % of a rollout's CPU more. `can_send` says which requests this client takes; aiohttp sends the others.
+The exceptions are aiohttp's, so callers need not know which client sent a request.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, cast
+
+import httptools
+from aiohttp import (
+    ClientConnectorError,
+    ClientPayloadError,
+    ConnectionTimeoutError,
+    RequestInfo,
+    ServerDisconnectedError,
+)
+from aiohttp.client_reqrep import ConnectionKey
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
+
+from nemo_gym.transport.client_response import LocalResponse
+from nemo_gym.transport.event_loop import current_wake_up_queue, current_write_batch
+
+logger = logging.getLogger("nemo_gym.transport")
+
+Address = tuple[str, int]
+Configure = Callable[[socket.socket], None]
+
+GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+DNS_CACHE_SECONDS = 10.0
+MAX_CONNECTING = 256
+"""Connections opened at once; more can overflow a server's accept queue, and those are only retried seconds later."""
+
+ALL_IN_USE = (
+    "all %d connections to %s:%d are in use; more calls at once wait for one. If the endpoint can take more, raise "
+    "global_aiohttp_connector_limit_per_host"
+)
+
+_UNSUPPORTED_HEADERS = frozenset({"expect", "transfer-encoding", "connection", "upgrade", "content-length", "host"})
+_SUPPORTED_OPTIONS = frozenset({"data", "headers"})
+
+
+def can_send(method: str, url: URL, options: Mapping[str, Any]) -> bool:
+    """Return whether a request is simple enough: bytes or no body, an `http` address, no options but headers."""
+    return (
+        method in ("POST", "GET")
+        and options.keys() <= _SUPPORTED_OPTIONS
+        and isinstance(options.get("data", b""), bytes)
+        and _is_supported_url(url)
+        and _are_supported_headers(tuple(options.get("headers") or ()))
+    )
+
+
+@lru_cache(maxsize=1024)
+def _is_supported_url(url: URL) -> bool:
+    return url.scheme == "http" and url.raw_user is None
+
+
+@lru_cache(maxsize=1024)
+def _are_supported_headers(names: tuple[str, ...]) -> bool:
+    return _UNSUPPORTED_HEADERS.isdisjoint(name.lower() for name in names)
+
+
+def encode_request(
+    method: str, url: URL, headers: Mapping[str, str], body: bytes, varying_header: tuple[str, str] | None = None
+) -> bytes:
+    """Encode a request. `varying_header` differs from call to call; the rest of the head is cached.
+
+    Raises:
+        ValueError: a header contains a line break.
+    """
+    head = _encode_head(method, url, tuple(headers.items()))
+    last = "" if varying_header is None else f"\r\n{_header_line(*varying_header)}"
+    return b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (head, last.encode("utf-8"), len(body), body)
+
+
+@lru_cache(maxsize=1024)
+def _encode_head(method: str, url: URL, headers: tuple[tuple[str, str], ...]) -> bytes:
+    first = f"{method} {url.raw_path_qs} HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\nAccept: */*"
+    return "\r\n".join([first, *(_header_line(name, value) for name, value in headers)]).encode("utf-8")
+
+
+def _header_line(name: str, value: str) -> str:
+    if "\n" in value or "\r" in value or "\n" in name or "\r" in name or "\0" in value:
+        raise ValueError("Newline, carriage return, or null byte detected in headers. Potential header injection.")
+    return f"{name}: {value}"
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; at most one request on it."""
+
+    def __init__(self, on_closed: Callable[["_Connection"], None]) -> None:
+        self._on_closed = on_closed
+        self._parser = httptools.HttpResponseParser(self)
+        self._answer: asyncio.Future[None] | None = None
+        self._transport: asyncio.Transport | None = None
+        self._wake_ups = current_wake_up_queue()
+        self._write_batch = current_write_batch()
+        self.idle_since = 0.0
+        self._reset()
+
+    def _reset(self) -> None:
+        self.reason = ""
+        self.headers: list[tuple[str, str]] = []
+        self._chunks: list[bytes] = []
+        self._has_head = self._has_length = self._is_complete = self._is_kept_alive = self.is_compressed = False
+        self._status = 0
+        self.body_error: ClientPayloadError | None = None
+        """The reason why the body is incomplete."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def exchange(self, request: bytes) -> tuple[int, bytes]:
+        """Send a request and return the status and body; the public attributes hold the rest until the next one.
+
+        Raises:
+            ServerDisconnectedError: the server closed the connection before it answered.
+            ClientPayloadError: the answer is not HTTP.
+        """
+        assert self._transport is not None
+        self._reset()
+        self._answer = asyncio.get_running_loop().create_future()
+        self._write_batch.put(self._transport, [request])
+        try:
+            await self._answer
+        except BaseException:
+            self.close()  # a later answer would be taken for that of the next request
+            raise
+        finally:
+            self._answer = None
+        if not self._is_kept_alive:
+            self.close()
+        body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        return self._status, body
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None:  # unsolicited bytes must not be taken for an answer
+            self.close()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(ClientPayloadError(f"the answer is not HTTP: {error}"))
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._on_closed(self)
+        if self._is_complete:
+            return  # the answer is queued to be delivered
+        if self._has_head and not self._has_length and exc is None:
+            self.on_message_complete()  # an answer without a length ends with the connection
+        elif self._has_head:
+            self.body_error = ClientPayloadError("the connection was closed in the middle of the answer")
+            self.on_message_complete()
+        else:
+            self._fail(ServerDisconnectedError())
+
+    def _fail(self, error: Exception) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+    def on_message_begin(self) -> None:
+        if self._is_complete:
+            raise ValueError("a second answer to one request")
+
+    def on_status(self, reason: bytes) -> None:
+        self.reason += reason.decode("latin-1")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        lowered = name.lower()
+        if lowered in (b"content-length", b"transfer-encoding"):
+            self._has_length = True
+        elif lowered == b"content-encoding":
+            self.is_compressed = value.lower() in (b"gzip", b"deflate")
+        self.headers.append((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")))
+
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+        self._status = self._parser.get_status_code()
+        self._is_kept_alive = self._parser.should_keep_alive()  # after the body the parser no longer knows
+
+    def on_body(self, body: bytes) -> None:
+        self._chunks.append(body)
+
+    def on_message_complete(self) -> None:
+        if 100 <= self._status < 200:  # an interim answer
+            self._reset()
+        elif self._answer is not None:
+            self._is_complete = True
+            answer = self._answer
+            self._wake_ups.put(lambda: None if answer.done() else answer.set_result(None))
+
+
+class _PlainExchange(NamedTuple):
+    """One request and its answer."""
+
+    method: str
+    url: URL
+    request_headers: Mapping[str, str]
+    status: int
+    reason: str
+    headers: list[tuple[str, str]]
+    body: bytes
+    body_error: ClientPayloadError | None
+
+
+class PlainResponse(LocalResponse):
+    """A complete answer; reading an incomplete body raises."""
+
+    model = None
+
+    def __init__(self, exchange: _PlainExchange) -> None:
+        self._exchange = exchange
+        self.status = exchange.status
+
+    @property
+    def reason(self) -> str:
+        return self._exchange.reason
+
+    @property
+    def method(self) -> str:
+        return self._exchange.method
+
+    @property
+    def url(self) -> URL:
+        return self._exchange.url
+
+    real_url = url
+
+    @cached_property
+    def headers(self) -> CIMultiDictProxy[str]:
+        return CIMultiDictProxy(CIMultiDict(self._exchange.headers))
+
+    @property
+    def cookie_values(self) -> dict[str, str]:
+        return {name: morsel.value for name, morsel in self.cookies.items()}
+
+    @property
+    def request_info(self) -> RequestInfo:
+        headers = CIMultiDictProxy(CIMultiDict(self._exchange.request_headers))
+        return RequestInfo(self.url, self.method, headers, self.url)
+
+    @property
+    def _body(self) -> bytes:
+        return self._exchange.body
+
+    async def read(self) -> bytes:
+        if self._exchange.body_error is not None:
+            raise self._exchange.body_error
+        return self._exchange.body
+
+
+class _HostConnections:
+    """The connections to one address, and the requests that wait for one."""
+
+    def __init__(self) -> None:
+        self.idle: deque[_Connection] = deque()
+        self.open = 0
+        self.queue: deque[asyncio.Future[None]] = deque()
+        self.connecting = asyncio.Semaphore(MAX_CONNECTING)
+        self.was_full = False
+
+    async def wait_for_slot(self) -> None:
+        """Wait until a connection becomes idle or may be opened."""
+        slot = asyncio.get_running_loop().create_future()
+        self.queue.append(slot)
+        try:
+            await slot
+        except asyncio.CancelledError:
+            if slot.done() and not slot.cancelled():  # granted at the same moment: pass it on
+                self.grant_slot()
+            raise
+
+    def grant_slot(self) -> None:
+        while self.queue:
+            slot = self.queue.popleft()
+            if not slot.done():
+                slot.set_result(None)
+                return
+
+    def drop_connection(self) -> None:
+        self.open -= 1
+        self.grant_slot()
+
+
+class ConnectionPool:
+    """Connections of one event loop, at most `per_host` to an address; `configure` is applied to each new socket."""
+
+    def __init__(self, *, per_host: int, keep_seconds: float, connect_seconds: float, configure: Configure) -> None:
+        self._per_host = per_host
+        self._keep_seconds = keep_seconds
+        self._connect_seconds = connect_seconds
+        self._configure = configure
+        self._resolutions: dict[Address, tuple[float, asyncio.Future[list[Any]]]] = {}
+        self._hosts: dict[Address, _HostConnections] = {}
+        self._connections: set[_Connection] = set()
+        self.is_closed = False
+
+    async def request(
+        self,
+        method: str,
+        url: URL,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        varying_header: tuple[str, str] | None = None,
+    ) -> LocalResponse:
+        """Send a request and return its complete answer, whatever the status. There is no timeout here.
+
+        Raises:
+            ClientConnectorError, ConnectionTimeoutError: no connection.
+            ServerDisconnectedError, ClientPayloadError: the connection was lost, or the answer is not HTTP.
+        """
+        request = encode_request(method, url, headers, body, varying_header)
+        address = (url.host or "", url.port or 80)
+        host = self._hosts.get(address)
+        if host is None:
+            host = self._hosts[address] = _HostConnections()
+        connection = await self._acquire(host, address, url)
+        try:
+            status, content = await connection.exchange(request)
+            reason, answer_headers, body_error = connection.reason, connection.headers, connection.body_error
+            if connection.is_compressed:  # some servers compress without being asked
+                content, body_error = _decompress(content, body_error)
+        finally:
+            self._release(host, connection)
+        sent = headers if varying_header is None else {**headers, varying_header[0]: varying_header[1]}
+        return PlainResponse(_PlainExchange(method, url, sent, status, reason, answer_headers, content, body_error))
+
+    async def _acquire(self, host: _HostConnections, address: Address, url: URL) -> _Connection:
+        while True:
+            while host.idle:
+                connection = host.idle.pop()  # the most recently used one, so that the others can expire
+                if connection.is_open and time.monotonic() - connection.idle_since < self._keep_seconds:
+                    return connection
+                connection.close()
+                host.open -= 1
+            if host.open < self._per_host:
+                break
+            if not host.was_full:
+                host.was_full = True
+                logger.warning(ALL_IN_USE, self._per_host, *address)
+            await host.wait_for_slot()
+        host.open += 1
+        try:
+            async with host.connecting:
+                return await self._connect(address, url)
+        except BaseException:
+            host.drop_connection()
+            raise
+
+    def _release(self, host: _HostConnections, connection: _Connection) -> None:
+        if connection.is_open:
+            connection.idle_since = time.monotonic()
+            host.idle.append(connection)
+            host.grant_slot()
+        else:
+            host.drop_connection()
+
+    async def _connect(self, address: Address, url: URL) -> _Connection:
+        try:
+            async with asyncio.timeout(self._connect_seconds) as timer:
+                connected = await self._open_socket(address)
+                _, connection = await asyncio.get_running_loop().create_connection(self._new_connection, sock=connected)
+                return connection
+        except TimeoutError as error:
+            if not timer.expired():
+                raise
+            raise ConnectionTimeoutError(f"Connection timeout to host {url}") from error
+        except OSError as error:
+            key = ConnectionKey(address[0], address[1], False, True, None, None, None)
+            raise ClientConnectorError(key, error) from error
+
+    async def _open_socket(self, address: Address) -> socket.socket:
+        """Return a socket connected to the first address of the host that accepts."""
+        problem = OSError(f"no address for {address[0]}")
+        for family, kind, protocol, _, numeric in await self._resolve(address):
+            connection = socket.socket(family, kind, protocol)
+            try:
+                connection.setblocking(False)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._configure(connection)
+                await asyncio.get_running_loop().sock_connect(connection, numeric)
+                return connection
+            except OSError as error:
+                connection.close()
+                problem = error
+            except BaseException:
+                connection.close()
+                raise
+        raise problem
+
+    async def _resolve(self, address: Address) -> list[Any]:
+        """Resolve a host; connections opened at the same time share one query."""
+        since, resolution = self._resolutions.get(address, (0.0, None))
+        now = time.monotonic()
+        if resolution is None or now - since > DNS_CACHE_SECONDS or (resolution.done() and resolution.exception()):
+            query = asyncio.get_running_loop().getaddrinfo(*address, type=socket.SOCK_STREAM)
+            resolution = asyncio.ensure_future(query)
+            self._resolutions[address] = (now, resolution)
+        return await asyncio.shield(resolution)
+
+    def _new_connection(self) -> _Connection:
+        connection = _Connection(self._connections.discard)
+        self._connections.add(connection)
+        return connection
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.is_closed = True
+        for connection in list(self._connections):
+            connection.close()
+        for _, resolution in self._resolutions.values():
+            resolution.cancel()
+        self._hosts.clear()
+
+
+def _decompress(content: bytes, error: ClientPayloadError | None) -> tuple[bytes, ClientPayloadError | None]:
+    try:
+        return zlib.decompress(content, wbits=GZIP_OR_ZLIB), error
+    except zlib.error as problem:
+        return content, error or ClientPayloadError(f"the answer cannot be decompressed: {problem}")

@@ -1,0 +1,148 @@
+"""Translate a filter of the table into SQL with bound values.
+
+`reward < 0.5 and turns > 3`, `outcome == "failed"`, `"sorry" in answer`: Python comparisons over the columns, parsed
+with Python's parser and never evaluated. Free text searches for words that begin with it.
+"""
+
+import ast
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from nemo_gym.errors import GymError
+from nemo_gym.view.record_facts import PHASES
+
+NUMBERS = {
+    "task": "r.task",
+    "repeat": "r.rollout",
+    "attempt": "r.attempt",
+    "reward": "r.reward",
+    "turns": "r.turns",
+    "tools": "r.tool_calls",
+    "tokens_in": "r.tokens_in",
+    "tokens_out": "r.tokens_out",
+    "tokens": "(r.tokens_in + r.tokens_out)",
+    "seconds": "r.seconds",
+    **{f"seconds_{phase}": f"r.seconds_{phase}" for phase in PHASES},
+}
+WORDS = {
+    "outcome": "r.outcome",
+    "kind": "r.kind",
+    "whom": "r.whom",
+    "agent": "r.agent",
+    "expected": "c.expected",
+    "extracted": "c.extracted",
+    "rule": "c.rule",
+    "answer": "c.answer",
+    "question": "c.question",
+    "message": "c.message",
+}
+COLUMNS = {**NUMBERS, **WORDS}
+COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "IS",
+    ast.NotEq: "IS NOT",
+}
+LONGEST_FILTER = 2000
+MAX_NODES = 200
+_TOKEN = re.compile(r"\w+", re.UNICODE)
+
+Value = str | int | float | None
+
+
+class FilterError(GymError, ValueError):
+    """A filter cannot be read."""
+
+    exit_status = 2
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A piece of SQL and the values bound in it."""
+
+    sql: str = "1"
+    values: tuple[Value, ...] = ()
+
+    @property
+    def needs_cells(self) -> bool:
+        """True if the condition uses the table of longer texts."""
+        return "c." in self.sql
+
+
+def parse_filter(expression: str) -> Condition:
+    """Return the condition of a filter; an empty filter matches everything.
+
+    Raises:
+        FilterError: the filter cannot be parsed; the message gives the reason and an example.
+    """
+    text = expression.strip()
+    if not text:
+        return Condition()
+    if len(text) > LONGEST_FILTER:
+        raise FilterError(f"a filter may have {LONGEST_FILTER} characters, not {len(text)}")
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise FilterError(
+            f"cannot read {text!r}: {reason}", fix='for example: reward < 1 and outcome == "scored"'
+        ) from None
+    if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
+        raise FilterError("this filter is too long")
+    return _translate(tree.body)
+
+
+def full_text_query(words: str) -> str | None:
+    """Return the full-text query for free text, or None for no words."""
+    tokens = _TOKEN.findall(words[:LONGEST_FILTER])
+    return " ".join(f'"{token}"*' for token in tokens) or None
+
+
+def _translate(node: ast.expr) -> Condition:
+    if isinstance(node, ast.BoolOp):
+        parts = [_translate(value) for value in node.values]
+        joined = (" AND " if isinstance(node.op, ast.And) else " OR ").join(part.sql for part in parts)
+        return Condition(f"({joined})", tuple(value for part in parts for value in part.values))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        inner = _translate(node.operand)
+        return Condition(f"NOT ({inner.sql})", inner.values)
+    if isinstance(node, ast.Compare):
+        return _comparison(node)
+    raise FilterError(f"{ast.unparse(node)!r} is not a comparison", fix="such as reward < 1")
+
+
+def _comparison(node: ast.Compare) -> Condition:
+    pieces, values = [], []
+    sides = [node.left, *node.comparators]
+    for left, operator, right in zip(sides, node.ops, sides[1:], strict=False):
+        first, second = _operand(left), _operand(right)
+        if isinstance(operator, ast.In | ast.NotIn):
+            sql = f"instr(lower({second.sql}), lower({first.sql})) {'>' if isinstance(operator, ast.In) else '='} 0"
+            values += [*second.values, *first.values]
+        elif type(operator) in COMPARISONS:
+            sql = f"{first.sql} {COMPARISONS[type(operator)]} {second.sql}"
+            values += [*first.values, *second.values]
+        else:
+            raise FilterError("only < <= > >= == != and in can be used")
+        pieces.append(sql)
+    return Condition(f"({' AND '.join(pieces)})", tuple(values))
+
+
+def _operand(node: ast.expr) -> Condition:
+    if isinstance(node, ast.Name):
+        if node.id in COLUMNS:
+            return Condition(COLUMNS[node.id])
+        close = get_close_matches(node.id, COLUMNS, n=1)
+        raise FilterError(f"there is no column {node.id!r}", fix=close[0] if close else f"one of {', '.join(COLUMNS)}")
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _operand(node.operand)
+        return Condition(f"-{inner.sql}", inner.values)
+    if isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, str | int | float)):
+        value = int(node.value) if isinstance(node.value, bool) else node.value
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise FilterError(f"{value} is too large")
+        return Condition("?", (value,))
+    raise FilterError(f"{ast.unparse(node)!r} is neither a column nor a value")

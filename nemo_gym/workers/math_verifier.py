@@ -1,0 +1,118 @@
+"""Verify mathematical answers: compare numbers in this process and expressions in worker processes."""
+
+import importlib.util
+from collections import OrderedDict
+from typing import Any, Self
+
+from nemo_gym.errors import EnvFailed
+from nemo_gym.grading.extraction import strip_reasoning
+from nemo_gym.grading.math import (
+    MAX_QUESTION,
+    MathRules,
+    NeedsSymbols,
+    compare_math,
+    extract_math_answer,
+    raise_needs_symbols,
+)
+from nemo_gym.grading.verdict import ExtractedAnswer, NoAnswer, Verdict, VerdictKind, no_answer_verdict
+from nemo_gym.workers.pool import WorkerFailure, WorkerPool, WorkerReply
+
+WORK = "nemo_gym.workers.symbolic_math:compare"
+CACHED_VERDICTS = 4096
+"""Repeats of one task often give the same answers."""
+
+
+class MathVerifier:
+    """Grades mathematical answers, with the same verdict in a thread, an event loop, a process or under load.
+
+    Most answers are numbers and never leave this process. Expressions go to worker processes that import math-verify
+    (`pip install 'nemo-gym[math]'`); one that takes too long, or too much memory, is `undecided`.
+    """
+
+    def __init__(
+        self,
+        *,
+        rules: MathRules | None = None,
+        size: int | None = None,
+        cpu_seconds: float = 3.0,
+        wall_seconds: float = 60.0,
+        memory_bytes: int = 1 << 30,
+    ) -> None:
+        self.rules = rules or MathRules()
+        self.pool = WorkerPool(
+            WORK, size=size, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds, memory_bytes=memory_bytes
+        )
+        self._verdicts: OrderedDict[tuple[str, str, str | None], Verdict] = OrderedDict()
+
+    def verify(self, text: str, gold: str, *, question: str | None = None) -> Verdict:
+        """Find the final answer in the model's text and compare it with `gold`."""
+        answer = self.extract(text)
+        return (
+            self.compare(answer.value, gold, question=question)
+            if isinstance(answer, ExtractedAnswer)
+            else no_answer_verdict(answer)
+        )
+
+    async def verify_async(self, text: str, gold: str, *, question: str | None = None) -> Verdict:
+        """Run `verify` without blocking the event loop."""
+        answer = self.extract(text)
+        if isinstance(answer, NoAnswer):
+            return no_answer_verdict(answer)
+        return await self.compare_async(answer.value, gold, question=question)
+
+    def extract(self, text: str) -> ExtractedAnswer[str] | NoAnswer:
+        """Find the final answer after the reasoning; its span is in `text`."""
+        reply = strip_reasoning(text)
+        if isinstance(reply, NoAnswer):
+            return reply
+        answer = extract_math_answer(reply.value)
+        if isinstance(answer, NoAnswer):
+            return answer
+        start, end = answer.span
+        return ExtractedAnswer(answer.value, (reply.span[0] + start, reply.span[0] + end), answer.rule)
+
+    def compare(self, answer: str, gold: str, *, question: str | None = None) -> Verdict:
+        """Compare an extracted answer with `gold`."""
+        verdict = self._known_verdict(answer, gold, question)
+        if verdict is not None:
+            return verdict
+        return self._remember(answer, gold, question, self.pool.run(self._payload(answer, gold, question)))
+
+    async def compare_async(self, answer: str, gold: str, *, question: str | None = None) -> Verdict:
+        """Run `compare` without blocking the event loop."""
+        verdict = self._known_verdict(answer, gold, question)
+        if verdict is not None:
+            return verdict
+        return self._remember(answer, gold, question, await self.pool.run_async(self._payload(answer, gold, question)))
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self.pool.close()
+
+    def _known_verdict(self, answer: str, gold: str, question: str | None) -> Verdict | None:
+        try:
+            return compare_math(answer, gold, symbolic=raise_needs_symbols, rules=self.rules, question=question)
+        except NeedsSymbols:
+            return self._verdicts.get((answer, gold, question))
+
+    def _payload(self, answer: str, gold: str, question: str | None) -> dict[str, Any]:
+        if importlib.util.find_spec("math_verify") is None:
+            raise EnvFailed("math-verify is not installed", fix="pip install 'nemo-gym[math]'")
+        start = None if question is None else question[:MAX_QUESTION]
+        return {"answer": answer, "gold": gold, "question": start, "worked_out": self.rules.worked_out}
+
+    def _remember(self, answer: str, gold: str, question: str | None, reply: WorkerReply) -> Verdict:
+        if isinstance(reply, WorkerFailure):
+            return Verdict(VerdictKind.UNDECIDED, answer, "symbolic", f"{reply.kind}: {reply.reason}")
+        value = reply.value
+        verdict = Verdict(VerdictKind(value["outcome"]), answer, value["rule"], value["reason"])
+        self._verdicts[(answer, gold, question)] = verdict
+        if len(self._verdicts) > CACHED_VERDICTS:
+            self._verdicts.popitem(last=False)
+        return verdict
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,171 @@
+"""Compare two LaTeX expressions with math-verify. Runs only in worker processes.
+
+math-verify decides; an independent comparison of numeric values confirms. Forms that math-verify reads leniently (a
+percentage equal to its number, values equal after rounding) do not get here: `grading` compares structure and numbers
+first.
+"""
+
+import importlib
+import logging
+import random
+from fractions import Fraction
+from functools import cache, lru_cache
+from typing import Any
+
+from nemo_gym.grading.math import MathRules, UnreadableExpression, compare_math
+from nemo_gym.grading.numbers import is_rounding_of, parse_number
+
+MAX_LENGTH = 1000
+_SAMPLE_POINTS = 4
+_DIGITS = 40
+_EQUAL_DIGITS = 25
+"""Digits that two values must share to count as equal."""
+
+_WARM_UP_PAIRS = (
+    (r"\frac{\sqrt{2}}{3x}+x^{2}-1", r"(x-1)(x+1)"),
+    (r"2x+3y=6", r"\frac{x}{3}+\frac{y}{2}=1"),
+    (r"\frac{3}{2\sqrt{3}}", r"\frac{1}{2}\sqrt{3}"),
+    (r"2\pi r^{2}+\ln 2", r"e^{2}\cdot\sin(x)"),
+    (r"x \le 3", r"2x<5"),
+    ("3+4i", "a_1-b^{-2}"),
+)
+"""Parsers build their tables on first use: parsing these once makes every forked worker fast."""
+
+
+@cache
+def _library(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+def prepare() -> None:
+    """Import what every worker needs before the first fork."""
+    logging.disable(logging.CRITICAL)
+    for answer, gold in _WARM_UP_PAIRS:
+        are_equal(answer, gold)
+
+
+def compare(payload: dict[str, Any]) -> dict[str, Any]:
+    """Grade one answer: the payload and the value of a call from `nemo_gym.workers.math_verifier`."""
+    verdict = compare_math(
+        payload["answer"],
+        payload["gold"],
+        symbolic=are_equal,
+        rules=MathRules(worked_out=payload["worked_out"]),
+        question=payload["question"],
+    )
+    return {"outcome": verdict.outcome.value, "rule": verdict.rule, "reason": verdict.reason}
+
+
+def are_equal(answer: str, gold: str) -> bool:
+    """Return True if `answer` and `gold` are the same expression, equation or inequality."""
+    relational = _library("sympy").core.relational.Relational
+    expected = parse_latex(gold, "the expected answer")
+    actual = parse_latex(answer, "the answer")
+    if isinstance(expected, relational) or isinstance(actual, relational):
+        return _is_same_relation(actual, expected)
+    decimal = parse_number(answer)
+    if decimal is not None and decimal.form in ("decimal", "scientific"):
+        return _rounds_to(expected, answer)
+    decimal = parse_number(gold)
+    if decimal is not None and decimal.form in ("decimal", "scientific"):
+        return _rounds_to(actual, gold)
+    if not _agree_at_sample_points(actual, expected):
+        return False
+    if _library("sympy").expand((actual - expected).doit()) == 0:  # exact, and much faster than simplifying
+        return True
+    return bool(
+        _library("math_verify").verify(expected, actual, strict=True, numeric_precision=30, timeout_seconds=None)
+    )
+
+
+def parse_latex(latex: str, subject: str) -> Any:
+    """Return the sympy form of an expression, equation or inequality.
+
+    Raises:
+        NotUnderstood: the text is none of these; `subject` names it in the message.
+    """
+    parsed = _parse(latex) if len(latex) <= MAX_LENGTH else None
+    sympy = _library("sympy")
+    if not isinstance(parsed, sympy.Expr | sympy.core.relational.Relational) or parsed in (sympy.nan, sympy.zoo):
+        raise UnreadableExpression(f"{subject} is not an expression that can be read")
+    return parsed
+
+
+@lru_cache(maxsize=512)
+def _parse(latex: str) -> Any:
+    library = _library("math_verify")
+    expressions = library.parse(
+        "\\boxed{" + latex.replace("*", "\\cdot ") + "}",
+        [library.LatexExtractionConfig(boxed_match_priority=0)],
+        fallback_mode="no_fallback",
+        extraction_mode="first_match",
+        parsing_timeout=None,
+    )
+    return _with_real_symbols(expressions[0]) if expressions else None
+
+
+def _with_real_symbols(expression: Any) -> Any:
+    """Replace symbols so that a letter means the same in both expressions: real, except `i`."""
+    if not hasattr(expression, "free_symbols"):
+        return None
+    sympy = _library("sympy")
+    return expression.xreplace(
+        {s: sympy.I if s.name == "i" else sympy.Symbol(s.name, real=True) for s in expression.free_symbols}
+    )
+
+
+def _agree_at_sample_points(actual: Any, expected: Any) -> bool:
+    """Compare both at a few points where both have a value. A check, not a proof."""
+    names = sorted({symbol.name for symbol in actual.free_symbols | expected.free_symbols})
+    sympy = _library("sympy")
+    tolerance = sympy.Rational(1, 10**_EQUAL_DIGITS)
+    generator = random.Random(20)  # the same points every time
+    for _ in range(_SAMPLE_POINTS if names else 1):
+        point = {name: sympy.Rational(generator.randint(20, 300), 97) for name in names}
+        one, other = _value_at(actual, point), _value_at(expected, point)
+        if one is not None and other is not None and abs(one - other) > tolerance * (abs(one) + abs(other)):
+            return False
+    return True
+
+
+def _value_at(expression: Any, point: dict[str, Any]) -> Any:
+    values = {symbol: point[symbol.name] for symbol in expression.free_symbols}
+    value = expression.subs(values).doit().evalf(_DIGITS)
+    return value if value.is_number and value.is_finite else None
+
+
+def _rounds_to(expression: Any, literal: str) -> bool:
+    """Return True if a decimal is this number, exactly or, with enough digits, up to its last one."""
+    decimal = parse_number(literal)
+    if expression.free_symbols or decimal is None:
+        return False
+    value = expression.doit()
+    if not isinstance(value, _library("sympy").Rational):
+        value = value.evalf(_DIGITS)
+    if not (value.is_real and value.is_finite):
+        return False
+    exact = Fraction(str(value))
+    return abs(exact - decimal.value) <= abs(exact) / 10**30 or is_rounding_of(decimal, exact)
+
+
+def _is_same_relation(actual: Any, expected: Any) -> bool:
+    """Return True if two equations or inequalities are the same up to a constant factor."""
+    sympy = _library("sympy")
+    if not all(isinstance(one, sympy.core.relational.Relational) for one in (actual, expected)):
+        return False
+    (one, kind), (other, expected_kind) = _one_sided(actual), _one_sided(expected)
+    if kind is not expected_kind or {s.name for s in one.free_symbols} != {s.name for s in other.free_symbols}:
+        return False
+    ratio = sympy.simplify(one / other)
+    if ratio.free_symbols or not ratio.is_finite or ratio.is_zero is not False:
+        return False
+    return kind in (sympy.Equality, sympy.Unequality) or bool(ratio.is_positive)
+
+
+def _one_sided(relation: Any) -> tuple[Any, Any]:
+    """Write `a < b` as `(a - b, <)`, with every inequality turned to point the same way."""
+    sympy = _library("sympy")
+    flipped = {sympy.StrictGreaterThan: sympy.StrictLessThan, sympy.GreaterThan: sympy.LessThan}
+    kind = type(relation)
+    difference = (relation.lhs - relation.rhs).doit()
+    return (-difference, flipped[kind]) if kind in flipped else (difference, kind)

@@ -1,0 +1,123 @@
+"""The servers of an evaluation, the collector that uses them, and drivers that replace it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from nemo_gym.cli.shared.collection import Collector, DriverFailed, OutputChanges, Session, connect, run_driver
+from nemo_gym.cli.shared.concurrency import CommandInterrupted
+from nemo_gym.cli.terminal.progress import Progress
+from nemo_gym.config_types import BaseServerConfig
+from nemo_gym.launch.run import Run
+from nemo_gym.rollouts.collect import RolloutInFlight
+from nemo_gym.wire.stored_rollout import RolloutKey
+
+ROOT = Path(__file__).resolve().parents[3]
+STALLS = {"script": [{"text": "never", "fault": {"kind": "stall"}}]}
+
+
+def configuration() -> Any:
+    address = {"entrypoint": "app.py", "host": "127.0.0.1", "port": -1}
+    agent = {
+        "resources_server": {"type": "resources_servers", "name": "sums"},
+        "model_server": {"type": "responses_api_models", "name": "policy_model"},
+    }
+    return OmegaConf.create(
+        {
+            "head_server": {"host": "127.0.0.1", "port": 0},
+            "sums": {"resources_servers": {"example_single_tool_call": {**address, "domain": "other"}}},
+            "agent": {"responses_api_agents": {"simple_agent": {**address, **agent}}},
+            "policy_model": {"responses_api_models": {"scripted_model": {**address, **STALLS}}},
+        }
+    )
+
+
+async def test_a_driver_that_writes_nothing_has_not_collected(tmp_path: Path) -> None:
+    """Results of an earlier run must not be reported as those of the driver."""
+    (tmp_path / "x.jsonl").write_text('{"reward": 1}\n')
+    changes = OutputChanges(tmp_path / "x.jsonl")
+
+    async def idle() -> None:
+        return None
+
+    with pytest.raises(DriverFailed, match="wrote nothing") as raised:
+        await run_driver(idle, "mine:idle", changes)
+
+    assert "mine:idle" in str(raised.value)
+    assert not changes
+
+
+async def test_only_files_that_a_driver_changed_count_as_written(tmp_path: Path) -> None:
+    """Failures may be written beside the output of an earlier run."""
+    (tmp_path / "x.jsonl").write_text('{"reward": 1}\n')
+    changes = OutputChanges(tmp_path / "x.jsonl")
+
+    async def fails() -> None:
+        (tmp_path / "x_failures.jsonl").write_text('{"_ng_failure_class": "timeout"}\n')
+
+    await run_driver(fails, "mine:fails", changes)
+
+    assert [path.name for path, changed in changes.files() if changed] == ["x_failures.jsonl"]
+
+
+def test_an_interrupt_ends_the_reading_of_rows() -> None:
+    """A million rows are not read to the end after Ctrl-C."""
+    progress = Progress()
+    client: Any = None
+    collector = Collector(Session(OmegaConf.create({}), client), progress)
+    assert collector.on_reading is not None
+
+    collector.on_reading(2048, 0.1)
+    progress.flights.stop_admitting()
+
+    with pytest.raises(CommandInterrupted, match="nothing was changed"):
+        collector.on_reading(4096, 0.2)
+    assert progress.reading == (4096, 0.2)
+
+
+async def test_a_running_head_server_reports_which_call_a_rollout_waits_for(tmp_path: Path) -> None:
+    """With --no-serve the rollouts run in other processes, and the live view must still explain a stall."""
+    config = configuration()
+    async with Run(config, [ROOT], links=False, log_dir=tmp_path) as run:
+        head = BaseServerConfig.model_validate(dict(run.config["head_server"]))
+        session = await asyncio.to_thread(connect, head)
+        row = {"responses_create_params": {"input": "hi"}, "_ng_task_index": 7, "_ng_rollout_index": 2}
+        running = asyncio.create_task(session.client.post(server_name="agent", url_path="/run", json=row))
+        flights = [RolloutInFlight(RolloutKey(7, 2), "agent", 9.0), RolloutInFlight(RolloutKey(8, 0), "agent", 9.0)]
+        try:
+            async with asyncio.timeout(30):
+                while not (calls := await session.wait_query(flights)):
+                    assert not running.done(), (await running).status
+                    await asyncio.sleep(0.02)
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+
+    assert calls == {"7-2": "policy_model /v1/responses"}
+
+
+async def test_a_head_server_of_another_version_reports_nothing() -> None:
+    """The live view works without the answer."""
+
+    async def reject(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        writer.close()
+
+    config = b'"{}"'
+
+    async def serve_config(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (await reader.readline()).startswith(b"GET /global_config_dict_yaml"):
+            writer.write(
+                b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s" % (len(config), config)
+            )
+            writer.close()
+        else:
+            await reject(reader, writer)
+
+    async with await asyncio.start_server(serve_config, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        session = await asyncio.to_thread(connect, BaseServerConfig(host="127.0.0.1", port=port))
+        assert await session.wait_query([RolloutInFlight(RolloutKey(7, 2), "agent", 9.0)]) == {}

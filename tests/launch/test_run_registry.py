@@ -1,0 +1,115 @@
+"""Find the runs of this machine: the only one, a named one, and never a dead one."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from nemo_gym.launch.run_registry import NoRunFound, RunNotChosen, choose_run, live_runs, registering, registry_folder
+
+CONFIG = {
+    "head_server": {"host": "127.0.0.1", "port": 11000},
+    "policy_model": {"responses_api_models": {"scripted_model": {"api_key": "hush"}}},
+    "sums": {"resources_servers": {"arithmetic": {}}},
+    "policy_model_name": "x",
+}
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def two_runs() -> Iterator[None]:
+    with ExitStack() as runs:
+        runs.enter_context(registering(CONFIG))
+        runs.enter_context(registering({**CONFIG, "head_server": {"host": "127.0.0.1", "port": 12345}}))
+        yield
+
+
+def test_the_only_run_is_found_without_being_named():
+    """`gym eval run --no-serve` should just work beside one `gym env start`."""
+    with registering(CONFIG) as entry:
+        run = choose_run()
+
+    assert run == entry
+    assert (run.address, list(run.servers)) == ("127.0.0.1:11000", ["policy_model", "sums"])
+    assert live_runs() == []
+
+
+def test_nothing_running_is_an_infrastructure_problem_with_a_next_step():
+    """The user forgot to start the servers; the message says how."""
+    with pytest.raises(NoRunFound, match="gym env start") as caught:
+        choose_run()
+
+    assert caught.value.exit_status == 3
+
+
+@pytest.mark.usefixtures("two_runs")
+def test_several_runs_are_listed_and_none_is_picked():
+    """Choosing the newest silently could send a trainer's rollouts to another user's model."""
+    with pytest.raises(RunNotChosen, match="2 runs are up") as caught:
+        choose_run()
+
+    assert "127.0.0.1:11000" in str(caught.value) and "127.0.0.1:12345" in str(caught.value)
+    assert caught.value.exit_status == 2
+
+
+@pytest.mark.usefixtures("two_runs")
+@pytest.mark.parametrize("selector", ["12345", ":12345", "127.0.0.1:12345", "http://127.0.0.1:12345/"])
+def test_a_run_is_named_by_its_port_or_address(selector: str):
+    """Users copy whatever form of the address they see."""
+    assert choose_run(selector).port == 12345
+
+
+def test_a_run_is_named_by_its_process():
+    """Process lists show ids."""
+    with registering(CONFIG):
+        assert choose_run(str(os.getpid())).port == 11000
+
+
+def test_a_head_on_another_machine_can_be_named():
+    """Runs of other machines are not registered here; the first call shows whether the head answers."""
+    run = choose_run("gpu7.lan:11000")
+
+    assert (run.host, run.port, run.pid) == ("gpu7.lan", 11000, None)
+
+
+@pytest.mark.usefixtures("two_runs")
+@pytest.mark.parametrize("selector", ["nonsense", "1", "host:port", "host:99999"])
+def test_a_name_that_fits_no_run_lists_the_existing_ones(selector: str):
+    """The user can copy the right one from the message."""
+    with pytest.raises(RunNotChosen, match="no run is called") as caught:
+        choose_run(selector)
+
+    assert "127.0.0.1:12345" in str(caught.value)
+
+
+def test_an_entry_whose_process_id_was_reused_is_deleted():
+    """After a reboot or a busy day a process id alone proves nothing."""
+    with registering(CONFIG):
+        path = next(registry_folder().glob("*.json"))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "born": 1}))
+
+        assert live_runs() == []
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}', '{"unknown": 1}'])
+def test_a_damaged_entry_is_deleted(text: str):
+    """A crash while writing must not break every later command."""
+    path = registry_folder() / "1-1.json"
+    path.write_text(text)
+
+    assert live_runs() == []
+    assert not path.exists()
+
+
+def test_entries_hold_no_configuration_values():
+    """API keys must not be on disk, even in a private folder."""
+    with registering(CONFIG):
+        assert "hush" not in next(registry_folder().glob("*.json")).read_text()

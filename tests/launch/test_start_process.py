@@ -1,0 +1,30 @@
+"""Waiting for the zygote always ends."""
+
+import os
+import signal
+
+import pytest
+
+from nemo_gym.errors import GymError
+from nemo_gym.launch import start_process
+from nemo_gym.launch.start_process import ZygoteSpawner
+from nemo_gym.launch.zygote import ZygoteSpec
+from tests.processes import is_gone
+
+BOOT = {"config": {}, "instances": [], "listeners": {}, "cell_listeners": [], "limits": {}}
+
+
+async def test_a_zygote_that_does_not_respond_is_an_error_and_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frozen process must cost seconds, not hours, and must not survive the command."""
+    zygote = ZygoteSpawner(lambda pid, status: None)
+    await zygote.start(ZygoteSpec(BOOT, [], os.environ))
+    assert zygote._process is not None
+    pid = zygote._process.pid
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(start_process, "ZYGOTE_SECONDS", 0.2)
+
+    with pytest.raises(GymError, match=r"did not start sums in 0\.2 s"):
+        await zygote.spawn({"id": "sums", "kind": "process", "instance": "sums"}, 1, 2)
+    await zygote.close()
+
+    assert is_gone(pid)

@@ -1,0 +1,61 @@
+"""Detection and description of the isolation of a machine."""
+
+import pytest
+
+from nemo_gym.sandbox import SandboxUnsupportedError
+from nemo_gym.sandbox.providers.local import Isolation, probe
+from nemo_gym.sandbox.providers.local.cgroups import MEMORY, PIDS
+
+
+def probe_with(monkeypatch, **changes):
+    for name, value in changes.items():
+        monkeypatch.setattr(f"nemo_gym.sandbox.providers.local.isolation_probe.{name}", value)
+    return probe.__wrapped__()
+
+
+def test_a_machine_without_bubblewrap_says_how_to_get_it(monkeypatch):
+    """It is the most common problem of a new machine."""
+    isolation = probe_with(monkeypatch, find_bwrap=lambda: None)
+
+    assert not isolation.available
+    with pytest.raises(SandboxUnsupportedError, match="bubblewrap is not installed") as refusal:
+        isolation.require()
+    assert refusal.value.fix == "apt-get install bubblewrap"
+
+
+def test_the_error_of_bubblewrap_is_reported(monkeypatch, tmp_path):
+    """In a container without namespaces it is installed and fails: only trying reveals that."""
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    broken.chmod(0o755)
+
+    isolation = probe_with(monkeypatch, find_bwrap=lambda: str(broken))
+
+    assert isolation.problem == "bubblewrap does not work: bwrap: No permissions to create new namespace"
+    assert "namespaces" in (isolation.fix or "")
+
+
+def test_an_unknown_processor_has_no_filter_and_so_no_sandbox(monkeypatch):
+    """Numbers of another table would forbid the wrong calls."""
+    assert "no system call table" in (probe_with(monkeypatch, **{"seccomp.is_supported": lambda: False}).problem or "")
+
+
+@pytest.mark.parametrize(
+    ("isolation", "line"),
+    [
+        (Isolation("bubblewrap is not installed"), "none: bubblewrap is not installed"),
+        (
+            Isolation(landlock=7, own_user=True, counted=(MEMORY, PIDS)),
+            "bubblewrap, seccomp, Landlock 7, a separate user, groups (memory, processes)",
+        ),
+        (Isolation(), "bubblewrap, seccomp, no Landlock, the same user, rlimits only"),
+    ],
+)
+def test_one_line_describes_the_isolation(isolation, line):
+    """Degraded isolation is fine if it is reported."""
+    assert isolation.describe() == line
+
+
+def test_the_probe_runs_once():
+    """Starting a box for every check would slow down every server."""
+    assert probe() is probe()
