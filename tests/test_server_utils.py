@@ -431,9 +431,9 @@ def test_a_dry_run_builds_the_server_and_serves_nothing(monkeypatch):
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: config)
     monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", "sums")
     for name in ("end_with_parent", "prefix_output", "start_logging", "raise_open_files_limit"):
-        monkeypatch.setattr(server_utils.run, name, lambda *_, **__: None)
+        monkeypatch.setattr(server_utils.webserver, name, lambda *_, **__: None)
     served: list[object] = []
-    monkeypatch.setattr(server_utils.run, "serve", lambda app, options: served.append((app, options)))
+    monkeypatch.setattr(server_utils.webserver, "serve", lambda app, options: served.append((app, options)))
 
     assert SumsServer.run_webserver() is None
     assert served == []
@@ -452,9 +452,9 @@ def test_workers_are_started_by_entrypoint_and_return_their_app(monkeypatch):
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: config)
     monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", "sums")
     for name in ("end_with_parent", "prefix_output", "start_logging", "raise_open_files_limit"):
-        monkeypatch.setattr(server_utils.run, name, lambda *_, **__: None)
+        monkeypatch.setattr(server_utils.webserver, name, lambda *_, **__: None)
     started: list[tuple[str, int]] = []
-    monkeypatch.setattr(server_utils.run, "serve_in_workers", lambda entry, n, options: started.append((entry, n)))
+    monkeypatch.setattr(server_utils.webserver, "serve_in_workers", lambda entry, n, options: started.append((entry, n)))
 
     assert SumsServer.run_webserver() is None
     assert started == [("resources_servers/sums_impl/app.py", 3)]
