@@ -454,7 +454,9 @@ def test_workers_are_started_by_entrypoint_and_return_their_app(monkeypatch):
     for name in ("end_with_parent", "prefix_output", "start_logging", "raise_open_files_limit"):
         monkeypatch.setattr(server_utils.webserver, name, lambda *_, **__: None)
     started: list[tuple[str, int]] = []
-    monkeypatch.setattr(server_utils.webserver, "serve_in_workers", lambda entry, n, options: started.append((entry, n)))
+    monkeypatch.setattr(
+        server_utils.webserver, "serve_in_workers", lambda entry, n, options: started.append((entry, n))
+    )
 
     assert SumsServer.run_webserver() is None
     assert started == [("resources_servers/sums_impl/app.py", 3)]
