@@ -20,6 +20,8 @@ from nemo_gym.capture.settings import capture_store
 from nemo_gym.catalog.roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseServerConfig
+from nemo_gym.data.prompt import apply_prompt_to_row, load_prompt_config
+from nemo_gym.data.skills import SkillsConfig, load_skill_directory
 from nemo_gym.global_config import get_global_config_dict, maybe_get_global_config_dict
 from nemo_gym.journal.lines import read_rows, write_lines
 from nemo_gym.keys import (
@@ -34,7 +36,6 @@ from nemo_gym.keys import (
     ROLLOUT_INDEX_KEY_NAME,
     TASK_INDEX_KEY_NAME,
 )
-from nemo_gym.prompt import apply_prompt_to_row, load_prompt_config
 from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics
 from nemo_gym.rollouts.attribution import server_types
 from nemo_gym.rollouts.capture_join import attach_trajectory_record, with_captures
@@ -65,7 +66,6 @@ from nemo_gym.rollouts.scoring_rules import AGENTS, scoring_rules, server_blocks
 from nemo_gym.rollouts.shards import find_shards, merge_shards
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status, setup_server_client
-from nemo_gym.skills import SkillsConfig, load_skill_directory
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.deadlines import ALLOWANCE_HEADER
 from nemo_gym.wire.stored_rollout import Row

@@ -48,7 +48,6 @@ FACADES = frozenset(
     {
         "anthropic_utils",
         "benchmarks",
-        "chat_streaming",
         "cli_setup_command",
         "dataset_orchestrator",
         "hf_utils",

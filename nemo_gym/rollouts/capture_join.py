@@ -16,7 +16,9 @@ from nemo_gym.keys import (
     TASK_INDEX_KEY_NAME,
 )
 from nemo_gym.rollout_correlation import maybe_rollout_id_from_run_body
-from nemo_gym.rollout_observability import (
+from nemo_gym.rollouts.collect import Send
+from nemo_gym.rollouts.outcome import Job
+from nemo_gym.wire.observations import (
     AgentInvocation,
     AgentObservationBundle,
     ObservationGap,
@@ -27,8 +29,6 @@ from nemo_gym.rollout_observability import (
     TrajectoryTurn,
     join_model_call_observations,
 )
-from nemo_gym.rollouts.collect import Send
-from nemo_gym.rollouts.outcome import Job
 from nemo_gym.wire.stored_rollout import Row, StoredRollout
 
 

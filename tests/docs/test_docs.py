@@ -19,14 +19,14 @@ COMMAND = re.compile(r"(?:`|^\$ |^)gym ((?:[^`\n]|\\\n)+)", re.MULTILINE)
 
 
 def blocks(page: Path, language: str) -> Iterator[str]:
-    for match in FENCE.finditer(page.read_text(encoding="utf-8")):
-        if match.group(1) == language:
-            yield match.group(2)
+    for block in FENCE.finditer(page.read_text(encoding="utf-8")):
+        if block.group(1) == language:
+            yield block.group(2)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_links_have_a_target(page: Path) -> None:
-    """A reader cannot find the page behind a dead link."""
+def test_links_lead_somewhere(page: Path) -> None:
+    """A dead link hides the page it should lead to."""
     targets = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]
 
     assert not [target for target in targets if not (page.parent / target).exists()]
@@ -69,7 +69,7 @@ def test_the_example_of_the_configuration_page_is_a_valid_configuration() -> Non
     assert parsed.weather_agent.responses_api_agents.simple_agent.resources_server.name == "weather"
 
 
-def test_the_error_on_the_configuration_page_is_the_real_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shown_error_is_the_one_people_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages are improved all the time; what the page shows must follow."""
     from nemo_gym.config.resolve import ResolveRequest, resolve
     from nemo_gym.errors import ServerRefNotFoundError
@@ -95,7 +95,7 @@ def test_the_error_on_the_configuration_page_is_the_real_one(tmp_path: Path, mon
     assert str(raised.value) in next(blocks(page, "text"))
 
 
-def test_the_error_on_the_anatomy_page_is_the_real_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_the_anatomy_page_is_the_one_people_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page teaches by a mistake; the message has to be the one that teaches."""
     from nemo_gym.config.resolve import ResolveRequest, resolve
     from nemo_gym.errors import ConfigError
@@ -148,14 +148,14 @@ def test_commands_that_are_mentioned_exist_with_their_flags(page: Path) -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    """Readers do not find a page that the menu leaves out."""
+    """Readers of the site do not find a page that its menu omits."""
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 
     assert not [page.name for page in (ROOT / "docs").glob("*.md") if f" {page.name}" not in menu]
 
 
 def test_every_page_is_reachable_from_the_index() -> None:
-    """Readers do not find a page without a link to it."""
+    """Readers do not find a page without a link."""
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 
     assert not [

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LONGEST = 150
+MAX_SECONDS = 150
 WEATHER = """
 config_paths="resources_servers/simple_weather/configs/simple_weather.yaml,\\
 responses_api_models/openai_model/configs/openai_model.yaml"
@@ -36,7 +36,7 @@ responses_api_models/openai_model/configs/openai_model.yaml"
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """Calls the first tool it is offered once, then answers."""
+    """A model endpoint that calls `get_weather` once and then answers."""
 
     protocol_version = "HTTP/1.1"
 
@@ -44,13 +44,13 @@ class Endpoint(BaseHTTPRequestHandler):
         self._send({"object": "list", "data": []})
 
     def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        items = request["input"] if isinstance(request["input"], list) else []
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        items = body["input"] if isinstance(body["input"], list) else []
         called = any(item.get("type") == "function_call_output" for item in items)
-        self._send(_response(request, "call" if request.get("tools") and not called else "say"))
+        self._send(_response(body, "call" if body.get("tools") and not called else "say"))
 
     def log_message(self, *args: Any) -> None:
-        """Nothing: the test's own output is what matters."""
+        """Print nothing, so that the output of the test stays readable."""
 
     def _send(self, answer: Any) -> None:
         body = json.dumps(answer).encode()
@@ -61,21 +61,21 @@ class Endpoint(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def _response(request: dict[str, Any], what: str) -> dict[str, Any]:
+def _response(body: dict[str, Any], what: str) -> dict[str, Any]:
     text = {"type": "output_text", "text": "It is cold: take a jacket.", "annotations": []}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
     call = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "get_weather", "status": "completed"}
     return {
-        "id": "resp_1", "object": "response", "created_at": 1, "model": request.get("model") or "m",
+        "id": "resp_1", "object": "response", "created_at": 1, "model": body.get("model") or "m",
         "status": "completed", "error": None, "incomplete_details": None, "instructions": None, "metadata": {},
-        "parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "tools": request.get("tools") or [],
+        "parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto", "tools": body.get("tools") or [],
         "top_p": 1.0, "output": [message if what == "say" else {**call, "arguments": '{"city": "San Francisco"}'}],
     }  # fmt: skip
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Path]:
-    """A working folder as the instructions leave one, env.yaml with the model's address in it."""
+    """Create a working folder as in the instructions, with the model's address in env.yaml."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoint)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -83,7 +83,7 @@ def here(tmp_path: Path) -> Iterator[Path]:
     shutil.copytree(ROOT / "resources_servers" / "multineedle", folder / "resources_servers" / "multineedle")
     (folder / "env.yaml").write_text(
         f"policy_base_url: http://127.0.0.1:{server.server_port}/v1\n"
-        "policy_api_key: a-key-that-nobody-checks\n"
+        "policy_api_key: an-unchecked-key\n"
         "policy_model_name: gpt-4.1-2025-04-14\n"
         "simple_weather_config_paths:\n"
         "- responses_api_agents/simple_agent/configs/simple_agent.yaml\n"
@@ -111,32 +111,32 @@ def run_commands(here: Path, commands: str) -> "subprocess.CompletedProcess[str]
     """Run commands in a shell, one after the other."""
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", commands],
-        cwd=here, env=shell_environment(here), capture_output=True, text=True, timeout=LONGEST, check=False,
+        cwd=here, env=shell_environment(here), capture_output=True, text=True, timeout=MAX_SECONDS, check=False,
     )  # fmt: skip
 
 
 @contextmanager
 def running(here: Path, command: str, *, until: str) -> Iterator[None]:
-    """Keep a command running in a separate shell, from the line that contains `until` to Ctrl-C."""
+    """Run a command in the background, from the moment it prints `until`; stop it with Ctrl-C."""
     process = subprocess.Popen(
         ["bash", "-c", command],
         cwd=here, env=shell_environment(here), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     )  # fmt: skip
-    stuck = threading.Timer(LONGEST, os.killpg, (process.pid, signal.SIGKILL))
-    stuck.start()
+    watchdog = threading.Timer(MAX_SECONDS, os.killpg, (process.pid, signal.SIGKILL))
+    watchdog.start()
     assert process.stdout is not None
-    output: list[str] = []
+    lines: list[str] = []
     try:
         for line in process.stdout:
-            output.append(line)
+            lines.append(line)
             if until in line:
                 break
         else:
-            pytest.fail("".join(output))
+            pytest.fail("".join(lines))
         yield
     finally:
-        stuck.cancel()
+        watchdog.cancel()
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGINT)
         process.communicate(timeout=60)
@@ -150,8 +150,8 @@ def running(here: Path, command: str, *, until: str) -> Iterator[None]:
     ],
     ids=["as paths", "as a list in env.yaml"],
 )
-def test_the_weather_agent_answers_as_the_instructions_show(here: Path, start: str) -> None:
-    """These are the first ten minutes of every user who follows the instructions."""
+def test_the_weather_agent_answers(here: Path, start: str) -> None:
+    """These commands are the first ten minutes of every user who follows the instructions."""
     with running(here, start, until="servers are ready"):
         done = run_commands(here, f"python {ROOT}/responses_api_agents/simple_agent/client.py")
 
@@ -161,8 +161,8 @@ def test_the_weather_agent_answers_as_the_instructions_show(here: Path, start: s
     assert "take a jacket" in done.stdout
 
 
-def test_needles_are_prepared_collected_and_viewed(here: Path) -> None:
-    """A new environment takes these steps before others see it: checked rows, example rollouts, a look at them."""
+def test_needle_rows_are_prepared_collected_and_viewed(here: Path) -> None:
+    """The path a new environment takes until others see it: checked rows, example rollouts, a look at them."""
     prepared = run_commands(
         here,
         f"""{NEEDLES}
@@ -207,11 +207,10 @@ def test_a_configuration_is_dumped_by_swapping_one_word(here: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert "multineedle_simple_agent:" in done.stdout
-    assert "a-key-that-nobody-checks" not in done.stdout
+    assert "an-unchecked-key" not in done.stdout
 
 
-def test_a_new_resources_server_is_created_and_tested(here: Path) -> None:
-    """The first commands of an author must leave a folder whose tests pass."""
+def test_a_new_resources_server_passes_its_tests(here: Path) -> None:
     done = run_commands(
         here,
         """
@@ -224,7 +223,7 @@ def test_a_new_resources_server_is_created_and_tested(here: Path) -> None:
     assert "1 of 1 good" in done.stdout
 
 
-def test_dataset_commands_without_a_registry_name_the_missing_setting(here: Path) -> None:
+def test_a_missing_registry_address_is_explained(here: Path) -> None:
     """Without the address the commands cannot work; the message is the instruction."""
     up = run_commands(
         here,

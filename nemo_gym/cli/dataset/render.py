@@ -40,8 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym import _resolve_under_cwd_or_install
     from nemo_gym.catalog.row_problems import DataError
     from nemo_gym.cli.shared.concurrency import sigterm_as_interrupt
-    from nemo_gym.data.prompt import render
-    from nemo_gym.prompt import MaterializePromptsConfig
+    from nemo_gym.data.prompt import MaterializePromptsConfig, render
 
     config = options.resolve_config(options.config_overrides(args), needs_model=False).config
     settings = options.load_options(MaterializePromptsConfig, config, args)

@@ -17,7 +17,7 @@ list_benchmarks = command_function("list", "benchmarks")
 
 def __getattr__(name: str) -> Any:
     if name == "PrepareBenchmarkConfig":
-        from nemo_gym.benchmarks import PrepareBenchmarkConfig  # expensive, and --help imports this package
+        from nemo_gym.catalog.benchmarks import PrepareBenchmarkConfig  # expensive, and --help imports this package
 
         return PrepareBenchmarkConfig
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

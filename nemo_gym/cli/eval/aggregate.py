@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file for the merged rollouts (default: a single input is scored in place)",
         "output_jsonl_fpath",
     )
-    flags.value("--by", "FIELD", "also score the rollouts of each value of this field separately")
+    flags.value("--by", "FIELD", "score the rollouts of each value of this field separately as well")
     options.add_json_argument(parser)
     options.add_config_arguments(parser)
 
