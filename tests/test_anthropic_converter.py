@@ -61,7 +61,8 @@ def test_a_clients_request_is_a_valid_responses_request() -> None:
     assert (request.instructions, request.max_output_tokens, request.model) == ("be", 9, "claude")
 
 
-def test_a_lost_hint_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_option_that_is_not_passed_on_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The user must be able to see why `top_k` had no effect."""
     warn_once.cache_clear()
 
     with caplog.at_level(logging.WARNING):
@@ -70,7 +71,8 @@ def test_a_lost_hint_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert "'top_k' of a Messages request is not passed on" in caplog.text
 
 
-def test_a_models_answer_is_a_valid_response_with_its_counts() -> None:
+def test_an_answer_of_a_model_is_a_valid_response_with_its_usage() -> None:
+    """Cost and token metrics are computed from the usage, cached tokens included."""
     request = NeMoGymResponseCreateParamsNonStreaming(input="hi", temperature=0.5)
 
     response = AnthropicConverter().anthropic_to_responses(NeMoGymAnthropicMessage(**MESSAGE), request, "claude")
@@ -83,6 +85,7 @@ def test_a_models_answer_is_a_valid_response_with_its_counts() -> None:
 
 
 def test_a_response_object_becomes_the_message_it_came_from() -> None:
+    """An agent in front of a Messages model must see the answer unchanged."""
     converter = AnthropicConverter()
     response = converter.anthropic_to_responses(MESSAGE, {"input": "hi"}, "claude")
 
@@ -92,7 +95,8 @@ def test_a_response_object_becomes_the_message_it_came_from() -> None:
     assert message | {"id": "msg_1"} == MESSAGE
 
 
-def test_a_replayed_message_is_the_message() -> None:
+def test_a_replayed_message_equals_the_original() -> None:
+    """A client that streams must see exactly what one that waits sees."""
     assert message_from_events(sse.decode(AnthropicConverter().replay(MESSAGE))) == MESSAGE
 
 
@@ -113,6 +117,7 @@ def test_a_request_to_a_messages_model_wins_over_the_extra_body() -> None:
     NeMoGymAnthropicMessageCreateParamsNonStreaming(**converted)
 
 
-def test_an_answer_that_fits_no_response_is_one_clear_error() -> None:
+def test_an_answer_that_is_not_a_valid_response_is_one_clear_error() -> None:
+    """A pydantic traceback would not name the field to fix."""
     with pytest.raises(ConversionError, match=r"NeMoGymResponse\.temperature"):
         AnthropicConverter().anthropic_to_responses(MESSAGE, {"input": "", "temperature": "warm"}, "m")

@@ -131,7 +131,7 @@ def test_an_episode_under_a_rollout_prefix_knows_its_rollout_and_passes_it_on(pr
     assert text_of(client_for().post(f"{prefix}/v1/responses", json={"input": "hi"})) == seen
 
 
-def test_a_rollout_id_that_is_no_id_is_refused() -> None:
+def test_an_invalid_rollout_id_is_refused() -> None:
     """It becomes part of file names further on."""
     reply = client_for().post("/ng-rollout/.hidden/v1/responses", json={"input": "hi"})
 
@@ -154,7 +154,7 @@ def test_a_rollout_id_that_is_no_id_is_refused() -> None:
     ],
     ids=["a mock", "nothing", "off", "observed", "tokens for other agents", "tokens for all"],
 )
-def test_a_run_carries_its_rollout_only_when_somebody_looks(
+def test_a_run_carries_its_rollout_id_only_with_observability(
     global_config: dict[str, Any] | None, saw: str | None, path: str
 ) -> None:
     """Without observability the paths stay plain."""
@@ -170,7 +170,7 @@ def test_an_agent_may_ask_for_its_token_ids() -> None:
     assert row["path"] == "/ng-rollout/3-1/training-token-capture/v1/responses"
 
 
-def test_later_attempts_have_ids_of_their_own() -> None:
+def test_later_attempts_have_separate_ids() -> None:
     """What the first attempt captured is not mixed with the second."""
     row = client_for(OBSERVED).post("/run", json=RUN | {"_ng_attempt_index": 2}).json()
 
@@ -233,7 +233,7 @@ async def test_unverified_rollouts_have_no_metrics_and_a_warning() -> None:
     assert (metrics.agent_metrics, metrics.key_metrics, metrics.group_level_metrics) == ({}, {}, [])
 
 
-def test_the_configuration_has_the_contract_s_defaults() -> None:
+def test_the_configuration_has_the_documented_defaults() -> None:
     """Existing configurations leave these out."""
     config = agent().config
 
@@ -272,7 +272,7 @@ TIMED = {ALLOWANCE_HEADER: "steps=3"}
 
 
 @pytest.mark.parametrize("way", ["http", "in memory"])
-async def test_where_the_time_went_is_told_beside_an_answer_that_has_no_room_for_it(way: str) -> None:
+async def test_timings_are_added_to_an_answer_of_any_class(way: str) -> None:
     """A collector gets the same from every agent, however its author wrote the classes."""
     app = closed_agent().prepare_webserver(OmegaConf.create({}))
     if way == "http":
@@ -287,5 +287,6 @@ async def test_where_the_time_went_is_told_beside_an_answer_that_has_no_room_for
     assert cookies["own"] == "yes"
 
 
-def test_nobody_else_is_told_where_the_time_went() -> None:
+def test_timings_are_left_out_unless_requested() -> None:
+    """Clients that validate the answer strictly would refuse an unknown field."""
     assert "_ng_phases" not in TestClient(closed_agent().setup_webserver()).post("/run", json=RUN).json()

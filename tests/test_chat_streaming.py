@@ -18,17 +18,20 @@ COMPLETION: dict[str, Any] = {
 }
 
 
-def test_a_streaming_request_is_reduced_to_what_a_model_takes() -> None:
+def test_a_streaming_request_is_reduced_to_the_fields_of_a_model() -> None:
+    """Coding agents send extra fields; none may stop a rollout, and each is reported."""
     body = {"messages": [], "temperature": 1, "stream": True, "stream_options": {"include_usage": True}, "top_k": 3}
 
     assert sanitise_request(body) == ({"messages": [], "temperature": 1}, ["top_k: not a field of a request"])
 
 
-def test_a_replayed_completion_is_the_completion() -> None:
+def test_a_replayed_completion_equals_the_original() -> None:
+    """A client that streams must see exactly what one that waits sees."""
     assert completion_from_chunks(sse.decode(replay(COMPLETION, include_usage=True))) == COMPLETION
 
 
-def test_the_stream_ends_the_way_clients_wait_for_and_counts_only_when_asked() -> None:
+def test_the_stream_ends_with_done_and_has_usage_only_on_request() -> None:
+    """Clients wait for the end marker, and some fail on a usage chunk they did not request."""
     silent, counted = b"".join(replay(COMPLETION, False)), b"".join(replay(COMPLETION, True))
 
     assert silent.endswith(b"data: [DONE]\n\n")

@@ -46,6 +46,7 @@ HUB = {
 
 @pytest.mark.parametrize("kind", ["train", "validation"])
 def test_train_and_validation_data_need_a_license(kind):
+    """Data without a license must not end up in a trained model unnoticed."""
     with pytest.raises(ValidationError, match="license is required"):
         DatasetConfig(**{**ROWS, "type": kind})
 
@@ -54,10 +55,12 @@ def test_train_and_validation_data_need_a_license(kind):
 
 @pytest.mark.parametrize("license_name", ["CC BY-SA 4.0", "CC BY-NC 3.0", "MIT", "GNU General Public License v3.0"])
 def test_licenses_of_both_generations_are_known(license_name):
+    """Existing configs use either list; none may stop loading."""
     assert DatasetConfig(**{**TRAIN, "license": license_name}).license == license_name
 
 
 def test_an_older_identifier_warns_and_fills_the_source():
+    """Existing configs keep working, and code has to read one field only."""
     with pytest.warns(DeprecationWarning, match="gitlab_identifier"):
         dataset = DatasetConfig(**TRAIN, gitlab_identifier=GITLAB)
 
@@ -65,6 +68,7 @@ def test_an_older_identifier_warns_and_fills_the_source():
 
 
 def test_a_source_fills_the_matching_identifier_for_readers_of_the_older_field():
+    """Scripts that read the older field keep working with new configs, without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dataset = DatasetConfig(**TRAIN, source={"type": "huggingface", "repo_id": "o/r"})
@@ -74,7 +78,8 @@ def test_a_source_fills_the_matching_identifier_for_readers_of_the_older_field()
     assert dataset.gitlab_identifier is None
 
 
-def test_both_identifiers_may_stand_together_and_leave_the_source_open():
+def test_both_identifiers_together_leave_the_source_unset():
+    """Existing configs list two mirrors of one dataset; neither may be preferred by accident."""
     with pytest.warns(DeprecationWarning):
         dataset = DatasetConfig(**TRAIN, gitlab_identifier=GITLAB, huggingface_identifier={"repo_id": "o/r"})
 
@@ -82,6 +87,7 @@ def test_both_identifiers_may_stand_together_and_leave_the_source_open():
 
 
 def test_a_source_excludes_identifiers():
+    """Two origins that differ would make it unclear which data a run used."""
     with pytest.raises(ValidationError, match="not both"):
         DatasetConfig(**TRAIN, source={"type": "gitlab", **GITLAB}, gitlab_identifier=GITLAB)
 
@@ -90,17 +96,20 @@ def test_a_source_excludes_identifiers():
     "bad", [{"num_repeats": 0}, {"start_idx": -1}, {"start_idx": 5, "end_idx": 2}, {"type": "trian"}]
 )
 def test_impossible_datasets_are_refused(bad):
+    """A slice that selects nothing would appear later as an evaluation of zero rows."""
     with pytest.raises(ValidationError):
         DatasetConfig(**{**ROWS, **bad})
 
 
-def test_slices_of_the_seed_are_accepted():
+def test_dataset_slices_are_accepted():
+    """Configs of the first release limit datasets this way."""
     dataset = DatasetConfig(**ROWS, start_idx=0, end_idx=5)
 
     assert (dataset.start_idx, dataset.end_idx, dataset.num_repeats) == (0, 5, 1)
 
 
-def test_domain_is_text_and_explains_itself():
+def test_a_domain_compares_equal_to_text_and_has_a_description():
+    """Existing code compares domains with strings, and new domains must stay known."""
     assert Domain("math") is Domain.MATH
     assert Domain.MATH == "math"
     assert {domain.value for domain in Domain} >= {"translation", "rlhf", "e2e", "other"}
@@ -117,6 +126,7 @@ def test_domain_is_text_and_explains_itself():
     ],
 )
 def test_contradictory_downloads_are_refused(monkeypatch, fields, message):
+    """Guessing would write the file where the user does not look for it."""
     monkeypatch.setattr(sys, "argv", ["gym"])
     with pytest.raises(ValidationError, match=message):
         DownloadJsonlDatasetHuggingFaceConfig(repo_id="o/r", **fields)
@@ -125,6 +135,7 @@ def test_contradictory_downloads_are_refused(monkeypatch, fields, message):
 
 
 def test_migration_always_deletes_so_the_choice_is_forbidden(monkeypatch):
+    """A flag that is accepted but ignored would let a user believe that the original is kept."""
     monkeypatch.setattr(sys, "argv", ["gym"])
     with pytest.raises(ValidationError, match="delete_from_gitlab"):
         UploadJsonlDatasetHuggingFaceConfig(**HUB, delete_from_gitlab=True)
@@ -133,7 +144,8 @@ def test_migration_always_deletes_so_the_choice_is_forbidden(monkeypatch):
     assert "hf_token='****'" in repr(UploadJsonlDatasetHuggingFaceConfig(**HUB))
 
 
-def test_a_command_config_takes_the_whole_tree_and_ignores_what_is_not_its_own(monkeypatch):
+def test_a_command_config_ignores_the_rest_of_the_tree(monkeypatch):
+    """A broken value of another command must not stop this one."""
     monkeypatch.setattr(sys, "argv", ["gym"])
 
     class Mine(BaseNeMoGymCLIConfig):
@@ -145,7 +157,8 @@ def test_a_command_config_takes_the_whole_tree_and_ignores_what_is_not_its_own(m
 
 
 @pytest.mark.parametrize(("argv", "data"), [(["gym", "--help"], {}), (["gym"], {"help": True}), (["gym"], {"h": True})])
-def test_help_lists_the_parameters_and_ends_well(monkeypatch, capsys, argv, data):
+def test_help_lists_the_parameters_and_exits_with_0(monkeypatch, capsys, argv, data):
+    """A user who asks for help must not get an error about missing values."""
     monkeypatch.setattr(sys, "argv", argv)
 
     with pytest.raises(SystemExit) as caught:
@@ -158,7 +171,8 @@ def test_help_lists_the_parameters_and_ends_well(monkeypatch, capsys, argv, data
     assert "[default: 'Nemotron-RL']" in out
 
 
-def test_refs_are_recognised_by_type_and_name():
+def test_server_references_are_recognised_by_type_and_name():
+    """A missed reference is not checked and fails at the first call; a false one blocks a valid config."""
     assert is_server_ref(OmegaConf.create({"type": "resources_servers", "name": "x"})) == ResourcesServerRef(
         type="resources_servers", name="x"
     )
@@ -175,6 +189,7 @@ def instance(kind: str, **fields):
 
 
 def test_a_server_instance_gives_access_to_its_live_block():
+    """Ports are filled in through it; a copy would leave the configuration without them."""
     block, (config, error) = instance("resources_servers", domain="math", custom=1)
 
     assert error is None
@@ -187,6 +202,7 @@ def test_a_server_instance_gives_access_to_its_live_block():
 
 
 def test_resources_servers_need_a_domain_and_others_lose_it():
+    """Results are grouped by domain, which has a meaning for resources servers only."""
     _, (config, error) = instance("resources_servers")
     assert config is None
     assert "domain is required" in str(error)
@@ -197,6 +213,7 @@ def test_resources_servers_need_a_domain_and_others_lose_it():
 
 
 def test_datasets_of_an_instance_are_typed():
+    """A benchmark read as an ordinary dataset would lose its prepare script."""
     _, (config, _) = instance(
         "responses_api_agents",
         datasets=[ROWS, {"name": "b", "type": "benchmark", "jsonl_fpath": "x", "prepare_script": "p.py"}],
@@ -206,11 +223,13 @@ def test_datasets_of_an_instance_are_typed():
 
 
 @pytest.mark.parametrize("other", [None, 5, "text", {"a": 1}])
-def test_what_is_no_omegaconf_mapping_is_no_instance_and_no_error(other):
+def test_values_other_than_omegaconf_mappings_are_ignored(other):
+    """Plain settings stand beside server blocks and must not be reported as broken servers."""
     assert maybe_get_server_instance_config("x", other) == (None, None)
 
 
-def test_an_ordinary_mapping_is_no_instance_and_says_why():
+def test_an_ordinary_mapping_is_not_an_instance_and_the_error_says_why():
+    """The caller decides from the error whether the block was meant to be a server."""
     config, error = maybe_get_server_instance_config("x", OmegaConf.create({"a": 1}))
 
     assert config is None
@@ -231,11 +250,13 @@ def test_an_ordinary_mapping_is_no_instance_and_says_why():
     ],
 )
 def test_almost_servers_are_recognised_by_their_shape(block, expected):
+    """A broken server block must be reported, not skipped like an ordinary setting."""
     assert is_almost_server(block) is expected
     assert is_almost_server(OmegaConf.create(block) if isinstance(block, dict) else block) is expected
 
 
 def test_the_instance_adapter_knows_all_three_types():
+    """Code of server folders validates any block through it."""
     block = OmegaConf.create({"responses_api_agents": {"a": {"entrypoint": "app.py"}}})
 
     config = ServerInstanceConfigTypeAdapter.validate_python(
@@ -246,12 +267,14 @@ def test_the_instance_adapter_knows_all_three_types():
 
 
 def test_a_server_config_can_be_read_from_omegaconf_and_built_by_keyword():
+    """Server folders do both, in their code and in their tests."""
     assert BaseServerConfig.model_validate(DictConfig({"host": "h", "port": 1})).port == 1
     config = BaseRunServerInstanceConfig(host="0.0.0.0", port=8080, entrypoint="", name="")
     assert (config.domain, config.num_workers) == (None, None)
 
 
 def test_exporters_are_available_only_with_everything_they_need():
+    """An upload with a masked or missing key would fail at the end of a long run."""
     assert WANDBConfig(wandb_project="p", wandb_name="n", wandb_api_key="k").is_available
     assert not WANDBConfig(wandb_project="p", wandb_name="n", wandb_api_key="****").is_available
     assert not WANDBConfig(wandb_project="p", wandb_name="n").is_available
@@ -262,6 +285,7 @@ def test_exporters_are_available_only_with_everything_they_need():
 
 
 def test_the_older_upload_key_warns_and_the_newer_one_wins():
+    """A user who disabled uploads with the older key must not start to upload data."""
     with pytest.warns(DeprecationWarning, match="upload_rollouts"):
         assert UploadRolloutsConfigMixin.model_validate({"upload_rollouts_to_wandb": False}).upload_rollouts is False
     with pytest.warns(DeprecationWarning):

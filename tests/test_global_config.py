@@ -1,4 +1,4 @@
-"""The seam: argv, environment, files and sockets of this process."""
+"""The global configuration: argv, environment, files and sockets of this process."""
 
 import json
 import logging
@@ -9,8 +9,7 @@ import sys
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-import nemo_gym.global_config as seam
-from nemo_gym import PARENT_DIR
+from nemo_gym import PARENT_DIR, global_config
 from nemo_gym.errors import (
     AlmostServerError,
     ConfigError,
@@ -33,17 +32,18 @@ SERVER = {"sums": {"resources_servers": {"sums": {"entrypoint": "app.py", "domai
 
 
 @pytest.fixture(autouse=True)
-def process(tmp_path, monkeypatch):
+def _fresh_process(tmp_path, monkeypatch):
     """A fresh process: empty folder, no arguments, nothing cached."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["gym"])
-    monkeypatch.setattr(seam, "_GLOBAL_CONFIG_DICT", None)
+    monkeypatch.setattr(global_config, "_GLOBAL_CONFIG_DICT", None)
     for name in ("NEMO_GYM_CONFIG_DICT", "NEMO_GYM_CONFIG_FILE", "NEMO_GYM_EXTRA_ROOTS"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
 
-def test_the_command_line_is_read_once_and_remembered(monkeypatch):
+def test_the_command_line_is_read_once_and_cached(monkeypatch):
+    """Parsing again would choose other ports than those the servers were started with."""
     monkeypatch.setattr(sys, "argv", ["gym", "+a=1"])
 
     first = get_global_config_dict()
@@ -55,11 +55,13 @@ def test_the_command_line_is_read_once_and_remembered(monkeypatch):
     assert get_global_config_dict().a == 2
 
 
-def test_without_a_parse_there_is_nothing_to_get():
+def test_there_is_no_configuration_before_the_first_parse():
+    """Libraries check for a configuration without starting to parse the arguments of another program."""
     assert maybe_get_global_config_dict() is None
 
 
-def test_a_child_takes_what_its_parent_gives_without_checking_it(monkeypatch):
+def test_a_child_process_takes_the_configuration_of_its_parent_unchecked(monkeypatch):
+    """Checking again in every server would slow each start and read arguments that are not ours."""
     monkeypatch.setenv("NEMO_GYM_CONFIG_DICT", "a: 1\nbroken: {resources_servers: {x: {entrypoint: y}}}")
     monkeypatch.setattr(sys, "argv", ["app.py", "--not-an-override"])
 
@@ -67,7 +69,8 @@ def test_a_child_takes_what_its_parent_gives_without_checking_it(monkeypatch):
     assert maybe_get_global_config_dict().broken.resources_servers.x.entrypoint == "y"
 
 
-def test_a_parent_may_give_a_file_so_that_secrets_stay_out_of_the_environment(monkeypatch, tmp_path):
+def test_a_parent_may_pass_the_configuration_in_a_file(monkeypatch, tmp_path):
+    """Secrets then stay out of the environment, which other processes can read; any character survives."""
     odd = {"api_key": "sk\u2028x\x85", "text": "\U0001f600", "n": 1e-9}
     (tmp_path / "given.json").write_text(json.dumps(odd), encoding="utf-8")
     monkeypatch.setenv("NEMO_GYM_CONFIG_FILE", str(tmp_path / "given.json"))
@@ -76,21 +79,24 @@ def test_a_parent_may_give_a_file_so_that_secrets_stay_out_of_the_environment(mo
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "a: [", "just text"])
-def test_nonsense_from_a_parent_is_a_clear_error(monkeypatch, text):
+def test_a_malformed_configuration_from_a_parent_is_a_clear_error(monkeypatch, text):
+    """Someone who sets the variable by hand must learn which variable is wrong."""
     monkeypatch.setenv("NEMO_GYM_CONFIG_DICT", text)
 
     with pytest.raises(ConfigError, match="NEMO_GYM_CONFIG_DICT"):
         get_global_config_dict()
 
 
-def test_a_missing_parent_file_is_a_clear_error(monkeypatch, tmp_path):
+def test_a_missing_configuration_file_of_a_parent_is_a_clear_error(monkeypatch, tmp_path):
+    """The server would otherwise start with an empty configuration and fail later."""
     monkeypatch.setenv("NEMO_GYM_CONFIG_FILE", str(tmp_path / "gone"))
 
     with pytest.raises(ConfigError, match="NEMO_GYM_CONFIG_FILE cannot be read"):
         get_global_config_dict()
 
 
-def test_a_trainer_gives_initial_values_and_skips_the_command_line(monkeypatch):
+def test_a_trainer_passes_initial_values_and_skips_the_command_line(monkeypatch):
+    """The arguments belong to the trainer; reading them would fail or change settings."""
     monkeypatch.setattr(sys, "argv", ["train.py", "--epochs", "3"])
 
     config = get_global_config_dict(
@@ -101,6 +107,7 @@ def test_a_trainer_gives_initial_values_and_skips_the_command_line(monkeypatch):
 
 
 def test_configs_and_env_yaml_are_found_in_extra_roots_first(monkeypatch, tmp_path):
+    """An installed plugin or a test overrides shipped configs this way."""
     extra = tmp_path / "extra"
     extra.mkdir()
     (extra / "a.yaml").write_text("where: extra")
@@ -115,7 +122,7 @@ def test_configs_and_env_yaml_are_found_in_extra_roots_first(monkeypatch, tmp_pa
 
 
 def test_a_stand_in_model_makes_a_config_checkable_without_an_endpoint(monkeypatch, tmp_path):
-    """`gym env validate`."""
+    """`gym env validate` runs where no model is available."""
     (tmp_path / "a.yaml").write_text(
         "agent: {responses_api_agents: {simple_agent: {entrypoint: app.py, "
         "model_server: {type: responses_api_models, name: policy_model}}}}"
@@ -136,6 +143,7 @@ def test_a_stand_in_model_makes_a_config_checkable_without_an_endpoint(monkeypat
 
 
 def test_warnings_go_to_the_log(monkeypatch, caplog):
+    """A misspelt setting has no other symptom, so the warning must be visible."""
     monkeypatch.setattr(sys, "argv", ["gym", "+dafault_host=x"])
 
     with caplog.at_level(logging.WARNING):
@@ -144,7 +152,8 @@ def test_warnings_go_to_the_log(monkeypatch, caplog):
     assert "did you mean 'default_host'?" in caplog.text
 
 
-def test_only_what_is_given_is_parsed_without_environment(monkeypatch, tmp_path):
+def test_parsing_without_environment_uses_only_the_given_values(monkeypatch, tmp_path):
+    """A library call must not depend on the folder or the arguments of the calling program."""
     (tmp_path / "env.yaml").write_text("x: 1")
     monkeypatch.setattr(sys, "argv", ["gym", "+y=1"])
 
@@ -155,6 +164,7 @@ def test_only_what_is_given_is_parsed_without_environment(monkeypatch, tmp_path)
 
 
 def test_included_paths_are_listed_and_returned_in_merge_order(tmp_path):
+    """Callers merge them themselves; another order would let the base win over the variant."""
     (tmp_path / "a.yaml").write_text("{config_paths: [b.yaml], n: a}")
     (tmp_path / "b.yaml").write_text("n: b")
 
@@ -165,6 +175,7 @@ def test_included_paths_are_listed_and_returned_in_merge_order(tmp_path):
 
 
 def test_only_server_blocks_are_instances():
+    """Any other block would be started as a server."""
     config = OmegaConf.create({**SERVER, "note": {"x": 1}, "head_server": {"host": "h", "port": 1}})
 
     assert [instance.name for instance in GlobalConfigDictParser().filter_for_server_instance_configs(config)] == [
@@ -172,7 +183,8 @@ def test_only_server_blocks_are_instances():
     ]
 
 
-def test_starting_nothing_is_refused():
+def test_a_configuration_without_servers_is_refused():
+    """A run that waits for no server would look like one that hangs."""
     parser = GlobalConfigDictParser()
 
     with pytest.raises(NoServerInstancesError, match="no server instance to start"):
@@ -181,6 +193,7 @@ def test_starting_nothing_is_refused():
 
 
 def test_missing_values_are_collected_by_path():
+    """The user gets the overrides to type for all missing values at once."""
     parser = GlobalConfigDictParser()
     config = OmegaConf.create({"a": {"b": "???"}, "l": [{"c": "???"}], "x": "${nobody}"})
 
@@ -190,6 +203,7 @@ def test_missing_values_are_collected_by_path():
 
 
 def test_addresses_are_filled_in_and_references_checked():
+    """A server without an address or with an unknown partner fails only at its first call."""
     parser = GlobalConfigDictParser()
     config = OmegaConf.create(SERVER)
     instances = parser.filter_for_server_instance_configs(config)
@@ -205,7 +219,8 @@ def test_addresses_are_filled_in_and_references_checked():
         parser.validate_and_populate_defaults(parser.filter_for_server_instance_configs(lost), "h")
 
 
-def test_almost_servers_stop_us_unless_configured_otherwise():
+def test_broken_server_blocks_stop_the_run_unless_configured_otherwise():
+    """A run without one of its servers would fail every rollout that needs it."""
     parser = GlobalConfigDictParser()
     broken = {"sums": {"resources_servers": {"sums": {"entrypoint": "app.py", "domain": "maths"}}}}
 
@@ -215,7 +230,8 @@ def test_almost_servers_stop_us_unless_configured_otherwise():
     assert parser.detect_and_report_almost_servers(lenient) == ["sums"]
 
 
-def test_the_first_server_block_of_an_instance():
+def test_the_server_block_of_an_instance_is_returned_by_name():
+    """Server folders read addresses this way; a wrong name must be reported with that name."""
     config = OmegaConf.create(SERVER)
 
     assert get_first_server_config_dict(config, "sums") is config.sums.resources_servers.sums
@@ -225,17 +241,19 @@ def test_the_first_server_block_of_an_instance():
 
 
 def test_the_hub_token_comes_from_the_configuration(monkeypatch):
-    monkeypatch.setattr(seam, "_GLOBAL_CONFIG_DICT", OmegaConf.create({"hf_token": "t"}))
+    """A token in env.yaml must be used for downloads without setting a variable too."""
+    monkeypatch.setattr(global_config, "_GLOBAL_CONFIG_DICT", OmegaConf.create({"hf_token": "t"}))
 
     assert get_hf_token() == "t"
 
 
 def test_a_port_in_use_is_not_chosen(monkeypatch):
+    """The server would fail to start, or a stranger's server would receive its calls."""
     with socket.socket() as holder:
         holder.bind(("", 0))
         used = holder.getsockname()[1]
         monkeypatch.setattr(
-            seam, "_GLOBAL_CONFIG_DICT", OmegaConf.create({"port_range_low": used, "port_range_high": used})
+            global_config, "_GLOBAL_CONFIG_DICT", OmegaConf.create({"port_range_low": used, "port_range_high": used})
         )
 
         with pytest.raises(RuntimeError, match="found no open port") as caught:
@@ -247,7 +265,8 @@ def test_a_port_in_use_is_not_chosen(monkeypatch):
         find_open_port([used])
 
 
-def test_importing_the_seam_loads_nothing_heavy():
+def test_importing_the_configuration_modules_loads_nothing_heavy():
+    """Every command and every server imports them; a heavy import delays each start."""
     code = (
         "import sys, nemo_gym.global_config, nemo_gym.config_types;"
         "heavy = {'hydra', 'ray', 'openai', 'anthropic', 'pandas', 'wandb', 'mlflow', 'mcp', 'fastapi'};"
@@ -257,15 +276,18 @@ def test_importing_the_seam_loads_nothing_heavy():
     assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=PARENT_DIR) == "[]\n"
 
 
-def test_the_names_other_code_imports_are_constants():
-    assert seam.TASK_INDEX_KEY_NAME == "_ng_task_index"
-    assert seam.DISALLOWED_PORTS_KEY_NAME == "disallowed_ports"
-    assert seam.HF_TOKEN_KEY_NAME in seam.NEMO_GYM_RESERVED_TOP_LEVEL_KEYS
-    assert seam.DEFAULT_HEAD_SERVER_PORT == 11000
-    assert all(hasattr(seam, name) for name in seam.__all__)
+def test_the_public_constants_keep_their_values():
+    """Trainers import these names and stored rollouts contain these keys."""
+    assert global_config.TASK_INDEX_KEY_NAME == "_ng_task_index"
+    assert global_config.DISALLOWED_PORTS_KEY_NAME == "disallowed_ports"
+    assert global_config.HF_TOKEN_KEY_NAME in global_config.NEMO_GYM_RESERVED_TOP_LEVEL_KEYS
+    assert global_config.DEFAULT_HEAD_SERVER_PORT == 11000
+    assert all(hasattr(global_config, name) for name in global_config.__all__)
 
 
 def test_an_unknown_own_address_is_a_clear_error(monkeypatch):
+    """A container without DNS is common; the message names the setting that needs the address."""
+
     def unknown(name):
         raise socket.gaierror(-2, "Name or service not known")
 
@@ -277,6 +299,7 @@ def test_an_unknown_own_address_is_a_clear_error(monkeypatch):
 
 
 def test_flow_style_yaml_from_a_parent_is_not_mistaken_for_json(monkeypatch):
+    """A launcher may write the variable in flow style, which starts with a brace as JSON does."""
     monkeypatch.setenv("NEMO_GYM_CONFIG_DICT", "{a: 1, b: [x]}")
 
     assert get_global_config_dict() == {"a": 1, "b": ["x"]}

@@ -50,6 +50,11 @@ def test_docstrings_open_with_an_imperative() -> None:
     assert not matching("use an imperative")
 
 
+def test_every_test_says_why_its_behaviour_matters() -> None:
+    """Without the reason, a maintainer cannot decide whether a failing test or the change is wrong."""
+    assert not matching("has no docstring")
+
+
 def test_documentation_avoids_the_same_words() -> None:
     """Pages and code speak with one voice."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -137,3 +142,24 @@ def test_violations_are_found_in_a_bad_file(tmp_path: Path) -> None:
             "function 'shown' is named by one participle or adverb", "parameter 'said' does not say what it holds",
             "local 'found' does not say what it holds", "banned words: 'nobody'", "banned words: 'Whoever'",
             "docstring of shown opens with 'What'; use an imperative"} <= problems  # fmt: skip
+
+
+def test_tests_without_a_docstring_are_found(tmp_path: Path) -> None:
+    """The check above can fail, and helpers without a docstring do not trigger it."""
+    path = tmp_path / "tests" / "test_sums.py"
+    path.parent.mkdir()
+    path.write_text(
+        "def helper(): ...\n"
+        "def test_first(): ...\n"
+        "class TestSums:\n"
+        "    async def test_second(self): ...\n"
+        "    def test_third(self):\n"
+        '        """Users rely on it."""\n'
+    )
+
+    assert [
+        (violation.line, violation.problem.split("'")[1]) for violation in language.check_test_docstrings(path)
+    ] == [
+        (2, "test_first"),
+        (4, "test_second"),
+    ]

@@ -109,6 +109,7 @@ def test_the_converted_request_is_one_the_wire_type_accepts(converter: Responses
 
 
 def test_a_completion_becomes_typed_items(converter: ResponsesConverter) -> None:
+    """Code of server folders distinguishes items by class and reads status and usage from the response."""
     answer = completion("tool_calls", content="<think>hm</think>ok", tool_calls=[CHAT_CALL])
 
     response = converter.chat_completion_to_response(params(model="asked", temperature=0.5), answer)
@@ -133,6 +134,7 @@ def test_a_completion_becomes_typed_items(converter: ResponsesConverter) -> None
 
 
 def test_a_completion_that_ran_out_of_tokens_is_incomplete(converter: ResponsesConverter) -> None:
+    """A truncated answer that counts as complete hides a limit that is too low."""
     response = converter.chat_completion_to_response(params(), completion("length", content="x"))
 
     assert response.status == "incomplete"
@@ -141,6 +143,7 @@ def test_a_completion_that_ran_out_of_tokens_is_incomplete(converter: ResponsesC
 
 
 def test_token_fields_make_the_last_item_a_training_item() -> None:
+    """Trainers select items by that class; without it the rollout yields no training data."""
     converter = ResponsesConverter(return_token_id_information=True)
     answer = completion(content="<think>hm</think>ok", tool_calls=[CHAT_CALL], **TOKENS)
 
@@ -163,13 +166,15 @@ def test_token_fields_travel_back_by_reference() -> None:
     assert chat.messages[0]["prompt_token_ids"] is item.prompt_token_ids  # type: ignore[typeddict-item]
 
 
-def test_token_fields_stay_behind_unless_asked_for(converter: ResponsesConverter) -> None:
+def test_token_fields_are_left_out_unless_requested(converter: ResponsesConverter) -> None:
+    """They multiply the size of every stored rollout of a plain evaluation."""
     response = converter.chat_completion_to_response(params(), completion(content="ok", **TOKENS))
 
     assert type(response.output[0]) is NeMoGymResponseOutputMessage
 
 
 def test_thoughts_stay_in_the_text_without_a_reasoning_parser() -> None:
+    """For such a model the tags are part of the answer that is graded and trained on."""
     converter = ResponsesConverter(return_token_id_information=False, uses_reasoning_parser=False)
 
     response = converter.chat_completion_to_response(params(), completion(content="<think>a</think>b"))
@@ -204,6 +209,7 @@ def test_ids_come_from_the_modules_own_uuid4(converter: ResponsesConverter, monk
 
 
 def test_a_chat_conversation_becomes_typed_items(converter: ResponsesConverter) -> None:
+    """Datasets in chat form must reach agents as the item classes they expect."""
     messages = [
         {"role": "system", "content": "be"},
         {"role": "user", "content": [{"type": "text", "text": "q"}]},
@@ -222,6 +228,7 @@ def test_a_chat_conversation_becomes_typed_items(converter: ResponsesConverter) 
 
 
 def test_a_chat_request_becomes_a_responses_request(converter: ResponsesConverter) -> None:
+    """Chat clients reach models that only implement Responses; limits and tools must not get lost."""
     chat = NeMoGymChatCompletionCreateParamsNonStreaming(
         messages=[{"role": "user", "content": "hi"}],
         max_tokens=5,
@@ -241,6 +248,7 @@ def test_a_chat_request_becomes_a_responses_request(converter: ResponsesConverte
 
 
 def test_a_choice_and_its_message_become_the_same_items(converter: ResponsesConverter) -> None:
+    """Existing folders call either method and must get the same rollout."""
     choice = completion(content="ok", reasoning_content="why").choices[0]
 
     of_choice = converter.postprocess_chat_response(choice)
@@ -251,6 +259,7 @@ def test_a_choice_and_its_message_become_the_same_items(converter: ResponsesConv
 
 
 def test_an_invalid_value_is_one_clear_error(converter: ResponsesConverter) -> None:
+    """A KeyError from inside the converter would not say which part of the answer is wrong."""
     with pytest.raises(ConversionError, match=r"choices\[0\]: 'message' is missing"):
         converter.chat_completion_to_response({"input": ""}, {"choices": [{}], "created": 1})
     with pytest.raises(ConversionError, match=r"NeMoGymResponse.model"):
@@ -271,7 +280,8 @@ def test_a_lost_hint_is_logged_once(converter: ResponsesConverter, caplog: pytes
     ]
 
 
-def test_the_think_tag_tools_are_reachable_from_the_class() -> None:
+def test_the_think_tag_helpers_are_available_on_the_class() -> None:
+    """Existing folders call these private names."""
     assert ResponsesConverter._wrap_reasoning_in_think_tags(["a", "b"]) == "<think>a</think><think>b</think>"
     assert ResponsesConverter._parse_think_tags("<think>a</think>b") == (["a"], "b")
     assert ResponsesConverter._extract_reasoning_from_content("b") == ([], "b")
@@ -279,11 +289,13 @@ def test_the_think_tag_tools_are_reachable_from_the_class() -> None:
 
 
 def test_the_older_names_are_the_same_classes() -> None:
+    """Existing folders import them and subclass them."""
     assert VLLMConverter is ResponsesConverter
     assert VLLMConverterResponsesToChatCompletionsState is ResponsesConverterState
 
 
-def test_a_state_gathers_a_turn_and_flushes_it() -> None:
+def test_a_state_collects_a_turn_and_writes_it_once() -> None:
+    """Existing subclasses use the state; a second flush must not add an empty turn."""
     state = ResponsesConverterState(return_token_id_information=True)
     state.content_buffer += "x"
     state.tool_calls_buffer.append(CHAT_CALL)
@@ -311,6 +323,7 @@ def test_a_trajectory_is_cut_where_the_model_begins(items: list[Any], cut: int) 
 
 
 def test_usage_details_are_read_from_objects_and_dicts() -> None:
+    """Providers return either; a missed count would make cost metrics wrong."""
     usage = {"prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": None, "total_tokens": 9}
     reported = completion(content="x").usage
 

@@ -60,6 +60,7 @@ def test_an_agents_request_becomes_one_our_strict_type_accepts() -> None:
 
 
 def test_a_clean_request_loses_only_stream() -> None:
+    """Any other change would alter what the client asked the model."""
     body = {"input": "hi", "model": "m", "stream": True, "tools": [TOOL]}
 
     assert sanitise_request(body) == ({"input": "hi", "model": "m", "tools": [TOOL]}, [])
@@ -73,12 +74,14 @@ def test_wrong_values_of_known_fields_are_left_for_validation_to_explain() -> No
 
 
 @pytest.mark.parametrize("body", [None, [], "x", {"input": "x", "tools": 3}])
-def test_a_body_that_is_no_request_is_one_clear_error(body: Any) -> None:
+def test_a_body_that_is_not_a_request_is_one_clear_error(body: Any) -> None:
+    """The client gets a message about its request instead of a server error."""
     with pytest.raises(ConversionError):
         sanitise_request(body)
 
 
-def test_a_replayed_response_is_the_response() -> None:
+def test_a_replayed_response_equals_the_original() -> None:
+    """A client that streams must see exactly what one that waits sees."""
     response = {"id": "r", "status": "completed", "output": [{"type": "message", "content": "é"}], "usage": None}
 
     stream = b"".join(replay(response))

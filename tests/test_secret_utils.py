@@ -35,7 +35,8 @@ def test_secrets_are_hidden_in_place_and_settings_are_not():
     }
 
 
-def test_a_secret_given_by_an_interpolation_is_hidden_too(monkeypatch):
+def test_a_secret_from_an_interpolation_is_hidden_too(monkeypatch):
+    """Most keys come from the environment, and their values appear in other texts too."""
     monkeypatch.setenv("A_KEY", "sk-from-env")
     config = OmegaConf.create({"api_key": "${oc.env:A_KEY}", "log": "sk-from-env was used"})
 
@@ -44,7 +45,8 @@ def test_a_secret_given_by_an_interpolation_is_hidden_too(monkeypatch):
     assert OmegaConf.to_container(config, resolve=True) == {"api_key": "****", "log": "**** was used"}
 
 
-def test_plain_data_works_as_well():
+def test_plain_data_is_masked_as_well():
+    """Callers also pass dictionaries; an unsupported type must not let a secret through."""
     config = {"a": [{"token": "x"}]}
 
     recursively_hide_secrets(config)

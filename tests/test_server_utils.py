@@ -1,4 +1,4 @@
-"""The seam between server folders and the machinery: names, construction, patching, calls."""
+"""The interface between server folders and the package: names, construction, patching, calls."""
 
 import asyncio
 import signal
@@ -39,7 +39,7 @@ HEAD = BaseServerConfig(host="127.0.0.1", port=11000)
 
 
 @pytest.fixture(autouse=True)
-def _own_state():
+def _reset_transport():
     net_client.health.clear()
     http_sessions.configure(None)
     yield
@@ -144,6 +144,8 @@ def test_a_mock_is_accepted_as_client_and_kept():
 
 
 def test_a_server_without_routes_cannot_be_built():
+    """A forgotten method would otherwise appear as 404 for every rollout."""
+
     class Forgot(SimpleServer):
         pass
 
@@ -152,6 +154,7 @@ def test_a_server_without_routes_cannot_be_built():
 
 
 def test_sessions_work_in_the_test_client_and_the_cookie_has_its_documented_name():
+    """Tests of server folders rely on the session and compare the name of the cookie."""
     client = TestClient(build().setup_webserver())
     first = client.post("/sum", json={"a": 1})
     second = client.post("/sum", json={"a": 1})
@@ -162,6 +165,8 @@ def test_sessions_work_in_the_test_client_and_the_cookie_has_its_documented_name
 
 
 def test_the_session_policy_is_declared_on_the_class_or_in_the_config():
+    """A server without state should not make every caller carry a cookie."""
+
     class Stateless(SumsServer):
         SESSION_POLICY: ClassVar = "stateless"
 
@@ -180,7 +185,7 @@ def test_the_session_policy_is_declared_on_the_class_or_in_the_config():
         assert "set-cookie" not in TestClient(server.setup_webserver()).post("/sum", json={"a": 1}).headers
 
 
-def test_exceptions_reach_a_folders_own_tests_but_not_the_callers_of_a_running_server():
+def test_exceptions_reach_the_tests_of_a_folder_but_not_callers_of_a_server():
     """`TestClient(server.setup_webserver())` shows the traceback; a served app answers 500."""
     with pytest.raises(RuntimeError, match="no more numbers"):
         TestClient(build().setup_webserver()).post("/fail")
@@ -214,7 +219,8 @@ async def test_only_what_was_set_is_sent(mounted_sums):
 
 
 @pytest.mark.asyncio
-async def test_options_that_memory_cannot_honour_go_over_http(mounted_sums, monkeypatch):
+async def test_options_that_in_process_calls_do_not_support_use_http(mounted_sums, monkeypatch):
+    """Ignoring an option such as `ssl` would change a call without an error."""
     sent = AsyncMock()
     monkeypatch.setattr(server_utils, "request", sent)
 
@@ -225,7 +231,7 @@ async def test_options_that_memory_cannot_honour_go_over_http(mounted_sums, monk
 
 
 @pytest.mark.asyncio
-async def test_the_patched_request_is_used_and_models_may_be_asked_again(monkeypatch):
+async def test_the_patched_request_is_used_and_model_calls_may_be_repeated(monkeypatch):
     """Tests replace `nemo_gym.server_utils.request`; it must be looked up when called."""
     sent = AsyncMock()
     monkeypatch.setattr(server_utils, "request", sent)
@@ -241,6 +247,7 @@ async def test_the_patched_request_is_used_and_models_may_be_asked_again(monkeyp
 
 @pytest.mark.asyncio
 async def test_addresses_are_looked_up_once_until_the_configuration_is_replaced(monkeypatch):
+    """Looking up an address per call slows every rollout; a stale one sends it to a dead server."""
     sent = AsyncMock()
     monkeypatch.setattr(server_utils, "request", sent)
     looked_up: list[str] = []
@@ -263,7 +270,8 @@ async def test_addresses_are_looked_up_once_until_the_configuration_is_replaced(
 
 
 @pytest.mark.asyncio
-async def test_with_observability_calls_carry_their_rollout(monkeypatch):
+async def test_with_observability_calls_carry_their_rollout_id(monkeypatch):
+    """Captured calls without the id could not be assigned to a rollout."""
     sent = AsyncMock()
     monkeypatch.setattr(server_utils, "request", sent)
     with rollout_context("3-1"):
@@ -276,6 +284,7 @@ async def test_with_observability_calls_carry_their_rollout(monkeypatch):
 
 @pytest.mark.asyncio
 async def test_an_unknown_server_is_a_clear_error_and_a_dead_one_is_named(monkeypatch):
+    """The user must be able to distinguish a typo from a crashed server."""
     monkeypatch.setattr(server_utils, "SERVER_CALL", RetryPolicy(attempts=2, first_pause=0, longest_pause=0))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -291,6 +300,7 @@ async def test_an_unknown_server_is_a_clear_error_and_a_dead_one_is_named(monkey
 
 @pytest.mark.asyncio
 async def test_a_plain_request_uses_the_patched_session(monkeypatch):
+    """Tests of server folders replace the session to avoid the network."""
     session = MagicMock()
     session.request = AsyncMock(return_value=MagicMock(status=200))
     monkeypatch.setattr(server_utils, "get_global_aiohttp_client", lambda: session)
@@ -303,6 +313,7 @@ async def test_a_plain_request_uses_the_patched_session(monkeypatch):
 
 @pytest.mark.asyncio
 async def test_the_session_takes_its_settings_from_the_global_configuration(monkeypatch):
+    """A user raises the connection limit for large runs; ignoring it would throttle them."""
     monkeypatch.setattr(
         server_utils,
         "maybe_get_global_config_dict",
@@ -318,12 +329,14 @@ async def test_the_session_takes_its_settings_from_the_global_configuration(monk
 
 
 def test_a_url_comes_from_the_patched_configuration(monkeypatch):
+    """Tests of server folders replace the configuration to get a known URL."""
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: config_at(5))
 
     assert get_server_url("sums") == "http://127.0.0.1:5"
 
 
 def test_a_server_reads_its_own_block_with_the_class_declared_for_it(monkeypatch):
+    """Settings of the author would otherwise be lost or stay unresolved interpolations."""
     config = config_at(5)
     config.sums.resources_servers.sums_impl.tolerance = "${limit}"
     config.limit = 0.25
@@ -337,6 +350,7 @@ def test_a_server_reads_its_own_block_with_the_class_declared_for_it(monkeypatch
 
 
 def test_a_bad_block_is_one_clear_error(monkeypatch):
+    """The author sees the field at fault, and no key is printed into the log."""
     config = config_at(5)
     config.sums.resources_servers.sums_impl.tolerance = "sk-secret-1"
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: config)
@@ -351,7 +365,8 @@ def test_a_bad_block_is_one_clear_error(monkeypatch):
         SumsServer.load_config_from_global_config()
 
 
-def test_a_status_is_asked_without_an_event_loop(live_port):
+def test_a_status_is_polled_without_an_event_loop(live_port):
+    """Scripts wait for servers before they start a loop and act on the kind of failure."""
     assert client_for(config_at(live_port)).poll_for_status("sums") == "success"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -359,7 +374,8 @@ def test_a_status_is_asked_without_an_event_loop(live_port):
     assert client_for(config_at(1)).poll_for_status("nobody") == "unknown_error"
 
 
-def test_a_status_that_does_not_come_is_a_timeout(monkeypatch):
+def test_a_missing_status_is_a_timeout(monkeypatch):
+    """A server that hangs must not hang the script that waits for it."""
     monkeypatch.setattr(server_utils, "HEAD_TIMEOUT_SECONDS", 0.05)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -401,7 +417,8 @@ def test_a_head_server_whose_port_is_taken_says_so_at_once(monkeypatch):
             HeadServer.run_webserver()
 
 
-def test_no_head_server_is_a_value_error(monkeypatch):
+def test_a_missing_head_server_is_a_value_error(monkeypatch):
+    """Existing scripts catch ValueError when no servers are running."""
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: OmegaConf.create({}))
     with pytest.raises(ConfigError, match="head_server"):
         ServerClient.load_from_global_config()
@@ -410,14 +427,15 @@ def test_no_head_server_is_a_value_error(monkeypatch):
 
 
 def test_a_dry_run_builds_the_server_and_serves_nothing(monkeypatch):
+    """A dry run checks that a server can be built, without taking its port."""
     config = config_at(5, head_server={"host": "127.0.0.1", "port": 1}, dry_run=True)
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: config)
     monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", "sums")
     monkeypatch.setattr(server_utils, "die_with_parent", lambda *_: None)
     for name in ("prefix_output", "start_logging", "raise_open_files_limit"):
-        monkeypatch.setattr(server_utils.run, name, lambda *_, **__: None)
+        monkeypatch.setattr(server_utils.webserver, name, lambda *_, **__: None)
     served: list[object] = []
-    monkeypatch.setattr(server_utils.run, "serve", lambda app, options: served.append((app, options)))
+    monkeypatch.setattr(server_utils.webserver, "serve", lambda app, options: served.append((app, options)))
 
     assert SumsServer.run_webserver() is None
     assert served == []
@@ -451,9 +469,11 @@ def test_workers_are_started_by_entrypoint_and_give_their_app_back(monkeypatch):
     monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", "sums")
     monkeypatch.setattr(server_utils, "die_with_parent", lambda *_: None)
     for name in ("prefix_output", "start_logging", "raise_open_files_limit"):
-        monkeypatch.setattr(server_utils.run, name, lambda *_, **__: None)
+        monkeypatch.setattr(server_utils.webserver, name, lambda *_, **__: None)
     started: list[tuple[str, int]] = []
-    monkeypatch.setattr(server_utils.run, "serve_in_workers", lambda entry, n, options: started.append((entry, n)))
+    monkeypatch.setattr(
+        server_utils.webserver, "serve_in_workers", lambda entry, n, options: started.append((entry, n))
+    )
 
     assert SumsServer.run_webserver() is None
     assert started == [("resources_servers/sums_impl/app.py", 3)]

@@ -160,6 +160,18 @@ def check_prose(path: Path) -> Iterator[Violation]:
             yield Violation(where, line, f"docstring of {node.name} opens with {opening!r}; use an imperative")
 
 
+def check_test_docstrings(path: Path) -> Iterator[Violation]:
+    """Find test functions without a docstring that says why the behaviour matters."""
+    where = relative_name(path)
+    if "tests" not in Path(where).parts or not path.name.startswith("test_"):
+        return
+    for node in ast.walk(parse_file(path)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if node.name.startswith("test_") and not ast.get_docstring(node):
+            yield Violation(where, node.lineno, f"test {node.name!r} has no docstring; say why the behaviour matters")
+
+
 def _banned_words(where: str, token: tokenize.TokenInfo) -> Iterator[Violation]:
     text = " ".join(token.string.split())
     for expression in BANNED_PROSE.values():
@@ -184,7 +196,8 @@ def repeated_class_names(files: Iterable[Path]) -> Iterator[Violation]:
 def find_violations(paths: Iterable[str] = SOURCES) -> list[Violation]:
     """Check all files below `paths`; class names are compared across the whole package."""
     files = list(python_files(paths))
-    violations = [violation for path in files for check in (check_names, check_prose) for violation in check(path)]
+    checks = (check_names, check_prose, check_test_docstrings)
+    violations = [violation for path in files for check in checks for violation in check(path)]
     checked = {relative_name(path) for path in files}
     repeated = repeated_class_names(python_files(["nemo_gym"]))
     violations += [violation for violation in repeated if any(name in str(violation) for name in checked)]

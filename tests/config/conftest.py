@@ -1,4 +1,4 @@
-"""A place to write config files in, and a way to resolve them without a process around."""
+"""A folder for config files, and a way to resolve them without starting a process."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +53,7 @@ class Workspace:
         for name, text in files.items():
             (self.root / f"{name}.yaml").write_text(text, encoding="utf-8")
 
-    def surroundings(self) -> HostFacts:
+    def host_facts(self) -> HostFacts:
         return HostFacts(
             roots=[self.root],
             working_dir=self.root,
@@ -65,7 +65,7 @@ class Workspace:
         )
 
     def resolve(self, *overrides: str, **options: Any) -> ResolvedConfig:
-        return resolve(ResolveRequest(overrides=overrides, **options), self.surroundings())
+        return resolve(ResolveRequest(overrides=overrides, **options), self.host_facts())
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def weather(workspace: Workspace) -> Workspace:
 
 
 @pytest.fixture
-def complaint(workspace: Workspace) -> Callable[..., str]:
-    """The text of the error that one config file causes."""
+def error_of_config(workspace: Workspace) -> Callable[..., str]:
+    """Return the text of the error that one config file causes."""
     from nemo_gym.errors import ConfigError
 
     def text(config: str, *overrides: str, **options: Any) -> str:

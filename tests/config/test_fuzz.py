@@ -56,7 +56,7 @@ tree = st.recursive(
 )
 
 
-def around() -> HostFacts:
+def host_facts() -> HostFacts:
     return HostFacts(
         roots=[Path("/nonexistent-root")],
         working_dir=Path("/w"),
@@ -70,7 +70,7 @@ def around() -> HostFacts:
 
 def outcome(initial: dict, *overrides: str) -> DictConfig | ConfigError:
     try:
-        return resolve(ResolveRequest(overrides=overrides, initial=initial, hide_secrets=True), around()).config
+        return resolve(ResolveRequest(overrides=overrides, initial=initial, hide_secrets=True), host_facts()).config
     except ConfigError as error:
         assert str(error)
         return error
@@ -102,7 +102,8 @@ def mutate_config(data: st.DataObject) -> dict:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_a_damaged_configuration_is_repaired_by_its_writer_not_by_a_traceback(data):
+def test_a_damaged_configuration_is_a_config_error_without_secrets(data):
+    """The writer of a broken config gets a message to act on, and no traceback that contains the key."""
     result = outcome(mutate_config(data))
 
     assert isinstance(result, DictConfig | ConfigError)
@@ -112,6 +113,7 @@ def test_a_damaged_configuration_is_repaired_by_its_writer_not_by_a_traceback(da
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(keys, tree, max_size=5))
 def test_any_tree_is_a_configuration_or_a_config_error(anything):
+    """A crash inside the resolver would look like a bug of ours and hide the mistake in the file."""
     assert isinstance(outcome(anything), DictConfig | ConfigError)
 
 
@@ -127,7 +129,8 @@ def test_any_tree_is_a_configuration_or_a_config_error(anything):
         max_size=4,
     )
 )
-def test_any_overrides_on_a_good_configuration_end_well(tokens):
+def test_any_overrides_give_a_configuration_or_a_config_error(tokens):
+    """A typo on the command line must not end in a traceback."""
     assert isinstance(outcome(GOOD, *tokens), DictConfig | ConfigError)
 
 

@@ -19,8 +19,8 @@ BOTH = "+config_paths=[model.yaml,weather.yaml]"
 
 
 @pytest.fixture
-def refusal(weather):
-    """The error after one change to the working example."""
+def error_after_change(weather):
+    """Return the text of the error after one change to the working example."""
 
     def text(old: str, new: str, *overrides: str, kind: type[ConfigError] = ConfigError) -> str:
         assert old in weather.WEATHER
@@ -32,9 +32,9 @@ def refusal(weather):
     return text
 
 
-def test_an_implementation_name_in_a_reference_is_answered_with_the_instance_id(refusal):
+def test_an_implementation_name_in_a_reference_is_answered_with_the_instance_id(error_after_change):
     """The seed calls this the common mistake."""
-    text = refusal("name: weather}", "name: example_weather}", kind=ServerRefNotFoundError)
+    text = error_after_change("name: weather}", "name: example_weather}", kind=ServerRefNotFoundError)
 
     assert text == (
         "weather.yaml:10:51: server 'weather_agent': resources_server refers to 'example_weather', "
@@ -42,19 +42,22 @@ def test_an_implementation_name_in_a_reference_is_answered_with_the_instance_id(
     )
 
 
-def test_an_unknown_reference_is_answered_with_close_names(refusal):
-    text = refusal("name: policy_model", "name: policy_modle", kind=ServerRefNotFoundError)
+def test_an_unknown_reference_suggests_similar_names(error_after_change):
+    """A misspelt server name otherwise appears as a failed call in the middle of a run."""
+    text = error_after_change("name: policy_model", "name: policy_modle", kind=ServerRefNotFoundError)
 
     assert text.startswith("weather.yaml:13:9: server 'weather_agent': model_server refers to")
     assert "did you mean 'policy_model'?" in text
 
 
-def test_an_unknown_reference_without_a_close_name_lists_what_there_is(refusal):
-    assert "available responses_api_models: policy_model" in refusal("name: policy_model", "name: zzz")
+def test_an_unknown_reference_without_a_similar_name_lists_all_names(error_after_change):
+    """Without a suggestion the user would have to read every included file for the right name."""
+    assert "available responses_api_models: policy_model" in error_after_change("name: policy_model", "name: zzz")
 
 
-def test_a_reference_of_the_wrong_type_is_reported_the_right_one(refusal):
-    text = refusal("{type: resources_servers, name: weather}", "{type: responses_api_models, name: weather}")
+def test_a_reference_of_the_wrong_type_names_the_right_type(error_after_change):
+    """The name is correct, so an error that calls it unknown would mislead."""
+    text = error_after_change("{type: resources_servers, name: weather}", "{type: responses_api_models, name: weather}")
 
     assert "type: resources_servers" in text
 
@@ -74,22 +77,29 @@ def test_missing_policy_values_without_env_yaml_say_what_to_create(weather):
     assert "--model-url" in text
 
 
-def test_one_missing_policy_value_is_asked_for_in_the_env_yaml_there_is(weather):
+def test_one_missing_policy_value_is_requested_in_the_existing_env_yaml(weather):
+    """Advice to create a file that exists would make the user overwrite the other keys."""
     weather.write(env="{policy_base_url: u, policy_api_key: k}")
 
     with pytest.raises(ConfigInterpolationError, match=r"add to env\.yaml the keys policy_model_name, or pass"):
         weather.resolve(BOTH)
 
 
-def test_a_dangling_interpolation_names_value_key_and_cure(refusal):
-    text = refusal("domain: agent", "domain: agent\n      n: ${policy_mdoel_name}", kind=ConfigInterpolationError)
+def test_a_dangling_interpolation_names_the_value_the_key_and_a_fix(error_after_change):
+    """OmegaConf's own error names neither the file nor the key that holds the typo."""
+    text = error_after_change(
+        "domain: agent", "domain: agent\n      n: ${policy_mdoel_name}", kind=ConfigInterpolationError
+    )
 
     assert text.startswith("weather.yaml:6:7: 'weather.resources_servers.example_weather.n' is ${policy_mdoel_name}")
     assert "did you mean 'policy_model_name'?" in text
 
 
-def test_an_interpolation_circle_is_named(refusal):
-    text = refusal("domain: agent", "domain: agent\n      a: ${x}", "+x=${y}", "+y=${x}", kind=ConfigInterpolationError)
+def test_an_interpolation_cycle_is_reported(error_after_change):
+    """Two values that refer to each other would otherwise end in a RecursionError."""
+    text = error_after_change(
+        "domain: agent", "domain: agent\n      a: ${x}", "+x=${y}", "+y=${x}", kind=ConfigInterpolationError
+    )
 
     assert "leads in a circle" in text
 
@@ -109,7 +119,8 @@ def test_values_that_double_and_double_are_refused(workspace, step):
         workspace.resolve("+config_paths=[a.yaml]")
 
 
-def test_a_scalar_for_config_paths_is_answered_with_the_list(weather):
+def test_a_scalar_for_config_paths_is_answered_with_the_list_to_type(weather):
+    """Brackets are easy to forget; the error shows the line to type."""
     with pytest.raises(MalformedConfigPathsError) as caught:
         weather.resolve("+config_paths=model.yaml")
 
@@ -117,7 +128,8 @@ def test_a_scalar_for_config_paths_is_answered_with_the_list(weather):
     assert "try: +config_paths=[model.yaml]" in str(caught.value)
 
 
-def test_a_missing_file_lists_where_it_was_looked_for_and_a_close_name(weather):
+def test_a_missing_file_lists_the_searched_paths_and_a_similar_name(weather):
+    """The file may exist below another root than the user assumes."""
     with pytest.raises(ConfigPathNotFoundError) as caught:
         weather.resolve("+config_paths=[modle.yaml]")
 
@@ -125,60 +137,71 @@ def test_a_missing_file_lists_where_it_was_looked_for_and_a_close_name(weather):
     assert str(weather.root / "modle.yaml") in str(caught.value)
 
 
-def test_a_wrong_domain_is_answered_with_the_nearest_and_all_valid_ones(refusal):
-    text = refusal("domain: agent", "domain: agnet", kind=AlmostServerError)
+def test_a_wrong_domain_suggests_the_nearest_and_lists_all(error_after_change):
+    """An author cannot guess the closed list of domains."""
+    text = error_after_change("domain: agent", "domain: agnet", kind=AlmostServerError)
 
     assert text.startswith("weather.yaml:5:7: 'domain' cannot be 'agnet' — did you mean 'agent'?")
     assert "'math', 'coding'" in text
 
 
-def test_a_resources_server_without_domain_is_reported_the_domains(refusal):
-    text = refusal("      domain: agent\n", "", kind=AlmostServerError)
+def test_a_missing_domain_lists_the_valid_ones(error_after_change):
+    """New authors do not know that the field exists."""
+    text = error_after_change("      domain: agent\n", "", kind=AlmostServerError)
 
     assert text.startswith("weather.yaml:3:5: a domain is required for resources servers: one of math, coding")
 
 
-def test_train_data_without_a_license_is_refused_at_the_dataset(refusal):
-    text = refusal("type: example", "type: train", kind=AlmostServerError)
+def test_train_data_without_a_license_is_refused_at_the_dataset(error_after_change):
+    """Publishing training data of unknown license is a legal risk; the line shows which dataset it is."""
+    text = error_after_change("type: example", "type: train", kind=AlmostServerError)
 
     assert text.startswith("weather.yaml:15:11: a license is required for train data ('example')")
     assert "license: Apache 2.0" in text
 
 
-def test_an_unknown_license_is_answered_with_the_nearest(refusal):
-    text = refusal("type: example", "type: train, license: Apache-2.0")
+def test_an_unknown_license_suggests_the_nearest(error_after_change):
+    """The list has one exact spelling per license, which is easy to miss."""
+    text = error_after_change("type: example", "type: train, license: Apache-2.0")
 
     assert "did you mean 'Apache 2.0'?" in text
 
 
-def test_two_implementations_in_one_block_are_named(refusal):
-    text = refusal(
+def test_two_implementations_in_one_block_are_named(error_after_change):
+    """Only one of them would be started, and the user would not know which."""
+    text = error_after_change(
         "    example_weather:\n", "    other: {entrypoint: x}\n    example_weather:\n", kind=AlmostServerError
     )
 
     assert text.startswith("weather.yaml:2:3: server 'weather' has 2 implementations (other, example_weather)")
 
 
-def test_a_missing_entrypoint_is_reported_once_and_not_as_a_dangling_reference(refusal):
-    text = refusal("      entrypoint: app.py\n      domain: agent", "      domain: agent", kind=AlmostServerError)
+def test_a_missing_entrypoint_is_reported_once_and_not_as_a_dangling_reference(error_after_change):
+    """A second message about the references to that server would point away from the cause."""
+    text = error_after_change(
+        "      entrypoint: app.py\n      domain: agent", "      domain: agent", kind=AlmostServerError
+    )
 
     assert text == "weather.yaml:3:5: server 'weather' has no entrypoint\n  try: add 'entrypoint: app.py'"
 
 
-def test_an_unknown_hosting_is_answered_with_the_nearest(refusal):
-    text = refusal("domain: agent", "domain: agent\n      hosting: proces", kind=AlmostServerError)
+def test_an_unknown_hosting_suggests_the_nearest(error_after_change):
+    """A typo would otherwise start the server in the default way, with other isolation."""
+    text = error_after_change("domain: agent", "domain: agent\n      hosting: proces", kind=AlmostServerError)
 
     assert text.startswith("weather.yaml:6:7: 'hosting' cannot be 'proces' — did you mean 'process'?")
 
 
-def test_a_port_out_of_range_is_refused(refusal):
-    text = refusal("domain: agent", "domain: agent\n      port: 99999")
+def test_a_port_out_of_range_is_refused(error_after_change):
+    """The server would fail to bind after minutes of setup."""
+    text = error_after_change("domain: agent", "domain: agent\n      port: 99999")
 
     assert text == "weather.yaml:6:7: port 99999 of 'weather' is not between 1 and 65535"
 
 
-def test_two_instances_at_one_address_are_named_with_the_override_that_did_it(refusal):
-    text = refusal(
+def test_two_instances_at_one_address_are_reported_with_the_cause(error_after_change):
+    """Calls meant for one server would reach the other and be graded."""
+    text = error_after_change(
         "domain: agent",
         "domain: agent\n      port: 5000",
         "+weather_agent.responses_api_agents.simple_agent.port=5000",
@@ -188,26 +211,29 @@ def test_two_instances_at_one_address_are_named_with_the_override_that_did_it(re
     assert "'weather_agent' and 'weather' are both at 127.0.0.1:5000" in text
 
 
-def test_an_instance_on_the_head_servers_port_is_refused(refusal):
-    assert "the head server" in refusal("domain: agent", "domain: agent\n      port: 11000")
+def test_an_instance_on_the_head_servers_port_is_refused(error_after_change):
+    """Neither of them would start properly, and the bind error would not name the other."""
+    assert "the head server" in error_after_change("domain: agent", "domain: agent\n      port: 11000")
 
 
-def test_cyclic_includes_show_the_way_round(workspace):
+def test_cyclic_includes_show_the_cycle(workspace):
+    """The user cannot see which include closes the cycle from one file name."""
     workspace.write(a="config_paths: [b.yaml]", b="config_paths: [a.yaml]")
 
     with pytest.raises(ConfigError, match=r"b\.yaml: config_paths includes itself: a\.yaml → b\.yaml → a\.yaml"):
         workspace.resolve("+config_paths=[a.yaml]")
 
 
-def test_cyclic_inheritance_shows_the_way_round(complaint):
-    text = complaint("a: {_inherit_from: b}\nb: {_copy: a}\n")
+def test_cyclic_inheritance_shows_the_cycle(error_of_config):
+    """The user cannot see which block closes the cycle from one name."""
+    text = error_of_config("a: {_inherit_from: b}\nb: {_copy: a}\n")
 
     assert text.startswith("bad.yaml:1:1: inheritance goes in a circle: a → b → a")
 
 
-def test_several_problems_come_together(refusal):
+def test_several_problems_come_together(error_after_change):
     """Repairing a config one run at a time wastes time."""
-    text = refusal(
+    text = error_after_change(
         "domain: agent",
         "domain: agent\n      port: 99999",
         "weather_agent.responses_api_agents.simple_agent.model_server.name=nope",
@@ -218,7 +244,8 @@ def test_several_problems_come_together(refusal):
     assert "2. weather.yaml:6:7: port 99999" in text
 
 
-def test_a_value_inherited_from_elsewhere_is_located_where_it_was_written(workspace):
+def test_an_inherited_value_is_located_where_it_was_written(workspace):
+    """The block that inherits it does not contain the mistake."""
     workspace.write(
         base="base:\n  resources_servers:\n    s:\n      entrypoint: app.py\n      domain: mth\n",
         use="mine:\n  _inherit_from: base\n",
@@ -229,6 +256,7 @@ def test_a_value_inherited_from_elsewhere_is_located_where_it_was_written(worksp
 
 
 def test_a_value_from_env_yaml_is_located_there(weather):
+    """The files that the user named are all correct; without the position they would be searched first."""
     weather.write(env=weather.ENV + "weather:\n  resources_servers:\n    example_weather:\n      domain: 7\n")
 
     with pytest.raises(AlmostServerError, match=r"env\.yaml:7:7: 'domain' cannot be 7"):
@@ -250,6 +278,7 @@ def test_a_value_from_env_yaml_is_located_there(weather):
     ],
 )
 def test_global_keys_of_the_wrong_type_name_the_override(workspace, token, expected):
+    """A wrong value would surface later as a bare ValueError far from the command line."""
     with pytest.raises(ConfigError) as caught:
         workspace.resolve(token)
 
@@ -258,7 +287,8 @@ def test_global_keys_of_the_wrong_type_name_the_override(workspace, token, expec
     assert "secret-value" not in str(caught.value)
 
 
-def test_keys_that_are_nearly_known_are_reported_with_the_right_name(workspace):
+def test_misspelt_global_keys_are_reported_with_the_right_name(workspace):
+    """A misspelt setting has no effect and no other symptom; unknown keys stay allowed."""
     workspace.write(a="dafault_host: x\nmy_own_note: 1\ndefault_hots: y\nz: ${default_hots}\n")
 
     warnings = workspace.resolve("+config_paths=[a.yaml]", "+num_sample_in_parallel=3").warnings
@@ -272,33 +302,38 @@ def test_keys_that_are_nearly_known_are_reported_with_the_right_name(workspace):
     ]
 
 
-def test_a_secret_that_reached_a_harmless_key_is_not_reported(weather):
+def test_a_secret_in_a_harmless_key_is_masked_in_the_error(weather):
+    """The key name does not reveal that the value is secret; the source of the value does."""
     with pytest.raises(ConfigError) as caught:
         weather.resolve(BOTH, "+port_range_low=${policy_api_key}")
 
     assert "'port_range_low' must be a port from 1 to 65535, not '****'" in str(caught.value)
 
 
-def test_an_interpolation_no_reader_can_read_is_located_and_a_secret_in_it_is_not_reported(complaint):
-    text = complaint("a:\n  - b: 'x ${'\n")
+def test_a_malformed_interpolation_is_located_without_its_secret(error_of_config):
+    """The text may be a pasted key that happens to contain a brace."""
+    text = error_of_config("a:\n  - b: 'x ${'\n")
     assert text.startswith("bad.yaml:2:5: 'a[0].b':")
 
-    assert "sk-oops" not in complaint("api_key: '${sk-oops {'\n")
+    assert "sk-oops" not in error_of_config("api_key: '${sk-oops {'\n")
 
 
-def test_a_reference_to_something_that_leads_nowhere_names_the_server(weather):
+def test_an_unresolvable_reference_names_the_server(weather):
+    """The broken value is in env.yaml; the user needs to know which server depends on it."""
     weather.write(env="{policy_base_url: u, policy_model_name: m, policy_api_key: ['${nobody}']}")
 
     with pytest.raises(ConfigInterpolationError, match=r"server 'policy_model' cannot be resolved: .*nobody"):
         weather.resolve(BOTH)
 
 
-def test_config_paths_that_point_nowhere_are_reported(workspace):
+def test_config_paths_with_a_dangling_interpolation_are_reported(workspace):
+    """Treating it as an empty list would start nothing and explain nothing."""
     with pytest.raises(ConfigInterpolationError, match=r"'config_paths' is \$\{mine\}, but 'mine' is not set"):
         workspace.resolve("+config_paths=${mine}")
 
 
-def test_a_block_with_two_broken_server_types_is_judged_by_the_first_without_noise(weather):
+def test_a_block_with_two_server_types_is_judged_by_the_first(weather):
+    """Errors about a type that the user did not mean would hide the real one."""
     broken = weather.WEATHER.replace("domain: agent", "domain: nonsense")
     broken = broken.replace(
         "  resources_servers:\n", "  responses_api_models: {m: {entrypoint: a, port: x}}\n  resources_servers:\n"
@@ -313,8 +348,11 @@ def test_a_block_with_two_broken_server_types_is_judged_by_the_first_without_noi
     )
 
 
-def test_wrong_types_in_fields_of_a_server_are_all_reported(refusal):
-    text = refusal("entrypoint: app.py\n      domain", "entrypoint: 5\n      num_workers: many\n      domain")
+def test_wrong_types_in_fields_of_a_server_are_all_reported(error_after_change):
+    """One wrong field per attempt would cost a run for each."""
+    text = error_after_change(
+        "entrypoint: app.py\n      domain", "entrypoint: 5\n      num_workers: many\n      domain"
+    )
 
     assert "weather.yaml:5:7: 'num_workers': input should be a valid integer" in text
     assert "weather.yaml:4:7: 'entrypoint': input should be a valid string, not 5" in text
@@ -333,6 +371,7 @@ BLOCK = {"entrypoint": "app.py", "domain": "math", "description": "adds", "verif
 
 
 def test_a_misspelt_field_of_a_servers_config_class_is_named():
+    """The server would run with the default value and the results would be wrong, not missing."""
     problems = check_server_block("sums", {**BLOCK, "tolerence": 1}, SumsConfig)
 
     assert [problem.what for problem in problems] == [
@@ -341,11 +380,13 @@ def test_a_misspelt_field_of_a_servers_config_class_is_named():
     assert problems[0].is_warning
 
 
-def test_an_undeclared_key_that_resembles_nothing_is_the_servers_own_business():
+def test_an_undeclared_key_unlike_any_field_is_accepted():
+    """Servers read keys of their choice from their block; a warning for each would be noise."""
     assert check_server_block("sums", {**BLOCK, "blackboard": 1}, SumsConfig) == []
 
 
-def test_a_class_that_forbids_extras_gets_each_of_them_as_an_error_once():
+def test_a_class_that_forbids_extra_keys_reports_each_once():
+    """A warning and an error about the same key would look like two mistakes."""
     problems = check_server_block("sums", {"entrypoint": "app.py", "blackboard": 1}, StrictConfig)
 
     assert [(problem.what, problem.kind, problem.is_warning) for problem in problems] == [
@@ -353,7 +394,8 @@ def test_a_class_that_forbids_extras_gets_each_of_them_as_an_error_once():
     ]
 
 
-def test_a_mistyped_field_is_reported_without_its_value_if_that_is_a_secret():
+def test_a_field_of_the_wrong_type_is_reported_without_a_secret_value():
+    """The message is logged; a key given as a list must not be in it."""
     problems = check_server_block("sums", {**BLOCK, "tolerance": "high", "judge_api_key": ["sk-hidden"]}, SumsConfig)
 
     text = "\n".join(map(str, problems))
@@ -362,7 +404,8 @@ def test_a_mistyped_field_is_reported_without_its_value_if_that_is_a_secret():
     assert "sk-hidden" not in text
 
 
-def test_the_place_of_a_field_problem_is_found_through_the_resolved_configuration(weather):
+def test_a_field_problem_is_located_in_its_file(weather):
+    """Only the resolved configuration knows the file of a value; the check itself sees a plain block."""
     weather.write(weather=weather.WEATHER.replace("domain: agent", "domain: agent\n      tolerence: 3"))
     resolved = weather.resolve(BOTH)
     instance = resolved.instances.valid[1]

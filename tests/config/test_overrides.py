@@ -42,21 +42,25 @@ def error_text(*tokens: str) -> str:
         ("hydra.run.dir=x", {}),
     ],
 )
-def test_values_follow_the_grammar(token, expected):
+def test_values_follow_hydras_grammar(token, expected):
+    """Scripts written for Hydra must give the same values here, down to null, numbers and quotes."""
     assert tree(token) == expected
 
 
 def test_adding_twice_is_an_error_and_two_pluses_replace():
+    """A long command line that sets one key twice by accident would run with an unintended value."""
     assert "'a' is given twice" in error_text("+a=1", "+a=2")
     assert tree("+a=1", "++a=2") == {"a": 2}
     assert tree("+a=1", "a=3") == {"a": 3}
 
 
 def test_adding_a_mapping_to_a_mapping_merges_as_hydra_does():
+    """Existing scripts build one block from several overrides."""
     assert tree("+a={x: 1}", "+a={y: 2}") == {"a": {"x": 1, "y": 2}}
 
 
-def test_deleting_what_was_added_and_only_with_the_right_value():
+def test_an_added_key_can_be_deleted_only_with_its_value():
+    """Deleting by a value that does not match means the user expects another configuration."""
     assert tree("+a.b=1", "+a.c=2", "~a.b") == {"a": {"c": 2}}
     assert "has another value" in error_text("+a=1", "~a=2")
 
@@ -70,13 +74,15 @@ def test_without_a_plus_what_the_files_say_is_replaced(workspace):
     assert config.x == {"y": 2, "z": [1, 9]}
 
 
-def test_deleting_what_the_files_say(workspace):
+def test_a_key_from_a_file_can_be_deleted(workspace):
+    """A user drops one setting of a shipped config without a copy of the file."""
     workspace.write(a="x: {y: 1, z: 2}")
 
     assert workspace.resolve("+config_paths=[a.yaml]", "~x.y").config.x == {"z": 2}
 
 
-def test_changing_what_is_nowhere_names_the_nearest_key(workspace):
+def test_changing_a_missing_key_suggests_the_nearest_one(workspace):
+    """A misspelt key would otherwise be added and have no effect."""
     workspace.write(a="outer: {inner: 1}")
 
     with pytest.raises(
@@ -104,15 +110,18 @@ def test_changing_what_is_nowhere_names_the_nearest_key(workspace):
         ("+a=int(x)", "cannot be read"),
     ],
 )
-def test_an_unreadable_token_is_shown_with_its_position(token, expected):
+def test_an_unreadable_override_is_reported_with_its_column(token, expected):
+    """Quoting for the shell is hard; the column shows which character arrived wrong."""
     assert expected in error_text(token)
 
 
 def test_the_caret_points_at_the_mistake():
+    """In a long override a column number alone makes the user count characters."""
     assert "    +a b=c\n      ^" in error_text("+a b=c")
 
 
-def test_all_unreadable_tokens_are_reported_together():
+def test_all_unreadable_overrides_are_reported_together():
+    """One error per attempt would cost a run for every typo."""
     text = error_text("+a=[1", "+ok=1", "+b={")
 
     assert "2 problems" in text
@@ -121,6 +130,7 @@ def test_all_unreadable_tokens_are_reported_together():
 
 
 def test_the_value_of_a_secret_is_not_repeated_in_the_error():
+    """Error output ends up in logs and bug reports, where an API key must not be."""
     assert "hunter2" not in error_text("+policy_api_key=[hunter2")
 
 
@@ -136,7 +146,8 @@ def test_the_parser_is_not_loaded_when_there_is_nothing_to_parse():
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.text(alphabet="+~ab.=[]{},:'\"$ 1-@/\\()", max_size=20), max_size=3))
-def test_any_token_is_understood_or_refused(tokens):
+def test_any_override_is_parsed_or_a_config_error(tokens):
+    """Hydra's parser raises many kinds of error; the user must get only the one that names the override."""
     try:
         apply_overrides(parse_overrides(tokens))
     except ConfigError as error:

@@ -21,14 +21,13 @@ NAMES = pytest.mark.parametrize("name", ["simple_weather", "example_simple_weath
 
 
 @pytest.fixture(autouse=True)
-def nothing_said_yet() -> None:
+def clear_warnings() -> None:
     roots._warn_once.cache_clear()
 
 
 @NAMES
-def test_a_name_on_the_command_line_finds_the_example_and_says_so_once(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_earlier_name_finds_the_example_and_warns_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Published commands keep working, and the user learns the new name without a flood of warnings."""
     with caplog.at_level(logging.WARNING):
         files = [config_file(RESOURCES_SERVER, name, [PARENT_DIR]) for _ in range(3)]
 
@@ -74,6 +73,7 @@ def test_a_folder_of_ones_own_with_that_name_wins(tmp_path: Path, caplog: pytest
 
 @pytest.mark.parametrize("path", ["resources_servers/simple_weather_2/app.py", "simple_weather", "/simple_weather", ""])
 def test_other_paths_stay_as_they_are(path: str) -> None:
+    """A rewrite of a similar path would load a server the user did not name."""
     assert current_path(path) is None
 
 

@@ -26,7 +26,8 @@ def test_the_seed_example_resolves_with_an_address_for_every_server(weather):
     assert resolved.warnings == []
 
 
-def test_later_paths_beat_earlier_ones_env_beats_paths_and_the_command_line_beats_all(workspace):
+def test_later_files_win_then_env_yaml_then_the_command_line(workspace):
+    """A user who overrides a value must know which source wins without reading code."""
     workspace.write(one="{a: 1, b: 1, c: 1, d: 1}", two="{b: 2, c: 2, d: 2}", env="{c: 3, d: 3}")
 
     config = workspace.resolve("+config_paths=[one.yaml,two.yaml]", "+d=4").config
@@ -43,7 +44,8 @@ def test_initial_values_rank_with_the_command_line_and_below_its_overrides(works
     assert (config.a, config.b) == ("trainer", "typed")
 
 
-def test_a_file_overrides_what_it_includes(workspace):
+def test_a_file_overrides_the_files_it_includes(workspace):
+    """A variant config includes its base and changes a few keys; the base must not win."""
     workspace.write(
         top="{config_paths: [base.yaml], x: top}",
         base="{config_paths: [deep.yaml], x: base, y: base}",
@@ -56,13 +58,15 @@ def test_a_file_overrides_what_it_includes(workspace):
     assert config.config_paths == ["top.yaml", "base.yaml", "deep.yaml"]
 
 
-def test_a_later_sibling_beats_an_earlier_one_with_all_its_includes(workspace):
+def test_a_later_file_wins_over_the_includes_of_an_earlier_one(workspace):
+    """Order on the command line decides, however deep the value is written."""
     workspace.write(a="{config_paths: [b.yaml]}", b="x: b", c="{config_paths: [d.yaml]}", d="x: d")
 
     assert workspace.resolve("+config_paths=[a.yaml,c.yaml]").config.x == "d"
 
 
 def test_a_file_named_twice_is_read_once_and_reported(workspace):
+    """Two benchmarks share one base; the user should know that changes to it affect both."""
     workspace.write(a="{config_paths: [shared.yaml]}", b="{config_paths: [shared.yaml]}", shared="x: 1")
 
     resolved = workspace.resolve("+config_paths=[a.yaml,b.yaml]")
@@ -77,7 +81,8 @@ def test_config_paths_may_point_to_a_list_in_env_yaml(weather):
     assert weather.resolve("+config_paths=${mine}").config.config_paths == ["model.yaml", "weather.yaml"]
 
 
-def test_maps_merge_deeply_and_lists_replace(workspace):
+def test_mappings_merge_deeply_and_lists_replace(workspace):
+    """A user changes one nested key without repeating the rest, but can shorten a list."""
     workspace.write(a="{m: {x: 1, l: [1, 2, 3]}}", b="{m: {y: 2, l: [9]}}")
 
     assert workspace.resolve("+config_paths=[a.yaml,b.yaml]").config.m == {"x": 1, "y": 2, "l": [9]}
@@ -105,7 +110,8 @@ def test_merging_follows_omegaconf(below, above):
     assert merge(below, above) == expected
 
 
-def test_offline_nothing_is_probed_and_ports_stay_open(weather):
+def test_offline_resolution_leaves_ports_unassigned(weather):
+    """`env validate` must run on a machine without network and not reserve anything."""
     weather.ports = None  # asking for a port would now fail
 
     config = weather.resolve(BOTH, offline=True).config
@@ -124,6 +130,7 @@ def test_what_was_resolved_offline_can_be_resolved_again(weather):
 
 
 def test_nothing_is_written_to_the_working_directory(weather):
+    """Hydra creates an outputs folder in every directory it is started in."""
     before = sorted(os.listdir(weather.root))
 
     weather.resolve(BOTH)
@@ -131,13 +138,15 @@ def test_nothing_is_written_to_the_working_directory(weather):
     assert sorted(os.listdir(weather.root)) == before
 
 
-def test_the_machine_address_is_used_when_asked(weather):
+def test_the_machine_address_is_used_on_request(weather):
+    """Servers on other machines cannot reach 127.0.0.1."""
     config = weather.resolve(BOTH, "+use_absolute_ip=true").config
 
     assert config.head_server.host == config.weather.resources_servers.example_weather.host == "10.0.0.7"
 
 
-def test_results_and_cache_folders_become_absolute(workspace):
+def test_results_and_cache_directories_become_absolute(workspace):
+    """Servers run in other working directories and would write elsewhere."""
     config = workspace.resolve("+results_dir=out").config
 
     assert config.results_dir == str(workspace.root / "out")
@@ -145,7 +154,8 @@ def test_results_and_cache_folders_become_absolute(workspace):
     assert config.uv_cache_dir == str(workspace.root / "cache" / "uv")
 
 
-def test_skip_verification_reaches_agents_that_do_not_say_otherwise(weather):
+def test_skip_verification_is_the_default_of_every_agent(weather):
+    """A user who only collects rollouts must not have to edit each agent."""
     config = weather.resolve(BOTH, "+skip_verification=true", "+skip_verification_reward=0.5").config
 
     agent = config.weather_agent.responses_api_agents.simple_agent
@@ -171,7 +181,8 @@ def test_the_stand_in_model_yields_to_the_real_one(weather):
     assert beside.policy_model.responses_api_models.openai_model.extra == 1
 
 
-def test_missing_values_are_all_listed_with_their_place(workspace):
+def test_all_missing_values_are_listed_with_their_position(workspace):
+    """One missing value per attempt would cost a run for each; the listed overrides can be pasted."""
     workspace.write(a="x: ???\nlist:\n  - y: ???\n")
 
     with pytest.raises(ConfigMissingValuesError) as caught:
@@ -184,12 +195,14 @@ def test_missing_values_are_all_listed_with_their_place(workspace):
 
 
 def test_a_missing_value_is_filled_from_the_command_line(workspace):
+    """`???` marks values that only the user knows; typing one must be enough."""
     workspace.write(a="x: ???")
 
     assert workspace.resolve("+config_paths=[a.yaml]", "+x=3").config.x == 3
 
 
 def test_secrets_are_hidden_on_request_and_settings_stay_readable(weather):
+    """A printed configuration is shared in bug reports: without keys, but still useful."""
     config = weather.resolve(BOTH, f"+{BLOCK}.max_output_tokens=4096", hide_secrets=True).config
 
     text = OmegaConf.to_yaml(config, resolve=True)
@@ -197,7 +210,8 @@ def test_secrets_are_hidden_on_request_and_settings_stay_readable(weather):
     assert "max_output_tokens: 4096" in text
 
 
-def test_almost_servers_are_only_reported_when_the_configuration_says_so(weather):
+def test_broken_server_blocks_can_be_reduced_to_warnings(weather):
+    """A user can run the servers that work while another block is still being written."""
     weather.write(weather=weather.WEATHER.replace("domain: agent", "domain: agnet"))
 
     resolved = weather.resolve(BOTH, "+error_on_almost_servers=false")
@@ -214,7 +228,8 @@ def test_env_yaml_may_speak_of_servers_that_are_not_used(workspace):
     assert any("'other' has no entrypoint" in warning for warning in resolved.warnings)
 
 
-def test_older_dataset_identifiers_are_reported_not_raised(weather):
+def test_older_dataset_identifiers_are_warnings_not_errors(weather):
+    """Existing configs must keep running, also where warnings are errors."""
     weather.write(
         weather=weather.WEATHER.replace(
             "jsonl_fpath: data/example.jsonl", "jsonl_fpath: a.jsonl, huggingface_identifier: {repo_id: org/x}"
@@ -229,37 +244,42 @@ def test_older_dataset_identifiers_are_reported_not_raised(weather):
 
 
 def test_parent_versions_are_shared_with_servers_only_if_installed(workspace):
+    """A server with another ray or openai version than its head fails in ways that are hard to trace."""
     from dataclasses import replace
 
     from nemo_gym.config.resolve import ResolveRequest, resolve
 
-    around = replace(workspace.surroundings(), installed_version={"ray": "2.60.0", "openai": "2.8.0"}.get)
+    host = replace(workspace.host_facts(), installed_version={"ray": "2.60.0", "openai": "2.8.0"}.get)
 
-    assert resolve(ResolveRequest(), around).config.head_server_deps == ["ray[default]==2.60.0", "openai==2.8.0"]
-    skewed = resolve(ResolveRequest(overrides=["+allow_openai_version_skew=true"]), around)
+    assert resolve(ResolveRequest(), host).config.head_server_deps == ["ray[default]==2.60.0", "openai==2.8.0"]
+    skewed = resolve(ResolveRequest(overrides=["+allow_openai_version_skew=true"]), host)
     assert skewed.config.head_server_deps == ["ray[default]==2.60.0"]
     assert workspace.resolve().config.head_server_deps == []
 
 
 def test_a_mapping_for_config_paths_is_refused(workspace):
+    """Its keys would otherwise be taken as paths, or no server would be configured."""
     with pytest.raises(MalformedConfigPathsError, match="not a mapping"):
         workspace.resolve("+config_paths={a: b}")
 
 
-def test_env_yaml_at_a_given_place_is_read_instead_of_the_found_one(workspace, tmp_path):
+def test_an_explicit_env_path_replaces_the_default_env_yaml(workspace, tmp_path):
+    """A test run must not pick up the personal keys of the working directory."""
     workspace.write(env="x: found", mine="x: given")
 
     assert workspace.resolve(env_path=tmp_path / "mine.yaml").config.x == "given"
     assert workspace.resolve(read_env=False).config.get("x") is None
 
 
-def test_interpolation_outside_servers_that_leads_nowhere_is_only_reported(workspace):
+def test_a_dangling_interpolation_outside_servers_is_only_a_warning(workspace):
+    """env.yaml holds notes for other runs; they must not stop this one."""
     resolved = workspace.resolve("+note=${nothing_here}")
 
     assert any("nothing_here" in warning for warning in resolved.warnings)
 
 
 def test_environment_variables_are_read_through_oc_env(weather, monkeypatch):
+    """Containers pass settings as variables; an unset one must fail before the servers start."""
     monkeypatch.setenv("WEATHER_UNITS", "celsius")
 
     config = weather.resolve(BOTH, f"+{BLOCK}.units=${{oc.env:WEATHER_UNITS}}").config

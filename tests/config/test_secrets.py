@@ -30,12 +30,13 @@ NOT_SECRET = """
 
 
 @pytest.mark.parametrize("name", SECRET.split())
-def test_names_that_mean_a_secret(name):
+def test_secret_names_are_recognised(name):
+    """A key under an unrecognised name is printed by `env resolve` and stored in logs."""
     assert is_secret_name(name)
 
 
 @pytest.mark.parametrize("name", ["", *NOT_SECRET.split()])
-def test_names_that_do_not(name):
+def test_names_of_ordinary_settings_are_not_secret(name):
     """Masking too much makes a resolved config useless."""
     assert not is_secret_name(name)
 
@@ -54,6 +55,7 @@ def test_names_that_do_not(name):
     ],
 )
 def test_credentials_inside_text_are_masked(text, shown):
+    """Base URLs and error texts contain passwords and tokens and are logged as they are."""
     assert mask_text(text) == shown
 
 
@@ -72,6 +74,7 @@ class ServerConfig(BaseRunServerInstanceConfig):
 
 
 def test_no_secret_of_a_server_config_is_shown_declared_or_not():
+    """Tracebacks print configs; an author who forgets to declare a secret must not leak it."""
     config = ServerConfig(
         **ADDRESS,
         openai_api_key="sk-one",
@@ -88,7 +91,8 @@ def test_no_secret_of_a_server_config_is_shown_declared_or_not():
     assert "model='m'" in repr(config)
 
 
-def test_a_declared_secret_is_the_real_text_for_those_who_use_it():
+def test_a_declared_secret_keeps_its_value_for_use():
+    """A masked key sent to a provider, or to a child process, fails every call."""
     config = ServerConfig(**ADDRESS, openai_api_key="sk-one", declared="sk-two")
 
     assert f"Bearer {config.declared}" == "Bearer sk-two"
@@ -103,6 +107,7 @@ def test_a_declared_secret_is_the_real_text_for_those_who_use_it():
 
 
 def test_validation_errors_of_a_server_config_do_not_echo_its_input():
+    """Pydantic prints the rejected input, which may be a key in the wrong field."""
     with pytest.raises(ValidationError) as caught:
         ServerConfig(**{**ADDRESS, "port": "sk-mistaken"}, openai_api_key=["sk-one"])
 
@@ -110,6 +115,7 @@ def test_validation_errors_of_a_server_config_do_not_echo_its_input():
 
 
 def test_a_masked_copy_leaves_the_original_alone():
+    """Masking for display must not break the configuration that the servers still use."""
     original = {
         "policy_api_key": "sk-1234567",
         "block": {"max_output_tokens": 4, "keys": ["a"], "url": "http://u:p@h", "note": "uses sk-1234567 here"},
@@ -133,7 +139,8 @@ def test_a_masked_copy_leaves_the_original_alone():
     }
 
 
-def test_models_and_tuples_are_masked_as_plain_data():
+def test_models_and_tuples_are_masked_too():
+    """Callers pass whatever they hold; an unsupported type must not let a secret through."""
     assert mask_secrets({"judge": Judge(api_key="sk-1"), "pair": ("Bearer abc12345", 1), "s": Secret("x")}) == {
         "judge": {"api_key": "****", "model": "m"},
         "pair": ["Bearer ****", 1],
@@ -142,6 +149,7 @@ def test_models_and_tuples_are_masked_as_plain_data():
 
 
 def test_a_masked_omegaconf_tree_stays_one():
+    """Callers print the masked tree with OmegaConf, including values that point to the secret."""
     masked = mask_secrets(OmegaConf.create({"api_key": "abc", "ref": "${api_key}"}))
 
     assert OmegaConf.to_container(masked, resolve=True) == {"api_key": "****", "ref": "****"}
@@ -155,6 +163,7 @@ def test_known_secrets_are_taken_out_of_any_text():
 
 
 def test_short_and_placeholder_values_are_not_searched_for_in_text():
+    """Replacing every `x` of an error message because a test key is `x` makes it unreadable."""
     assert secret_values({"api_key": "x", "token": "????", "password": "${oc.env:NOT_SET}"}) == []
 
 

@@ -34,11 +34,13 @@ def value(text: str):
         'a: "\\u00e9\\n"',
     ],
 )
-def test_scalars_mean_what_omegaconf_makes_of_them(text):
+def test_scalars_are_read_as_omegaconf_reads_them(text):
+    """A config that reads `1e-9` as text or `off` as true would change an experiment silently."""
     assert value(text) == OmegaConf.to_container(OmegaConf.create(text))
 
 
 def test_an_empty_file_is_an_empty_configuration():
+    """A user who comments out everything should not get an error about a missing mapping."""
     assert value("") == value("# only a comment\n") == value("---\n") == {}
 
 
@@ -72,7 +74,8 @@ def error_text(text: str) -> str:
         ("a: \x07", "x.yaml:1"),
     ],
 )
-def test_bad_yaml_is_one_clear_error_with_its_place(text, expected):
+def test_bad_yaml_is_one_clear_error_with_its_position(text, expected):
+    """The user needs the line to fix; a tag that could run code must never be accepted."""
     assert expected in error_text(text)
 
 
@@ -85,7 +88,8 @@ def test_the_same_key_twice_with_the_same_value_is_reported_not_refused():
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "- " * 100_000, "{a: " * 100_000, "a:\n- - " + "- " * 9999])
-def test_bottomless_nesting_is_refused_before_it_can_hurt(text):
+def test_extreme_nesting_is_refused_quickly(text):
+    """A damaged file would otherwise crash the interpreter or use minutes of processor time."""
     started = time.process_time()
 
     assert f"nested more than {MAX_DEPTH} levels" in error_text(text)
@@ -102,6 +106,7 @@ def test_aliases_that_multiply_are_refused():
 
 
 def test_positions_cover_keys_and_list_elements():
+    """Every later error about a value shows the line it comes from; a gap would show none."""
     marks = {}
 
     read_yaml("a:\n  - b: 1\n    c: 2\n  - x\n", "x.yaml", marks=marks)
@@ -129,6 +134,7 @@ def test_what_omegaconf_writes_is_read_back_unchanged(tree):
 @settings(max_examples=150, deadline=None)
 @given(st.text(alphabet="ab:-[]{}'\"&*!|>%@`#?,\n\t \\0.~<=", max_size=60))
 def test_any_text_is_data_or_a_config_error(text):
+    """A half-edited file must never show a traceback of the YAML parser."""
     try:
         value(text)
     except ConfigError as error:
@@ -138,6 +144,7 @@ def test_any_text_is_data_or_a_config_error(text):
 @settings(max_examples=80, deadline=None)
 @given(st.text(max_size=60))
 def test_any_unicode_is_data_or_a_config_error(text):
+    """Configs contain pasted text in any script; no character may crash the command."""
     try:
         value(text)
     except ConfigError as error:

@@ -44,10 +44,11 @@ def completion(message: Json, finish: str = "stop", **extra: Any) -> Json:
 
 
 def test_a_string_is_one_user_message() -> None:
+    """The short form of a request must reach the model as the long form does."""
     assert chat_messages("hi") == [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
 
 
-def test_what_the_assistant_says_in_a_row_is_one_message() -> None:
+def test_consecutive_assistant_items_become_one_message() -> None:
     """Chat templates expect one assistant message per turn, thoughts first, calls beside the text."""
     items = [
         reasoning_item("a", "b"),
@@ -66,33 +67,37 @@ def test_what_the_assistant_says_in_a_row_is_one_message() -> None:
 
 
 def test_a_call_without_text_has_null_content() -> None:
+    """Chat templates print an empty text into the prompt; the model never wrote one."""
     assert chat_messages([CALL]) == [{"role": "assistant", "content": None, "tool_calls": [CHAT_CALL]}]
 
 
-def test_an_empty_answer_keeps_its_place_in_the_conversation() -> None:
+def test_an_empty_answer_stays_in_the_conversation() -> None:
     """Two user messages in a row would be a different conversation."""
     assert chat_messages([output_message("")]) == [{"role": "assistant", "content": ""}]
 
 
-def test_reasoning_without_text_says_nothing() -> None:
+def test_reasoning_without_text_is_left_out() -> None:
     """Hosted models return reasoning items with nothing readable in them."""
     assert chat_messages([reasoning_item(), {"role": "user", "content": "hi"}]) == [{"role": "user", "content": "hi"}]
 
 
-def test_full_reasoning_is_used_when_there_is_no_summary() -> None:
+def test_full_reasoning_is_used_without_a_summary() -> None:
+    """Open models return only the full text; dropping it would change the next prompt."""
     item = {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "why"}]}
 
     assert chat_messages([item])[0]["content"] == "<think>why</think>"
 
 
 def test_inline_tool_calls_of_a_message_are_kept() -> None:
+    """A tool result without the call before it is refused by chat servers."""
     item = {"role": "assistant", "content": "x", "tool_calls": [CHAT_CALL]}
 
     assert chat_messages([item]) == [{"role": "assistant", "content": "x", "tool_calls": [CHAT_CALL]}]
 
 
 @pytest.mark.parametrize("role", ["user", "system", "developer"])
-def test_other_roles_keep_their_role_and_close_the_turn(role: str) -> None:
+def test_other_roles_keep_their_role_and_end_the_assistant_turn(role: str) -> None:
+    """Joining text across a user message would put words into the wrong turn."""
     messages = chat_messages([output_message("a"), {"role": role, "content": "b"}, output_message("c")])
 
     assert [message["role"] for message in messages] == ["assistant", role, "assistant"]
@@ -119,11 +124,13 @@ def test_other_roles_keep_their_role_and_close_the_turn(role: str) -> None:
         ({"type": "input_file", "file_id": "f"}, {"type": "file", "file": {"file_id": "f"}}),
     ],
 )
-def test_content_parts_have_their_chat_form(part: Json, chat: Json) -> None:
+def test_content_parts_are_converted_to_chat_form(part: Json, chat: Json) -> None:
+    """A part in the wrong form is refused or ignored, and the model answers without the image."""
     assert chat_messages([{"role": "user", "content": [part]}]) == [{"role": "user", "content": [chat]}]
 
 
 def test_tool_results_become_tool_messages() -> None:
+    """The model must see which call each result belongs to."""
     items = [
         {"type": "function_call_output", "call_id": "c1", "output": "42"},
         {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "t"}]},
@@ -153,7 +160,8 @@ def test_token_fields_of_a_turns_last_item_go_on_its_message() -> None:
     assert not TOKENS.keys() & messages[1].keys()
 
 
-def test_token_fields_stay_behind_unless_asked_for() -> None:
+def test_token_fields_are_left_out_unless_requested() -> None:
+    """Hosted endpoints refuse requests with unknown fields."""
     assert chat_messages([output_message("b", **TOKENS)]) == [{"role": "assistant", "content": "b"}]
 
 
@@ -185,7 +193,7 @@ def test_token_fields_stay_behind_unless_asked_for() -> None:
         ),
     ],
 )
-def test_what_chat_cannot_say_is_named_with_its_place(item: Json, message: str) -> None:
+def test_items_that_chat_cannot_express_are_located(item: Json, message: str) -> None:
     """A conversation that silently loses an item is graded as if it had happened differently."""
     with pytest.raises(ConversionError) as error:
         chat_messages([{"role": "user", "content": "x"}, item])
@@ -195,11 +203,12 @@ def test_what_chat_cannot_say_is_named_with_its_place(item: Json, message: str) 
 
 
 def test_half_a_set_of_token_fields_is_an_error() -> None:
+    """A trainer would compute a loss on prompt and generation that do not belong together."""
     with pytest.raises(ConversionError, match=r"input\[0\]: has prompt_token_ids but not generation_token_ids"):
         chat_messages([output_message("x", prompt_token_ids=[1])], with_tokens=True)
 
 
-def test_instructions_lead_and_absorb_the_system_messages_behind_them() -> None:
+def test_instructions_and_opening_system_messages_become_one_message() -> None:
     """Many chat templates accept a single system message, at the start."""
     params = {
         "instructions": "Be brief.",
@@ -218,12 +227,13 @@ def test_instructions_lead_and_absorb_the_system_messages_behind_them() -> None:
     ]
 
 
-def test_empty_instructions_say_nothing() -> None:
+def test_empty_instructions_are_left_out() -> None:
     """An empty system message would still change the prompt."""
     assert chat_request({"input": [], "instructions": ""})["messages"] == []
 
 
-def test_options_have_their_chat_names() -> None:
+def test_options_are_converted_to_their_chat_names() -> None:
+    """An option under its Responses name is ignored by a chat server, and sampling differs."""
     params = {
         "input": [],
         "model": "m",
@@ -267,6 +277,7 @@ def test_without_tools_the_options_about_them_are_left_out() -> None:
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "f"}])
 def test_a_required_call_without_tools_is_an_error(choice: Any) -> None:
+    """The model cannot comply; an ordinary answer would count as a failed rollout."""
     with pytest.raises(ValueError, match="there are no tools"):
         chat_request({"input": [], "tool_choice": choice})
 
@@ -282,7 +293,8 @@ def test_a_required_call_without_tools_is_an_error(choice: Any) -> None:
         {"text": {"format": {"type": "grammar"}}},
     ],
 )
-def test_options_that_need_more_than_chat_are_refused(option: Json) -> None:
+def test_options_that_chat_cannot_express_are_refused(option: Json) -> None:
+    """Without them the model would answer another question than the one in the request."""
     with pytest.raises(ConversionError, match="cannot be expressed in Chat Completions"):
         chat_request({"input": [], **option})
 
@@ -336,7 +348,8 @@ def test_reasoning_a_server_parsed_out_is_kept_once(fields: tuple[str, ...]) -> 
     assert items[0]["summary"] == [{"type": "summary_text", "text": "why"}]
 
 
-def test_a_turn_without_text_has_no_message_unless_it_has_nothing_else() -> None:
+def test_a_turn_without_text_has_a_message_only_if_it_is_otherwise_empty() -> None:
+    """An invented empty message would alter the prompt; no item at all would lose the turn."""
     calls = items_from_messages([{"role": "assistant", "content": None, "tool_calls": [CHAT_CALL]}], new_id=ids())
     silence = items_from_messages([{"role": "assistant", "content": None}], new_id=ids())
 
@@ -345,6 +358,7 @@ def test_a_turn_without_text_has_no_message_unless_it_has_nothing_else() -> None
 
 
 def test_thoughts_stay_in_the_text_of_models_without_a_reasoning_parser() -> None:
+    """For such a model the tags are part of the answer that is graded and trained on."""
     message = {"role": "assistant", "content": "<think>a</think>b"}
 
     items = items_from_messages([message], new_id=ids(), split_thoughts=no_thoughts)
@@ -354,7 +368,7 @@ def test_thoughts_stay_in_the_text_of_models_without_a_reasoning_parser() -> Non
 
 
 def test_token_fields_go_on_the_last_item_of_the_turn() -> None:
-    """A trainer finds them in one usage place."""
+    """A trainer reads them from one item per turn."""
     message = {"role": "assistant", "content": "<think>a</think>b", "tool_calls": [CHAT_CALL], **TOKENS}
 
     items = items_from_messages([message], new_id=ids(), with_tokens=True)
@@ -375,7 +389,8 @@ def test_token_fields_go_on_the_last_item_of_the_turn() -> None:
         ({"role": "user"}, "messages[0]: content is neither a string nor a list"),
     ],
 )
-def test_what_responses_cannot_say_is_named_with_its_place(message: Json, problem: str) -> None:
+def test_messages_that_responses_cannot_express_are_located(message: Json, problem: str) -> None:
+    """A message that is dropped silently would change the conversation that is graded."""
     with pytest.raises(ConversionError) as error:
         items_from_messages([message], new_id=ids())
 
@@ -395,12 +410,13 @@ def test_what_responses_cannot_say_is_named_with_its_place(message: Json, proble
     ],
 )
 def test_chat_options_without_a_counterpart_are_refused(option: Json) -> None:
-    """Sampling with other settings than with_logprobs for would make results incomparable."""
+    """Sampling with other settings than requested would make results incomparable."""
     with pytest.raises(ConversionError, match=f"'{next(iter(option))}' cannot be expressed in the Responses API"):
         responses_request({"messages": [], **option}, new_id=ids())
 
 
-def test_chat_options_that_ask_for_nothing_are_fine() -> None:
+def test_chat_options_at_their_neutral_value_are_accepted() -> None:
+    """Clients send every option with its default; refusing these would refuse all their requests."""
     chat = {"messages": [], "n": 1, "stop": None, "presence_penalty": 0, "prompt_cache_key": "k", "logit_bias": {}}
 
     assert responses_request(chat, new_id=ids()) == {"input": []}
@@ -408,6 +424,7 @@ def test_chat_options_that_ask_for_nothing_are_fine() -> None:
 
 
 def test_two_different_limits_are_refused() -> None:
+    """Either choice could cut answers where the user did not expect it."""
     with pytest.raises(ConversionError, match="disagree"):
         responses_request({"messages": [], "max_tokens": 1, "max_completion_tokens": 2}, new_id=ids())
 
@@ -421,13 +438,15 @@ def test_two_different_limits_are_refused() -> None:
         ("content_filter", "incomplete", {"reason": "content_filter"}),
     ],
 )
-def test_the_finish_reason_is_the_status(finish: str, status: str, details: Json | None) -> None:
+def test_the_finish_reason_determines_the_status(finish: str, status: str, details: Json | None) -> None:
+    """Metrics count truncated answers by the status; a wrong one hides them."""
     response = response_from_completion({}, completion({"content": "x"}, finish), new_id=ids())
 
     assert (response["status"], response["incomplete_details"]) == (status, details)
 
 
-def test_a_response_repeats_the_request_and_bears_the_requested_model() -> None:
+def test_a_response_repeats_the_request_and_the_requested_model() -> None:
+    """Stored rollouts document their settings this way, under the name the user knows."""
     params = {"input": "q", "model": "asked", "temperature": 0.1, "tools": [TOOL], "instructions": "be", "store": True}
 
     response = response_from_completion(params, completion({"content": "x"}), new_id=ids())
@@ -462,7 +481,8 @@ def test_usage_is_counted_and_unknown_details_stay_unknown() -> None:
     assert silent["usage"] is None
 
 
-def test_log_probabilities_follow_the_text_when_asked_for() -> None:
+def test_log_probabilities_follow_the_text_on_request() -> None:
+    """Values of the reasoning tokens beside the answer text would be misaligned."""
     entries = [
         {"token": t, "logprob": -1.0, "bytes": None, "top_logprobs": []} for t in ("<think>", "a", "</think>", "b")
     ]
@@ -477,6 +497,7 @@ def test_log_probabilities_follow_the_text_when_asked_for() -> None:
 
 
 def test_citations_and_the_service_tier_are_kept() -> None:
+    """Graders check citations, and the tier decides the price."""
     cite = {"start_index": 0, "end_index": 1, "title": "t", "url": "u"}
     answer = completion({"content": "x", "annotations": [{"type": "url_citation", "url_citation": cite}]})
     answer |= {"service_tier": "flex", "usage": None}
@@ -490,5 +511,6 @@ def test_citations_and_the_service_tier_are_kept() -> None:
 
 @pytest.mark.parametrize("choices", [[], [{"message": {}}, {"message": {}}], None])
 def test_a_completion_must_have_exactly_one_choice(choices: Any) -> None:
+    """Taking the first of several would discard answers that were paid for."""
     with pytest.raises(ConversionError, match="choices"):
         response_from_completion({}, {**completion({}), "choices": choices}, new_id=ids())

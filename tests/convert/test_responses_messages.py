@@ -48,6 +48,7 @@ PNG_PART = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "d
 
 
 def test_a_messages_request_becomes_a_responses_request() -> None:
+    """A coding agent that speaks Messages must get the sampling and tools it configured."""
     params = to_responses(
         {"role": "user", "content": "hi"},
         model="m",
@@ -84,7 +85,8 @@ def test_a_messages_request_becomes_a_responses_request() -> None:
         ({"type": "tool", "name": "f"}, {"type": "function", "name": "f"}),
     ],
 )
-def test_tool_choices_have_their_counterpart(choice: Json, meant: Any) -> None:
+def test_tool_choices_are_converted(choice: Json, meant: Any) -> None:
+    """A lost choice lets the model answer in text where the client requires a call."""
     assert to_responses(tool_choice=choice)["tool_choice"] == meant
 
 
@@ -119,6 +121,7 @@ def test_a_tool_result_with_a_picture_keeps_it() -> None:
 
 
 def test_an_assistant_message_becomes_reasoning_text_and_calls() -> None:
+    """The history must reach the model complete, or the model repeats work it has done."""
     content = [
         {"type": "thinking", "thinking": "hm", "signature": "s"},
         {"type": "text", "text": "ok"},
@@ -152,18 +155,21 @@ def test_an_assistant_message_becomes_reasoning_text_and_calls() -> None:
         {"role": "assistant", "content": [PNG]},
     ],
 )
-def test_blocks_our_models_cannot_take_are_refused_with_their_place(message: Json) -> None:
+def test_blocks_that_models_cannot_take_are_refused_with_their_position(message: Json) -> None:
+    """A block that is dropped silently makes the model answer without the document."""
     with pytest.raises(NotImplementedError, match=r"messages\[0\].content\[0\].*cannot be expressed"):
         to_responses(message)
 
 
 def test_a_system_message_inside_the_conversation_stays_where_it_is() -> None:
+    """Moving a reminder to the start would change its meaning and the cached prompt."""
     message = {"role": "system", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
 
     assert to_responses(message)["input"] == [{"type": "message", "role": "system", "content": "a\nb"}]
 
 
-def test_arguments_too_deep_to_write_down_are_one_clear_error() -> None:
+def test_arguments_too_deep_for_json_are_one_clear_error() -> None:
+    """A RecursionError would end the server's request without saying which block is at fault."""
     deep: Json = {}
     for _ in range(20_000):
         deep = {"a": deep}
@@ -172,7 +178,8 @@ def test_arguments_too_deep_to_write_down_are_one_clear_error() -> None:
         to_responses({"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": deep}]})
 
 
-def test_an_error_about_bottomless_input_can_be_read() -> None:
+def test_an_error_about_deeply_nested_input_stays_readable() -> None:
+    """Printing the value would itself overflow the stack and hide the error."""
     deep: Json = {}
     for _ in range(20_000):
         deep = {"a": deep}
@@ -182,6 +189,7 @@ def test_an_error_about_bottomless_input_can_be_read() -> None:
 
 
 def test_tools_that_run_at_the_provider_are_refused() -> None:
+    """Our models cannot run them; the agent would wait for searches that never happen."""
     with pytest.raises(ConversionError, match=r"tools\[0\]: 'web_search_20250305' cannot be expressed"):
         to_responses(tools=[{"type": "web_search_20250305", "name": "web_search"}])
 
@@ -194,7 +202,8 @@ def test_options_without_a_counterpart_are_listed() -> None:
     assert options_lost_in_messages({"store": True, "truncation": "auto", "include": []}) == ["store", "truncation"]
 
 
-def test_a_response_becomes_a_message_under_the_requested_name() -> None:
+def test_a_response_becomes_a_message_with_the_requested_model_name() -> None:
+    """Clients compare the model name with the one they configured."""
     reasoning = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]}
     usage = {"input_tokens": 5, "output_tokens": 3, "total_tokens": 8, "input_tokens_details": {"cached_tokens": None}}
 
@@ -231,7 +240,8 @@ def test_a_response_becomes_a_message_under_the_requested_name() -> None:
         ({"output": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]}, "refusal"),
     ],
 )
-def test_the_way_a_response_ended_is_the_stop_reason(response: Json, reason: str) -> None:
+def test_the_end_of_a_response_determines_the_stop_reason(response: Json, reason: str) -> None:
+    """A coding agent decides by it whether to run a tool, continue or stop."""
     assert message_from_response(response, model="m", new_id=same_id)["stop_reason"] == reason
 
 
@@ -243,7 +253,7 @@ def test_cached_tokens_are_counted_apart() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["{oops", "[1]", "5", '"text"', "null"])
-def test_arguments_that_are_no_object_reach_the_tool_as_they_are(arguments: str) -> None:
+def test_arguments_that_are_not_an_object_are_kept_unchanged(arguments: str) -> None:
     """A model's malformed call is the model's mistake: the rollout goes on and is graded."""
     message = to_message(function_call(arguments))
 
@@ -253,17 +263,20 @@ def test_arguments_that_are_no_object_reach_the_tool_as_they_are(arguments: str)
 @pytest.mark.parametrize(
     "output", [{"type": "web_search_call"}, {"role": "user", "content": "x"}, {"type": "function_call_output"}]
 )
-def test_items_that_are_no_part_of_an_answer_are_refused(output: Json) -> None:
+def test_items_that_do_not_belong_to_an_answer_are_refused(output: Json) -> None:
+    """An item of another speaker would be shown to the client as words of the model."""
     with pytest.raises(ConversionError, match=r"output\[0\]"):
         to_message(output)
 
 
-def test_a_failed_response_is_no_message() -> None:
+def test_a_failed_response_is_an_error() -> None:
+    """An empty message would look to the client like an answer without content."""
     with pytest.raises(ConversionError, match="'failed' cannot be expressed"):
         to_message(status="failed")
 
 
 def test_a_responses_request_becomes_a_messages_request() -> None:
+    """A rollout against a Messages model must see the same conversation, tools and limits."""
     params = {
         "instructions": "a",
         "input": [
@@ -328,7 +341,8 @@ def test_a_responses_request_becomes_a_messages_request() -> None:
         ({"input": "x", "text": {"format": {"type": "json_object"}}}, "json_object"),
     ],
 )
-def test_what_messages_cannot_say_is_named_with_its_place(params: Json, problem: str) -> None:
+def test_input_that_messages_cannot_express_is_located(params: Json, problem: str) -> None:
+    """The provider's own error would come later and name none of our items."""
     with pytest.raises(ConversionError, match=problem):
         messages_request(params, model="m", max_tokens=1)
 
@@ -343,7 +357,8 @@ def test_what_messages_cannot_say_is_named_with_its_place(params: Json, problem:
         ({"type": "enabled", "budget_tokens": 1}, {"type": "enabled", "budget_tokens": 1}),
     ],
 )
-def test_thinking_can_be_asked_for_in_every_way_the_api_knows(thinking: Any, option: Json | None) -> None:
+def test_thinking_can_be_configured_in_every_form_of_the_api(thinking: Any, option: Json | None) -> None:
+    """A config copied from the provider's documentation must work as it is."""
     assert thinking_option(thinking, 9) == option
 
 
@@ -357,7 +372,8 @@ def test_thinking_can_be_asked_for_in_every_way_the_api_knows(thinking: Any, opt
         ("refusal", "incomplete", {"reason": "content_filter"}),
     ],
 )
-def test_the_stop_reason_is_the_status(stop: str, status: str, details: Json | None) -> None:
+def test_the_stop_reason_determines_the_status(stop: str, status: str, details: Json | None) -> None:
+    """Metrics count truncated and refused answers by the status; a wrong one hides them."""
     message = {"content": [{"type": "text", "text": "x"}], "stop_reason": stop}
 
     response = response_from_message({"temperature": 0.2}, message, model="m", now=7, new_id=same_id)
@@ -366,18 +382,20 @@ def test_the_stop_reason_is_the_status(stop: str, status: str, details: Json | N
     assert (response["created_at"], response["temperature"], response["usage"]) == (7, 0.2, None)
 
 
-def test_an_answer_that_goes_on_elsewhere_is_refused() -> None:
+def test_a_paused_answer_is_refused() -> None:
+    """The unfinished part would be graded as the whole answer."""
     with pytest.raises(ConversionError, match="pause_turn"):
         response_from_message({}, {"content": [], "stop_reason": "pause_turn"}, model="m", now=1, new_id=same_id)
 
 
 def test_an_empty_answer_is_an_empty_message() -> None:
+    """Without an item the turn would vanish, and graders would find no answer to score."""
     response = response_from_message({}, {"content": [], "stop_reason": "end_turn"}, model="m", now=1, new_id=same_id)
 
     assert response["output"] == [output_message("")]
 
 
-def test_sealed_reasoning_reaches_its_maker_again() -> None:
+def test_encrypted_reasoning_returns_to_the_model_unchanged() -> None:
     """A Messages model refuses a conversation whose thinking was altered."""
     blocks = [
         {"type": "redacted_thinking", "data": "sealed"},
@@ -391,7 +409,8 @@ def test_sealed_reasoning_reaches_its_maker_again() -> None:
     assert request["messages"] == [{"role": "assistant", "content": blocks}]
 
 
-def test_sealed_reasoning_is_shown_to_a_client_as_thinking_it_can_send_back() -> None:
+def test_encrypted_reasoning_survives_a_round_trip_through_a_client() -> None:
+    """The client repeats the history in its next request; lost reasoning would change the prompt."""
     sealed = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "sealed"}
 
     blocks = to_message(sealed)["content"]

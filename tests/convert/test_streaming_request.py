@@ -29,7 +29,8 @@ def test_tools_of_a_namespace_get_flat_names_and_so_do_their_calls() -> None:
     assert dropped == ["tools[1].tools[1]: has no name"]
 
 
-def test_tools_given_inside_the_input_join_the_others() -> None:
+def test_tools_inside_the_input_join_the_tool_list() -> None:
+    """Model servers read only the list; the model would not know the other tools."""
     body = {"tools": [tool("a")], "input": [{"type": "additional_tools", "tools": [tool("b")]}, {"role": "user"}]}
 
     request, _ = flatten_request(body)
@@ -38,6 +39,7 @@ def test_tools_given_inside_the_input_join_the_others() -> None:
 
 
 def test_opening_system_messages_move_to_the_instructions() -> None:
+    """Many chat templates accept one system message, at the start, and fail on a second."""
     body = {
         "instructions": "a",
         "input": [
@@ -55,7 +57,8 @@ def test_opening_system_messages_move_to_the_instructions() -> None:
     assert dropped == []
 
 
-def test_the_callers_request_is_left_alone() -> None:
+def test_the_request_of_the_caller_is_not_changed() -> None:
+    """The caller still needs `stream` to know how to answer."""
     body = {"stream": True, "tools": [{"type": "namespace", "name": "n", "tools": [tool("b")]}], "input": []}
 
     flatten_request(body)
@@ -64,6 +67,7 @@ def test_the_callers_request_is_left_alone() -> None:
     assert body["tools"] == [{"type": "namespace", "name": "n", "tools": [tool("b")]}]
 
 
-def test_a_body_that_is_no_request_is_an_error() -> None:
+def test_a_body_that_is_not_an_object_is_an_error() -> None:
+    """The client gets a message about its request instead of a server error."""
     with pytest.raises(ConversionError, match="request: expected an object"):
         flatten_request([])

@@ -106,6 +106,7 @@ def test_the_events_of_a_response_add_up_to_it(finished: Json) -> None:
 @given(completion)
 @law
 def test_the_chunks_of_a_completion_add_up_to_it(finished: Json) -> None:
+    """A chat client that streams must see exactly what one that waits sees."""
     chunks = list(chunks_from_completion(finished, include_usage=True))
 
     assert completion_from_chunks(sse.decode(map(sse.encode, chunks))) == finished
@@ -114,6 +115,7 @@ def test_the_chunks_of_a_completion_add_up_to_it(finished: Json) -> None:
 @given(anthropic)
 @law
 def test_the_events_of_a_message_add_up_to_it(finished: Json) -> None:
+    """A Messages client that streams must see exactly what one that waits sees."""
     assert message_from_events(sse.decode(sse.encode_typed(events_from_message(finished)))) == finished
 
 
@@ -153,7 +155,8 @@ def test_the_events_of_a_response_are_those_clients_wait_for() -> None:
     assert [e["sequence_number"] for e in (created, first, second, completed)] == [0, 1, 2, 3]
 
 
-def test_a_failure_is_a_response_that_failed() -> None:
+def test_a_failure_becomes_the_events_of_a_failed_response() -> None:
+    """A stream that simply ends would leave the client waiting or with half an answer."""
     created, failed = events_of_failure("boom", model="m", response_id="r", created_at=1)
 
     assert (created["type"], failed["type"]) == ("response.created", "response.failed")
@@ -182,6 +185,7 @@ def test_token_ids_are_not_streamed_in_chunks() -> None:
 
 
 def test_chunks_come_in_the_order_clients_expect() -> None:
+    """Clients build the message as chunks arrive; the role must come first and the usage last."""
     message = {
         "role": "assistant",
         "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
@@ -260,7 +264,8 @@ def test_a_stream_that_breaks_off_is_an_error(read: Any, events: list[Json], pro
     ("stream", "problem"),
     [(b"data: nope\n\n", "not JSON"), (b"data: [1]\n\n", "expected an object"), (b'data: {"a":1}', "ends inside")],
 )
-def test_bytes_that_are_no_events_are_an_error(stream: bytes, problem: str) -> None:
+def test_bytes_that_are_not_events_are_an_error(stream: bytes, problem: str) -> None:
+    """An error page of a proxy must not pass for an empty answer."""
     with pytest.raises(ConversionError, match=problem):
         list(sse.decode(stream))
 
@@ -272,12 +277,14 @@ def test_comments_carriage_returns_and_split_data_lines_are_understood() -> None
     assert list(sse.decode(stream)) == [{"a": 1}]
 
 
-def test_numbers_and_texts_the_fast_writer_refuses_are_written_anyway() -> None:
+def test_values_that_the_fast_json_writer_refuses_are_still_written() -> None:
+    """Models generate huge numbers and lone surrogates; the client must still get the answer."""
     payload = {"big": 2**70, "half": "\ud800"}
 
     assert list(sse.decode(sse.encode(payload))) == [payload]
 
 
-def test_what_is_no_json_is_an_error() -> None:
+def test_values_without_a_json_form_are_an_error() -> None:
+    """A TypeError in the middle of a stream would break the connection without a reason."""
     with pytest.raises(ConversionError, match="cannot be written as JSON"):
         sse.encode({"x": object()})

@@ -25,6 +25,7 @@ class Form(BaseModel):
 
 
 def test_only_set_fields_are_kept_under_their_wire_name() -> None:
+    """Defaults that the user never set would override those of the provider."""
     assert to_dict(Form(schema={"a": [Form()]}, extra=1)) == {
         "schema": {"a": [{"type": "form"}]},
         "type": "form",
@@ -56,11 +57,13 @@ def test_token_arrays_are_shared_not_copied() -> None:
 
 
 def test_the_token_fields_are_those_of_the_wire_types() -> None:
+    """Two lists that differ would lose a field on its way to the trainer."""
     assert set(TOKEN_FIELDS) == TOKEN_METADATA_FIELDS
     assert set(REQUIRED_TOKEN_FIELDS) == REQUIRED_TOKEN_METADATA_FIELDS
 
 
-def test_bottomless_input_is_an_error() -> None:
+def test_deeply_nested_input_is_an_error() -> None:
+    """A RecursionError would not say that the input is at fault."""
     deep: dict[str, Any] = {}
     for _ in range(20_000):
         deep = {"a": deep}

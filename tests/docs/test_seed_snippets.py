@@ -211,6 +211,7 @@ def test_a_configuration_is_dumped_by_swapping_one_word(here: Path) -> None:
 
 
 def test_a_new_resources_server_passes_its_tests(here: Path) -> None:
+    """The first commands of an author must leave a folder whose tests pass."""
     done = run_commands(
         here,
         """

@@ -30,6 +30,7 @@ MESSAGE: dict[str, Any] = {
 
 
 def test_a_message_object_becomes_a_response_and_a_message_again() -> None:
+    """Agents pass objects of the anthropic package and expect one back."""
     converter = AnthropicConverter()
 
     response = converter.anthropic_to_responses(Message(**MESSAGE), {"input": "q"}, "claude")
@@ -55,7 +56,8 @@ def test_a_replayed_message_is_events_the_package_reads() -> None:
     )
 
 
-def test_a_request_is_one_the_package_would_send() -> None:
+def test_a_request_matches_the_type_of_the_package() -> None:
+    """A field in the wrong form would be refused by the provider on every rollout."""
     params = {
         "instructions": "be",
         "input": [

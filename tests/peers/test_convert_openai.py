@@ -78,6 +78,7 @@ def test_replayed_responses_are_events_the_package_reads(response: dict[str, Any
 
 
 def test_replayed_completions_are_chunks_the_package_reads() -> None:
+    """Chat clients built on the package stream from our model servers."""
     chunks = [ChatCompletionChunk.model_validate(chunk) for chunk in sse.decode(replay_completion(COMPLETION, True))]
 
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "<think>hm</think>ok"

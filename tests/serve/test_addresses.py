@@ -26,12 +26,14 @@ CONFIG = OmegaConf.create(
 
 
 def test_an_instance_is_found_by_its_id_with_interpolations_resolved():
+    """A call by name must reach the server even if its host and port are references to other values."""
     assert address_of(CONFIG, "sums") == Address("sums", "resources_servers", "127.0.0.1", 5)
     assert address_of(CONFIG, "sums").base_url == "http://127.0.0.1:5"
     assert entrypoint_of(CONFIG, "sums") == "resources_servers/sums_impl/app.py"
 
 
 def test_an_ipv6_address_gets_its_brackets():
+    """Without brackets the port would be read as part of the address and every call fail."""
     assert base_url("::1", 5) == "http://[::1]:5"
 
 
@@ -43,6 +45,7 @@ def test_an_unknown_name_is_refused_with_those_that_exist(name):
 
 
 def test_an_instance_without_address_says_so():
+    """A config that was resolved offline has no ports; the user must learn that, not see a KeyError."""
     with pytest.raises(ConfigError, match="unplaced: the instance has no host and port"):
         address_of(CONFIG, "unplaced")
 
@@ -57,6 +60,7 @@ def test_an_instance_without_address_says_so():
     ],
 )
 def test_rollouts_are_observed_when_something_wants_their_ids(config, expected):
+    """Ids in paths cost time; without them captures cannot be assigned to a rollout."""
     assert observes_rollouts(config) is expected
     assert observes_rollouts(OmegaConf.create(config)) is expected
 
@@ -78,6 +82,7 @@ def test_which_calls_carry_the_rollout():
 
 
 def test_verify_may_bring_the_id_in_its_body():
+    """Agents that call /verify without a context still get their judge calls captured."""
     body = {"_ng_task_index": 2, "_ng_rollout_index": 0}
 
     assert rollout_prefix(ENV, "/verify", body) == "/ng-rollout/2-0"

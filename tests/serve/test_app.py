@@ -87,6 +87,7 @@ def test_both_ways_through_fastapi_say_the_same(body):
 
 
 def test_a_body_that_is_too_large_is_refused(monkeypatch):
+    """One huge request would otherwise use up the memory of all rollouts of the server."""
     monkeypatch.setattr(requests, "MAX_BODY_BYTES", 1000)
 
     for path in ("/task", "/task/any"):
@@ -105,6 +106,7 @@ def test_integers_keep_their_value_beyond_64_bits():
 
 
 def test_answers_without_a_model_cope_with_nan_and_huge_numbers():
+    """Plain dictionaries of authors contain such values; a 500 would lose the rollout."""
     answer = client().post("/plain", json=7)
 
     assert answer.status_code == 200
@@ -129,6 +131,7 @@ ONE_CLIENT = client()
 @given(st.binary(max_size=60))
 @settings(max_examples=60, deadline=None)
 def test_no_bytes_whatsoever_are_a_500(body: bytes):
+    """A malformed request is the caller's mistake and must be reported as such, not as a server fault."""
     assert ONE_CLIENT.post("/task", content=body, headers=JSON).status_code in (200, 400, 422)
 
 
@@ -142,11 +145,13 @@ json_values = st.recursive(
 @given(json_values)
 @settings(max_examples=80, deadline=None)
 def test_strict_parsing_reads_what_the_standard_library_writes(value):
+    """Clients write JSON with the standard library; no value may change on the way."""
     assert requests.parse_json(json.dumps(value).encode()) == value
     assert json.loads(requests.json_bytes(value)) == value
 
 
 def test_liveness_is_answered_once_and_is_no_part_of_the_api():
+    """Start-up polls this path, and tools generated from the API schema must not contain it."""
     app = create_app()
     add_liveness(app)
     add_liveness(app)

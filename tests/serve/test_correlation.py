@@ -40,6 +40,7 @@ class Loose(BaseModel):
     ],
 )
 def test_the_id_of_a_run_request(body, expected):
+    """Captures and retries are stored under this id; two attempts with one id would be mixed."""
     assert maybe_rollout_id_from_run_body(body) == expected
     assert maybe_rollout_id_from_run_body(Loose(**body)) == expected
 
@@ -68,6 +69,7 @@ def app_client() -> TestClient:
 
 
 def test_the_prefix_is_taken_off_and_remembered():
+    """Handlers are written without the prefix, and their model calls need the id."""
     client = app_client()
 
     assert client.get("/ng-rollout/3-1/v1/responses").json() == {
@@ -89,6 +91,7 @@ def test_the_prefix_is_taken_off_and_remembered():
     "path", ["/v1/responses", "/ng-rollout", "/ng-rollout//x", "/ng-rollout/.x/y", "/a/ng-rollout/x"]
 )
 def test_a_path_without_a_proper_prefix_stays_as_it_is(path):
+    """A rewritten path would give 404, or attach a call to a rollout that does not exist."""
     answer = app_client().get(path).json()
 
     assert (answer["path"], answer["id"]) == (path, None)
@@ -108,6 +111,7 @@ def test_what_is_put_on_a_path_is_what_is_found_there(rollout_id: str, tokens: b
 
 
 def test_the_context_ends_where_it_began():
+    """A leaked id would attach the calls of one rollout to another."""
     with rollout_context("a", token_capture=True):
         with rollout_context("b"):
             assert (current_rollout_id(), current_token_capture()) == ("b", False)
@@ -116,6 +120,7 @@ def test_the_context_ends_where_it_began():
 
 
 def test_prefixes_of_nothing_are_nothing():
+    """Without observability the URLs must stay those of the configuration."""
     assert rollout_path_prefix(None) == rollout_path_prefix("") == ""
     assert apply_rollout_prefix("http://h:1/v1", None) == "http://h:1/v1"
     assert apply_rollout_prefix("http://h:1", "7-0") == "http://h:1/ng-rollout/7-0"

@@ -108,6 +108,7 @@ def test_the_usual_endpoints_take_the_direct_way():
 
 
 def test_what_needs_more_of_fastapi_does_not():  # noqa: C901 - a list of endpoints, not a decision
+    """The fast path ignores these features; an endpoint that uses one would misbehave there."""
     app = create_app()
 
     async def dependency() -> int:
@@ -153,6 +154,7 @@ def test_what_needs_more_of_fastapi_does_not():  # noqa: C901 - a list of endpoi
 
 
 def test_a_form_takes_the_general_way():
+    """The fast path reads JSON only and would refuse every form."""
     pytest.importorskip("python_multipart")
     app = create_app()
 
@@ -209,6 +211,7 @@ def fields_of(model: Any) -> BodyFields | None:
 
 
 def test_the_model_itself_arrives_and_the_rest_as_json_would_say_it() -> None:
+    """A handler must not be able to notice that the call skipped JSON, except by its speed."""
     inner = Inner(a=1)
     sent = SentModel(inner=inner, pair=(1, 2), unknown="dropped")  # type: ignore[call-arg]
 
@@ -281,6 +284,8 @@ def test_who_looks_at_its_input_itself_gets_plain_data(model: Any) -> None:
 
 
 def test_a_field_with_a_look_of_its_own_gets_plain_data() -> None:
+    """Validators of authors expect the data of a JSON body, not an object."""
+
     class Picky(BaseModel):
         inner: Annotated[Inner, BeforeValidator(lambda value: value)]
 
@@ -288,6 +293,8 @@ def test_a_field_with_a_look_of_its_own_gets_plain_data() -> None:
 
 
 def test_a_check_afterwards_changes_nothing() -> None:
+    """Such a validator is common and never sees the raw data, so it need not cost the fast path."""
+
     class After(DeclaredModel):
         @model_validator(mode="after")
         def check(self) -> "After":

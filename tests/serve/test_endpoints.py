@@ -163,4 +163,5 @@ async def test_a_plain_decorator_around_an_asynchronous_handler_is_awaited() -> 
     ],
 )
 def test_fields_are_added_to_an_object_that_is_written_already(written: bytes, more: Any, whole: bytes) -> None:
+    """Timings are added without parsing a large answer again; the result must stay valid JSON."""
     assert _add_fields(written, more) == whole

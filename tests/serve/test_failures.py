@@ -61,6 +61,7 @@ def test_an_exception_is_500_with_its_repr_and_one_traceback_in_the_log(caplog):
 
 
 def test_a_failed_inner_call_says_which_server_and_what_it_said():
+    """The user must see the first cause, not a chain of 500s."""
     answer = client_raising(inner_error(b'"disk full"')).post("/run")
 
     assert answer.status_code == 500
@@ -79,6 +80,7 @@ def test_the_first_who_failed_is_named_through_every_hop():
 
 
 def test_a_passed_deadline_is_504():
+    """The collector counts a timeout and a crash differently."""
     answer = client_raising(DeadlineExceeded("too late", where="judge")).post("/run")
 
     assert answer.status_code == 504
@@ -98,12 +100,14 @@ def test_secrets_are_in_neither_answer_nor_log(caplog):
 
 
 def test_by_default_credentials_in_urls_are_masked():
+    """The text of the exception is stored with the rollout and may be published."""
     answer = client_raising(RuntimeError("http://user:hunter2@h/")).post("/run")
 
     assert "hunter2" not in answer.text
 
 
 def test_sys_exit_in_a_verifier_fails_the_request_not_the_server():
+    """One bad program under test must not end all other rollouts."""
     answer = client_raising(SystemExit(3)).post("/run")
 
     assert answer.status_code == 500
@@ -178,6 +182,7 @@ def client(log: list[str]) -> TestClient:
 
 
 def test_the_callers_deadline_is_known_inside():
+    """Inner calls can then stop in time instead of working for an answer that comes too late."""
     answer = client([]).get("/left", headers={DEADLINE_HEADER: "30"}).json()
 
     assert 0 < answer <= 30
@@ -185,10 +190,12 @@ def test_the_callers_deadline_is_known_inside():
 
 @pytest.mark.parametrize("headers", [{}, {DEADLINE_HEADER: "soon"}, {DEADLINE_HEADER: "-3"}])
 def test_without_a_readable_deadline_there_is_none(headers):
+    """Other clients send no header or a wrong one; their requests must not be cancelled."""
     assert client([]).get("/left", headers=headers).json() is None
 
 
 def test_work_nobody_waits_for_is_cancelled_and_answered_504():
+    """Abandoned work would otherwise occupy the server while new rollouts wait."""
     log: list[str] = []
 
     answer = client(log).get("/wait", headers={DEADLINE_HEADER: "0.02"})
@@ -206,6 +213,8 @@ def test_a_timeout_of_the_handlers_own_is_not_mistaken_for_the_deadline():
 
 @pytest.mark.asyncio
 async def test_the_error_names_the_server():
+    """A timeout without a name does not say which server was slow."""
+
     async def app(scope, receive, send):
         await asyncio.Event().wait()
 

@@ -28,6 +28,7 @@ async def threshold_becomes(least: int, most: int) -> int:
 
 
 async def test_calls_that_wait_put_the_next_round_off_and_their_end_brings_it_back() -> None:
+    """Collections during many open calls would stop the server again and again."""
     gc_tuning.freeze()
     assert gc.get_threshold()[0] == gc_tuning.NEW_OBJECTS
     rounds = gc_tuning.AdaptiveThreshold()
@@ -43,6 +44,7 @@ async def test_calls_that_wait_put_the_next_round_off_and_their_end_brings_it_ba
 
 
 async def test_after_its_end_nothing_looks_any_more() -> None:
+    """A timer that stays would keep a stopped server and its loop in memory."""
     rounds = gc_tuning.AdaptiveThreshold()
     rounds.start()
     rounds.close()
@@ -50,5 +52,6 @@ async def test_after_its_end_nothing_looks_any_more() -> None:
 
 
 def test_what_is_loaded_is_left_out_of_the_rounds() -> None:
+    """Scanning modules that never go away would lengthen every collection."""
     gc_tuning.freeze()
     assert gc.get_freeze_count() > 0

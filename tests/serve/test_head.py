@@ -38,6 +38,7 @@ def test_hosts_and_ports_are_told_and_secrets_are_not(client):
 
 
 def test_a_process_of_the_run_sees_everything(client, monkeypatch):
+    """Servers of the run need the real keys; other users of the machine must not get them."""
     monkeypatch.setenv("NEMO_GYM_RUN_TOKEN", "of-this-run")
 
     assert fetch_yaml(client, **run_token_headers()).policy_api_key == "sk-secret-1"
@@ -54,6 +55,7 @@ def test_without_a_token_of_the_run_no_token_opens_anything(client, monkeypatch)
 
 
 def test_instances_and_liveness(client):
+    """`gym env status` and start-up polling depend on these two paths."""
     assert client.get("/server_instances").json() == [{"process_name": "env", "port": 1}]
     assert client.get("/").json() == {"status": "ok"}
 
@@ -68,6 +70,7 @@ def test_nobody_at_the_address_is_a_value_error_that_says_what_to_do():
 
 
 def test_a_collector_elsewhere_can_ask_what_its_rollouts_wait_for():
+    """A user sees which server a stuck rollout waits for, also from another process."""
     questions = []
 
     async def waiting_for(places):
@@ -82,6 +85,7 @@ def test_a_collector_elsewhere_can_ask_what_its_rollouts_wait_for():
 
 
 def test_a_head_that_cannot_tell_says_nothing(client):
+    """The progress display must go on without the detail, and a wrong question must not reach the servers."""
     assert client.post("/rollouts_waiting_for", json=[[0, 0]]).json() == []
     assert client.post("/rollouts_waiting_for", json="everything").status_code == 422
     assert client.post("/rollouts_waiting_for", json=[[n, 0] for n in range(101)]).status_code == 422

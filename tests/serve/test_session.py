@@ -50,10 +50,12 @@ def test_a_caller_keeps_its_session_and_the_cookie_is_sent_every_time():
 
 
 def test_two_callers_have_two_sessions():
+    """State of one rollout must never be visible to another."""
     assert client_for().get("/id").json() != client_for().get("/id").json()
 
 
 def test_what_a_server_puts_into_the_session_comes_back():
+    """Environments keep the state of an episode there, in any script."""
     client = client_for()
     client.post("/put", json={"level": 3, "größe": ["x"]})
 
@@ -62,6 +64,7 @@ def test_what_a_server_puts_into_the_session_comes_back():
 
 
 def test_an_emptied_session_is_forgotten():
+    """An environment that resets its state must not find the old one at the next call."""
     client = client_for()
     before = client.get("/id").json()
     client.post("/clear")
@@ -84,6 +87,7 @@ def test_a_forged_cookie_gets_a_fresh_session_never_an_error(forged: str):
 @given(st.binary(max_size=60))
 @settings(max_examples=80, deadline=None)
 def test_no_cookie_header_can_break_the_parser(raw: bytes):
+    """A foreign or damaged cookie must start a new session, not fail the rollout."""
     scope = {"headers": [(b"cookie", raw)]}
 
     for value in module.cookie_values(scope, COOKIE):
@@ -100,6 +104,7 @@ def test_a_cookie_of_another_run_or_another_server_is_not_believed():
 
 
 def test_a_cookie_is_signed_once_and_anew_after_a_while(monkeypatch):
+    """Signing each answer is slow, but a signature that is never renewed ends long episodes."""
     now = 1_000_000_000.0
     monkeypatch.setattr("itsdangerous.timed.time.time", lambda: now)
     codec = SessionCodec("s", COOKIE, clock=lambda: now)
@@ -141,6 +146,7 @@ def test_memory_for_sessions_is_bounded(monkeypatch):
 
 
 def test_stateless_means_no_cookie_and_a_new_id_each_time():
+    """Servers without state save the signature, and no caller can depend on a session."""
     client = client_for("stateless")
     first, second = client.get("/id"), client.get("/id")
 
@@ -149,6 +155,7 @@ def test_stateless_means_no_cookie_and_a_new_id_each_time():
 
 
 def test_shared_means_one_id_for_everybody():
+    """Servers with one global state must not build one per caller."""
     first, second = client_for("shared").get("/id"), client_for("shared").get("/id")
 
     assert "set-cookie" not in first.headers
@@ -157,6 +164,7 @@ def test_shared_means_one_id_for_everybody():
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones():
+    """A typo would otherwise mix the state of rollouts or lose it."""
     with pytest.raises(ConfigError, match="per-session, stateless, shared"):
         SessionMiddleware(lambda *_: None, key=COOKIE, policy="sticky")  # type: ignore[arg-type]
 
@@ -169,6 +177,7 @@ def test_a_name_that_no_cookie_may_have_still_works():
 
 
 def test_processes_of_one_run_share_their_secret_by_environment(monkeypatch):
+    """A worker that cannot verify the cookie of another would lose the session."""
     monkeypatch.delenv("NEMO_GYM_SESSION_SECRET", raising=False)
     own = session_secret()
     assert len(own) >= 32 and session_secret() == own

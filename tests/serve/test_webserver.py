@@ -15,6 +15,7 @@ from nemo_gym.serve import webserver
 
 
 def test_uvicorn_is_told_what_the_configuration_says():
+    """A setting that does not reach uvicorn has no effect and no error."""
     options = webserver.uvicorn_options({"uvicorn_logging_show_200_ok": True, "uvicorn_timeout_worker_healthcheck": 99})
 
     assert options["access_log"] is True
@@ -47,6 +48,7 @@ def test_workers_import_the_entrypoint_and_share_one_secret(monkeypatch):
 
 
 def test_a_file_is_no_entrypoint_outside_a_worker(monkeypatch):
+    """Importing an app for its classes, as tests do, must not start a server."""
     monkeypatch.delenv(webserver.WORKER_ENV_VAR, raising=False)
     monkeypatch.setenv(webserver.ENTRYPOINT_ENV_VAR, "a/b/app.py")
 
@@ -54,6 +56,7 @@ def test_a_file_is_no_entrypoint_outside_a_worker(monkeypatch):
 
 
 def test_the_open_files_limit_is_raised_but_never_lowered():
+    """Every open call needs a descriptor; a lower limit than before would fail large runs."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     webserver.raise_open_files_limit(limit=16)
@@ -85,6 +88,7 @@ def test_every_line_begins_with_the_instance(writes, expected):
 
 
 def test_prefixing_twice_prefixes_once(monkeypatch):
+    """A server that is started through two layers would repeat its name on every line."""
     target = io.StringIO()
     monkeypatch.setattr(sys, "stdout", target)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
@@ -132,6 +136,7 @@ def test_a_server_ends_when_its_parent_dies():
 
 
 def test_ray_is_asked_for_by_name_when_it_is_missing(monkeypatch):
+    """A bare ImportError would not say which extra to install."""
     monkeypatch.setitem(sys.modules, "ray", None)
 
     with pytest.raises(ConfigError, match=r"nemo-gym\[ray\]"):
@@ -139,6 +144,8 @@ def test_ray_is_asked_for_by_name_when_it_is_missing(monkeypatch):
 
 
 def test_ray_joins_the_configured_cluster_or_writes_its_own_address(monkeypatch):
+    """Servers that each start a cluster would not share resources."""
+
     class FakeRay:
         gcs_address = "10.0.0.1:6379"
 

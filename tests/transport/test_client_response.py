@@ -64,6 +64,7 @@ async def test_an_error_keeps_what_the_server_said(scripted_server, say):
     ],
 )
 async def test_a_stand_in_with_a_bad_status_raises_too(response):
+    """Tests of server folders use such objects to check how errors are handled."""
     with pytest.raises(aiohttp.ClientResponseError) as caught:
         await raise_for_status(response)
 
@@ -83,6 +84,7 @@ async def test_a_body_that_stops_half_way_ends_with_the_deadline(scripted_server
 
 @pytest.mark.asyncio
 async def test_a_stand_in_without_any_body_is_a_clear_mistake():
+    """The author of a test must learn what the mock lacks."""
     with pytest.raises(TypeError, match="no JSON body"):
         await get_response_json(MagicMock())
 
@@ -120,6 +122,7 @@ async def serve_bytes(size: int, *, announced: bool) -> AsyncIterator[tuple[str,
 
 @pytest.mark.parametrize("announced", [True, False])
 async def test_an_answer_at_the_limit_is_read_whole(announced: bool) -> None:
+    """An off-by-one would refuse or cut a valid answer."""
     async with serve_bytes(MOST, announced=announced) as (url, _), aiohttp.ClientSession() as session:
         reply = await session.get(url)
 

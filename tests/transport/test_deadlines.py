@@ -21,6 +21,7 @@ from nemo_gym.transport.deadlines import (
 
 
 async def test_work_that_ends_in_time_is_left_alone():
+    """A late alarm would cancel whatever the task does next."""
     with Alarm(0.02) as alarm:
         pass
     await asyncio.sleep(0.05)  # the loop wakes up and finds no alarm
@@ -78,6 +79,7 @@ async def test_a_cancellation_from_elsewhere_stays_one():
 
 
 async def test_of_nested_alarms_the_one_that_was_due_is_told():
+    """The user must learn which limit was reached, to raise the right setting."""
     with Alarm(60) as outer:
         with pytest.raises(TimeoutError), Alarm(0.01) as inner:
             await asyncio.Event().wait()
@@ -106,6 +108,7 @@ async def test_what_the_work_raises_itself_is_passed_on():
 
 
 async def test_the_awaited_server_is_kept_for_the_alarm_that_rang():
+    """A timeout report without the slow server does not say what to fix."""
     with pytest.raises(TimeoutError), Alarm(0.01) as alarm:
         try:
             await asyncio.Event().wait()
@@ -117,6 +120,8 @@ async def test_the_awaited_server_is_kept_for_the_alarm_that_rang():
 
 
 def test_an_alarm_needs_a_task():
+    """Without a task there is nothing to cancel; a silent alarm would mean no limit at all."""
+
     async def outside() -> None:
         with Alarm(1):
             pass
@@ -177,6 +182,7 @@ def test_an_inner_deadline_can_only_shorten(outer: float, inner: float):
 
 
 def test_the_outer_deadline_is_back_after_the_inner_one():
+    """A short limit of one tool call must not shorten the rest of the rollout."""
     clock = FakeClock()
 
     with deadlines.time_limit(10, clock):
@@ -264,6 +270,7 @@ COUNT = st.none() | st.integers(1, 10**12)
 @given(st.builds(Allowance, SECONDS, SECONDS, SECONDS, COUNT, COUNT))
 @settings(max_examples=60, deadline=None)
 def test_what_is_sent_is_what_is_read(allowed):
+    """A limit that changes on its way to another server is not the one the user set."""
     read = deadlines.parse_allowance(allowed.header_value().encode())
 
     assert (read or Allowance()) == allowed
@@ -272,6 +279,7 @@ def test_what_is_sent_is_what_is_read(allowed):
 @given(st.text(max_size=40) | st.binary(max_size=40))
 @settings(max_examples=60, deadline=None)
 def test_an_unreadable_header_ends_no_request(text):
+    """Proxies and other clients send anything; a rollout must not fail because of a header."""
     read = deadlines.parse_allowance(text)
 
     assert read is None or isinstance(read, Allowance)
@@ -279,6 +287,7 @@ def test_an_unreadable_header_ends_no_request(text):
 
 @pytest.mark.parametrize("text", ["steps=-1", "steps=0", "steps=inf", "tokens=nan", "steps=x", "mode=fast"])
 def test_nonsense_is_no_limit(text):
+    """A limit of zero or NaN steps would end every episode at once."""
     assert deadlines.parse_allowance(text) == Allowance()
 
 
@@ -295,6 +304,7 @@ ALLOWED = Allowance(model_call_seconds=0.01, tool_call_seconds=0.02, verify_seco
     ],
 )
 def test_each_kind_of_call_has_its_time_and_its_name(server_type, path, kind, seconds):
+    """The error names the setting to raise; a wrong one sends the user to the wrong setting."""
     with (
         deadlines.using_allowance(ALLOWED),
         pytest.raises(kind, match="late") as caught,
@@ -313,6 +323,7 @@ def test_each_kind_of_call_has_its_time_and_its_name(server_type, path, kind, se
 
 
 def test_calls_to_agents_and_calls_outside_rollouts_are_not_bounded_here():
+    """A call limit on a whole episode would cut off long ones."""
     with deadlines.using_allowance(ALLOWED), deadlines.call_time_limit("responses_api_agents", "/run"):
         assert deadlines.seconds_left() is None
     with deadlines.call_time_limit("responses_api_models", "/v1/responses"):
@@ -333,6 +344,7 @@ def test_a_rollout_that_ends_sooner_keeps_its_own_end_and_name():
 
 
 def test_another_error_passes_as_it_is():
+    """A bug in a verifier reported as a timeout would never be found."""
     with (
         deadlines.using_allowance(ALLOWED),
         pytest.raises(ZeroDivisionError),
@@ -347,6 +359,7 @@ class Usage:
 
 
 def test_an_agent_learns_which_limit_it_has_reached():
+    """The rollout record says why the episode ended, so that metrics can separate the causes."""
     assert deadlines.reached_limit(steps=10**9, usages=[]) is None
     with deadlines.using_allowance(Allowance(steps=3, tokens=100)):
         assert deadlines.reached_limit(steps=2, usages=[Usage(99), None]) is None

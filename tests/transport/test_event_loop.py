@@ -46,6 +46,7 @@ def transports() -> list[Any]:
 
 
 async def test_what_the_tasks_of_one_round_write_goes_out_when_all_of_them_have_run(transports: list[Any]) -> None:
+    """One system call per message would limit how many rollouts a process can drive."""
     seen: list[int] = []
 
     async def write(number: int) -> None:
@@ -60,6 +61,7 @@ async def test_what_the_tasks_of_one_round_write_goes_out_when_all_of_them_have_
 
 
 async def test_data_may_grow_until_it_goes_out_and_is_then_empty(transports: list[Any]) -> None:
+    """Data that is added late must be sent exactly once, in order."""
     data = [b"a"]
     current_write_batch().put(transports[0], data)
     data += [b"b", b"c"]
@@ -70,6 +72,7 @@ async def test_data_may_grow_until_it_goes_out_and_is_then_empty(transports: lis
 
 
 async def test_nothing_is_written_to_one_that_hung_up_in_between(transports: list[Any]) -> None:
+    """One lost connection must not break the writes of all others."""
     for transport in transports:
         current_write_batch().put(transport, [b"x"])
     transports[0].closing = True
@@ -79,6 +82,7 @@ async def test_nothing_is_written_to_one_that_hung_up_in_between(transports: lis
 
 
 async def test_the_next_round_has_writes_of_its_own(transports: list[Any]) -> None:
+    """A batch that is not renewed would lose every message after the first."""
     for number in range(3):
         current_write_batch().put(transports[0], [b"%d" % number])
         await asyncio.sleep(0)
@@ -87,6 +91,7 @@ async def test_the_next_round_has_writes_of_its_own(transports: list[Any]) -> No
 
 
 async def test_every_loop_has_one() -> None:
+    """A batch shared by two threads would corrupt both of their connections."""
     assert current_write_batch() is current_write_batch()
 
     def other() -> WriteBatch:
@@ -114,6 +119,7 @@ async def test_a_transport_that_gathers_writes_when_the_round_is_over(transports
 
 
 async def test_it_writes_before_it_hangs_up_and_nothing_after(transports: list[Any]) -> None:
+    """The last answer of a server would otherwise be lost at shutdown."""
     gathered = CoalescingTransport(transports[0])
     gathered.write(b"last words")
     gathered.close()
@@ -137,6 +143,8 @@ async def test_who_writes_much_is_written_at_once(transports: list[Any]) -> None
 
 
 def test_it_is_otherwise_the_transport_it_was_made_from() -> None:
+    """Libraries read socket details from it and would fail without them."""
+
     async def ask() -> str:
         return str(CoalescingTransport(RecordingTransport()).get_extra_info("peer"))  # type: ignore[arg-type]
 
@@ -170,6 +178,7 @@ async def test_who_comes_alone_does_not_wait() -> None:
 
 
 async def test_who_comes_later_does_not_overtake() -> None:
+    """An unfair queue would let some rollouts starve until their deadline."""
     turns = WakeUpQueue(asyncio.get_running_loop())
     begun: list[str] = []
     for _ in range(WAKE_UPS_PER_ROUND + 1):
@@ -183,6 +192,7 @@ async def test_who_comes_later_does_not_overtake() -> None:
 
 
 async def test_all_who_share_a_loop_share_its_turns() -> None:
+    """Separate queues would together wake more tasks per round than the limit allows."""
     assert current_wake_up_queue() is current_wake_up_queue()
 
 
@@ -192,6 +202,7 @@ class Thing:
 
 
 def test_each_loop_gets_its_own_and_always_the_same():
+    """A session or lock of another loop raises errors that are hard to trace."""
     things = PerLoop(Thing)
     loops = [asyncio.new_event_loop() for _ in range(2)]
 

@@ -84,6 +84,7 @@ async def test_a_body_that_can_be_read_only_once_is_sent_only_once(closed_addres
 
 @pytest.mark.asyncio
 async def test_retry_after_is_waited_for_and_the_second_answer_returned(scripted_server, say):
+    """A busy server tells when to return; giving up would lose the rollout."""
     async with scripted_server(say(503, Retry_After="0"), say(200)) as server:
         response = await send("POST", server.url, json={}, policy=QUICK)
 
@@ -124,6 +125,7 @@ async def test_an_answer_that_never_comes_ends_with_the_deadline(scripted_server
 
 @pytest.mark.asyncio
 async def test_the_callers_own_timeout_counts_like_a_deadline(scripted_server):
+    """Existing folders pass timeouts this way and expect one kind of error."""
     async with scripted_server("hang") as server:
         with pytest.raises(DeadlineExceeded):
             await send("GET", server.url, timeout=0.05, policy=QUICK)
@@ -146,6 +148,7 @@ async def test_each_call_tells_the_callee_how_long_it_waits(scripted_server, say
 
 @pytest.mark.asyncio
 async def test_cancelling_a_call_cancels_it(scripted_server):
+    """Ctrl-C must not wait for a server that does not answer."""
     async with scripted_server("hang") as server:
         call = asyncio.create_task(send("GET", server.url))
         await server.hanging.wait()
@@ -229,6 +232,7 @@ async def test_an_endpoint_that_answered_before_is_waited_for_longer(scripted_se
 
 
 def test_how_long_an_endpoint_has_been_closed_is_known_until_it_answers():
+    """A run stops when its model is gone for too long, but not because of short gaps."""
     now = 0.0
     book = HealthRegistry(lambda: now)
     entry = book.entry("h:1")
@@ -256,6 +260,7 @@ async def test_the_first_failure_is_logged_and_the_rest_are_not(closed_address, 
 
 
 def test_failures_are_summed_up_now_and_then_and_when_it_is_over(caplog):
+    """Thousands of equal warnings would hide everything else in the log."""
     now = 0.0
     book = HealthRegistry(lambda: now)
     with caplog.at_level(logging.INFO, logger="nemo_gym.transport"):
@@ -273,6 +278,7 @@ def test_failures_are_summed_up_now_and_then_and_when_it_is_over(caplog):
 
 @pytest.mark.asyncio
 async def test_debug_shows_every_failure_in_detail(closed_address, caplog):
+    """Someone who debugs the network needs each attempt, not a summary."""
     http_sessions.configure(GlobalAIOHTTPAsyncClientConfig(global_aiohttp_client_request_debug=True))
 
     with caplog.at_level(logging.WARNING, logger="nemo_gym.transport"), pytest.raises(ServerUnreachable):

@@ -40,6 +40,7 @@ def test_a_loop_that_was_closed_carelessly_leaves_no_warning():
 
 
 def test_what_is_open_can_be_closed_from_outside():
+    """Sockets of a loop that has ended would leak and cause warnings at exit."""
     loop = asyncio.new_event_loop()
     session = loop.run_until_complete(open_one())
 
@@ -51,6 +52,7 @@ def test_what_is_open_can_be_closed_from_outside():
 
 @pytest.mark.asyncio
 async def test_a_closed_session_is_replaced():
+    """Otherwise every call after a cleanup would fail."""
     first = http_sessions.current_session()
     await http_sessions.close_current_session()
 
@@ -75,6 +77,7 @@ async def test_limits_are_shared_among_workers_and_cookies_are_not_kept(monkeypa
 
 
 def test_sockets_notice_a_peer_that_vanished():
+    """Without keep-alive a call to a machine that lost power waits forever."""
     address = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 1))
 
     with http_sessions._keepalive_socket(address, GlobalAIOHTTPAsyncClientConfig()) as made:
@@ -83,6 +86,7 @@ def test_sockets_notice_a_peer_that_vanished():
 
 
 def test_settings_come_from_the_global_keys_and_nonsense_is_refused():
+    """A timeout of zero would fail every call, far from the setting that caused it."""
     made = GlobalAIOHTTPAsyncClientConfig.from_global_config({"request_timeout_seconds": 5, "policy_api_key": "x"})
 
     assert made.request_timeout_seconds == 5

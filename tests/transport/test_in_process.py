@@ -183,6 +183,7 @@ async def test_a_call_by_base_url_and_path_gives_the_same(over_http, method, pat
 
 @pytest.mark.asyncio
 async def test_too_many_redirects_end_as_with_aiohttp():
+    """A redirect loop must not hang a rollout only because the server is in the same process."""
     with pytest.raises(aiohttp.TooManyRedirects):
         await in_process.dispatch(build_app(), "GET", "http://127.0.0.1:1/circle")
 
@@ -204,6 +205,8 @@ async def test_content_can_be_read_as_a_stream_and_json_checks_its_type():
 
 @pytest.mark.asyncio
 async def test_an_app_that_raises_without_an_answer_is_a_500_as_under_uvicorn(caplog):
+    """A server must behave the same wherever it is hosted, and its traceback must be logged."""
+
     async def app(scope, receive, send):
         raise RuntimeError("bare")
 
@@ -238,6 +241,7 @@ async def test_a_handler_sees_its_callers_deadline_but_not_its_context():
 
 @pytest.mark.asyncio
 async def test_a_handler_that_takes_too_long_is_cancelled_and_the_caller_told():
+    """Abandoned work would otherwise slow down every other rollout in the process."""
     stopped = asyncio.Event()
 
     async def app(scope, receive, send):
@@ -275,6 +279,7 @@ async def test_cancelling_the_call_reaches_the_handler():
 
 
 def test_mounting_is_by_address_and_all_names_of_the_loopback_are_one():
+    """A call to `localhost` would otherwise try a port where no server listens."""
     in_process.mount("127.0.0.1", 41999, record_scope)
     try:
         assert in_process.app_for_url("http://localhost:41999/x") is record_scope

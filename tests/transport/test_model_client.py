@@ -49,6 +49,7 @@ def client_for(url: str) -> NeMoGymAsyncOpenAI:
     ],
 )
 async def test_each_call_goes_to_its_endpoint_and_returns_a_dictionary(scripted_server, say, method, line):
+    """Existing folders call these methods; a wrong path or a lost header fails every rollout."""
     async with scripted_server(say(200, b'{"id": "x"}')) as server:
         kwargs = {} if method == "create_models" else {"model": "m", "input": "hi"}
         answer = await getattr(client_for(server.url), method)(**kwargs)
@@ -65,6 +66,7 @@ async def test_each_call_goes_to_its_endpoint_and_returns_a_dictionary(scripted_
 @pytest.mark.asyncio
 @pytest.mark.parametrize("status", RATE_LIMIT_ERROR_CODES)
 async def test_rate_limits_and_gateway_errors_are_waited_out(scripted_server, say, status):
+    """Providers throttle large runs; a rollout must survive that."""
     async with scripted_server(say(status), say(status), say(status), say(status), say(200, b'{"ok":1}')) as server:
         assert await client_for(server.url).create_response(input="x") == {"ok": 1}
 
@@ -82,6 +84,7 @@ async def test_a_500_gets_three_tries_and_keeps_what_the_server_said(scripted_se
 
 @pytest.mark.asyncio
 async def test_a_bad_request_is_not_repeated(scripted_server, say):
+    """Repeating cannot help and costs money; the agent needs the provider's text to react."""
     async with scripted_server(say(400, b"context length exceeded")) as server:
         with pytest.raises(aiohttp.ClientResponseError) as caught:
             await client_for(server.url).create_response(input="x")
@@ -99,6 +102,7 @@ async def test_lost_connections_and_broken_answers_are_asked_for_again(scripted_
 
 @pytest.mark.asyncio
 async def test_an_answer_that_stays_broken_is_an_error_with_an_address(scripted_server):
+    """The user must be able to see which endpoint fails."""
     async with scripted_server(BROKEN) as server:
         with pytest.raises(ServerUnreachable, match="broke off"):
             await client_for(server.url).create_response(input="x")
@@ -115,6 +119,7 @@ async def test_an_answer_that_is_no_json_object_is_a_model_failure(scripted_serv
 
 @pytest.mark.asyncio
 async def test_nan_among_log_probabilities_is_kept(scripted_server, say):
+    """Inference servers write NaN; refusing the answer would lose the rollout."""
     async with scripted_server(say(200, b'{"logprob": NaN}')) as server:
         answer = await client_for(server.url).create_completion(prompt="x")
 
@@ -122,6 +127,7 @@ async def test_nan_among_log_probabilities_is_kept(scripted_server, say):
 
 
 def test_the_key_works_but_is_never_shown():
+    """Clients appear in tracebacks and logs, which are shared."""
     client = NeMoGymAsyncOpenAI(base_url="http://h/v1", api_key="sk-very-secret-1", internal=True)
 
     assert client.api_key == "sk-very-secret-1"
@@ -131,6 +137,7 @@ def test_the_key_works_but_is_never_shown():
 
 
 def test_the_lists_of_codes_are_the_contracts():
+    """Existing folders import these lists and decide by them what to retry."""
     assert RATE_LIMIT_ERROR_CODES == [429, 502, 503, 504, 520]
     assert RETRY_ERROR_CODES == [429, 502, 503, 504, 520, 500]
 

@@ -63,6 +63,7 @@ async def endpoint(*answers: bytes, wait: asyncio.Event | None = None, hang_up: 
 
 
 async def test_the_request_says_what_it_should_and_the_answer_is_whole() -> None:
+    """A wrong length or host makes proxies refuse or cut the request."""
     async with endpoint(OK) as there, pool() as calls:
         answer = await calls.request("POST", there.url, {"Authorization": "Bearer k"}, b'{"a":1}')
 
@@ -96,6 +97,7 @@ REFUSED = b"HTTP/1.1 429 Slow Down\r\nRetry-After: 3\r\nContent-Length: 0\r\n\r\
     ids=["chunked", "early hints", "gzip", "until the end", "no content", "refused", "and good-bye"],
 )
 async def test_every_way_of_writing_an_answer_is_read(answer: bytes, hang_up: bool, status: int, body: bytes) -> None:
+    """Endpoints and proxies use all of these forms; a cut body would look like a broken answer."""
     async with endpoint(answer, hang_up=hang_up) as there, pool() as calls:
         answer = await calls.request("POST", there.url, {}, b"")
 
@@ -117,6 +119,7 @@ async def test_a_hundred_answers_and_good_byes_at_once_are_all_whole() -> None:
 
 
 async def test_a_connection_is_used_again() -> None:
+    """A new connection per call costs time and runs out of ports in large runs."""
     async with endpoint(OK, CHUNKED, REFUSED, OK) as there, pool() as calls:
         for _ in range(4):
             await calls.request("POST", there.url, {}, b"")
@@ -132,6 +135,7 @@ async def test_a_connection_is_used_again() -> None:
     ],
 )
 async def test_one_that_the_server_closes_or_that_grew_old_is_not(answer: bytes) -> None:
+    """A call on a dead connection fails although the endpoint works."""
     async with endpoint(answer) as there, pool() as calls:
         for _ in range(2):
             await calls.request("POST", there.url, {}, b"")
@@ -144,6 +148,7 @@ async def test_one_that_the_server_closes_or_that_grew_old_is_not(answer: bytes)
 
 
 async def test_no_more_connections_than_allowed_and_nobody_is_forgotten() -> None:
+    """A limit that is exceeded overloads the endpoint; a lost waiter hangs its rollout."""
     go = asyncio.Event()
     async with endpoint(OK, wait=go) as there, pool(per_host=2) as calls:
         asking = [asyncio.create_task(calls.request("POST", there.url, {}, b"")) for _ in range(9)]
@@ -214,6 +219,7 @@ async def test_words_nobody_asked_for_end_the_connection() -> None:
 
 
 async def test_no_answer_is_told_as_aiohttp_tells_it() -> None:
+    """Retries and callers decide by aiohttp's exception types."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = URL(f"http://127.0.0.1:{taken.getsockname()[1]}/")
@@ -246,6 +252,7 @@ async def test_half_an_answer_is_an_error_for_who_reads_it(answer: bytes) -> Non
 
 
 async def test_a_header_cannot_bring_others_along() -> None:
+    """A value from a config or a row must not be able to redirect the request."""
     async with pool() as calls:
         with pytest.raises(ValueError, match="header injection"):
             await calls.request("POST", URL("http://127.0.0.1:1/"), {"X": "1\r\nHost: elsewhere"}, b"")
@@ -265,6 +272,7 @@ async def test_a_header_cannot_bring_others_along() -> None:
     ],
 )
 def test_what_is_not_plain_is_left_to_aiohttp(url: str, options: dict[str, Any], plain: bool) -> None:
+    """An option that the simple client ignores would change the call without an error."""
     assert can_send("POST", URL(url), options) is plain
 
 

@@ -101,6 +101,7 @@ def test_retry_after_is_read_as_seconds_or_date(value: str | None, expected: flo
 @given(st.text(max_size=40))
 @settings(max_examples=100, deadline=None)
 def test_no_retry_after_header_can_raise(value: str):
+    """A malformed header of a proxy must not fail the call that it asks to repeat."""
     seconds = parse_retry_after(value, NOW)
     assert seconds is None or seconds >= 0
 
@@ -170,6 +171,7 @@ def test_after_the_rest_one_probe_goes_and_the_others_wait():
 
 
 def test_failed_probes_double_the_rest_up_to_the_longest():
+    """A server that is down for long is not flooded, and its return is still noticed soon."""
     clock = FakeClock()
     breaker = open_breaker(clock)
     rests = []

@@ -23,6 +23,7 @@ def shared_semaphores(most: int, holders: int = 2) -> Iterator[list[SharedSemaph
 
 
 async def test_together_they_never_have_more_than_were_made() -> None:
+    """Several processes together must respect the limit the user set for the endpoint."""
     with shared_semaphores(2) as (one, two):
         taken = [one.try_acquire(), two.try_acquire(), one.try_acquire(), two.try_acquire()]
 
@@ -43,6 +44,7 @@ async def test_a_place_given_back_by_one_wakes_who_waits_in_the_other() -> None:
 
 
 async def test_within_a_process_the_first_who_waits_is_the_first_served() -> None:
+    """An unfair order would let single rollouts wait until their deadline."""
     order: list[int] = []
 
     async def call(number: int) -> None:
@@ -62,6 +64,7 @@ async def test_within_a_process_the_first_who_waits_is_the_first_served() -> Non
 
 
 async def test_who_gives_up_waiting_takes_no_place_along() -> None:
+    """A lost slot would slow the run down for good; losing all would stop it."""
     with shared_semaphores(1) as (one, two):
         await one.acquire()
         waiting = asyncio.create_task(two.acquire())
@@ -101,6 +104,7 @@ async def test_when_one_is_told_to_wait_all_wait() -> None:
 
 
 async def test_the_limit_counts_the_calls_of_others() -> None:
+    """The endpoint sees the sum over all processes, so the limit must be for the sum."""
     with shared_semaphores(2) as lots:
         one, two = (AdaptiveLimit(2, shared=lot) for lot in lots)
         await one.enter()
