@@ -62,24 +62,25 @@ def run(args: argparse.Namespace) -> int:
             output.write("\n".join(candidates))
         return 0
     if args.shell not in SCRIPTS:
-        output.report_error(f"name a shell: {', '.join(SCRIPTS)}")
+        output.report_error(f"SHELL must be one of {', '.join(SCRIPTS)}")
         return 2
     output.write(SCRIPTS[args.shell])
     return 0
 
 
-def find_candidates(before: Sequence[str], prefix: str) -> list[str]:
-    """Return the commands, flags and component names that may follow `before` and start with `prefix`."""
-    return sorted(word for word in _possible_words(before, prefix) if word.startswith(prefix))
+def find_candidates(words: Sequence[str], prefix: str) -> list[str]:
+    """Return the commands, flags and component names that may follow `words` and start with `prefix`."""
+    return sorted(word for word in _possible_words(words, prefix) if word.startswith(prefix))
 
 
-def _possible_words(before: Sequence[str], prefix: str) -> Sequence[str]:
-    if before and before[-1] in KINDS_BY_FLAG:
-        return KINDS_BY_FLAG[before[-1]].names(component_search_roots())
-    if len(before) == 2 and before[0] == "list" and before[1] in KINDS_BY_COMMAND and not prefix.startswith("-"):
-        return KINDS_BY_COMMAND[before[1]].names(component_search_roots())
-    leaf = find_leaf(build_parser(before)[0], before)
-    choices = next((a.choices for a in leaf._actions if before and before[-1] in a.option_strings and a.choices), None)
+def _possible_words(words: Sequence[str], prefix: str) -> Sequence[str]:
+    """Return the words that may follow `words`; only flags if `prefix` starts with a dash."""
+    if words and words[-1] in KINDS_BY_FLAG:
+        return KINDS_BY_FLAG[words[-1]].names(component_search_roots())
+    if len(words) == 2 and words[0] == "list" and words[1] in KINDS_BY_COMMAND and not prefix.startswith("-"):
+        return KINDS_BY_COMMAND[words[1]].names(component_search_roots())
+    leaf = find_leaf(build_parser(words)[0], words)
+    choices = next((a.choices for a in leaf._actions if words and words[-1] in a.option_strings and a.choices), None)
     if choices:
         return [str(choice) for choice in choices]
     return [*leaf._option_string_actions] if prefix.startswith("-") else [*command_parsers(leaf)]

@@ -16,9 +16,8 @@ from nemo_gym import PARENT_DIR
 from nemo_gym.cli import legacy
 from nemo_gym.cli.completion import find_candidates
 from nemo_gym.cli.explain import load_explanations
-from nemo_gym.cli.main import main
+from nemo_gym.cli.main import IMPORT_GC_THRESHOLD, main
 from nemo_gym.cli.parser import GROUPS, TOP_LEVEL_COMMANDS, build_parser
-from nemo_gym.cli.shared import gc_tuning
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.outcome import FailureKind
 
@@ -291,7 +290,7 @@ def test_a_command_looks_for_garbage_rarely_in_a_process_of_its_own_only(
     monkeypatch.setattr(sys, "argv", ["gym", "--version"])
     try:
         assert main(None if own_process else ["--version"]) == 0
-        assert gc.get_threshold() == (gc_tuning.IMPORT_THRESHOLD if own_process else before)
+        assert gc.get_threshold() == (IMPORT_GC_THRESHOLD if own_process else before)
     finally:
         gc.set_threshold(*before)
     assert capsys.readouterr().out

@@ -220,7 +220,7 @@ def test_a_new_resources_server_is_made_and_tested(here: Path) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 of 1 good" in done.stdout
+    assert "1 of 1 passed" in done.stdout
 
 
 def test_datasets_of_a_registry_nobody_named_say_what_to_write_where(here: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_missing_entrypoint_is_named(tmp_path: Path) -> None:
     """The folder is right, the file is not."""
     write_server(tmp_path, "resources_servers", "sums")
 
-    with pytest.raises(ConfigError, match=r"there is no file .*main\.py"):
+    with pytest.raises(ConfigError, match=r"file not found: .*main\.py"):
         find_instances({"s": block("resources_servers", "sums", entrypoint="main.py")}, [tmp_path])
 
 

@@ -69,7 +69,7 @@ def test_prefetch_makes_each_environment_once_and_starts_nothing(
     table = capsys.readouterr().out
     assert (first, second) == (0, 0)
     assert [line.split()[0] for line in notes.read_text().splitlines()] == ["venv", "pip"]
-    assert "my_left, my_right" in table and "made" in table and "was there" in table
+    assert "my_left, my_right" in table and "built" in table and "existed already" in table
     assert "plain" not in table
 
 
