@@ -72,7 +72,7 @@ def test_without_a_command_there_is_help(words: tuple[str, ...], capsys: pytest.
         (("list", "environments", "--kind", "thing"), "invalid choice"),
         (("search", "modles", "smol"), "Did you mean `models`?"),
         (("eval", "run", "--enviroment", "x"), "usage: gym eval run [options]"),
-        (("env", "validate"), "no configuration is named"),
+        (("env", "validate"), "no configuration to check"),
         (("env", "validate", "--environment", "arithmetik"), "try: arithmetic"),
     ],
 )

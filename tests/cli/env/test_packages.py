@@ -125,7 +125,7 @@ def test_a_server_without_an_environment_shows_this_one(
 
     assert main(["env", "packages", "--resources-server", "plain"]) == 0
     assert notes.read_text() == f"pip list --python {sys.executable}\n"
-    assert "needs no separate environment" in capsys.readouterr().err
+    assert "needs no virtual environment" in capsys.readouterr().err
 
 
 def test_packages_needs_a_server(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
