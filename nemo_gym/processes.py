@@ -1,4 +1,4 @@
-"""Forking, process groups and process death: what the standard library leaves to its callers."""
+"""Helpers for forking, process groups and processes that must exit with their parent."""
 
 import ctypes
 import json
@@ -18,15 +18,15 @@ _PR_SET_PDEATHSIG = 1
 
 
 def has_single_thread() -> bool:
-    """Return True if this process has one thread: a fork would copy the locks of other threads, not the threads."""
+    """Return True if this process has one thread: a fork copies locks held by other threads, but not the threads."""
     try:
         return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
-    except OSError:  # not Linux: the number of threads, native ones included, is unknown
+    except OSError:  # not Linux: the number of native threads is unknown
         return False
 
 
 def exit_fork(status: int) -> NoReturn:
-    """End this fork at once: it must never return into the code that its parent was running."""
+    """Flush the standard streams and end this forked process, which must never return into the parent's code."""
     try:
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
@@ -35,25 +35,25 @@ def exit_fork(status: int) -> NoReturn:
 
 
 def signal_group(pid: int, number: int) -> None:
-    """Signal the process group that `pid` leads, if it still exists."""
+    """Signal the process group that `pid` leads; do nothing if the group no longer exists."""
     try:
         os.killpg(pid, number)
     except (ProcessLookupError, PermissionError):
         return
 
 
-def die_with_parent(number: signal.Signals = signal.SIGKILL) -> bool:
-    """Let the kernel send this process a signal when its parent dies (Linux); return False where it cannot."""
+def exit_with_parent(number: signal.Signals = signal.SIGKILL) -> bool:
+    """Send this process a signal when its parent exits (PR_SET_PDEATHSIG, Linux); return False if not supported."""
     libc = ctypes.CDLL(None, use_errno=True)
     return hasattr(libc, "prctl") and bool(libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) == 0)
 
 
 def json_descriptor(content: Mapping[str, Any]) -> int:
-    """Return a descriptor from which a child process reads JSON; a process list shows nothing of it."""
-    with tempfile.TemporaryFile() as unnamed:
-        unnamed.write(json.dumps(content).encode())
-        unnamed.seek(0)
-        return os.dup(unnamed.fileno())
+    """Return a descriptor from which a child process reads JSON; unlike arguments, `ps` does not show it."""
+    with tempfile.TemporaryFile() as file:
+        file.write(json.dumps(content).encode())
+        file.seek(0)
+        return os.dup(file.fileno())
 
 
 class ForkedChild:
@@ -64,7 +64,7 @@ class ForkedChild:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit status, a signal as its negative number; None while the process runs."""
+        """Return the exit status (negative: the signal that ended the process); None while the process runs."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
@@ -83,6 +83,6 @@ class ForkedChild:
         start = time.monotonic()
         while (status := self.poll()) is None:
             if timeout is not None and time.monotonic() - start > timeout:
-                raise subprocess.TimeoutExpired(f"the fork {self.pid}", timeout)
+                raise subprocess.TimeoutExpired(f"the forked process {self.pid}", timeout)
             time.sleep(POLL_SECONDS)
         return status

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from nemo_gym.cli.terminal.live import LiveView
-from nemo_gym.cli.terminal.progress import MEAN_SHARE, Progress, TimedFlights
+from nemo_gym.cli.terminal.progress import MEAN_PAUSE_FACTOR, Progress, TimedInFlight
 from nemo_gym.rollouts.collect import InFlight
 from nemo_gym.rollouts.outcome import Job, OutcomeCounts, ScoredRollout
 from nemo_gym.rollouts.plan import PlanSummary
@@ -30,12 +30,12 @@ def jobs(count: int) -> list[Job]:
     return [Job(RolloutKey(n, 0), row) for n, row in enumerate(rows)]
 
 
-def process_jobs(work: list[Job], flights: InFlight, report: Any) -> float:
+def process_jobs(work: list[Job], in_flight: InFlight, report: Any) -> float:
     """Return the CPU seconds of starting, ending and reporting every job."""
     record = {"reward": 1.0, "response": {"usage": {"input_tokens": 90, "output_tokens": 10, "total_tokens": 100}}}
     began = time.process_time()
     for job in work:
-        with flights.sending(job):
+        with in_flight.sending(job):
             pass
         report(ScoredRollout(job, record))
     return time.process_time() - began
@@ -49,7 +49,7 @@ def drawing_seconds(progress: Progress) -> float:
         progress.take_sample()
         view.rendered_text(100)
     # The mean is computed rarely; its share is added as a constant.
-    return (time.process_time() - began) / 10 + 1 / MEAN_SHARE
+    return (time.process_time() - began) / 10 + 1 / MEAN_PAUSE_FACTOR
 
 
 def measure(rollouts: int = ROLLOUTS) -> dict[str, float]:
@@ -57,9 +57,9 @@ def measure(rollouts: int = ROLLOUTS) -> dict[str, float]:
     floor, with_view, drawing = [], [], []
     for _ in range(RUNS):
         floor.append(process_jobs(work, InFlight(), OutcomeCounts()))
-        progress = Progress(TimedFlights())
+        progress = Progress(TimedInFlight())
         progress.on_plan(PlanSummary(total=rollouts, to_run=rollouts))
-        with_view.append(process_jobs(work, progress.flights, progress))
+        with_view.append(process_jobs(work, progress.in_flight, progress))
         drawing.append(drawing_seconds(progress))
     added = min(with_view) - min(floor)
     return {

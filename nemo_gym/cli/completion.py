@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             output.write("\n".join(candidates))
         return 0
     if args.shell not in SCRIPTS:
-        output.report_error(f"name a shell: {', '.join(SCRIPTS)}")
+        output.report_error(f"SHELL must be one of {', '.join(SCRIPTS)}")
         return 2
     output.write(SCRIPTS[args.shell])
     return 0

@@ -1,6 +1,6 @@
-"""Check this machine and print the remedy for everything that is missing.
+"""Check this machine and print a fix for everything that is missing.
 
-Exit status: 0 evaluations can run here, 1 something they need is missing. Optional parts are only noted.
+Exit status: 0 evaluations can run here, 1 a required part is missing. Missing optional parts do not count.
 """
 
 import argparse
@@ -54,7 +54,7 @@ MARKS = {Level.FINE: "✓", Level.NOTE: "·", Level.PROBLEM: "✗"}
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One fact about this machine and the remedy if it is a problem."""
+    """One fact about this machine, and the fix if it is a problem."""
 
     subject: str
     level: Level
@@ -96,7 +96,7 @@ def print_version(*, as_json: bool = False) -> None:
 
 
 def installation_facts() -> dict[str, Any]:
-    """Return the facts that a bug report needs."""
+    """Return the versions and the platform, for bug reports."""
     return {
         "nemo_gym": nemo_gym.__version__,
         "python": platform.python_version(),
@@ -122,6 +122,7 @@ def _installed_version(name: str) -> str | None:
 
 
 def _check_packages() -> Iterator[CheckResult]:
+    """Check Python, the required packages, the embedded model and the extras."""
     yield CheckResult("Python", Level.FINE, f"{platform.python_version()} at {sys.executable}")
     missing = [name for name in REQUIRED_PACKAGES if _installed_version(name) is None]
     message = f"nemo-gym {nemo_gym.__version__}" + (f", without {', '.join(missing)}" if missing else ", complete")
@@ -155,9 +156,9 @@ def _check_optional(subject: str, module: str, purpose: str, install_command: st
 def _check_system() -> Iterator[CheckResult]:
     from nemo_gym.config.defaults import DEFAULT_HEAD_SERVER_PORT as HEAD_PORT
 
-    with socket.socket() as probe:
+    with socket.socket() as listener:
         try:
-            probe.bind(("127.0.0.1", HEAD_PORT))
+            listener.bind(("127.0.0.1", HEAD_PORT))
         except OSError:
             message = f"{HEAD_PORT} is in use; the next free port is used instead"
             yield CheckResult("Head port", Level.NOTE, message, "gym env status may show the run that uses it")
@@ -180,21 +181,21 @@ def _check_system() -> Iterator[CheckResult]:
 
 
 def _check_sandboxes() -> Iterator[CheckResult]:
-    """Try the isolation for code that models write, and list the container engines."""
+    """Check that the sandbox for model-written code works here, and list the container engines."""
     from nemo_gym.sandbox.providers.local import probe
 
-    state = probe()
-    if state.available:
-        yield CheckResult("Sandbox on this machine", Level.FINE, state.describe())
+    sandbox = probe()
+    if sandbox.available:
+        yield CheckResult("Sandbox on this machine", Level.FINE, sandbox.describe())
     else:
-        message = f"{state.describe()}: environments that run code will not start"
-        yield CheckResult("Sandbox on this machine", Level.NOTE, message, state.fix or "")
+        message = f"{sandbox.describe()}: environments that run code will not start"
+        yield CheckResult("Sandbox on this machine", Level.NOTE, message, sandbox.fix or "")
     engines = [name for name in ("docker", "apptainer") if shutil.which(name)]
     yield CheckResult("Container engines", Level.FINE, ", ".join(engines) or "none (not needed)")
 
 
 def _check_keys() -> Iterator[CheckResult]:
-    """Name the keys that are set, never their values."""
+    """List the names of the API keys that are set; never print a value."""
     from nemo_gym.config.secrets import is_secret_name
 
     names = [name for name in KEY_VARIABLES if os.environ.get(name)]
@@ -202,7 +203,7 @@ def _check_keys() -> Iterator[CheckResult]:
     env_yaml = Path("env.yaml")
     if not env_yaml.is_file():
         fix = "needed for models behind an API: policy_base_url, policy_api_key, policy_model_name"
-        yield CheckResult("env.yaml", Level.NOTE, "none here", fix)
+        yield CheckResult("env.yaml", Level.NOTE, "missing in this folder", fix)
         return
     lines = env_yaml.read_text(encoding="utf-8", errors="replace").splitlines()
     keys = [line.split(":")[0].strip() for line in lines if ":" in line and not line.lstrip().startswith("#")]
@@ -211,7 +212,7 @@ def _check_keys() -> Iterator[CheckResult]:
 
 
 def _check_registry() -> Iterator[CheckResult]:
-    """Try to reach the package registry, which servers with additional requirements need."""
+    """Check that the package registry can be reached; servers with additional requirements need it."""
     uv = Path(sys.executable).with_name("uv")
     command = [str(uv) if uv.exists() else "uv", "pip", "install", "--dry-run", "--no-deps", "--reinstall", "packaging"]
     env = {**os.environ, "UV_HTTP_TIMEOUT": "8", "UV_NO_PROGRESS": "1", "VIRTUAL_ENV": sys.prefix}

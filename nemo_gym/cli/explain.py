@@ -23,21 +23,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    texts = load_explanations()
+    explanations = load_explanations()
     if args.code is None:
-        summaries = {code: _first_sentence(text) for code, text in texts.items()}
+        summaries = {code: _first_sentence(text) for code, text in explanations.items()}
         output.write_json(summaries) if args.json else output.write_table(list(summaries.items()))
         return 0
     code = args.code.strip()
-    if code not in texts:
-        close = get_close_matches(code, texts, n=1)
+    if code not in explanations:
+        close = get_close_matches(code, explanations, n=1)
         hint = f" Did you mean `{close[0]}`?" if close else " `gym explain` lists all codes."
-        output.report_error(f"there is no code `{code}`.{hint}")
+        output.report_error(f"unknown code `{code}`.{hint}")
         return 2
     if args.json:
-        output.write_json({"code": code, "explanation": texts[code]})
+        output.write_json({"code": code, "explanation": explanations[code]})
     else:
-        output.write(f"{code}\n\n{texts[code]}")
+        output.write(f"{code}\n\n{explanations[code]}")
     return 0
 
 
@@ -46,6 +46,6 @@ def _first_sentence(text: str) -> str:
 
 
 def load_explanations() -> dict[str, str]:
-    """Return code -> meaning and remedy, in the order of explanations.md."""
-    pieces = HEADING.split(files("nemo_gym.cli").joinpath("explanations.md").read_text(encoding="utf-8"))
-    return {code.strip(): text.strip() for code, text in zip(pieces[1::2], pieces[2::2], strict=True)}
+    """Return the text below each heading of explanations.md, by the heading, which is a code."""
+    parts = HEADING.split(files("nemo_gym.cli").joinpath("explanations.md").read_text(encoding="utf-8"))
+    return {code.strip(): text.strip() for code, text in zip(parts[1::2], parts[2::2], strict=True)}

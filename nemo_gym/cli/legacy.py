@@ -1,4 +1,4 @@
-"""Commands and functions of earlier versions: `ng_*` and `nemo_gym_*` programs, and functions that scripts import."""
+"""Commands and functions of earlier versions: `ng_*` and `nemo_gym_*` programs, and functions for scripts."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -35,16 +35,17 @@ REPLACEMENTS: dict[str, tuple[str, ...]] = {
     "viewer": ("view",),
     "reinstall": ("dev", "reinstall"),
 }
+"""Name of a program without its prefix -> arguments of `gym` that replace it."""
 PREFIXES = ("nemo_gym_", "ng_")
 
 
 def main() -> int:
-    """Run the replacement of the program by whose name this process was called."""
+    """Run the `gym` command that replaces the program with the name `sys.argv[0]`."""
     return run(Path(sys.argv[0]).name, sys.argv[1:])
 
 
 def run(program: str, words: Sequence[str]) -> int:
-    """Print the replacement of a program and run it with the same arguments."""
+    """Print the `gym` command that replaces a program, and run it with the same arguments."""
     from nemo_gym.cli.main import main as gym
 
     name = program
@@ -61,7 +62,7 @@ def run(program: str, words: Sequence[str]) -> int:
 def command_function(*command: str) -> Callable[[], None]:
     """Return a function that runs a `gym` command with the arguments of the process.
 
-    It ends the process if the exit status is not 0.
+    The function ends the process if the exit status of the command is not 0.
     """
 
     def run_command() -> None:
@@ -73,3 +74,6 @@ def command_function(*command: str) -> Callable[[], None]:
 
     run_command.__doc__ = f"Run `gym {' '.join(command)}` with the arguments of this process."
     return run_command
+
+
+version = command_function("--version")

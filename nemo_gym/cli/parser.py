@@ -1,7 +1,8 @@
 """The argument parser of `gym`, built lazily: only the module of the requested command is imported.
 
 A command module has a docstring (its help), `add_arguments(parser)` and `run(args) -> int`. Besides its flags, `args`
-has `overrides` (words without a flag), `prog` (the command as text) and `flag_names` (dest -> flag).
+has `overrides` (words without a flag), `prog` (the command as text), `flag_names` (dest -> flag) and
+`initial_gc_threshold` (the threshold of the garbage collector when the command started).
 """
 
 import argparse
@@ -31,7 +32,7 @@ examples:
 """
 
 
-def _group(name: str, commands: str) -> dict[str, str]:
+def _group_modules(name: str, commands: str) -> dict[str, str]:
     return {command: f"nemo_gym.cli.{name}.{command}" for command in commands.split()}
 
 
@@ -44,14 +45,14 @@ GROUPS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "env": (
         "run, inspect and check environments",
-        _group("env", "start status validate resolve init test audit packages prefetch publish"),
+        _group_modules("env", "start status validate resolve init test audit packages prefetch publish"),
     ),
-    "eval": ("evaluate a model", _group("eval", "prepare run aggregate profile reverify submit")),
+    "eval": ("evaluate a model", _group_modules("eval", "prepare run aggregate profile reverify submit")),
     "dataset": (
         "prepare, publish and export rows",
-        _group("dataset", "collate render export upload download migrate rm"),
+        _group_modules("dataset", "collate render export upload download migrate rm"),
     ),
-    "dev": ("work on NeMo Gym itself", _group("dev", "test reinstall")),
+    "dev": ("work on NeMo Gym itself", _group_modules("dev", "test reinstall")),
 }
 """Group -> (purpose, command -> module)."""
 TOP_LEVEL_COMMANDS = {name: f"nemo_gym.cli.{name}" for name in ("view", "search", "doctor", "explain", "completion")}
@@ -60,7 +61,7 @@ GROUPS_WITH_OVERRIDES = ("env", "eval", "dataset")
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Wraps paragraphs to the width of the terminal, except those with an indented line: they are examples."""
+    """Wraps paragraphs to the width of the terminal; a paragraph with an indented line is an example and stays."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = []
@@ -85,7 +86,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser(words: Sequence[str]) -> tuple[Parser, ModuleType | None]:
-    """Build the parser with the arguments of the command that `words` name; return it and the command's module."""
+    """Build the parser, with the arguments of only the command in `words`; return it and the command's module."""
     parser = Parser(prog="gym", description=DESCRIPTION, epilog=EXAMPLES)
     parser.add_argument("--version", action="store_true", help="print the versions of NeMo Gym and its dependencies")
     parser.add_argument("--json", action="store_true", dest="version_json", help="print --version as JSON")
@@ -97,7 +98,7 @@ def build_parser(words: Sequence[str]) -> tuple[Parser, ModuleType | None]:
     for group, (purpose, commands) in GROUPS.items():
         group_parser = groups.add_parser(group, help=purpose, description=purpose)
         if names[:1] != [group]:
-            continue  # its commands are not shown, and each takes time
+            continue  # the help does not show the commands of this group, and adding each takes time
         leaves = group_parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
         for name in names[1:2] if names[1:2] and names[1] in commands else commands:
             module = _add_command(leaves, name, commands[name], requested=names[1:2] == [name]) or module
@@ -107,11 +108,12 @@ def build_parser(words: Sequence[str]) -> tuple[Parser, ModuleType | None]:
 
 
 def _command_words(words: Sequence[str]) -> list[str]:
+    """Return the words that are not flags; the first two of them name the command."""
     return [word for word in words if not word.startswith("-")]
 
 
 def _add_command(leaves: Any, name: str, path: str, *, requested: bool) -> ModuleType | None:
-    """Add a command: with all arguments if it is requested, otherwise only its line of help."""
+    """Add a command with its arguments and return its module; if it is not requested, add only its line of help."""
     if not requested:
         leaves.add_parser(name, help=_describe(_first_line(path), name))
         return None
@@ -129,12 +131,12 @@ def _add_command(leaves: Any, name: str, path: str, *, requested: bool) -> Modul
 
 
 def _describe(text: str, command: str) -> str:
-    """Insert the name of the command into the help of a module that several commands share."""
+    """Replace COMPONENTS in a help text by the name of the command: the `gym list` commands share one module."""
     return text.replace("COMPONENTS", command.replace("-", " "))
 
 
 def _usage(leaf: argparse.ArgumentParser, *, takes_overrides: bool) -> str:
-    """Return one line of usage; the help lists the options below it."""
+    """Return the usage of a command as one line, with `[options]` for its flags."""
     forms: dict[Any, str] = {None: "{}", "?": "[{}]", "*": "[{} ...]"}
     positionals = [action for action in leaf._actions if not action.option_strings]
     names = [forms.get(action.nargs, "{} ...").format(action.metavar or action.dest) for action in positionals]
@@ -142,7 +144,7 @@ def _usage(leaf: argparse.ArgumentParser, *, takes_overrides: bool) -> str:
 
 
 def _first_line(path: str) -> str:
-    """Return the first line of a module's docstring without importing it."""
+    """Return the first line of a module's docstring without importing the module."""
     spec = importlib.util.find_spec(path)
     if spec is None or spec.origin is None:
         return ""
@@ -151,7 +153,7 @@ def _first_line(path: str) -> str:
 
 
 def check_command(words: Sequence[str]) -> None:
-    """End the process with a usage error and the nearest name if a group or command does not exist."""
+    """End the process with a usage error and the most similar name if a group or command does not exist."""
     names = _command_words(words)
     if not names:
         return
@@ -161,26 +163,26 @@ def check_command(words: Sequence[str]) -> None:
             return
         if commands and word not in commands:
             close = get_close_matches(word, commands, n=1)
-            hint = f" Did you mean `{close[0]}`?" if close else f" There are: {', '.join(commands)}."
+            hint = f" Did you mean `{close[0]}`?" if close else f" Commands: {', '.join(commands)}."
             output.report_error(f"`{word}` is not a command of {' '.join(['gym', *names[:depth]])}.{hint}")
             raise SystemExit(USAGE_ERROR)
 
 
 def command_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of the commands below a parser, by name."""
+    """Return the parsers of the subcommands of a parser, by name."""
     action = next((action for action in parser._actions if isinstance(action, argparse._SubParsersAction)), None)
     return dict(action.choices) if action is not None else {}
 
 
 def find_leaf(parser: argparse.ArgumentParser, names: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of the command that `names` lead to; names of no command are skipped."""
+    """Follow `names` from a parser to its subcommands and return the last parser; skip names of no subcommand."""
     for name in names:
         parser = command_parsers(parser).get(name, parser)
     return parser
 
 
 def check_flags(leaf: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """End the process with a usage error and the nearest flag if a word is an unknown flag."""
+    """End the process with a usage error and the most similar flag if a word is an unknown flag."""
     flags = [word for word in words if word.startswith("-")]
     if flags:
         close = get_close_matches(flags[0].split("=")[0], list(leaf._option_string_actions), n=1)

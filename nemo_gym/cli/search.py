@@ -13,7 +13,7 @@ DEFAULT_KIND = "environments"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("type", nargs="?", metavar="TYPE", help=f"one of {', '.join(KINDS)} (default: {DEFAULT_KIND})")
-    parser.add_argument("query", metavar="QUERY", help="text to search for; need not be spelt exactly")
+    parser.add_argument("query", metavar="QUERY", help="text to search for; similar spellings match too")
     options.add_json_argument(parser)
     options.add_search_argument(parser)
 

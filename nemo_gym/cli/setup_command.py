@@ -1,6 +1,6 @@
-"""Shell commands that build the environment of a server folder and run a program in it, for code that starts servers.
+"""Bash commands that build the virtual environment of a server folder and run a program in it.
 
-`gym env start` does not use them; they are here for code written for earlier versions.
+For code written for earlier versions; `gym env start` does not use them.
 """
 
 import argparse
@@ -31,11 +31,11 @@ SETTINGS = (
     "skip_venv_if_present",
     "pip_install_verbose",
 )
-"""Configuration keys that affect environments."""
+"""Configuration keys that affect virtual environments."""
 
 
 def setup_env_command(dir_path: Path, global_config_dict: Mapping[str, Any], prefix: str) -> str:
-    """Return a line of bash that builds the environment of a server folder, if it is missing, and activates it."""
+    """Return a bash command that builds the virtual environment of a folder if it is missing, and activates it."""
     settings = {key: global_config_dict[key] for key in SETTINGS if global_config_dict.get(key) is not None}
     encoded = json.dumps(settings, default=list)
     target = folder_venv(
@@ -55,8 +55,8 @@ def run_command(
     stdout_target: int | IO[Any] | None = None,
     stderr_target: int | IO[Any] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a line of bash in a folder, with its modules and those of the project importable."""
-    del server_name  # the lines of the installer have the name already
+    """Start a bash command in a folder; its PYTHONPATH contains that folder and the project root."""
+    del server_name  # the installer's lines are printed with the name already
     env = dict(os.environ)
     modules = [str(working_dir_path.absolute()), str(project_root.absolute()) if project_root else ""]
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [*modules, env.get("PYTHONPATH", "")]))
@@ -68,8 +68,8 @@ def run_command(
 
 
 def main() -> int:
-    """Build one environment; the line of `setup_env_command` runs this."""
-    parser = argparse.ArgumentParser(description="build the environment of one server folder")
+    """Build one virtual environment; the command of `setup_env_command` runs this."""
+    parser = argparse.ArgumentParser(description="build the virtual environment of one server folder")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--name", default="")
     parser.add_argument("--settings", type=json.loads, default={})

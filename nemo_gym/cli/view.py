@@ -1,7 +1,7 @@
 """View rollouts in the browser, or on the terminal with --text.
 
-PATH is a file of rollouts or a folder that contains some; several are shown side by side and can be compared. A run in
-progress is followed. TASK or TASK:REPEAT after the paths shows one rollout (with --text).
+PATH is a file of rollouts or a folder with such files; several runs are shown side by side and can be compared. The
+page of a run in progress is updated. TASK or TASK:REPEAT after the paths prints one rollout (with --text).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEGACY_KEY = "+jsonl_fpath="
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="file of rollouts, or a folder that contains some")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="file of rollouts, or folder with such files")
     parser.add_argument("--text", action="store_true", help="print to the terminal instead of serving a page")
     parser.add_argument("--failed", action="store_true", help="only failed rollouts (with --text or --export)")
     parser.add_argument(
@@ -48,21 +48,22 @@ def run(args: argparse.Namespace) -> int:
     if rollout is not None:
         paths = paths[:-1]
     if not paths:
-        output.report_error("no rollouts are named: gym view results/rollouts.jsonl")
+        output.report_error("PATH is missing, such as: gym view results/rollouts.jsonl")
         return 2
-    where = " and ".join(f"({part})" for part in (args.where, 'outcome == "failed"' if args.failed else "") if part)
+    conditions = (args.where, 'outcome == "failed"' if args.failed else "")
+    row_filter = " and ".join(f"({condition})" for condition in conditions if condition)
     runs = find_runs(paths)
     if args.export:
-        return _write_pages(runs, Path(args.export), where)
+        return _write_pages(runs, Path(args.export), row_filter)
     if args.text and rollout is not None:
         return _print_rollout(runs, int(rollout.group(1)), rollout.group(2), as_json=args.json)
     if args.text:
-        return _print_table(runs, where, args)
+        return _print_table(runs, row_filter, args)
     return _serve(runs, args)
 
 
 def _build_indexes(runs: Sequence[RunFiles]) -> list[RunDatabase]:
-    """Index the runs completely, showing the progress."""
+    """Return an index of every rollout of each run; show the progress of indexing."""
     from nemo_gym.view.database import RunDatabase
 
     indexes = [RunDatabase(run) for run in runs]
@@ -93,31 +94,33 @@ def _serve(runs: Sequence[RunFiles], args: argparse.Namespace) -> int:
         app = view_app([RunDatabase(run) for run in runs], token=token, hosts=LOOPBACK | {host})
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
         output.write(address)
-        output.notify("Ctrl-C ends it")
+        output.notify("press Ctrl-C to stop")
         if not args.no_browser:
             webbrowser.open(address)
         asyncio.run(server.serve(sockets=[listener]))
     return 0
 
 
-def _write_pages(runs: Sequence[RunFiles], folder: Path, where: str) -> int:
+def _write_pages(runs: Sequence[RunFiles], folder: Path, row_filter: str) -> int:
+    """Write the pages of --export."""
     from nemo_gym.view.export import export_bundle
 
     def show_progress(done: int, total: int) -> None:
         output.show_status(f"{done}/{total}" if done < total else "")
 
-    count = export_bundle(_build_indexes(runs), folder, where=where, on_progress=show_progress)
+    count = export_bundle(_build_indexes(runs), folder, where=row_filter, on_progress=show_progress)
     output.write(f"{count} rollouts in {folder / 'index.html'}")
     return 0
 
 
-def _print_table(runs: Sequence[RunFiles], where: str, args: argparse.Namespace) -> int:
+def _print_table(runs: Sequence[RunFiles], row_filter: str, args: argparse.Namespace) -> int:
+    """Print the summary and the rollouts of each run."""
     from nemo_gym.view import terminal
     from nemo_gym.view.summary import summarize
 
     indexes = _build_indexes(runs)
     if args.json:
-        pages = [index.page(where=where, words=args.search, count=args.limit) for index in indexes]
+        pages = [index.page(where=row_filter, words=args.search, count=args.limit) for index in indexes]
         output.write_json(
             [{**summarize(index), "rollouts": page.rows} for index, page in zip(indexes, pages, strict=True)]
         )
@@ -126,7 +129,7 @@ def _print_table(runs: Sequence[RunFiles], where: str, args: argparse.Namespace)
         for line in terminal.overview_lines(index):
             output.write(line)
         output.write("")
-        output.write_table(list(terminal.table_rows(index, where=where, words=args.search, count=args.limit)))
+        output.write_table(list(terminal.table_rows(index, where=row_filter, words=args.search, count=args.limit)))
     return 0
 
 
@@ -150,6 +153,6 @@ def _print_rollout(runs: Sequence[RunFiles], task: int, repeat: str | None, *, a
                 for line in lines:
                     output.write(line)
     if not count:
-        output.report_error(f"there is no rollout {task}{':' + repeat if repeat else ''} in these files")
+        output.report_error(f"rollout {task}{':' + repeat if repeat else ''} not found in these files")
         return 1
     return 0

@@ -44,7 +44,7 @@ def server_class(module: ModuleType) -> type[SimpleServer]:
     """Return the most derived concrete `SimpleServer` that a module defines.
 
     Raises:
-        ConfigError: the module defines none, or more than one.
+        ConfigError: the module defines no such class, or more than one.
     """
     classes = [
         value
@@ -70,18 +70,18 @@ class ServerImportError(ConfigError):
 
 
 def import_server_module(instance: Instance) -> ModuleType:
-    """Import the instance's module, from the tree its folder is in even if another tree was loaded first.
+    """Import the instance's module from its folder, even if the package was loaded from another search root first.
 
     Raises:
-        ServerImportError: importing it fails.
+        ServerImportError: the import fails.
         ConfigError: another module of that name is loaded.
     """
     source = instance.folder / instance.entrypoint
     try:
         package = importlib.import_module(instance.kind)
-        tree = str(instance.folder.parent)
-        if tree not in list(package.__path__):
-            package.__path__ = [tree, *package.__path__]
+        package_folder = str(instance.folder.parent)
+        if package_folder not in list(package.__path__):
+            package.__path__ = [package_folder, *package.__path__]
         module = importlib.import_module(instance.module)
     except Exception as error:  # a server module may raise anything
         raise ServerImportError(
@@ -108,10 +108,10 @@ class CellSockets:
 
 
 class SessionRouter:
-    """Serves requests of this cell's sessions and forwards those of other cells.
+    """Serves requests of this cell's sessions and forwards requests of other sessions to their cells.
 
-    Cells share their ports, so the kernel decides which cell accepts a connection, but a session lives in the cell that
-    began it: the session id in the signed cookie starts with the number of that cell.
+    Cells share their ports, so any cell may accept a connection. A session is stored in the cell that created it; the
+    session id in the signed cookie starts with the number of that cell.
     """
 
     def __init__(self, app: ASGIApp, server: SimpleServer, cell: int, links: Sequence[CellLink]) -> None:
@@ -122,7 +122,7 @@ class SessionRouter:
         self._codec = SessionCodec(session_secret(), key)
         name = server.config.name
         self._forwarders = [
-            FailureMiddleware(RemoteInstance(name, partial(_identity, link)), server_name=name) for link in links
+            FailureMiddleware(RemoteInstance(name, partial(_return_link, link)), server_name=name) for link in links
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,7 +130,7 @@ class SessionRouter:
         await (self._app if owner == self._cell else self._forwarders[owner])(scope, receive, send)
 
     def _owner(self, scope: Scope) -> int:
-        """Return the cell that began the request's session; this one if there is no session yet."""
+        """Return the number of the cell that stores the request's session; this cell if there is no session yet."""
         owner = self._cell
         for cookie in cookie_values(scope, self._cookie):
             session: dict[str, Any] = self._codec.decode(cookie) or {}
@@ -139,12 +139,12 @@ class SessionRouter:
         return owner
 
 
-def _identity(link: CellLink) -> CellLink:
+def _return_link(link: CellLink) -> CellLink:
     return link
 
 
 class Cell:
-    """The servers of one cell, from construction to the last reply."""
+    """The servers of one cell: `build`, `open` and `close` them in this order."""
 
     def __init__(self, config: DictConfig, hosted: Sequence[Instance], sockets: CellSockets) -> None:
         self._config = config
@@ -153,7 +153,7 @@ class Cell:
         self._http_servers: list[HttpServer] = []
         self._servers: dict[str, SimpleServer] = {}
         self._apps: dict[str, ASGIApp] = {WAITING_CALLS: waiting_calls_app}
-        self._door = CellListener(self._apps, sockets.token)
+        self._cell_listener = CellListener(self._apps, sockets.token)
         self._link_server: asyncio.Server | None = None
         self._links = [
             CellLink(address, sockets.token, f"cell {n}") for n, address in enumerate(sockets.link_addresses)
@@ -183,14 +183,16 @@ class Cell:
             await http_server.open()
             self._http_servers.append(http_server)
         loop = asyncio.get_running_loop()
-        self._link_server = await loop.create_unix_server(self._door.protocol, sock=self._sockets.link_listener)
+        self._link_server = await loop.create_unix_server(
+            self._cell_listener.protocol, sock=self._sockets.link_listener
+        )
 
     async def close(self) -> None:
-        """Let calls in flight finish within the grace period, then release everything."""
+        """Let calls in flight finish within GRACE_SECONDS, then close every server, link and session."""
         await close_servers(self._http_servers, GRACE_SECONDS)
         if self._link_server is not None:
             self._link_server.close()
-        await self._door.close()
+        await self._cell_listener.close()
         for link in self._links:
             link.close()
         for instance in self._hosted:
@@ -199,6 +201,7 @@ class Cell:
 
 
 async def _serve(config: DictConfig, hosted: Sequence[Instance], sockets: CellSockets, ready: int) -> None:
+    """Serve until a signal; report to the descriptor `ready` when all servers accept requests."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -207,12 +210,12 @@ async def _serve(config: DictConfig, hosted: Sequence[Instance], sockets: CellSo
     cell.build()
     await cell.open()
     gc_tuning.freeze()
-    watch, rounds = LoopWatch(), gc_tuning.AdaptiveThreshold()
+    watch, gc_threshold = LoopWatch(), gc_tuning.AdaptiveThreshold()
     watch.start()
-    rounds.start()
+    gc_threshold.start()
     webserver.report_ready(ready)
     await stop.wait()
-    rounds.close()
+    gc_threshold.close()
     watch.close()
     await cell.close()
 

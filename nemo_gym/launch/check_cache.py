@@ -1,7 +1,7 @@
-"""Remember which server blocks passed their check, because importing a server costs most of a second.
+"""Cache the server blocks that passed their check, because the check imports the server, which takes up to a second.
 
-An entry is a digest of the block and of the size and modification time of every source file it was checked with: those
-of the server folder and of this package. Any change of code or configuration makes the check run again.
+An entry is a digest of the block and of the size and modification time of every source file of the server folder and of
+NeMo Gym. After any change of code or configuration the check runs again.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ MAX_ENTRIES = 512
 
 
 def block_digest(folder: Path, entrypoint: str, block: Mapping[str, Any]) -> str:
-    """Return the digest of a block and of the sources that its check depends on."""
+    """Return the digest of a block and of the source files that its check depends on."""
     sources = sorted({*_source_stamps(folder), *_source_stamps(PACKAGE)})
     content = orjson.dumps([str(folder), entrypoint, block, sources], option=orjson.OPT_SORT_KEYS, default=repr)
     return hashlib.sha256(content).hexdigest()
@@ -29,14 +29,14 @@ def has_passed(digest: str) -> bool:
 
 
 def record_passed(digest: str) -> None:
-    """Add an entry; the oldest ones are dropped. A cache that cannot be written is skipped."""
+    """Add an entry and drop the oldest ones beyond MAX_ENTRIES; ignore a cache that cannot be written."""
     path = _cache_path()
     entries = [entry for entry in _read_entries() if entry != digest]
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}")
-        partial.write_bytes(orjson.dumps([*entries, digest][-MAX_ENTRIES:]))
-        partial.replace(path)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        temporary.write_bytes(orjson.dumps([*entries, digest][-MAX_ENTRIES:]))
+        temporary.replace(path)
 
 
 def _read_entries() -> list[str]:
@@ -52,6 +52,7 @@ def _cache_path() -> Path:
 
 
 def _source_stamps(folder: Path) -> Iterator[tuple[str, int, int]]:
+    """Yield path, modification time and size of every Python file below a folder."""
     for directory, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
         for name in names:

@@ -19,7 +19,7 @@ from nemo_gym.launch.venv_build import build_venvs
 from nemo_gym.launch.zygote import ZygoteSpec
 
 CONSTRUCT_SECONDS = 600.0
-"""Longest time one server may take to be constructed."""
+"""Timeout for constructing one server."""
 
 
 async def construct_servers(
@@ -28,7 +28,7 @@ async def construct_servers(
     """Construct every server of `config` without serving and return the instances.
 
     Raises:
-        ServerDidNotStart: names every server that could not be constructed, with its last lines.
+        ServerDidNotStart: servers could not be constructed, with their names and last lines.
     """
     instances = find_instances(as_dict(config), roots)
     settings = VenvSettings.from_config(config)
@@ -37,7 +37,7 @@ async def construct_servers(
     dry_config = OmegaConf.merge(config, {"dry_run": True})
     assert isinstance(dry_config, DictConfig)
     supervisor = Supervisor(on_line=watch, start_timeout=CONSTRUCT_SECONDS)
-    null = os.open(os.devnull, os.O_RDWR)  # instead of a listening socket, which a dry run does not use
+    null = os.open(os.devnull, os.O_RDWR)  # in place of the listening socket, which a dry run does not use
     failures = []
     try:
         for instance in instances:

@@ -1,4 +1,4 @@
-"""Wait for the endpoints that model servers forward to, before a run depends on them."""
+"""Wait until the endpoints that model servers call answer, before a run starts."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -16,14 +16,14 @@ PAUSE_SECONDS, CALL_SECONDS, NOTICE_SECONDS = 1.0, 5.0, 3.0
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A URL and the configuration key that names it."""
+    """The URL of a model endpoint and the path of the configuration key that sets it."""
 
     key: str
     url: str
 
     @property
     def probe_url(self) -> str:
-        """A URL that every OpenAI-compatible server answers."""
+        """A URL of this endpoint that every OpenAI-compatible server answers."""
         return f"{self.url.rstrip('/')}/models" if self.url.rstrip("/").endswith("/v1") else self.url
 
 
@@ -45,10 +45,10 @@ def _base_urls(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 async def wait_for_endpoints(config: Mapping[str, Any], notify: Callable[[str], None]) -> None:
-    """Return when every model endpoint answers; any HTTP answer counts, also a refusal.
+    """Return when every model endpoint answers; any HTTP response counts, even an error status.
 
     Raises:
-        ConfigError: one does not answer in time, or its host has no address; with the keys that name them.
+        ConfigError: endpoints do not answer in time or their hosts have no address, with their keys.
     """
     limit = LaunchSettings.from_config(config).endpoint_timeout
     endpoints = model_endpoints(config)
@@ -57,10 +57,10 @@ async def wait_for_endpoints(config: Mapping[str, Any], notify: Callable[[str], 
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALL_SECONDS)) as session:
         problems = await asyncio.gather(*[_wait_for(session, endpoint, limit, notify) for endpoint in endpoints])
     pairs = zip(endpoints, problems, strict=True)
-    silent = [f"{endpoint.url} ({endpoint.key}): {problem}" for endpoint, problem in pairs if problem]
-    if silent:
+    failures = [f"{endpoint.url} ({endpoint.key}): {problem}" for endpoint, problem in pairs if problem]
+    if failures:
         raise ConfigError(
-            "the model does not answer: " + "; ".join(silent),
+            "the model does not answer: " + "; ".join(failures),
             fix=f"start it, correct the address, or set +{ENDPOINT_TIMEOUT_KEY}=0 to skip this check",
         )
 
@@ -68,7 +68,7 @@ async def wait_for_endpoints(config: Mapping[str, Any], notify: Callable[[str], 
 async def _wait_for(
     session: aiohttp.ClientSession, endpoint: Endpoint, limit: float, notify: Callable[[str], None]
 ) -> str | None:
-    """Return None as soon as the endpoint answers, or why it did not."""
+    """Return None as soon as the endpoint answers, or the problem after `limit` seconds."""
     loop = asyncio.get_running_loop()
     start, is_notified = loop.time(), False
     while True:
@@ -83,12 +83,12 @@ async def _wait_for(
 
 
 async def _probe(session: aiohttp.ClientSession, endpoint: Endpoint) -> tuple[str | None, bool]:
-    """Return the problem with an endpoint, if any, and whether waiting cannot solve it."""
+    """Return the problem with an endpoint or None, and True if waiting would not change it."""
     try:
         async with session.get(endpoint.probe_url, allow_redirects=False):
             return None, True
     except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError, aiohttp.ClientResponseError):
-        return None, True  # a server answers; whether it accepts us is for the first real call to show
+        return None, True  # a server answers; the first real call reports certificate and protocol errors
     except aiohttp.ClientConnectorDNSError:
         return "its host has no address", True
     except aiohttp.InvalidURL:

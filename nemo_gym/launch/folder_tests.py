@@ -19,19 +19,19 @@ from nemo_gym.launch.requirements import has_test_tools, unmet_requirements
 from nemo_gym.launch.settings import VenvSettings
 from nemo_gym.launch.venv import Venv, folder_venv, venv_process_env
 
-TestStatus = Literal["passed", "failed", "missing", "unrecognised", "not installed"]
+TestOutcome = Literal["passed", "failed", "missing", "unrecognised", "not installed"]
 
 EXAMPLES = 5
 STDERR = 2
 JUNIT_ENV_VAR = "GYM_CI_JUNIT_DIR"
 HTTPX_WARNING = "ignore:Using `httpx` with `starlette.testclient` is deprecated"
-"""Existing folders need httpx; where warnings are errors this one would fail all of their tests."""
+"""Existing folders use httpx; without this filter their tests fail where warnings are errors."""
 LOOP_SCOPE_WARNING = 'ignore:The configuration option "asyncio_default_fixture_loop_scope" is unset'
-"""A test plugin warns about a setting that a server folder has no file for."""
+"""pytest-asyncio warns if this setting is unset, and server folders have no configuration file of pytest to set it."""
 
 
 class NoSuchFolder(ConfigError, LookupError):
-    """No root has a server folder of that name."""
+    """No search root contains a server folder with that name."""
 
     exit_status = 2
 
@@ -50,30 +50,30 @@ class FolderTests:
 
     @property
     def tree(self) -> Path:
-        """The root that the folder belongs to, from which tests import."""
+        """The search root that contains the folder; tests import modules from it."""
         return self.folder.parent.parent
 
 
 @dataclass(frozen=True)
 class FolderTestResult:
-    """How the tests of one folder ended."""
+    """The outcome of the tests of one folder."""
 
     suite: FolderTests
-    result: TestStatus
-    status: int
+    outcome: TestOutcome
+    exit_status: int
     seconds: float
     data_problems: tuple[str, ...] | None = None
     """None if the data was not checked."""
 
     @property
-    def is_good(self) -> bool:
-        return self.result == "passed" and not self.data_problems
+    def has_passed(self) -> bool:
+        return self.outcome == "passed" and not self.data_problems
 
 
 def find_folder_tests(roots: Sequence[Path], *, documented: bool = True) -> list[FolderTests]:
     """Return every server folder of every kind, sorted; with `documented` only those with a README.
 
-    If two roots have the same folder, the first one wins.
+    If two roots contain the same folder, that of the first root is returned.
     """
     suites: dict[str, FolderTests] = {}
     for root in roots:
@@ -89,7 +89,7 @@ def folder_tests_of(label: str, roots: Sequence[Path]) -> FolderTests:
     """Return the tests of the folder `<type>/<name>`.
 
     Raises:
-        NoSuchFolder: no root has it; the most similar name is suggested.
+        NoSuchFolder: no search root contains the folder; the error suggests the most similar name.
     """
     suites = {suite.label: suite for suite in find_folder_tests(roots, documented=False)}
     current = label if label in suites else str(follow_rename(label) or label)
@@ -97,7 +97,7 @@ def folder_tests_of(label: str, roots: Sequence[Path]) -> FolderTests:
         return suites[current]
     similar = get_close_matches(label, suites, n=1)
     raise NoSuchFolder(
-        f"there is no server folder {label} in {', '.join(str(root) for root in roots)}",
+        f"server folder {label} not found in {', '.join(str(root) for root in roots)}",
         where="entrypoint",
         fix=similar[0] if similar else "write it as <type>/<name>, e.g. resources_servers/arithmetic",
     )
@@ -117,7 +117,7 @@ def run_folder_tests(
 ) -> FolderTestResult:
     """Run pytest in the folder and, with `validate_data`, check its example data."""
     start = time.monotonic()
-    done = subprocess.run(
+    process = subprocess.run(
         pytest_command(suite, venv, os.environ),
         cwd=suite.folder,
         env=tests_process_env(suite, venv, os.environ),
@@ -127,8 +127,8 @@ def run_folder_tests(
     )
     return FolderTestResult(
         suite,
-        status_of_exit(done.returncode),
-        done.returncode,
+        outcome_of_exit(process.returncode),
+        process.returncode,
         time.monotonic() - start,
         tuple(data_problems(suite.folder)) if validate_data and needs_examples(suite) else None,
     )
@@ -145,7 +145,7 @@ def pytest_command(suite: FolderTests, venv: Venv | None, env: Mapping[str, str]
 
 
 def tests_process_env(suite: FolderTests, venv: Venv | None, env: Mapping[str, str]) -> dict[str, str]:
-    """Return `env` for the tests of a folder: they import from its tree and from the folder itself."""
+    """Return `env` for the tests of a folder, which import modules from the folder and from its search root."""
     modules = [str(suite.tree), str(suite.folder), env.get("PYTHONPATH", "")]
     warnings = [part for part in (env.get("PYTHONWARNINGS"), LOOP_SCOPE_WARNING) if part]
     return {
@@ -155,26 +155,26 @@ def tests_process_env(suite: FolderTests, venv: Venv | None, env: Mapping[str, s
     }
 
 
-def status_of_exit(status: int) -> TestStatus:
-    """Return the meaning of an exit status of pytest."""
-    meanings: dict[int, TestStatus] = {0: "passed", 1: "failed", 2: "failed", 5: "missing"}
-    return meanings.get(status, "unrecognised")
+def outcome_of_exit(status: int) -> TestOutcome:
+    """Return the test outcome that an exit status of pytest stands for."""
+    outcomes: dict[int, TestOutcome] = {0: "passed", 1: "failed", 2: "failed", 5: "missing"}
+    return outcomes.get(status, "unrecognised")
 
 
 def needs_examples(suite: FolderTests) -> bool:
-    """Return True if a folder must have example data: resources servers, not folders they only derive from."""
+    """Return True if a folder must have example data: that of a resources server that can be run."""
     is_server = (suite.folder / "app.py").exists() or (suite.folder / "configs").exists()
     return suite.kind == "resources_servers" and is_server
 
 
 def data_problems(folder: Path) -> list[str]:
-    """Check a resources server's example data: five rows, their metrics, and rollouts of them."""
+    """Return the problems of a resources server's example data: five rows, their metrics and five rollouts."""
     data = folder / "data"
     conflicts = sorted(data.glob("*conflict*"))
     problems = [
         _rows_problem(data / "example.jsonl"),
         _metrics_problem(data / "example_metrics.json"),
-        *(f"{path.name} is left: metrics differ from what was there" for path in conflicts),
+        *(f"{path.name} exists: the new metrics conflict with the committed ones" for path in conflicts),
         _rows_problem(data / "example_rollouts.jsonl"),
     ]
     return [problem for problem in problems if problem]

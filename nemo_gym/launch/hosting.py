@@ -1,4 +1,4 @@
-"""The server instances of a configuration: where their code is, how each is hosted, whether its block is valid."""
+"""Find the server instances of a configuration with their folders and hosting, and check their server blocks."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -37,14 +37,14 @@ class Instance:
 
     @property
     def module(self) -> str:
-        """The dotted name under which a cell imports it."""
+        """The dotted module name of the entrypoint; a cell imports it."""
         return ".".join([self.kind, self.folder.name, *Path(self.entrypoint).with_suffix("").parts])
 
 
 def declared_hosting(source: Path) -> Hosting:
     """Read `HOSTING = …` of the server class in `source` without running the file.
 
-    A file that declares nothing, or cannot be parsed, runs in a separate process.
+    The default, also for a file that cannot be parsed, is `process`.
     """
     try:
         tree = ast.parse(source.read_bytes())
@@ -71,10 +71,10 @@ def _assigned_names(statement: ast.stmt) -> list[str]:
 
 
 def server_folder(name: str, kind: str, implementation: str, roots: Sequence[Path]) -> Path:
-    """Find the folder of an implementation; the first root that has it wins.
+    """Return the folder of an implementation in the first search root that contains it.
 
     Raises:
-        ConfigError: no root has it.
+        ConfigError: no search root contains it.
     """
     for root in roots:
         folder = root / kind / implementation
@@ -85,14 +85,14 @@ def server_folder(name: str, kind: str, implementation: str, roots: Sequence[Pat
         return server_folder(name, kind, new_path.name, roots)
     searched = ", ".join(str(root) for root in roots)
     raise ConfigError(
-        f"there is no folder {kind}/{implementation} in {searched}",
+        f"folder {kind}/{implementation} not found in {searched}",
         where=name,
-        fix=f"write the folder's name under '{kind}', or add its tree with --search-dir",
+        fix=f"correct the folder's name under '{kind}', or add its search root with --search-dir",
     )
 
 
 def find_instances(config: Mapping[str, Any], roots: Sequence[Path]) -> list[Instance]:
-    """Return every server instance of a resolved configuration (plain data), in its order.
+    """Return every server instance of a resolved configuration (plain data), in the order of the configuration.
 
     Raises:
         ConfigError: an instance has no folder or no entrypoint.
@@ -103,6 +103,7 @@ def find_instances(config: Mapping[str, Any], roots: Sequence[Path]) -> list[Ins
 def _make_instance(
     name: str, kind: str, implementation: str, settings: Mapping[str, Any], roots: Sequence[Path]
 ) -> Instance:
+    """Return the instance of one server block; unmet requirements make it `venv`, several workers `process`."""
     folder = server_folder(name, kind, implementation, roots)
     if "entrypoint" not in settings:
         raise ConfigError(
@@ -112,7 +113,7 @@ def _make_instance(
         )
     source = folder / settings["entrypoint"]
     if not source.is_file():
-        raise ConfigError(f"there is no file {source}", where=name, fix="correct 'entrypoint'")
+        raise ConfigError(f"file not found: {source}", where=name, fix="correct 'entrypoint'")
     hosting = settings.get("hosting") or declared_hosting(source)
     if hosting != "venv" and unmet_requirements(folder):
         hosting = "venv"
@@ -135,11 +136,11 @@ def _make_instance(
 def check_server_blocks(resolved: ResolvedConfig, roots: Sequence[Path]) -> list[str]:
     """Check the blocks of servers hosted in cells against their config classes; return warnings.
 
-    Servers hosted otherwise are not imported here, because their modules may do anything; they check their blocks when
-    they start.
+    Servers with another hosting are not imported here, because importing them may have side effects; they check their
+    blocks when they start.
 
     Raises:
-        ConfigError: with every problem and its location.
+        ConfigError: blocks are not valid, with every problem and its location.
     """
     config = as_dict(resolved.config)
     blocks = {name: block for name, block in config.items() if not is_placeholder(block)}
@@ -152,7 +153,7 @@ def check_server_blocks(resolved: ResolvedConfig, roots: Sequence[Path]) -> list
         digest = block_digest(instance.folder, instance.entrypoint, block)
         if has_passed(digest):
             continue
-        from nemo_gym.launch.cell import import_server_module, server_class  # imports everything a server needs
+        from nemo_gym.launch.cell import import_server_module, server_class  # slow to import
 
         annotation = server_class(import_server_module(instance)).model_fields["config"].annotation
         if not isinstance(annotation, type):

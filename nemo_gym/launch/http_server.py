@@ -1,4 +1,4 @@
-"""Serve ASGI apps on sockets that already listen, any number of apps on one event loop."""
+"""Serve ASGI apps on listening sockets, any number of apps on one event loop."""
 
 import asyncio
 import logging
@@ -16,11 +16,11 @@ from nemo_gym.transport.event_loop import CoalescingTransport
 logger = logging.getLogger(__name__)
 
 PROCESS_OPTIONS = ("loop", "timeout_worker_healthcheck")
-"""uvicorn options that concern a whole process."""
+"""uvicorn options that apply to a whole process and not to one server."""
 
 
 def coalescing_protocol(protocol: Any) -> Any:
-    """Derive from a uvicorn protocol, which writes head and body separately, one that sends them together."""
+    """Return a subclass of a uvicorn protocol that sends the head and body of a response in one write."""
 
     class CoalescingProtocol(protocol):  # type: ignore[misc]
         def connection_made(self, transport: asyncio.Transport) -> None:
@@ -35,8 +35,8 @@ class HttpServer:
     def __init__(
         self, app: ASGIApp, listener: socket.socket, options: Mapping[str, Any], *, lifespan: bool = True
     ) -> None:
-        own = {key: value for key, value in options.items() if key not in PROCESS_OPTIONS}
-        self._config = uvicorn.Config(app, log_config=None, lifespan="auto" if lifespan else "off", **own)
+        app_options = {key: value for key, value in options.items() if key not in PROCESS_OPTIONS}
+        self._config = uvicorn.Config(app, log_config=None, lifespan="auto" if lifespan else "off", **app_options)
         self._config.load()
         self._lifespan = self._config.lifespan_class(self._config)
         self._state = ServerState()
@@ -44,7 +44,11 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Run the app's start-up code, then accept connections."""
+        """Run the app's start-up code, then accept connections.
+
+        Raises:
+            ConfigError: the start-up code failed.
+        """
         await self._lifespan.startup()
         if self._lifespan.should_exit:
             raise ConfigError("the server's start-up code failed", where=str(self._listener.getsockname()))
@@ -55,7 +59,7 @@ class HttpServer:
         )
 
     def stop_accepting(self) -> None:
-        """Refuse new connections; close idle ones now and busy ones after their reply."""
+        """Stop accepting connections; close idle connections now and busy ones after their reply."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._state.connections):
@@ -71,15 +75,15 @@ class HttpServer:
 
 
 async def close_servers(servers: list[HttpServer], grace: float) -> None:
-    """Stop accepting everywhere, wait up to `grace` seconds for calls in flight, then close."""
+    """Stop accepting connections, wait up to `grace` seconds for calls in flight, then close the servers."""
     for server in servers:
         server.stop_accepting()
     try:
         async with asyncio.timeout(grace):
-            while not all(server.is_idle for server in servers):  # noqa: ASYNC110 - connections announce no end
+            while not all(server.is_idle for server in servers):  # noqa: ASYNC110 - uvicorn has no event for closed connections
                 await asyncio.sleep(0.02)
     except TimeoutError:
         busy = sum(not server.is_idle for server in servers)
-        logger.warning("%d servers still had open connections; they were cut", busy)
+        logger.warning("%d servers still had open connections, which were closed", busy)
     for server in servers:
         await server.close()

@@ -1,4 +1,4 @@
-"""Output of server processes: whole lines for the terminal, everything in one file per process."""
+"""Output of server processes: written to one file per process and passed line by line to a callback."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ LineCallback = Callable[[str, str], None]
 
 
 class ProcessLog(asyncio.Protocol):
-    """The output of one process: written to a file, passed on by line, and its end kept for error messages."""
+    """The output of one process: writes it to a file, passes each line on, and keeps the last lines for errors."""
 
     def __init__(self, name: str, path: Path | None, on_line: LineCallback | None = None) -> None:
         self.name = name
@@ -23,11 +23,11 @@ class ProcessLog(asyncio.Protocol):
         self._file: BinaryIO | None = path.open("ab") if path else None
         self._on_line = on_line
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._rest = b""
+        self._incomplete_line = b""
         self._closed: asyncio.Future[None] | None = None
 
     async def follow(self, fd: int) -> "asyncio.Future[None]":
-        """Read a pipe; the future is done when its last writer closes it."""
+        """Start reading a pipe; the returned future is done when the pipe is closed by its last writer."""
         loop = asyncio.get_running_loop()
         self._closed = loop.create_future()
         await loop.connect_read_pipe(lambda: self, os.fdopen(fd, "rb", 0))
@@ -37,9 +37,9 @@ class ProcessLog(asyncio.Protocol):
         if self._file:
             self._file.write(data)
             self._file.flush()
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > MAX_LINE_BYTES:
-            lines, self._rest = [*lines, self._rest], b""
+        *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
+        if len(self._incomplete_line) > MAX_LINE_BYTES:
+            lines, self._incomplete_line = [*lines, self._incomplete_line], b""
         for line in lines:
             self._add_line(line)
 
@@ -54,9 +54,9 @@ class ProcessLog(asyncio.Protocol):
         return "\n".join(list(self._tail)[-lines:])
 
     def connection_lost(self, exc: Exception | None = None) -> None:  # noqa: ARG002 - the protocol's signature
-        if self._rest:
-            self._add_line(self._rest)
-            self._rest = b""
+        if self._incomplete_line:
+            self._add_line(self._incomplete_line)
+            self._incomplete_line = b""
         if self._file:
             self._file.close()
             self._file = None

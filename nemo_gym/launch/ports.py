@@ -1,4 +1,4 @@
-"""Listening sockets: the parent binds them and hands them to the servers, so that no port is taken twice."""
+"""Listening sockets: the parent process binds all of them and passes them to the servers, so that no ports clash."""
 
 import errno
 import logging
@@ -20,7 +20,7 @@ from nemo_gym.launch.settings import LaunchSettings
 logger = logging.getLogger(__name__)
 
 BACKLOG = 4096
-MAX_TRIES = 50
+MAX_ATTEMPTS = 50
 HEAD = "head_server"
 
 
@@ -50,7 +50,9 @@ def listen(name: str, host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise PortTaken(
-                f"port {port} on {host} is in use", where=name, fix="stop what listens there, or leave 'port' unset"
+                f"port {port} on {host} is in use",
+                where=name,
+                fix="stop the process that uses the port, or leave 'port' unset",
             ) from error
         raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}", where=name) from error
     listener.setblocking(False)
@@ -61,10 +63,10 @@ def listen_in_range(name: str, host: str, low: int, high: int, taken: Collection
     """Return a socket that listens on a random free port of [low, high].
 
     Raises:
-        PortTaken: fifty different ports were tried and all were in use.
+        PortTaken: MAX_ATTEMPTS different ports were tried and all were in use.
     """
     candidates = [port for port in range(low, high + 1) if port not in taken]
-    for port in random.sample(candidates, min(MAX_TRIES, len(candidates))):
+    for port in random.sample(candidates, min(MAX_ATTEMPTS, len(candidates))):
         try:
             return listen(name, host, port)
         except PortTaken:
@@ -75,34 +77,35 @@ def listen_in_range(name: str, host: str, low: int, high: int, taken: Collection
 
 
 def with_open_head_port(resolved: ResolvedConfig) -> DictConfig:
-    """Return the configuration with the head port left open unless it was written down.
+    """Return the configuration with the head port unset (OFFLINE_PORT) unless it was configured.
 
-    Others may know a port that was written, so it is kept or refused; only the default port gives way to a free one.
+    A configured port is used or rejected, because clients may depend on it; an unset port becomes the default port or,
+    if that is in use, a free one.
     """
     config = resolved.config
-    is_written = resolved.positions.where((HEAD,)) or any(source.tree.get(HEAD) for source in resolved.sources)
-    if not is_written or config[HEAD].get("port") is None:
+    is_configured = resolved.positions.where((HEAD,)) or any(source.tree.get(HEAD) for source in resolved.sources)
+    if not is_configured or config[HEAD].get("port") is None:
         config[HEAD]["port"] = OFFLINE_PORT
     return config
 
 
 def listen_for_head(host: str, port: int) -> socket.socket:
-    """Listen on the chosen head port; if it is open, on the default one or the next that is free."""
+    """Listen on the configured head port; if it is unset, on the default port or the next free one."""
     if port != OFFLINE_PORT:
         return listen(HEAD, host, port)
-    for candidate in range(DEFAULT_HEAD_SERVER_PORT, DEFAULT_HEAD_SERVER_PORT + MAX_TRIES):
+    for candidate in range(DEFAULT_HEAD_SERVER_PORT, DEFAULT_HEAD_SERVER_PORT + MAX_ATTEMPTS):
         try:
             listener = listen(HEAD, host, candidate)
         except PortTaken:
             continue
         if candidate != DEFAULT_HEAD_SERVER_PORT:
-            logger.warning("port %d is in use; this run's head is at %d", DEFAULT_HEAD_SERVER_PORT, candidate)
+            logger.warning("port %d is in use; the head server uses %d", DEFAULT_HEAD_SERVER_PORT, candidate)
         return listener
     return listen(HEAD, host, 0)
 
 
 def listen_on_unix_socket() -> socket.socket:
-    """Return a Unix listening socket without a file: its name vanishes with its last owner."""
+    """Return a listening Unix socket with an abstract name, which exists until the last process closes it."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(f"\0nemo-gym-{secrets.token_hex(12)}")
     listener.listen(BACKLOG)
@@ -111,14 +114,14 @@ def listen_on_unix_socket() -> socket.socket:
 
 
 def unix_name(listener: socket.socket) -> str:
-    """Return the name to connect to."""
+    """Return the name by which other processes connect to a Unix socket."""
     name = listener.getsockname()
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
 @dataclass(frozen=True)
 class Listeners:
-    """The sockets of a run, all bound before any port is published."""
+    """The listening sockets of a run."""
 
     instances: dict[str, socket.socket]
     cells: list[socket.socket]
@@ -130,11 +133,11 @@ class Listeners:
 
 
 def bind_listeners(config: DictConfig, instances: Sequence[Instance], cells: int) -> Listeners:
-    """Bind a socket for every instance, the link of every cell and the head; write the real ports into `config`."""
+    """Bind a socket for every instance, the link of every cell and the head; write the chosen ports into `config`."""
     low, high = LaunchSettings.from_config(config).port_range
     head_config = config[HEAD]
     taken = {one.port for one in instances if one.port > 0} | {head_config["port"], DEFAULT_HEAD_SERVER_PORT}
-    with ExitStack() as opened:  # closes all of them if one cannot be bound
+    with ExitStack() as opened:  # closes the bound sockets if another one cannot be bound
         bound: dict[str, socket.socket] = {}
         for instance in instances:
             if instance.port > 0:

@@ -1,7 +1,8 @@
-"""Fork the zygote from a command before the command has an event loop or a thread: both share most imports.
+"""Fork the zygote from a command before the command has an event loop or a thread, so that it inherits its imports.
 
-A process with threads (a trainer, a notebook) starts the zygote as a program instead, and so does a run that lost its
-first one. The preforked zygote receives its boot message over its socket, because nothing is known when it is forked.
+A process with threads (a trainer, a notebook) starts the zygote as a program instead, and so does a run whose first
+zygote ended. The preforked zygote receives its boot message over its socket, because the configuration is not resolved
+yet when it is forked.
 """
 
 import gc
@@ -35,19 +36,19 @@ Thresholds = tuple[int, int, int]
 
 @dataclass
 class PreforkedZygote:
-    """A zygote that waits for its boot message."""
+    """A forked zygote that waits for its boot message."""
 
     process: ForkedChild
     control: socket.socket
 
     def boot(self, spec: ZygoteSpec, seconds: float) -> None:
-        """Send the boot message and the descriptors that its children inherit.
+        """Send the boot message and the descriptors that the zygote's children inherit.
 
         Raises:
-            OSError: the zygote is gone, or does not read within `seconds`.
+            OSError: the zygote has ended, or does not read within `seconds`.
         """
-        content = json_descriptor({"boot": dict(spec.boot), "env": dict(spec.env)})
-        descriptors = [content, *spec.descriptors]
+        boot_fd = json_descriptor({"boot": dict(spec.boot), "env": dict(spec.env)})
+        descriptors = [boot_fd, *spec.descriptors]
         self.control.settimeout(seconds)
         try:
             for start in range(0, len(descriptors), MAX_DESCRIPTORS):
@@ -55,7 +56,7 @@ class PreforkedZygote:
                 is_last = start + MAX_DESCRIPTORS >= len(descriptors)
                 socket.send_fds(self.control, [json.dumps({"numbers": batch, "last": is_last}).encode()], batch)
         finally:
-            os.close(content)
+            os.close(boot_fd)
 
     def kill(self) -> None:
         """End the zygote; it has no children yet."""
@@ -65,39 +66,39 @@ class PreforkedZygote:
             self.process.wait(KILL_SECONDS)
 
 
-_waiting: list[PreforkedZygote] = []
+_unclaimed: list[PreforkedZygote] = []
 
 
 def claim() -> PreforkedZygote | None:
-    """Return the waiting zygote, if any, and leave it to the caller."""
-    return _waiting.pop() if _waiting else None
+    """Return the unclaimed zygote, which the caller then owns; None if there is no such zygote."""
+    return _unclaimed.pop() if _unclaimed else None
 
 
 @contextmanager
 def preforked_zygote(thresholds: Thresholds) -> Iterator[None]:
-    """Provide a zygote to the first run that starts in this block; an unclaimed one is killed at the end.
+    """Fork a zygote that the first run in the block can claim; kill it at the end of the block if it is unclaimed.
 
-    `thresholds` are those the garbage collector had when this process began: servers start with them.
+    `thresholds` are those of the garbage collector when this process started; servers start with them.
     """
-    waiting = _fork_zygote(thresholds) if has_single_thread() else None
-    if waiting is None:
+    preforked = _fork_zygote(thresholds) if has_single_thread() else None
+    if preforked is None:
         yield
         return
-    _waiting.append(waiting)
+    _unclaimed.append(preforked)
     try:
         yield
     finally:
-        if waiting in _waiting:
-            _waiting.remove(waiting)
-            waiting.kill()
+        if preforked in _unclaimed:
+            _unclaimed.remove(preforked)
+            preforked.kill()
 
 
 def _fork_zygote(thresholds: Thresholds) -> PreforkedZygote | None:
-    """Fork; return None if the machine has no room for a process now: a run that needs one reports it."""
+    """Fork a zygote; return None if the fork fails: a run that needs a zygote then starts a program or reports it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until it has its session, Ctrl-C is for the command
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # Ctrl-C must not end the zygote before its setsid()
     try:
         pid = os.fork()
         if pid == 0:
@@ -113,7 +114,7 @@ def _fork_zygote(thresholds: Thresholds) -> PreforkedZygote | None:
 
 
 def _run_zygote(control: socket.socket, thresholds: Thresholds) -> NoReturn:
-    """Serve one run and exit; never return into the command."""
+    """Serve one run and exit; never return into the code of the command."""
     status = 1
     try:
         _reset_process(thresholds)
@@ -122,7 +123,7 @@ def _run_zygote(control: socket.socket, thresholds: Thresholds) -> NoReturn:
         if message is not None:
             zygote.serve(control, *message)
         status = 0
-    except BaseException:  # the boundary of a process: print whatever escaped
+    except BaseException:  # the boundary of a process: print every exception
         sys.excepthook(*sys.exc_info())
     finally:
         exit_fork(status)
@@ -149,7 +150,7 @@ def _reset_process(thresholds: Thresholds) -> None:
 
 
 def _receive_boot(control: socket.socket) -> tuple[dict[str, Any], dict[int, int]] | None:
-    """Return the boot message and the local number of every descriptor; None if the command ended without a run."""
+    """Return the boot message and the command's descriptor -> ours; None if the command ended without a run."""
     numbers: dict[int, int] = {}
     is_last = False
     while not is_last:

@@ -1,4 +1,4 @@
-"""The requirements of a server folder, and which of them this interpreter does not meet."""
+"""Read the requirements of a server folder and check them against this interpreter."""
 
 import re
 import sys
@@ -15,22 +15,20 @@ from nemo_gym.errors import ConfigError
 
 OURS = "nemo-gym"
 TEST_EXTRA = "dev"
-"""The extra that a folder's tests need and its server does not."""
+"""The extra of nemo-gym that the tests of a folder need and its server does not."""
 SOURCE_OPTIONS = ("--index-url", "-i ", "--extra-index-url", "--find-links", "-f ", "--pre", "--prefer-binary")
-"""Lines that name package sources and require no package."""
+"""Starts of lines that set package sources and require no package."""
 
 
 def requirement_file(folder: Path) -> Path | None:
-    """Return `requirements.txt` or `pyproject.toml` of a folder, if it has one.
+    """Return `requirements.txt` or `pyproject.toml` of a folder; None if it has neither.
 
     Raises:
-        ConfigError: both files exist, so it is unclear which one counts.
+        ConfigError: both files exist.
     """
     lines, project = folder / "requirements.txt", folder / "pyproject.toml"
     if lines.exists() and project.exists():
-        raise ConfigError(
-            "has both requirements.txt and pyproject.toml", where=str(folder), fix="keep the one that counts"
-        )
+        raise ConfigError("has both requirements.txt and pyproject.toml", where=str(folder), fix="delete one of them")
     return next((path for path in (lines, project) if path.exists()), None)
 
 
@@ -58,7 +56,7 @@ def required_packages(folder: Path) -> list[str]:
 
 
 def required_python(folder: Path) -> SpecifierSet | None:
-    """Return the Python versions that a folder's project file allows; None if it names none.
+    """Return `requires-python` of a folder's pyproject.toml; None if it is missing.
 
     Raises:
         ConfigError: `requires-python` is not a version specifier.
@@ -74,7 +72,7 @@ def required_python(folder: Path) -> SpecifierSet | None:
 
 
 def requirements_of(folder: Path) -> list[str]:
-    """Return everything `folder` requires, as lines; a Python other than this one is a line like `python>=3.13`.
+    """Return the requirements of `folder` as lines, with a line like `python>=3.13` if this Python does not fit.
 
     Raises:
         ConfigError: the folder's files are ambiguous or invalid.
@@ -96,7 +94,7 @@ def has_test_tools() -> bool:
 
 
 def is_ours(line: str) -> bool:
-    """Return True if a line requires this package, such as the customary first line `-e nemo-gym[dev] @ ../../`."""
+    """Return True if a line requires nemo-gym, such as the usual first line `-e nemo-gym[dev] @ ../../`."""
     if re.fullmatch(r"-e\s+\.\./\.\./?(\[[^]]*\])?", line):
         return True
     name = re.match(r"(?:-e\s+)?([\w.-]+)", line)
@@ -104,12 +102,13 @@ def is_ours(line: str) -> bool:
 
 
 def extras_of_ours(line: str) -> set[str]:
-    """Return the extras in a line that requires this package: `{"dev"}` for `-e nemo-gym[dev] @ ../../`."""
+    """Return the extras in a line that requires nemo-gym: `{"dev"}` for `-e nemo-gym[dev] @ ../../`."""
     extras = line.partition("[")[2].partition("]")[0]
     return {extra.strip() for extra in extras.split(",") if extra.strip()}
 
 
 def _is_met(line: str) -> bool:
+    """Return True if this interpreter meets a requirement; False for one that cannot be parsed or names a URL."""
     if line.startswith(SOURCE_OPTIONS):
         return True
     if is_ours(line):
@@ -137,9 +136,12 @@ def _is_extra_met(package: str, extra: str) -> bool:
     try:
         requirements = [Requirement(line) for line in requires(package) or ()]
     except PackageNotFoundError:
-        return package == OURS  # run from a source tree: no metadata lists the extra
-    return all(
-        _is_installed(one)
-        for one in requirements
-        if one.marker is not None and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""})
-    )
+        return package == OURS  # run from a source tree, without metadata that lists the extra
+    of_extra = [
+        requirement
+        for requirement in requirements
+        if (marker := requirement.marker) is not None
+        and marker.evaluate({"extra": extra})
+        and not marker.evaluate({"extra": ""})
+    ]
+    return all(map(_is_installed, of_extra))

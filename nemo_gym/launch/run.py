@@ -1,4 +1,4 @@
-"""The servers of one configuration, running and supervised, with the head server that knows their addresses."""
+"""The running servers of one configuration and the head server that serves their addresses."""
 
 import os
 import secrets
@@ -32,7 +32,7 @@ from nemo_gym.wire.call_reply import RolloutIndex
 
 
 class Run:
-    """A running set of servers. Use as `async with Run(config, roots) as run:`."""
+    """The servers of a configuration. Use as `async with Run(config, roots) as run:`."""
 
     def __init__(
         self,
@@ -46,8 +46,9 @@ class Run:
     ) -> None:
         """Prepare a run.
 
-        `cells` and `log_dir` apply unless the configuration sets `num_cells` and `nemo_gym_log_dir`. `watch` gets every
-        line that servers print. `links=False` is for a run on a separate thread: links belong to its event loop.
+        `cells` and `log_dir` apply unless the configuration sets `num_cells` and `nemo_gym_log_dir`. `watch` is called
+        with every line that servers print. With `links=False`, calls from this process use HTTP instead of cell links,
+        which work only on the event loop of the run.
         """
         settings = LaunchSettings.from_config(config)
         self.config = config
@@ -64,7 +65,7 @@ class Run:
         self._token = secrets.token_urlsafe(32)
         self._links: list[CellLink] = []
         self._with_links = links
-        self._started = time.time()
+        self._start_time = time.time()
 
     async def __aenter__(self) -> Self:
         try:
@@ -78,9 +79,10 @@ class Run:
         await self.stop()
 
     async def _start(self) -> None:
+        """Build virtual environments, bind ports, and start the zygote, the server processes and the head server."""
         blocks = as_dict(self.config)
         instances = find_instances(blocks, self._roots)
-        # Before ports are taken, because building may take minutes.
+        # Before ports are bound, because building may take minutes.
         venv_settings = VenvSettings.from_config(self.config)
         venvs = instance_venvs(instances, venv_settings)
         await build_venvs(venvs.values(), venv_settings, self._watch)
@@ -92,17 +94,17 @@ class Run:
         self._limits = SharedLimits(blocks, instances, self._cells)
         if self._log_dir:
             self._log_dir.mkdir(parents=True, exist_ok=True)
-        spec = self._spec(listeners, self._limits)
+        spec = self._zygote_spec(listeners, self._limits)
         await self._zygote.start(spec)
         await self._supervisor.start(self._units(spec, venvs, cells))
-        app = head_app(lambda: self.config, self.server_instances, self.waiting_for)
+        app = head_app(lambda: self.config, self.server_instances, self.pending_calls)
         self._head = HttpServer(app, listeners.head, uvicorn_options(self.config), lifespan=False)
         await self._head.open()
         if self._with_links:
             self._mount_links()
 
-    def _spec(self, listeners: Listeners, limits: SharedLimits) -> ZygoteSpec:
-        """Describe what server processes get: the boot message, open files, our environment and the secrets."""
+    def _zygote_spec(self, listeners: Listeners, limits: SharedLimits) -> ZygoteSpec:
+        """Return the boot message, open files and environment (ours plus secrets of the run) of server processes."""
         boot = ServerBoot(
             self.config,
             {instance.name: instance for instance in self.instances},
@@ -114,6 +116,7 @@ class Run:
         return ZygoteSpec(boot.to_json(), boot.descriptors(), {**os.environ, **run_secrets})
 
     def _units(self, spec: ZygoteSpec, venvs: Mapping[str, Venv], cells: int) -> list[ServerUnit]:
+        """Return the processes to start: the cells, and every worker of the instances that are not hosted in cells."""
         units = [self._unit(f"cell {number}", {"kind": "cell", "cell": number}) for number in range(cells)]
         for instance in self.instances:
             if instance.hosting == "cell":
@@ -134,22 +137,22 @@ class Run:
         return ServerUnit(name, {**request, "id": name}, spawner or self._zygote, path)
 
     def _mount_links(self) -> None:
-        """Send calls from this process to a cell's servers over a link, to the cell with the fewest calls in flight."""
-        self._make_links()
+        """Route calls of this process to servers in cells over the link of the cell with the fewest calls in flight."""
+        self._create_links()
         for instance in self.instances:
             if instance.hosting == "cell":
-                in_process.mount(instance.host, instance.port, RemoteInstance(instance.name, self._idlest_link))
+                in_process.mount(instance.host, instance.port, RemoteInstance(instance.name, self._least_busy_link))
 
-    def _make_links(self) -> None:
+    def _create_links(self) -> None:
         if self._listeners is not None and not self._links:
             names = [unix_name(listener) for listener in self._listeners.cells]
             self._links = [CellLink(name, self._token, f"cell {number}") for number, name in enumerate(names)]
 
-    def _idlest_link(self) -> CellLink:
+    def _least_busy_link(self) -> CellLink:
         return min(self._links, key=lambda link: link.in_flight)
 
     def server_instances(self) -> list[dict[str, Any]]:
-        """Return every instance as the head server shows it (contract: ServerInstanceDisplayConfig)."""
+        """Return every instance as the head server lists it (contract: ServerInstanceDisplayConfig)."""
         pids = {unit.name: unit.pid for unit in self._supervisor.units}
         return [
             {
@@ -162,9 +165,9 @@ class Run:
                 "port": instance.port,
                 "process_name": instance.name,
                 "server_type": instance.kind,
-                "start_time": self._started,
+                "start_time": self._start_time,
                 "status": None,
-                "uptime_seconds": time.time() - self._started,
+                "uptime_seconds": time.time() - self._start_time,
                 "url": f"http://{instance.host}:{instance.port}",
             }
             for instance in self.instances
@@ -175,21 +178,21 @@ class Run:
             self._limits.release(unit.request)
 
     def lost_processes(self) -> list[str]:
-        """Return the names of processes that ended and are not started again."""
+        """Return the names of processes that ended and will not be restarted."""
         return [unit.name for unit in self._supervisor.units if unit.is_lost]
 
     @property
     def is_lost(self) -> bool:
-        """True if no server is left and none will come back."""
+        """True if every server process has ended and will not be restarted."""
         return bool(self._supervisor.units) and len(self.lost_processes()) == len(self._supervisor.units)
 
-    async def waiting_for(self, places: Sequence[RolloutIndex]) -> dict[RolloutIndex, str]:
-        """Return what these rollouts (task, rollout) wait for now, as far as the cells can see."""
-        self._make_links()
-        return await ask_cells(self._links, places)
+    async def pending_calls(self, rollouts: Sequence[RolloutIndex]) -> dict[RolloutIndex, str]:
+        """Return the pending call of each of these rollouts (task, rollout), as reported by the cells."""
+        self._create_links()
+        return await ask_cells(self._links, rollouts)
 
     async def stop(self) -> None:
-        """End every server and release every port. Safe to repeat."""
+        """Stop every server and release every port. Idempotent."""
         for instance in self.instances if self._with_links else ():
             in_process.unmount(instance.host, instance.port)
         for link in self._links:

@@ -22,15 +22,15 @@ from nemo_gym.launch.supervisor import ServerDidNotStart
 logger = logging.getLogger(__name__)
 
 STOP_SECONDS = 30.0
-"""Longest time a caller waits for the end; servers get five seconds of it before they are killed."""
+"""Longest time that `stop` waits; servers are killed after five seconds of it."""
 
 T = TypeVar("T")
 
 
 class BackgroundRun:
-    """The servers of `config` on a background thread; with `dry_run` they are only constructed.
+    """Runs the servers of `config` on a background thread; with `dry_run` they are only constructed.
 
-    The real ports are in `config` once `start` has returned.
+    After `start`, `config` contains the chosen ports.
     """
 
     def __init__(self, config: DictConfig, roots: Sequence[Path]) -> None:
@@ -46,10 +46,10 @@ class BackgroundRun:
         return self._thread.is_alive()
 
     def start(self) -> Run | None:
-        """Return the run when every server and every model endpoint responds; None after a dry run.
+        """Start the thread; return the run when all servers and model endpoints respond, or None after a dry run.
 
         Raises:
-            GymError: a server or an endpoint does not; nothing is left running.
+            GymError: a server or an endpoint does not respond; all servers are stopped.
         """
         self._thread.start()
         try:
@@ -59,42 +59,44 @@ class BackgroundRun:
             raise
 
     def stop(self) -> None:
-        """End the servers and the thread. Safe to repeat, and from any thread; a no-op in a fork."""
-        with suppress(RuntimeError):  # the loop is closed: the run has ended by itself
+        """Stop the servers and the thread. Idempotent, callable from any thread, no effect in a forked process."""
+        with suppress(RuntimeError):  # the loop is closed: the run has ended already
             self._loop.call_soon_threadsafe(self._stop_requested.set)
         self._thread.join(STOP_SECONDS)
         if self._thread.is_alive():
             logger.error("the servers did not end within %g s; they end with this process", STOP_SECONDS)
 
     def wait(self, seconds: float) -> None:
-        """Wait until the run ends, at most `seconds`."""
+        """Wait up to `seconds` for the end of the run."""
         self._thread.join(seconds)
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the run's event loop and return its result."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def wait_for_endpoints(self) -> None:
         await wait_for_endpoints(as_dict(self.config), logger.info)
 
     def _main(self) -> None:
+        """Run the event loop of the thread and report the end of the run to the caller."""
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             problem = runner.run(self._run_until_stopped())
-        # Reported last: the caller may rely on everything being gone.
+        # Reported after the runner is closed: then no server, task or socket of the run is left.
         if not self._ready.done():
             self._ready.set_exception(problem or ServerDidNotStart("stopped before every server was ready"))
         elif problem is not None:
             logger.error("stopping the servers failed: %s", problem)
 
     async def _run_until_stopped(self) -> BaseException | None:
+        """Serve, or construct in a dry run, until `stop` is called; return the error that ended it, or None."""
         dry_run = LaunchSettings.from_config(self.config).dry_run
-        work = asyncio.create_task(self._construct() if dry_run else self._serve())
-        stop = asyncio.create_task(self._stop_requested.wait())
-        await asyncio.wait({work, stop}, return_when=asyncio.FIRST_COMPLETED)
-        work.cancel()
-        stop.cancel()
-        await asyncio.wait({work, stop})
-        return None if work.cancelled() else work.exception()
+        serve_task = asyncio.create_task(self._construct() if dry_run else self._serve())
+        stop_wait = asyncio.create_task(self._stop_requested.wait())
+        await asyncio.wait({serve_task, stop_wait}, return_when=asyncio.FIRST_COMPLETED)
+        serve_task.cancel()
+        stop_wait.cancel()
+        await asyncio.wait({serve_task, stop_wait})
+        return None if serve_task.cancelled() else serve_task.exception()
 
     async def _serve(self) -> None:
         async with Run(self.config, self._roots, watch=log_line, links=False) as run:
@@ -109,6 +111,6 @@ class BackgroundRun:
 
 
 def log_line(name: str, line: str) -> None:
-    """Log a line that a server printed, at the level the line itself names."""
+    """Log a line that a server printed: as a warning if it starts with the name of such a level, else as info."""
     is_warning = line.startswith(("WARNING", "ERROR", "CRITICAL"))
     logger.log(logging.WARNING if is_warning else logging.INFO, "(%s) %s", name, line)

@@ -1,6 +1,6 @@
-"""Find the runs of this machine: every run registers itself, so that commands need no port.
+"""A registry of the runs of this user on this machine, so that commands find running servers without a port.
 
-Commands that need a running set of servers (`gym eval run --no-serve`) call `choose_run(selector)`.
+Commands that use running servers (`gym eval run --no-serve`) call `choose_run(selector)`.
 """
 
 import json
@@ -19,17 +19,18 @@ from nemo_gym.errors import ConfigError, GymError
 
 @dataclass(frozen=True)
 class RunEntry:
-    """The address of a run's head server and what distinguishes the run from others. Holds no secret."""
+    """A registered run: the address of its head server and details for the user. Contains no secret."""
 
     host: str
     port: int
     pid: int | None = None
-    """The process that supervises it; None for a head server that is not registered here."""
+    """The process that supervises the run; None for a head server that is not registered here."""
     born: int = 0
-    """Start time of that process in clock ticks since boot: the process id may be in use again."""
+    """Start time of that process in clock ticks since boot; it detects a reused process id."""
     started: float = 0.0
+    """Start time of the run, in seconds since the epoch."""
     folder: str = ""
-    """The working directory it was started in."""
+    """The working directory of the process."""
     servers: tuple[str, ...] = ()
 
     @property
@@ -55,7 +56,7 @@ class RunNotChosen(ConfigError, LookupError):
 
 
 def registry_folder() -> Path:
-    """Return a folder that only this user can read.
+    """Return the folder of the registry, which only this user can read; create it if it is missing.
 
     Raises:
         PermissionError: the folder belongs to another user.
@@ -70,7 +71,7 @@ def registry_folder() -> Path:
 
 @contextmanager
 def registering(config: Mapping[str, Any]) -> Iterator[RunEntry]:
-    """Keep a run of this process registered while the block runs. A process may have several runs."""
+    """Register a run of this process while the block runs. A process may have several runs."""
     head = config["head_server"]
     pid = os.getpid()
     entry = RunEntry(
@@ -86,7 +87,7 @@ def registering(config: Mapping[str, Any]) -> Iterator[RunEntry]:
 
 
 def live_runs() -> list[RunEntry]:
-    """Return the runs of this user whose process still exists, newest first; delete stale entries."""
+    """Return the registered runs whose process still exists, newest first; delete the other entries."""
     entries = []
     for path in registry_folder().glob("*.json"):
         try:
@@ -104,14 +105,14 @@ def live_runs() -> list[RunEntry]:
 
 
 def choose_run(selector: str | None = None) -> RunEntry:
-    """Return the run that `selector` names: a process id, a head port or `host:port`; without one, the only run.
+    """Return the run that `selector` names (a process id, a head port or `host:port`), or the only run.
 
-    `host:port` (also as a URL) may name a head server that is not registered here, such as one on another machine;
-    it is not checked.
+    `host:port` (also as a URL) may be a head server that is not registered, such as one on another machine; its address
+    is not checked.
 
     Raises:
-        NoRunFound: nothing is running (exit status 3).
-        RunNotChosen: several are and `selector` fits none or is missing (exit status 2); all are listed.
+        NoRunFound: no run is registered (exit status 3).
+        RunNotChosen: `selector` matches no run, or is missing and there are several (exit status 2); with all runs.
     """
     runs = live_runs()
     if selector is None:
@@ -119,7 +120,7 @@ def choose_run(selector: str | None = None) -> RunEntry:
             return runs[0]
         if runs:
             raise RunNotChosen(
-                f"{len(runs)} runs are up:\n{_list_runs(runs)}", fix=f"name one, such as {runs[0].address}"
+                f"{len(runs)} runs are running:\n{_list_runs(runs)}", fix=f"name one, such as {runs[0].address}"
             )
         raise NoRunFound("no servers are running", fix="gym env start, or name the head as HOST:PORT")
     address = selector.removeprefix("http://").rstrip("/")
@@ -129,8 +130,8 @@ def choose_run(selector: str | None = None) -> RunEntry:
     host, _, port = address.rpartition(":")
     if host and port.isdigit() and 0 < int(port) < 65536:
         return RunEntry(host.strip("[]"), int(port))
-    listed = f"; there are:\n{_list_runs(runs)}" if runs else "; none are up"
-    raise RunNotChosen(f"no run is called '{selector}'{listed}", fix="a process id, a head's port, or HOST:PORT")
+    existing = f"; running:\n{_list_runs(runs)}" if runs else "; no runs are running"
+    raise RunNotChosen(f"unknown run '{selector}'{existing}", fix="a process id, a head port, or HOST:PORT")
 
 
 def _list_runs(runs: Sequence[RunEntry]) -> str:
@@ -144,10 +145,10 @@ def _server_names(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _start_ticks(pid: int) -> int | None:
-    """Return when a process began, in clock ticks since boot; None if it does not exist."""
+    """Return the start time of a process in clock ticks since boot; None if it does not exist or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    words = stat.rpartition(")")[2].split()  # the name before it may hold spaces and brackets
+    words = stat.rpartition(")")[2].split()  # the program name before `)` may contain spaces and brackets
     return None if words[0] in "ZX" else int(words[19])

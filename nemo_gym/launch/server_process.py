@@ -25,14 +25,14 @@ from nemo_gym.launch.cell import CellSockets, run_cell
 from nemo_gym.launch.hosting import Instance
 from nemo_gym.launch.ports import unix_name
 from nemo_gym.launch.shared_limits import LimitDescriptors, adopt_limits
-from nemo_gym.processes import die_with_parent
+from nemo_gym.processes import exit_with_parent
 from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR
 from nemo_gym.serve.webserver import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, report_ready
 
 
 @dataclass(frozen=True)
 class ServerBoot:
-    """What a server process inherits: the configuration, the instances of the run and their open descriptors."""
+    """The inheritance of a server process: the configuration, the instances of the run and their open descriptors."""
 
     config: DictConfig
     instances: dict[str, Instance]
@@ -52,7 +52,7 @@ class ServerBoot:
 
     @classmethod
     def from_json(cls, boot: Mapping[str, Any], numbers: Mapping[int, int] | None = None) -> "ServerBoot":
-        """Read what `to_json` wrote; `numbers` translates descriptors that came over a socket."""
+        """Return the boot of a `to_json` result; `numbers` maps its descriptors to ours if they came over a socket."""
 
         def local(number: int) -> int:
             return number if numbers is None else numbers[number]
@@ -70,12 +70,12 @@ class ServerBoot:
         )
 
     def descriptors(self) -> list[int]:
-        """Return every open file that a server process needs."""
+        """Return every descriptor that a server process inherits."""
         limits = [number for group in self.limits.values() for pair in group for number in pair]
         return [*self.listeners.values(), *self.cell_listeners, *limits]
 
     def run(self, request: Mapping[str, Any], ready: int) -> None:
-        """Run the cell or the instance that the request names until a signal ends it; report a failed start."""
+        """Run the cell or the instance of the request until a signal; report a failed start to descriptor `ready`."""
         global_config._GLOBAL_CONFIG_DICT = self.config
         try:
             if request["kind"] == "cell":
@@ -86,11 +86,13 @@ class ServerBoot:
             report_ready(ready, failed=str(problem))
             raise SystemExit(problem.exit_status) from None
 
-    def _close_other_listeners(self, own: set[int]) -> None:
-        for fd in {*self.listeners.values(), *self.cell_listeners} - own:
+    def _close_other_listeners(self, used: set[int]) -> None:
+        """Close the inherited listening sockets except `used`."""
+        for fd in {*self.listeners.values(), *self.cell_listeners} - used:
             os.close(fd)
 
     def _run_cell(self, number: int, ready: int) -> None:
+        """Run every instance that is hosted in cells in this process, as cell `number`."""
         hosted = [instance for instance in self.instances.values() if instance.hosting == "cell"]
         adopt_limits(self.limits, {instance.name for instance in hosted}, holder=number)
         addresses = [_unix_address(fd) for fd in self.cell_listeners]
@@ -105,7 +107,7 @@ class ServerBoot:
         run_cell(self.config, hosted, sockets, ready)
 
     def _run_alone(self, instance: Instance, worker: int, ready: int) -> None:
-        """Run the folder's entrypoint as a script, in its folder and with its folder on the module path."""
+        """Run the entrypoint of an instance as a script, with its folder as working directory and on `sys.path`."""
         adopt_limits(self.limits, {instance.name}, holder=worker)
         listener = self.listeners[instance.name]
         self._close_other_listeners({listener})
@@ -119,30 +121,30 @@ class ServerBoot:
             runpy.run_path(str(instance.folder / instance.entrypoint), run_name="__main__")
         except GymError:
             raise
-        except Exception as error:  # the author of the script needs its frames, not ours
+        except Exception as error:  # print the frames of the script without those of runpy and this module
             trace = _frames_in(instance.folder, error.__traceback__)
             sys.excepthook(type(error), error.with_traceback(trace), trace)
             raise SystemExit(1) from None
 
 
 def _frames_in(folder: Path, trace: TracebackType | None) -> TracebackType | None:
-    """Return the part of a traceback that begins in `folder`; None if no frame is there, as for a syntax error."""
+    """Return the traceback from its first frame in `folder`; None if it has no such frame, as for a syntax error."""
     while trace is not None and not Path(trace.tb_frame.f_code.co_filename).is_relative_to(folder):
         trace = trace.tb_next
     return trace
 
 
 def _unix_address(fd: int) -> str:
-    """Return the name of a Unix listening socket without taking over the descriptor."""
+    """Return the name of a listening Unix socket; the descriptor stays open."""
     with socket.socket(fileno=os.dup(fd)) as duplicate:
         return unix_name(duplicate)
 
 
 def main(boot_fd: int, ready_fd: int, argument: str) -> None:
-    """Run one instance in this interpreter for as long as the parent process lives."""
+    """Run one instance in this interpreter; exit with the parent process."""
     request = json.loads(argument)
-    die_with_parent()
-    if os.getppid() != request["parent"]:  # the parent died before the kernel was asked to tell us
+    exit_with_parent()
+    if os.getppid() != request["parent"]:  # the parent exited before PR_SET_PDEATHSIG was set
         return
     with os.fdopen(boot_fd, "rb") as file:
         boot = ServerBoot.from_json(json.load(file))

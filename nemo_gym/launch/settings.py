@@ -16,14 +16,14 @@ ENDPOINT_TIMEOUT_KEY = "model_endpoint_readiness_timeout_seconds"
 
 @dataclass(frozen=True)
 class LaunchSettings:
-    """How servers are started."""
+    """Settings for starting servers."""
 
     cells: int | None
-    """Number of cells; None leaves it to the command."""
+    """Number of cells; None if the command decides."""
     port_range: tuple[int, int]
     log_dir: Path | None
     endpoint_timeout: float
-    """Seconds to wait for model endpoints; 0 or less does not check them."""
+    """Seconds to wait for model endpoints; they are not checked if it is 0 or less."""
     dry_run: bool
 
     @classmethod
@@ -45,32 +45,32 @@ class LaunchSettings:
 
 @dataclass(frozen=True)
 class VenvSettings:
-    """How virtual environments are built."""
+    """Settings for building virtual environments."""
 
     shared: Path
     """Folder of the virtual environments that servers share."""
     per_server: Path | None = None
-    """`uv_venv_dir` if it was chosen: each server then has `<type>/<name>/.venv` below it."""
+    """`uv_venv_dir` if it is set: each server then has `<type>/<name>/.venv` below it."""
     cache: Path | None = None
-    """`uv_cache_dir` if it was chosen."""
+    """`uv_cache_dir` if it is set."""
     python: str = sys.executable
-    """The interpreter of servers that require no particular version."""
+    """The interpreter of servers that require no specific version."""
     python_version: str = platform.python_version()
     skip_if_present: bool = False
     verbose: bool = False
     required: tuple[str, ...] = ()
-    """Installed everywhere."""
+    """Requirements that are installed in every virtual environment."""
     constraints: tuple[str, ...] = ()
-    """Versions to use where a package is installed at all."""
+    """Versions of packages, for the virtual environments that contain the package."""
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "VenvSettings":
-        """Read the settings of a resolved configuration; keys that hold their computed default count as unset."""
+        """Read the settings of a resolved configuration; a key with its computed default counts as unset."""
         cache_dir = Path(config.get("cache_dir") or CACHE_DIR)
         venv_dir, uv_cache = config.get("uv_venv_dir"), config.get("uv_cache_dir")
         version = str(config.get("python_version") or platform.python_version())
         pins = [str(pin) for pin in config.get("head_server_deps") or ()]
-        # Every server joins Ray once a cluster is named; otherwise its version only matters to servers that use it.
+        # With a Ray cluster every server connects to Ray; without one the version matters only to servers that use it.
         required = [pin for pin in pins if config.get("ray_head_node_address") and pin.startswith("ray")]
         return cls(
             shared=cache_dir / "venvs",

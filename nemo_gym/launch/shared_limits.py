@@ -1,4 +1,4 @@
-"""Limits on concurrent requests that hold for a whole run, in whichever of its processes a call is made."""
+"""Limits on concurrent model requests across all processes of a run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from nemo_gym.transport.shared_semaphore import SharedSemaphore
 LIMIT_KEY = "max_concurrent_requests"
 
 LimitDescriptors = Mapping[str, Sequence[tuple[int, int]]]
-"""For every limited instance, the two descriptors of the semaphore of each of its endpoints."""
+"""Name of a limited instance -> (counter, ledger) descriptors of the semaphore of each of its endpoints."""
 
 
 class SharedLimits:
-    """A semaphore per endpoint of every model server that has a limit and runs in several processes."""
+    """Semaphores for every endpoint of the model servers that have a limit and run in several processes."""
 
     def __init__(self, config: Mapping[str, Any], instances: Sequence[Instance], cells: int) -> None:
         self._cell_instances = {instance.name for instance in instances if instance.hosting == "cell"}
@@ -32,7 +32,7 @@ class SharedLimits:
         return {name: [(one.counter, one.ledger) for one in group] for name, group in self._semaphores.items()}
 
     def release(self, request: Mapping[str, Any]) -> None:
-        """Release what the process that `request` started still held when it ended."""
+        """Release the slots held by a process that has ended; `request` is the one that started it."""
         is_cell = request["kind"] == "cell"
         names = self._cell_instances if is_cell else {request["instance"]}
         for name in names & self._semaphores.keys():
@@ -47,7 +47,7 @@ class SharedLimits:
 
 
 def adopt_limits(descriptors: LimitDescriptors, names: set[str], holder: int) -> None:
-    """Use the inherited semaphores of the instances `names` in this process, which is number `holder` of its kind."""
+    """Use the inherited semaphores of the instances `names`; `holder` is the number of this cell or worker."""
     for name in names & descriptors.keys():
         shared_semaphore.adopt_semaphores(
             name, [SharedSemaphore(counter, ledger, holder) for counter, ledger in descriptors[name]]

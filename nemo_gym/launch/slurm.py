@@ -1,6 +1,6 @@
-"""Evaluations as Slurm jobs (`gym eval submit`): the file that describes them and one sbatch script per benchmark.
+"""Slurm jobs of `gym eval submit`: the schema of the configuration file, and one sbatch script per benchmark.
 
-A script starts the services, waits until they are ready, evaluates and stops them. Experimental.
+A script starts the services, waits until they are ready, runs the evaluation and stops the services. Experimental.
 """
 
 import json
@@ -29,7 +29,7 @@ class _StrictModel(BaseModel):
 
 
 class HealthCheck(_StrictModel):
-    """Where a service reports that it is ready, and how long it may take."""
+    """The URL path and port at which a service reports that it is ready, and the timeout."""
 
     path: str = "/health"
     port: int | None = None
@@ -37,12 +37,12 @@ class HealthCheck(_StrictModel):
 
 
 class Service(_StrictModel):
-    """A program that runs beside the evaluation, in a container."""
+    """A program that runs in a container during the evaluation."""
 
     type: Literal["vllm", "ray"]
     container: str
     placement: str | None = None
-    """The node pool it runs on; the first one by default."""
+    """The node pool of the service (default: the first one)."""
     health_check: HealthCheck | None = None
     env: dict[str, str] = {}
     mounts: list[str] = []
@@ -62,7 +62,7 @@ class Service(_StrictModel):
 
 
 class NodePool(_StrictModel):
-    """Nodes of one kind."""
+    """A group of equal nodes."""
 
     partition: str | None = None
     nodes: int = Field(default=1, ge=1)
@@ -83,7 +83,7 @@ class Compute(_StrictModel):
 
 
 class GymInstall(_StrictModel):
-    """The NeMo Gym that the job installs; by default it uses the one in its container."""
+    """The version of NeMo Gym that the job installs; without it the job uses the one in its container."""
 
     repo: str
     ref: str = "main"
@@ -102,7 +102,7 @@ class Driver(_StrictModel):
     container: str = "python:3.12"
     gym_install: GymInstall | None = None
     policy_model: str | None = None
-    """The service that is evaluated."""
+    """Name of the service whose model is evaluated."""
     benchmarks: dict[str, BenchmarkJob] = Field(min_length=1)
     env: dict[str, str] = {}
     mounts: list[str] = []
@@ -115,7 +115,7 @@ class JobOutput(_StrictModel):
 
 
 class SubmitConfig(_StrictModel):
-    """The whole file of `gym eval submit`."""
+    """The configuration file of `gym eval submit`."""
 
     services: dict[str, Service] = {}
     compute: dict[str, Compute] = Field(min_length=1, max_length=1)
@@ -126,11 +126,11 @@ class SubmitConfig(_StrictModel):
     def _check_references(self) -> Self:
         model = self.driver.policy_model
         if model is not None and model not in self.services:
-            raise ValueError(f"driver.policy_model: there is no service '{model}'")
+            raise ValueError(f"driver.policy_model: unknown service '{model}'")
         pools = next(iter(self.compute.values())).node_pools
         for name, service in self.services.items():
             if service.placement is not None and service.placement not in pools:
-                raise ValueError(f"services.{name}.placement: there is no node pool '{service.placement}'")
+                raise ValueError(f"services.{name}.placement: unknown node pool '{service.placement}'")
         return self
 
     @property
@@ -142,7 +142,7 @@ def read_submit_config(path: Path, overrides: Sequence[str]) -> SubmitConfig:
     """Read the file and apply overrides (`a.b=c`, with or without a leading `+`).
 
     Raises:
-        ConfigError: the file cannot be read or is not valid; with every problem.
+        ConfigError: the file cannot be read or is not valid, with every problem.
     """
     try:
         base = OmegaConf.create(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
@@ -182,6 +182,7 @@ def job_scripts(config: SubmitConfig, stamp: str) -> list[JobScript]:
 
 
 def _script_text(config: SubmitConfig, benchmark: str, job: BenchmarkJob, folder: Path) -> str:
+    """Return the sbatch script that evaluates one benchmark."""
     lines = ["#!/bin/bash", *_sbatch_lines(config, benchmark, folder), "", "set -euo pipefail"]
     lines += [f"cd {shlex.quote(str(folder))}", "mkdir -p logs artifacts", ""]
     if config.services:
@@ -192,6 +193,7 @@ def _script_text(config: SubmitConfig, benchmark: str, job: BenchmarkJob, folder
 
 
 def _sbatch_lines(config: SubmitConfig, benchmark: str, folder: Path) -> Iterator[str]:
+    """Yield the `#SBATCH` options of the job and of each node pool."""
     cluster = config.cluster
     options: dict[str, Any] = {
         "job-name": f"gym-{benchmark.replace('/', '-')}",
@@ -218,6 +220,7 @@ def _sbatch_lines(config: SubmitConfig, benchmark: str, folder: Path) -> Iterato
 
 
 def _srun_words(container: str, mounts: Sequence[str], env: Mapping[str, str], group: int | None) -> list[str]:
+    """Return the srun command that runs a program in a container; `group` is the number of its node pool."""
     words = ["srun", "--overlap", f"--container-image={container}"]
     words += [f"--container-mounts={','.join(mounts)}"] if mounts else []
     words += [f"--het-group={group}"] if group is not None else []
@@ -226,6 +229,7 @@ def _srun_words(container: str, mounts: Sequence[str], env: Mapping[str, str], g
 
 
 def _service_lines(config: SubmitConfig, name: str, service: Service) -> Iterator[str]:
+    """Yield the bash lines that start a service in the background and wait until it is ready."""
     pools = list(config.cluster.node_pools)
     group = pools.index(service.placement) if service.placement and len(pools) > 1 else None
     words = [*_srun_words(service.container, service.mounts, service.env, group), *_service_command(service)]
@@ -236,16 +240,17 @@ def _service_lines(config: SubmitConfig, name: str, service: Service) -> Iterato
     if check is None:
         return
     url = f"http://localhost:{check.port or service.port}{check.path}"
-    late = f"{name} is not ready after {check.timeout_seconds} s"
+    timeout_message = f"{name} is not ready after {check.timeout_seconds} s"
     yield "SECONDS=0"
     yield f"until curl -fsS --max-time {PROBE_SECONDS} -o /dev/null {shlex.quote(url)}; do"
-    yield f"  if (( SECONDS > {check.timeout_seconds} )); then echo {shlex.quote(late)}; exit 3; fi"
+    yield f"  if (( SECONDS > {check.timeout_seconds} )); then echo {shlex.quote(timeout_message)}; exit 3; fi"
     yield f'  kill -0 "${{pids[-1]}}" || {{ echo {shlex.quote(f"{name} ended before it was ready")}; exit 3; }}'
     yield "  sleep 2"
     yield "done"
 
 
 def _service_command(service: Service) -> list[str]:
+    """Return the command that runs a service inside its container."""
     if service.type == "ray":
         return ["ray", "start", "--head", "--block", f"--port={service.port}"]
     words = ["vllm", "serve", str(service.model), "--port", str(service.port)]
@@ -258,6 +263,7 @@ def _service_command(service: Service) -> list[str]:
 
 
 def _driver_lines(config: SubmitConfig, benchmark: str, job: BenchmarkJob) -> Iterator[str]:
+    """Yield the bash line that installs NeMo Gym if configured, prepares the benchmark and evaluates it."""
     driver = config.driver
     steps = []
     if driver.gym_install is not None:
@@ -270,6 +276,7 @@ def _driver_lines(config: SubmitConfig, benchmark: str, job: BenchmarkJob) -> It
 
 
 def _model_arguments(config: SubmitConfig) -> list[str]:
+    """Return the arguments of `gym eval run` that select the evaluated service as the model."""
     name = config.driver.policy_model
     if name is None:
         return []

@@ -21,10 +21,10 @@ from nemo_gym.processes import ForkedChild, json_descriptor, signal_group
 logger = logging.getLogger(__name__)
 
 MAX_ZYGOTES = 4
-"""Zygotes that one run may use up."""
+"""Maximum number of zygotes that one run starts."""
 
 ZYGOTE_SECONDS = 60.0
-"""Longest time the zygote may take for imports, a fork or its exit. Each takes a second or less."""
+"""Timeout for the imports of the zygote, for a fork and for its exit. Each takes a second or less."""
 
 POLL_SECONDS = 0.005
 
@@ -35,7 +35,7 @@ ZygoteProcess = subprocess.Popen[bytes] | ForkedChild
 
 
 class Spawner(Protocol):
-    """Starts processes and reports their end. The caller closes the descriptors."""
+    """Starts processes and reports when they exit. The caller of `spawn` closes the descriptors."""
 
     async def spawn(self, request: Mapping[str, Any], output: int, ready: int) -> int: ...
 
@@ -45,26 +45,26 @@ class Spawner(Protocol):
 
 
 class ZygoteLost(GymError):
-    """The process that forks servers is gone, and with it every server it forked."""
+    """The zygote has ended, and with it every server that it forked."""
 
     exit_status = 3
 
 
 def _claim_preforked(spec: ZygoteSpec) -> tuple[ZygoteProcess, socket.socket] | None:
-    """Boot the zygote that the command forked; None if none waits or it does not read."""
-    waiting = prefork.claim()
-    if waiting is None:
+    """Boot the zygote that the command forked and return it; None if there is no such zygote or it does not respond."""
+    preforked = prefork.claim()
+    if preforked is None:
         return None
     try:
-        waiting.boot(spec, ZYGOTE_SECONDS)
+        preforked.boot(spec, ZYGOTE_SECONDS)
     except OSError:
-        waiting.kill()
+        preforked.kill()
         return None
-    return waiting.process, waiting.control
+    return preforked.process, preforked.control
 
 
 def _start_program(spec: ZygoteSpec) -> tuple[ZygoteProcess, socket.socket]:
-    """Start a zygote as a program."""
+    """Start a zygote as a program; return its process and the socket to it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     boot_fd = json_descriptor(spec.boot)
     try:
@@ -82,7 +82,7 @@ def _start_program(spec: ZygoteSpec) -> tuple[ZygoteProcess, socket.socket]:
 
 
 class ZygoteSpawner:
-    """Forks servers from one zygote. If the zygote is lost, so are its servers: the next spawn starts another one."""
+    """Forks servers from one zygote. If the zygote ends, its servers end too and the next spawn starts another one."""
 
     def __init__(self, on_exit: ExitCallback) -> None:
         self._on_exit = on_exit
@@ -96,15 +96,15 @@ class ZygoteSpawner:
         self._starting = asyncio.Lock()
 
     async def start(self, spec: ZygoteSpec) -> None:
-        """Start the zygote and wait until it has imported everything."""
+        """Start the zygote and wait until it has imported its modules."""
         self._spec = spec
         await self._connected_zygote()
 
     async def _connected_zygote(self) -> socket.socket:
-        """Return the socket to the zygote; start one if it is missing.
+        """Return the socket to the zygote; start the zygote if it is not running.
 
         Raises:
-            ZygoteLost: too many were lost.
+            ZygoteLost: MAX_ZYGOTES zygotes have ended.
         """
         async with self._starting:
             if self._control is None:
@@ -117,11 +117,12 @@ class ZygoteSpawner:
                 loop = asyncio.get_running_loop()
                 self._control, self._up = control, loop.create_future()
                 loop.add_reader(control, self._read_event)
-                await self._reply(self._up, "did not come up")
+                await self._wait_for_reply(self._up, "was not ready")
                 return control
             return self._control
 
-    async def _reply(self, future: "asyncio.Future[Any]", problem: str) -> Any:
+    async def _wait_for_reply(self, future: "asyncio.Future[Any]", problem: str) -> Any:
+        """Return the result of a future; raise GymError with `problem` after ZYGOTE_SECONDS."""
         try:
             async with asyncio.timeout(ZYGOTE_SECONDS):
                 return await future
@@ -131,6 +132,7 @@ class ZygoteSpawner:
             ) from None
 
     def _read_event(self) -> None:
+        """Read one message of the zygote: it is ready, a process was started or a process exited."""
         assert self._control is not None and self._up is not None
         try:
             message = self._control.recv(MAX_MESSAGE_BYTES)
@@ -154,7 +156,7 @@ class ZygoteSpawner:
             self._on_exit(event["pid"], event["status"])
 
     def _handle_loss(self) -> None:
-        """Fail every pending request and report every child as killed: they end with the zygote."""
+        """Fail every pending request, and report every child as killed, because children end with the zygote."""
         self._disconnect()
         logger.error("the process that starts servers ended; the servers it had started end with it")
         problem = ZygoteLost("the process that starts servers ended", where="launch", fix="look at the output above")
@@ -164,7 +166,7 @@ class ZygoteSpawner:
         self._pending.clear()
         children, self._children = self._children, set()
         for pid in children:
-            signal_group(pid, signal.SIGKILL)  # the kernel ends a server with its parent; this ends what it started
+            signal_group(pid, signal.SIGKILL)  # the server exits with its parent; this kills the processes it started
             self._on_exit(pid, -signal.SIGKILL)
 
     def _disconnect(self) -> None:
@@ -182,11 +184,11 @@ class ZygoteSpawner:
         except ConnectionError:
             self._pending.pop(request["id"], None)
             raise ZygoteLost("the process that starts servers ended", where=request["id"]) from None
-        return int(await self._reply(future, f"did not start {request['id']}"))
+        return int(await self._wait_for_reply(future, f"did not start {request['id']}"))
 
     def signal(self, pid: int, number: int) -> None:
         if self._control is not None:
-            with suppress(ConnectionError):  # the zygote is gone; the next read shows it
+            with suppress(ConnectionError):  # the zygote has ended; `_read_event` handles it
                 self._control.send(json.dumps({"op": "signal", "pid": pid, "signal": int(number)}).encode())
 
     async def close(self) -> None:
@@ -196,10 +198,10 @@ class ZygoteSpawner:
         await self._wait_for_exit()
 
     async def _wait_for_exit(self) -> None:
-        """Wait until the process has ended; without its socket it exits at once, unless it is stopped."""
+        """Wait until the zygote has exited, which it does when its socket is closed; kill it after ZYGOTE_SECONDS."""
         if self._process is None:
             return
-        # Polled, not waited for on a thread: a run may be closed while the interpreter ends and has no thread pools.
+        # Polled instead of waited for on a thread: a run may be closed at interpreter exit, without thread pools.
         with suppress(TimeoutError):
             async with asyncio.timeout(ZYGOTE_SECONDS):
                 while self._process.poll() is None:  # noqa: ASYNC110 - see above

@@ -1,4 +1,4 @@
-"""Keep a set of server processes running: start them, explain a failed start, restart crashed ones, stop all."""
+"""Supervise server processes: start them, explain a failed start, restart crashed processes, stop all of them."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ class ServerUnit:
     spawner: Spawner
     log_path: Path | None = None
     ends_when_ready: bool = False
-    """A dry run: the process exits with status 0 instead of serving."""
+    """True in a dry run: the process exits with status 0 instead of serving."""
     pid: int | None = None
     given_up: bool = False
     log: ProcessLog | None = None
@@ -47,20 +47,20 @@ class ServerUnit:
 
     @property
     def is_lost(self) -> bool:
-        """True if the process ended and is not started again."""
+        """True if the process ended and will not be restarted."""
         ready = self.ready
         has_failed = ready is not None and ready.done() and not ready.cancelled() and ready.exception() is not None
         return self.given_up or has_failed
 
     def fail(self, problem: str) -> None:
-        """Fail the start, unless it has ended already."""
+        """Fail the start of the process with `problem`; no effect if it is ready or has failed."""
         if self.ready is not None and not self.ready.done():
             fix = f"read {self.log_path}" if self.log_path else None
             self.ready.set_exception(ServerDidNotStart(problem, where=self.name, fix=fix))
 
 
 def likely_cause(status: int, tail: str) -> str:
-    """Explain why a process ended, as far as its exit status and last lines show."""
+    """Return the likely reason why a process ended, from its exit status and last lines."""
     if status == -signal.SIGKILL:
         return "it was killed, most often because the machine ran out of memory"
     if status < 0:
@@ -82,7 +82,7 @@ class Supervisor:
         on_end: Callable[[ServerUnit], None] | None = None,
         start_timeout: float = 600.0,
     ) -> None:
-        """`on_line` gets every line a process prints, `on_end` every unit whose process has ended."""
+        """`on_line` is called with every line that a process prints, `on_end` with every unit whose process ended."""
         self._on_line = on_line
         self._on_end = on_end
         self._start_timeout = start_timeout
@@ -92,17 +92,17 @@ class Supervisor:
         self._outputs: set[asyncio.Future[None]] = set()
         self._early_exits: dict[int, int] = {}
         self._stopping = False
-        self._all_gone = asyncio.Event()
+        self._all_ended = asyncio.Event()
 
     @property
     def units(self) -> list[ServerUnit]:
         return list(self._units.values())
 
     async def start(self, units: list[ServerUnit]) -> None:
-        """Start all at once and return when every one is ready.
+        """Start all units concurrently and return when every unit is ready.
 
         Raises:
-            ServerDidNotStart: the first that failed, with its last lines and the likely cause.
+            ServerDidNotStart: a unit failed (the first one), with its last lines and the likely cause.
         """
         self._units.update({unit.name: unit for unit in units})
         tasks = [asyncio.create_task(self._start(unit)) for unit in units]
@@ -110,17 +110,19 @@ class Supervisor:
             async with asyncio.timeout(self._start_timeout):
                 await asyncio.gather(*tasks)
         except TimeoutError:
-            late = [unit for unit in units if unit.ready is None or not unit.ready.done()]
+            not_ready = [unit for unit in units if unit.ready is None or not unit.ready.done()]
+            log = not_ready[0].log
             raise ServerDidNotStart(
-                f"not ready after {self._start_timeout:g} s; last lines:\n{late[0].log.tail() if late[0].log else ''}",
-                where=", ".join(unit.name for unit in late),
-                fix="look at the log, or raise the start timeout",
+                f"not ready after {self._start_timeout:g} s; last lines:\n{log.tail() if log else ''}",
+                where=", ".join(unit.name for unit in not_ready),
+                fix="read the log, or increase the start timeout",
             ) from None
         finally:
             for task in tasks:
                 task.cancel()
 
     async def _start(self, unit: ServerUnit) -> None:
+        """Start the process of a unit, follow its output, and wait until it is ready or fails."""
         output_read, output_write = os.pipe()
         ready_read, ready_write = os.pipe()
         unit.log = ProcessLog(unit.name, unit.log_path, self._on_line)
@@ -145,11 +147,11 @@ class Supervisor:
             unit.ready.set_result(None)
         elif report.get("failed"):
             unit.fail(report["failed"])
-        # Without a report the process has ended: its exit status completes the future.
+        # Without a report the process has ended, and `handle_exit` completes the future.
         await unit.ready
 
     async def _read_report(self, fd: int) -> dict[str, Any]:
-        """Read the line of JSON with which a process reports its start; empty if it died first."""
+        """Read the line of JSON with which a process reports its start; return {} if it exits without a report."""
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", 0)
@@ -161,7 +163,7 @@ class Supervisor:
         return dict(json.loads(line)) if line else {}
 
     def handle_exit(self, pid: int, status: int) -> None:
-        """Fail the start of a process that ended, restart it, or count it as gone."""
+        """Handle the exit of a process: fail its start if it was not ready, restart it, or finish stopping."""
         unit = self._by_pid.pop(pid, None)
         if unit is None:
             self._early_exits[pid] = status
@@ -171,13 +173,14 @@ class Supervisor:
             self._on_end(unit)
         if self._stopping:
             if not self._by_pid:
-                self._all_gone.set()
+                self._all_ended.set()
             return
         task = asyncio.create_task(self._recover(unit, status))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _recover(self, unit: ServerUnit, status: int) -> None:
+        """Restart a process that was ready; otherwise complete its start, with success only in a dry run."""
         assert unit.log is not None and unit.ready is not None
         if self._outputs:
             await asyncio.wait(list(self._outputs), timeout=0.2)  # the last lines may still be in the pipe
@@ -190,13 +193,15 @@ class Supervisor:
             unit.fail(f"{likely_cause(status, tail)}; last lines:\n{tail}")
 
     async def _restart(self, unit: ServerUnit, status: int, tail: str) -> None:
+        """Restart a unit after a growing pause; give up after MAX_RESTARTS crashes within RESTART_WINDOW."""
         now = asyncio.get_running_loop().time()
         unit.crashes.append(now)
         while now - unit.crashes[0] > RESTART_WINDOW:
             unit.crashes.popleft()
         if len(unit.crashes) > MAX_RESTARTS:
             unit.given_up = True
-            logger.error("%s crashed %d times in a minute and stays down: %s", unit.name, len(unit.crashes), tail)
+            count = len(unit.crashes)
+            logger.error("%s crashed %d times in a minute and will not be restarted: %s", unit.name, count, tail)
             return
         pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** (len(unit.crashes) - 1))
         logger.warning("%s ended (%s); restarting in %.1f s", unit.name, likely_cause(status, tail), pause)
@@ -207,10 +212,10 @@ class Supervisor:
             await self._start(unit)
         except GymError as problem:
             unit.given_up = True
-            logger.error("%s could not be restarted and stays down: %s", unit.name, problem)
+            logger.error("%s could not be restarted: %s", unit.name, problem)
 
     async def stop(self, grace: float = 5.0) -> None:
-        """Terminate every process, and kill what remains after `grace` seconds."""
+        """Terminate every process, and kill the remaining ones after `grace` seconds."""
         self._stopping = True
         for task in list(self._tasks):
             task.cancel()
@@ -219,7 +224,7 @@ class Supervisor:
         if self._by_pid:
             try:
                 async with asyncio.timeout(grace):
-                    await self._all_gone.wait()
+                    await self._all_ended.wait()
             except TimeoutError:
                 for pid, unit in self._by_pid.items():
                     unit.spawner.signal(pid, signal.SIGKILL)

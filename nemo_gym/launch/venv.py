@@ -1,7 +1,6 @@
-"""The virtual environments that a set of servers needs: what goes into each, and where it is.
+"""Describe the virtual environments of servers: the content and the folder of each. `venv_build` builds them.
 
-Servers with the same requirements share one; its folder is named after its content. Nothing here runs or writes
-anything: `venv_build` does.
+Servers with the same requirements share a virtual environment, whose folder is named after a hash of its content.
 """
 
 import hashlib
@@ -30,14 +29,14 @@ from nemo_gym.launch.requirements import (
 from nemo_gym.launch.settings import VenvSettings
 
 STAMP = "nemo-gym-environment.json"
-"""Written last: a virtual environment without it was never finished."""
+"""Name of the file that is written last; a virtual environment without it is incomplete."""
 RELATIVE = re.compile(r"(-r|-c|--requirement|--constraint|-e)[\s=]|\.{0,2}/|.*@\s*(\.|file:)")
 INCLUDED = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)")
 
 
 @dataclass(frozen=True)
 class VenvRecipe:
-    """Everything that decides the content of a virtual environment."""
+    """All inputs that determine the content of a virtual environment."""
 
     lines: tuple[str, ...]
     """Requirements, as uv reads them from a file in the server's folder."""
@@ -45,9 +44,9 @@ class VenvRecipe:
     overrides: str
     python: str
     ours: str
-    """Identifies this nemo-gym, because its requirements are part of the content."""
+    """Fingerprint of the running nemo-gym, which is installed as well."""
     folder: str | None
-    """The server's folder if the lines refer to files in it: equal lines may then mean different things."""
+    """The server's folder if the lines refer to files in it, because equal lines then have different meanings."""
     included: str
     """The text of the files that the lines refer to."""
 
@@ -59,12 +58,12 @@ class VenvRecipe:
 
 @dataclass(frozen=True)
 class Venv:
-    """One virtual environment to build or to use."""
+    """A virtual environment, built or not."""
 
     recipe: VenvRecipe
     target: Path
     folder: Path
-    """The directory uv runs in, so that relative requirements mean what their author meant."""
+    """The working directory of uv, so that relative paths in requirements resolve against the server folder."""
     servers: tuple[str, ...]
 
     @property
@@ -73,7 +72,7 @@ class Venv:
 
     @property
     def is_ready(self) -> bool:
-        """True if it was finished from this recipe; reads two files and starts no process."""
+        """True if it is complete and was built from this recipe; starts no process."""
         try:
             stamp = json.loads((self.target / STAMP).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -82,12 +81,12 @@ class Venv:
 
     @property
     def is_present(self) -> bool:
-        """True if any virtual environment is there, however it was made."""
+        """True if a virtual environment exists in this folder, even if it was made by hand."""
         return self.python.exists() and (self.target / "bin" / "activate").exists()
 
 
 def own_requirement(extras: Iterable[str] = ()) -> tuple[str, str]:
-    """Return the line that installs this nemo-gym, and a text that changes if it would install something else."""
+    """Return the requirement line that installs the running nemo-gym, and a fingerprint of its requirements."""
     suffix = f"[{','.join(sorted(extras))}]" if extras else ""
     try:
         distribution = Distribution.from_name(OURS)
@@ -108,7 +107,7 @@ def own_requirement(extras: Iterable[str] = ()) -> tuple[str, str]:
 
 
 def venv_recipe(folder: Path, settings: VenvSettings, *, tests: bool = False) -> VenvRecipe:
-    """Return the recipe for a server folder; with `tests`, including what its tests need.
+    """Return the recipe for a server folder; with `tests`, including the requirements of its tests.
 
     Raises:
         ConfigError: the folder's requirements are ambiguous or invalid.
@@ -133,7 +132,7 @@ def venv_recipe(folder: Path, settings: VenvSettings, *, tests: bool = False) ->
 
 
 def _project_to_install(folder: Path) -> Path | None:
-    """Return the project file of a folder that has code to build or settings for uv; it is installed as a whole."""
+    """Return the project file of a folder if it has a build system or settings for uv: then uv installs the project."""
     file = requirement_file(folder)
     if file is None or file.name != "pyproject.toml":
         return None
@@ -186,7 +185,7 @@ def merge_equal_venvs(venvs: Iterable[Venv]) -> list[Venv]:
 
 
 def venv_process_env(venv: Venv, tree: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Return `env` for a process that runs in `venv`; `tree` is the root that the server's folder belongs to."""
+    """Return `env` for a process that runs in `venv`; `tree` is the search root that contains the server's folder."""
     inherited = {key: value for key, value in env.items() if key != "PYTHONHOME"}
     path = [str(venv.target / "bin"), env.get("PATH", "")]
     modules = [str(tree), env.get("PYTHONPATH", "")]

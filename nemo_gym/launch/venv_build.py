@@ -1,4 +1,4 @@
-"""Build virtual environments with uv: once, several at a time, each by one process, and finished or not at all."""
+"""Build virtual environments with uv. A lock per environment prevents concurrent builds by several processes."""
 
 import asyncio
 import errno
@@ -36,7 +36,7 @@ BUILD_SECONDS = 3600.0
 LOCK_PAUSE = 0.1
 TAIL_LINES = 15
 
-# PR_SET_PDEATHSIG: an installer must not outlive, and go on writing for, a command that was killed.
+# Runs uv with PR_SET_PDEATHSIG, so that it is killed with the command and does not continue to write files.
 GUARD = """
 import os, sys
 if sys.platform == "linux":
@@ -76,7 +76,7 @@ CAUSES: tuple[tuple[str, str, str], ...] = (
 
 
 def likely_install_cause(output: str) -> tuple[str, str | None]:
-    """Explain why an installer failed, as far as its last lines show, and what to do about it."""
+    """Return the likely reason why an installer failed, from its last lines, and a fix if one is known."""
     for pattern, cause, fix in CAUSES:
         if re.search(pattern, output):
             return cause, fix
@@ -84,7 +84,7 @@ def likely_install_cause(output: str) -> tuple[str, str | None]:
 
 
 def uv_executable() -> Path:
-    """Return the installer that came with this installation, else the one on the path.
+    """Return the uv that is installed with this Python, else the one on PATH.
 
     Raises:
         ConfigError: uv is not installed.
@@ -102,9 +102,9 @@ def uv_executable() -> Path:
 
 
 def find_interpreter(python: str, siblings: Path | None = None) -> str:
-    """Return a Python installed beside ours that satisfies `python`, else `python` itself for uv to find.
+    """Return a Python installed next to ours that satisfies `python`, else `python` itself, which uv then searches.
 
-    uv searches the path, where version managers place shims that answer for one version only.
+    uv searches PATH, where the shims of version managers find one version only.
     """
     if Path(python).is_absolute():
         return python
@@ -122,10 +122,10 @@ def find_interpreter(python: str, siblings: Path | None = None) -> str:
 
 
 async def build_venvs(venvs: Iterable[Venv], settings: VenvSettings, on_line: LineCallback | None = None) -> None:
-    """Build every missing virtual environment, a few at a time; the first failure cancels the rest.
+    """Build every missing virtual environment, CONCURRENT_BUILDS at a time; the first failure cancels the others.
 
     Raises:
-        InstallFailed: names the servers, the cause and the installer's last lines.
+        InstallFailed: a build failed, with its servers, the cause and the installer's last lines.
     """
     slots = asyncio.Semaphore(CONCURRENT_BUILDS)
     try:
@@ -139,7 +139,7 @@ async def build_venvs(venvs: Iterable[Venv], settings: VenvSettings, on_line: Li
 async def try_build_venvs(
     venvs: Iterable[Venv], settings: VenvSettings, on_line: LineCallback | None = None
 ) -> dict[Path, InstallFailed | None]:
-    """Build every missing virtual environment; return the failure of each, by its folder."""
+    """Build every missing virtual environment; return the failure of each, or None, by its folder."""
     slots = asyncio.Semaphore(CONCURRENT_BUILDS)
 
     async def try_build(venv: Venv) -> InstallFailed | None:
@@ -169,10 +169,10 @@ def is_usable(venv: Venv, settings: VenvSettings) -> bool:
 
 
 async def build_venv(venv: Venv, settings: VenvSettings, uv: Path, on_line: LineCallback | None = None) -> bool:
-    """Build one virtual environment, or one that was interrupted; return False if another process has built it.
+    """Build one virtual environment from the start; return False if another process built it meanwhile.
 
     Raises:
-        InstallFailed: it could not be built; the next attempt starts anew.
+        InstallFailed: the virtual environment could not be built.
     """
     where = ", ".join(venv.servers)
     try:
@@ -180,7 +180,7 @@ async def build_venv(venv: Venv, settings: VenvSettings, uv: Path, on_line: Line
         async with _holding_lock(venv.target.with_name(f"{venv.target.name}.lock"), where) as lock:
             if is_usable(venv, settings):
                 return False
-            if on_line is None:  # the user waits a minute and sees no output of the installer
+            if on_line is None:  # the installer may take a minute, and its output is not shown
                 logger.warning("building a virtual environment for %s in %s (once)", where, venv.target)
             async with asyncio.timeout(BUILD_SECONDS):
                 await _install(_Installer(venv, settings, uv, lock, on_line))
@@ -208,7 +208,11 @@ class _Installer:
     on_line: LineCallback | None
 
     async def run(self, arguments: Sequence[str], content: str = "") -> None:
-        """Run one uv command with `content` on its standard input."""
+        """Run one uv command with `content` on its standard input.
+
+        Raises:
+            InstallFailed: the command failed, with the likely cause and its last lines.
+        """
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-ISc", GUARD, str(os.getpid()), str(self.uv), *arguments,
             cwd=self.venv.folder,
@@ -216,7 +220,7 @@ class _Installer:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            # The lock is held for as long as any process still writes into the virtual environment.
+            # Inherited, so that the lock is held until the last process that writes to the folder exits.
             pass_fds=[self.lock.fileno()],
             start_new_session=True,
         )  # fmt: skip
@@ -235,7 +239,7 @@ class _Installer:
             raise failure
 
     async def _exchange(self, process: asyncio.subprocess.Process, content: str) -> str:
-        """Write the input, pass on every line of output and return the last ones."""
+        """Write `content` to the process, pass on every line of its output and return the last lines."""
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(content.encode())
         process.stdin.close()
@@ -249,6 +253,7 @@ class _Installer:
 
 
 async def _install(installer: _Installer) -> None:
+    """Create the virtual environment, install its requirements, and write its stamp file last."""
     venv, settings = installer.venv, installer.settings
     recipe, target = venv.recipe, venv.target
     (target / STAMP).unlink(missing_ok=True)
@@ -265,31 +270,31 @@ async def _install(installer: _Installer) -> None:
     if os.environ.get("NEMO_GYM_ALLOW_PRERELEASE", "").lower() == "true":
         arguments += ["--prerelease", "allow", "--index-strategy", "unsafe-best-match"]
     await installer.run(arguments, "\n".join(recipe.lines) + "\n")
-    unfinished = target / f"{STAMP}.partial"
-    unfinished.write_text(json.dumps({"key": recipe.key, "recipe": asdict(recipe)}, indent=2), encoding="utf-8")
-    unfinished.replace(target / STAMP)
+    partial = target / f"{STAMP}.partial"
+    partial.write_text(json.dumps({"key": recipe.key, "recipe": asdict(recipe)}, indent=2), encoding="utf-8")
+    partial.replace(target / STAMP)
 
 
 def installer_process_env(settings: VenvSettings, env: Mapping[str, str]) -> dict[str, str]:
-    """Return `env` for uv, without variables that would direct it to another virtual environment."""
-    misleading = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME")
-    kept = {key: value for key, value in env.items() if key not in misleading}
+    """Return `env` for uv, without variables that select another virtual environment."""
+    removed = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME")
+    uv_env = {key: value for key, value in env.items() if key not in removed}
     cache = {"UV_CACHE_DIR": str(settings.cache)} if settings.cache else {}
-    kept.setdefault("UV_PYTHON_DOWNLOADS", "never")  # downloading a Python is the user's decision
-    return {**kept, **cache, "UV_COMPILE_BYTECODE": "1", "UV_NO_PROGRESS": "1"}
+    uv_env.setdefault("UV_PYTHON_DOWNLOADS", "never")  # downloading a Python is the user's decision
+    return {**uv_env, **cache, "UV_COMPILE_BYTECODE": "1", "UV_NO_PROGRESS": "1"}
 
 
 def without_credentials(line: str) -> str:
-    """Remove the user part of URLs in a line."""
+    """Replace the user and password of URLs in a line by `***`."""
     return re.sub(r"//[^/@\s]+@", "//***@", line)
 
 
 @asynccontextmanager
 async def _holding_lock(path: Path, where: str) -> AsyncIterator[BinaryIO]:
-    """Hold the lock at `path`; the kernel releases it even if the holder is killed.
+    """Hold the file lock at `path` while the block runs; the kernel releases it even if this process is killed.
 
     Raises:
-        InstallFailed: another process held it for too long.
+        InstallFailed: another process held the lock for BUILD_SECONDS.
     """
     with path.open("ab") as lock:
         deadline = time.monotonic() + BUILD_SECONDS

@@ -2,8 +2,8 @@
 
 It is started as `python -m nemo_gym.launch.zygote CONTROL_FD BOOT_FD`, or forked by a command (`prefork`). The
 supervisor sends requests over a socket that keeps message boundaries; the listening sockets that children inherit are
-already open here. When that socket closes, because the supervisor ended or was killed, the zygote kills the process
-group of every child and exits.
+open in the zygote. When the socket to the supervisor closes, the zygote kills the process group of every child and
+exits.
 """
 
 import gc
@@ -16,9 +16,9 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from nemo_gym.processes import die_with_parent, exit_fork, signal_group
+from nemo_gym.processes import exit_fork, exit_with_parent, signal_group
 
 MAX_MESSAGE_BYTES = 64 * 1024
 
@@ -34,21 +34,22 @@ PRELOADED_MODULES = (
     "uvicorn.protocols.http.httptools_impl",
     "uvicorn.protocols.websockets.auto",
 )
-"""Modules that nearly every server loads: imported once here and shared by all forks."""
+"""Modules that nearly every server uses: imported once and shared by all forked processes."""
 
 
 @dataclass(frozen=True)
 class ZygoteSpec:
-    """What is needed to start a zygote, and to start another one when it is lost."""
+    """The parameters for starting (and restarting) a zygote."""
 
     boot: Mapping[str, Any]
+    """The boot message, from `ServerBoot.to_json`."""
     descriptors: Sequence[int]
-    """Open files that its children inherit."""
+    """Open files that the zygote's children inherit."""
     env: Mapping[str, str]
 
 
 class Zygote:
-    """Forks children for the supervisor and reports when they end."""
+    """Forks server processes for the supervisor and reports when they exit."""
 
     def __init__(self, control: socket.socket, target: Callable[[dict[str, Any], int], None]) -> None:
         self._control = control
@@ -56,7 +57,7 @@ class Zygote:
         self._children: set[int] = set()
 
     def run(self) -> None:
-        """Serve requests until the supervisor is gone."""
+        """Serve requests until the supervisor closes the socket, then kill the children."""
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         os.set_blocking(wake_read, False)
@@ -77,9 +78,10 @@ class Zygote:
         try:
             self._control.send(json.dumps(message).encode())
         except OSError:
-            return  # the supervisor is gone; the next read shows it
+            return  # the supervisor has ended; `_handle_request` notices it
 
     def _handle_request(self) -> bool:
+        """Read and handle one request; return False if the supervisor has closed the socket."""
         try:
             message, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE_BYTES, 8)
         except ConnectionError:
@@ -94,21 +96,23 @@ class Zygote:
         return True
 
     def _spawn(self, request: dict[str, Any], output: int, ready: int) -> None:
+        """Fork a server process and report its pid."""
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_child(request, output, ready, parent)
+            self._run_child(request, output, ready, parent)
         os.close(output)
         os.close(ready)
         self._children.add(pid)
         self._report({"event": "spawned", "id": request["id"], "pid": pid})
 
-    def _become_child(self, request: dict[str, Any], output: int, ready: int, parent: int) -> None:
+    def _run_child(self, request: dict[str, Any], output: int, ready: int, parent: int) -> NoReturn:
+        """Run the server of a request in a forked process, with standard output and error on `output`, and exit."""
         status = 1
         try:
             os.setpgid(0, 0)
-            die_with_parent()
-            if os.getppid() != parent:  # the parent died before the kernel was asked to tell us
+            exit_with_parent()
+            if os.getppid() != parent:  # the parent exited before PR_SET_PDEATHSIG was set
                 os._exit(status)
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
@@ -121,12 +125,13 @@ class Zygote:
             status = 0
         except SystemExit as stop:
             status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-        except BaseException:  # the boundary of a process: print whatever escaped
+        except BaseException:  # the boundary of a process: print every exception
             sys.excepthook(*sys.exc_info())
         finally:
             exit_fork(status)
 
     def _reap(self, wake_read: int) -> bool:
+        """Report the exit of every child that has ended, and kill the processes it started; return True."""
         try:
             while os.read(wake_read, 4096):
                 pass
@@ -137,20 +142,20 @@ class Zygote:
             if pid == 0:
                 break
             self._children.discard(pid)
-            signal_group(pid, signal.SIGKILL)  # processes that the server started end with it
+            signal_group(pid, signal.SIGKILL)  # the processes that the server started
             self._report({"event": "exited", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
         return True
 
 
 def preload() -> None:
-    """Import what servers need without garbage collection: imports make no garbage and collecting costs 8 % of them."""
+    """Import PRELOADED_MODULES without garbage collection, which would take 8 % of the time and find no garbage."""
     gc.disable()
     for module in PRELOADED_MODULES:
         importlib.import_module(module)
 
 
 def serve(control: socket.socket, boot: dict[str, Any], numbers: Mapping[int, int] | None = None) -> None:
-    """Freeze what is imported, then fork on request. `numbers` maps the supervisor's descriptors to ours."""
+    """Freeze the imported objects, then fork on request. `numbers` maps the supervisor's descriptors to ours."""
     from nemo_gym.launch.server_process import ServerBoot
 
     server_boot = ServerBoot.from_json(boot, numbers)
@@ -161,7 +166,7 @@ def serve(control: socket.socket, boot: dict[str, Any], numbers: Mapping[int, in
 
 
 def main(control_fd: int, boot_fd: int) -> None:
-    """Import everything, read the boot message, then fork on request."""
+    """Import PRELOADED_MODULES, read the boot message, then fork on request."""
     preload()
     with os.fdopen(boot_fd, "rb") as file:
         boot = json.load(file)

@@ -1,12 +1,12 @@
 """Fork worker processes that call one function: `python -m nemo_gym.workers.host MODULE:FUNCTION CPU_SECONDS BYTES`.
 
-The host imports the function's module once, so that a new worker costs a fork and not an import. It has one thread, so
-forking is safe whatever its parent runs. It ends when its parent closes the control socket (standard input) or dies,
-and kills its workers.
+The host imports the function's module once, so that starting a worker takes a fork and no import. The host has one
+thread, so forking is safe even if its parent has several. When its parent exits or closes the control socket (standard
+input), the host kills its workers and exits.
 
-The parent sends one byte with a socket for every worker it wants. On that socket travel frames, a length and JSON:
-`{"pid": …}` when the worker is ready, a payload for every call, `{"value": …}` or `{"failure": …, "reason": …}` in
-reply, and from the host `{"exit": status}` when the worker has ended.
+To start a worker, the parent sends one byte and a socket. Messages on that socket are frames, a length and JSON: from
+the worker `{"pid": …}` when it is ready; for every call a payload from the parent and `{"value": …}` or
+`{"failure": …, "reason": …}` from the worker; and from the host `{"exit": status}` when the worker has ended.
 """
 
 import ctypes
@@ -25,22 +25,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from nemo_gym.processes import die_with_parent
+from nemo_gym.processes import exit_with_parent
 
 HEADER = struct.Struct(">I")
 
-Work = Callable[[Any], Any]
+Function = Callable[[Any], Any]
+"""The function that workers call, with JSON as argument and result."""
 
 _PR_SET_NO_NEW_PRIVS = 38
 
 
 def frame(message: bytes) -> bytes:
-    """Return a message with its length in front."""
+    """Return a message with its length as a prefix."""
     return HEADER.pack(len(message)) + message
 
 
-def serve(control: socket.socket, work: Work, cpu_seconds: float, memory_bytes: int) -> None:
-    """Fork and reap workers until the parent is gone, then kill the remaining ones."""
+def serve(control: socket.socket, function: Function, cpu_seconds: float, memory_bytes: int) -> None:
+    """Fork workers on request and reap them until the parent closes `control`, then kill the remaining workers."""
     wake_read, wake_write = socket.socketpair()
     wake_read.setblocking(False)
     wake_write.setblocking(False)
@@ -62,7 +63,7 @@ def serve(control: socket.socket, work: Work, cpu_seconds: float, memory_bytes: 
                 if pid == 0:
                     for inherited in (control, wake_read, wake_write, *workers.values()):
                         inherited.close()
-                    _run_worker(channel, work, cpu_seconds, memory_bytes)
+                    _run_worker(channel, function, cpu_seconds, memory_bytes)
                 workers[pid] = channel
     finally:
         for pid in workers:
@@ -70,6 +71,7 @@ def serve(control: socket.socket, work: Work, cpu_seconds: float, memory_bytes: 
 
 
 def _reap(workers: dict[int, socket.socket]) -> None:
+    """Report the exit status of every worker that has ended on its socket, and remove the worker."""
     while workers:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
@@ -78,21 +80,22 @@ def _reap(workers: dict[int, socket.socket]) -> None:
             channel.sendall(frame(json.dumps({"exit": os.waitstatus_to_exitcode(status)}).encode()))
 
 
-def _run_worker(channel: socket.socket, work: Work, cpu_seconds: float, memory_bytes: int) -> NoReturn:
+def _run_worker(channel: socket.socket, function: Function, cpu_seconds: float, memory_bytes: int) -> NoReturn:
+    """Run a worker in a forked process: drop privileges, answer calls, exit."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the control socket: only the host may hold it
-        _restrict(memory_bytes)
-        _answer_calls(channel, work, cpu_seconds)
-    except BaseException:  # a fork must never return into the host's loop
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # closes the control socket, which only the host may have open
+        _drop_privileges(memory_bytes)
+        _answer_calls(channel, function, cpu_seconds)
+    except BaseException:  # a forked process must never return into the host's loop
         traceback.print_exc()
     os._exit(1)
 
 
-def _restrict(memory_bytes: int) -> None:
-    """Give up what the work does not need. Not a sandbox: a second fence behind code that evaluates nothing."""
-    die_with_parent()
+def _drop_privileges(memory_bytes: int) -> None:
+    """Drop privileges that the function does not need (defence in depth; not a sandbox)."""
+    exit_with_parent()
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
         libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -100,7 +103,7 @@ def _restrict(memory_bytes: int) -> None:
     for kind, limit in (
         (resource.RLIMIT_AS, memory_bytes),
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, 1 << 20),  # standard error is a file
+        (resource.RLIMIT_FSIZE, 1 << 20),  # not 0, because standard error is a file
         (resource.RLIMIT_NOFILE, 32),
     ):
         _, hard = resource.getrlimit(kind)
@@ -108,7 +111,7 @@ def _restrict(memory_bytes: int) -> None:
         resource.setrlimit(kind, (value, value))
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    sys.addaudithook(_forbid)
+    sys.addaudithook(_deny_event)
 
 
 _FORBIDDEN_EVENTS = (
@@ -124,10 +127,12 @@ _FORBIDDEN_EVENTS = (
     "signal.",
 )
 _IMPORT_EVENTS = frozenset({"os.listdir", "os.scandir", "os.walk", "os.getxattr"})
+"""Events of imports, which are allowed."""
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
-def _forbid(event: str, arguments: tuple[Any, ...]) -> None:
+def _deny_event(event: str, arguments: tuple[Any, ...]) -> None:
+    """Raise PermissionError for audit events of writing files, networking and processes: a Python audit hook."""
     if event == "open":
         if isinstance(arguments[2], int) and arguments[2] & _WRITE_FLAGS:
             raise PermissionError("a worker may not write files")
@@ -135,52 +140,55 @@ def _forbid(event: str, arguments: tuple[Any, ...]) -> None:
         raise PermissionError(f"a worker may not call {event}")
 
 
-def _answer_calls(channel: socket.socket, work: Work, cpu_seconds: float) -> NoReturn:
-    """Answer calls until one fails. The timer counts CPU time and kills the process without running Python."""
+def _answer_calls(channel: socket.socket, function: Function, cpu_seconds: float) -> NoReturn:
+    """Answer calls until one fails, then exit. SIGPROF kills the process after `cpu_seconds` of CPU time in a call."""
     channel.sendall(frame(json.dumps({"pid": os.getpid()}).encode()))
     while True:
         (size,) = HEADER.unpack(_receive(channel, HEADER.size))
         payload = _receive(channel, size)
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
-        reply, has_failed = _call(work, payload)
+        reply, has_failed = _call(function, payload)
         signal.setitimer(signal.ITIMER_PROF, 0)
         channel.sendall(frame(reply))
         if has_failed:
             os._exit(0)
 
 
-def _call(work: Work, payload: bytes) -> tuple[bytes, bool]:
+def _call(function: Function, payload: bytes) -> tuple[bytes, bool]:
+    """Call the function; return the reply and True if the call failed."""
     try:
-        return json.dumps({"value": work(json.loads(payload))}).encode(), False
+        return json.dumps({"value": function(json.loads(payload))}).encode(), False
     except MemoryError:
         return b'{"failure": "memory", "reason": "out of memory"}', True
-    except Exception as problem:  # the boundary: the caller decides what a failed call means
-        reason = f"{type(problem).__name__}: {problem}"[:500]
+    except Exception as error:  # the boundary of the worker: the caller of the pool handles failures
+        reason = f"{type(error).__name__}: {error}"[:500]
         return json.dumps({"failure": "crash", "reason": reason}).encode(), True
 
 
 def _receive(channel: socket.socket, size: int) -> bytes:
+    """Read `size` bytes; exit the process if the parent has closed the socket."""
     content = bytearray()
     while len(content) < size:
         chunk = channel.recv(min(size - len(content), 1 << 16))
         if not chunk:
-            os._exit(0)  # the parent is gone, or has replaced this worker
+            os._exit(0)  # the parent has exited or replaced this worker
         content += chunk
     return bytes(content)
 
 
 def main() -> None:
+    """Import the function, call `prepare()` of its module if it exists, then fork workers on request."""
     target, cpu_seconds, memory_bytes = sys.argv[1:4]
     sys.dont_write_bytecode = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    module_name, _, function = target.partition(":")
+    module_name, _, function_name = target.partition(":")
     module = importlib.import_module(module_name)
-    work = getattr(module, function)
+    function = getattr(module, function_name)
     if hasattr(module, "prepare"):
         module.prepare()
-    gc.freeze()  # workers neither scan nor copy what they share
+    gc.freeze()  # the garbage collector of a worker neither scans nor copies the shared objects
     gc.set_threshold(50_000, 20, 20)
-    serve(socket.socket(fileno=os.dup(0)), work, float(cpu_seconds), int(memory_bytes))
+    serve(socket.socket(fileno=os.dup(0)), function, float(cpu_seconds), int(memory_bytes))
 
 
 if __name__ == "__main__":

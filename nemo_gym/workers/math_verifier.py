@@ -17,16 +17,16 @@ from nemo_gym.grading.math import (
 from nemo_gym.grading.verdict import ExtractedAnswer, NoAnswer, Verdict, VerdictKind, no_answer_verdict
 from nemo_gym.workers.pool import WorkerFailure, WorkerPool, WorkerReply
 
-WORK = "nemo_gym.workers.symbolic_math:compare"
+COMPARE_FUNCTION = "nemo_gym.workers.symbolic_math:compare"
 CACHED_VERDICTS = 4096
-"""Repeats of one task often give the same answers."""
+"""Size of the cache of symbolic verdicts: repeats of a task often give the same answers."""
 
 
 class MathVerifier:
-    """Grades mathematical answers, with the same verdict in a thread, an event loop, a process or under load.
+    """Grades mathematical answers. Verdicts do not depend on threads, event loops, processes or load.
 
-    Most answers are numbers and never leave this process. Expressions go to worker processes that import math-verify
-    (`pip install 'nemo-gym[math]'`); one that takes too long, or too much memory, is `undecided`.
+    Most answers are numbers, which are compared in this process. Expressions are compared in worker processes that
+    import math-verify (`pip install 'nemo-gym[math]'`); a comparison that exceeds a limit is `undecided`.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class MathVerifier:
     ) -> None:
         self.rules = rules or MathRules()
         self.pool = WorkerPool(
-            WORK, size=size, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds, memory_bytes=memory_bytes
+            COMPARE_FUNCTION, size=size, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds, memory_bytes=memory_bytes
         )
         self._verdicts: OrderedDict[tuple[str, str, str | None], Verdict] = OrderedDict()
 
@@ -61,7 +61,7 @@ class MathVerifier:
         return await self.compare_async(answer.value, gold, question=question)
 
     def extract(self, text: str) -> ExtractedAnswer[str] | NoAnswer:
-        """Find the final answer after the reasoning; its span is in `text`."""
+        """Find the final answer after the reasoning, with its span in `text`."""
         reply = strip_reasoning(text)
         if isinstance(reply, NoAnswer):
             return reply
@@ -73,35 +73,40 @@ class MathVerifier:
 
     def compare(self, answer: str, gold: str, *, question: str | None = None) -> Verdict:
         """Compare an extracted answer with `gold`."""
-        verdict = self._known_verdict(answer, gold, question)
+        verdict = self._verdict_without_worker(answer, gold, question)
         if verdict is not None:
             return verdict
-        return self._remember(answer, gold, question, self.pool.run(self._payload(answer, gold, question)))
+        return self._cache_verdict(answer, gold, question, self.pool.run(self._payload(answer, gold, question)))
 
     async def compare_async(self, answer: str, gold: str, *, question: str | None = None) -> Verdict:
         """Run `compare` without blocking the event loop."""
-        verdict = self._known_verdict(answer, gold, question)
+        verdict = self._verdict_without_worker(answer, gold, question)
         if verdict is not None:
             return verdict
-        return self._remember(answer, gold, question, await self.pool.run_async(self._payload(answer, gold, question)))
+        return self._cache_verdict(
+            answer, gold, question, await self.pool.run_async(self._payload(answer, gold, question))
+        )
 
     def close(self) -> None:
-        """End the worker processes."""
+        """Stop the worker processes."""
         self.pool.close()
 
-    def _known_verdict(self, answer: str, gold: str, question: str | None) -> Verdict | None:
+    def _verdict_without_worker(self, answer: str, gold: str, question: str | None) -> Verdict | None:
+        """Return the verdict on numbers or from the cache; None if a worker must compare expressions."""
         try:
             return compare_math(answer, gold, symbolic=raise_needs_symbols, rules=self.rules, question=question)
         except NeedsSymbols:
             return self._verdicts.get((answer, gold, question))
 
     def _payload(self, answer: str, gold: str, question: str | None) -> dict[str, Any]:
+        """Return the argument of `symbolic_math.compare`; raise EnvFailed if math-verify is not installed."""
         if importlib.util.find_spec("math_verify") is None:
             raise EnvFailed("math-verify is not installed", fix="pip install 'nemo-gym[math]'")
-        start = None if question is None else question[:MAX_QUESTION]
-        return {"answer": answer, "gold": gold, "question": start, "worked_out": self.rules.worked_out}
+        question_start = None if question is None else question[:MAX_QUESTION]
+        return {"answer": answer, "gold": gold, "question": question_start, "worked_out": self.rules.worked_out}
 
-    def _remember(self, answer: str, gold: str, question: str | None, reply: WorkerReply) -> Verdict:
+    def _cache_verdict(self, answer: str, gold: str, question: str | None, reply: WorkerReply) -> Verdict:
+        """Return the verdict of a worker's reply and cache it; a failed call is undecided and not cached."""
         if isinstance(reply, WorkerFailure):
             return Verdict(VerdictKind.UNDECIDED, answer, "symbolic", f"{reply.kind}: {reply.reason}")
         value = reply.value

@@ -1,9 +1,9 @@
 """Call a function in worker processes with hard limits on time and memory, from any thread, event loop or process.
 
 Each slot of a pool is a thread that owns one worker, sends it one payload at a time and waits for the reply. Two limits
-start when a worker begins a call: CPU time, which the kernel enforces and a busy machine does not shorten, and a longer
-wall-clock time for calls that sleep. Time in the queue counts towards neither. A worker that exceeds a limit loses its
-call and is replaced by a fork of the host process (`nemo_gym.workers.host`).
+apply to a call: CPU time, which the kernel enforces independently of other load, and a longer wall-clock time for calls
+that sleep. Both start when the worker begins the call; time in the queue does not count. If a call exceeds a limit, it
+fails and its worker is replaced by another fork of the host process (`nemo_gym.workers.host`).
 """
 
 import asyncio
@@ -31,16 +31,16 @@ MAX_WORKERS = 8
 START_SECONDS = 120.0
 """Longest wait for a worker to be ready."""
 END_SECONDS = 5.0
-"""Longest wait for the host to end by itself."""
+"""Time for the host to exit before it is killed."""
 CALLS_PER_WORKER = 2000
-"""A worker is replaced after this many calls, which bounds the memory that caches of libraries take."""
+"""A worker is replaced after this many calls, to limit the memory of caches in libraries."""
 MAX_STARTS = 3
 """Attempts to start a worker before a call fails."""
 MAX_ATTEMPTS = 2
-"""Attempts at a call whose worker ended for no known reason, such as the machine running out of memory."""
+"""Attempts at a call whose worker ended for an unknown reason, such as the machine running out of memory."""
 
 _PYTHON_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME")
-"""Variables an interpreter may need to start. Workers clear their environment."""
+"""Environment variables that an interpreter may need to start. Workers clear their environment."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class WorkerResult:
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """The call exceeded a limit, raised an exception or lost its worker."""
+    """The call exceeded a limit, raised an exception, or its worker crashed."""
 
     kind: Literal["time", "memory", "crash"]
     reason: str
@@ -63,9 +63,9 @@ WorkerReply: TypeAlias = WorkerResult | WorkerFailure
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """The function, the number of workers and what one call may use."""
+    """The function ("module:function"), the number of workers and the limits of one call."""
 
-    work: str
+    function: str
     size: int
     cpu_seconds: float
     wall_seconds: float
@@ -74,15 +74,15 @@ class WorkerLimits:
 
 
 class WorkerPool:
-    """Calls `work` ("module:function", JSON in and out) in worker processes.
+    """Calls `function` ("module:function", with JSON as argument and result) in worker processes.
 
-    No process is started before the first call. The processes end with this one, even if it is killed, or when the pool
-    is garbage. After a fork the child has its own pool.
+    No process is started before the first call. The processes exit with this one, even if it is killed, or when the
+    pool is garbage-collected. After a fork the child process starts its own workers.
     """
 
     def __init__(
         self,
-        work: str,
+        function: str,
         *,
         size: int | None = None,
         cpu_seconds: float = 3.0,
@@ -91,7 +91,7 @@ class WorkerPool:
         max_queued: int = 20_000,
     ) -> None:
         size = size or max(1, min(os.cpu_count() or 1, MAX_WORKERS))
-        self.limits = WorkerLimits(work, size, cpu_seconds, wall_seconds, memory_bytes, max_queued)
+        self.limits = WorkerLimits(function, size, cpu_seconds, wall_seconds, memory_bytes, max_queued)
         self._use_new_dispatcher()
         _POOLS.add(self)
 
@@ -105,11 +105,11 @@ class WorkerPool:
         return self.submit(payload).result()
 
     async def run_async(self, payload: Any) -> WorkerReply:
-        """Call the function without blocking the event loop. Cancelling removes a queued call."""
+        """Call the function without blocking the event loop. Cancelling the caller removes a queued call."""
         return await asyncio.wrap_future(self.submit(payload))
 
     def submit(self, payload: Any) -> "Future[WorkerReply]":
-        """Queue a call.
+        """Queue a call and return the future of its reply.
 
         Raises:
             EnvFailed: the queue is full or the pool is closed.
@@ -117,11 +117,11 @@ class WorkerPool:
         return self._dispatcher.submit(json.dumps(payload).encode())
 
     def close(self) -> None:
-        """End all processes. Calls that have not ended fail."""
+        """Stop all processes. Queued and running calls fail."""
         self._dispatcher.close()
 
     def reset_after_fork(self) -> None:
-        """Release the parent's processes in a forked child and use new ones."""
+        """In a forked process, release the parent's workers and use new ones."""
         self._finalizer.detach()
         self._dispatcher.release_inherited_sockets()
         self._use_new_dispatcher()
@@ -140,7 +140,7 @@ class _QueuedCall:
 
 
 class _Dispatcher:
-    """The queue, the slot threads and the host of a pool. Does not refer to the pool, which may become garbage."""
+    """The queue, slot threads and host of a pool. Has no reference to the pool, so that it can be garbage-collected."""
 
     def __init__(self, limits: WorkerLimits) -> None:
         self._limits = limits
@@ -153,6 +153,7 @@ class _Dispatcher:
         self._closed = False
 
     def submit(self, payload: bytes) -> "Future[WorkerReply]":
+        """Queue a call; start another slot thread if no slot is idle and there are fewer than `size`."""
         call = _QueuedCall(payload)
         with self._lock:
             if self._closed:
@@ -161,12 +162,13 @@ class _Dispatcher:
                 raise self._failure(f"{self._limits.max_queued:,} calls are queued already")
             self._queue.put(call)
             if not self._idle_slots.acquire(blocking=False) and len(self._threads) < self._limits.size:
-                name = f"workers:{self._limits.work}:{len(self._threads)}"
+                name = f"workers:{self._limits.function}:{len(self._threads)}"
                 self._threads.append(threading.Thread(target=self._run_slot, name=name, daemon=True))
                 self._threads[-1].start()
         return call.future
 
     def close(self) -> None:
+        """Fail the queued calls, stop the host with its workers, and wait for the slot threads."""
         with self._lock:
             self._closed = True
             host, self._host = self._host, None
@@ -185,16 +187,17 @@ class _Dispatcher:
             thread.join()
 
     def release_inherited_sockets(self) -> None:
-        """Close sockets in a forked child that would keep the parent's processes alive."""
+        """In a forked process, close the inherited sockets: they would keep the parent's workers running."""
         for channel in self._channels:
             channel.close()
         if self._host is not None:
             self._host.control.close()
 
     def _failure(self, problem: str) -> EnvFailed:
-        return EnvFailed(problem, where=self._limits.work)
+        return EnvFailed(problem, where=self._limits.function)
 
     def _run_slot(self) -> None:
+        """Perform queued calls with one worker until the dispatcher is closed: the main function of a slot thread."""
         worker: _Worker | None = None
         while (call := self._next_call()) is not None:
             if call.future.set_running_or_notify_cancel():
@@ -205,11 +208,12 @@ class _Dispatcher:
                     call.future.set_exception(problem)
                 else:
                     call.future.set_result(reply)
-            del call  # an idle slot keeps no future alive
+            del call  # an idle slot must not reference the future
         if worker is not None:
             worker.channel.close()
 
     def _next_call(self) -> _QueuedCall | None:
+        """Return the next queued call, waiting as an idle slot; None if the dispatcher is closed."""
         try:
             return self._queue.get_nowait()
         except Empty:
@@ -217,7 +221,7 @@ class _Dispatcher:
             return self._queue.get()
 
     def _perform(self, worker: "_Worker | None", payload: bytes) -> "tuple[_Worker | None, WorkerReply]":
-        """Return the reply to a call, and the worker if it can take another one."""
+        """Return the worker, or None if it cannot take another call, and the reply to a call."""
         reason = ""
         for _ in range(MAX_ATTEMPTS):
             worker = worker or self._start_worker()
@@ -237,6 +241,7 @@ class _Dispatcher:
         return None, WorkerFailure("crash", reason)
 
     def _start_worker(self) -> "_Worker":
+        """Start a worker, and its host if necessary; raise EnvFailed after MAX_STARTS failures."""
         problem = ""
         for _ in range(MAX_STARTS):
             with self._lock:
@@ -255,7 +260,7 @@ class _Dispatcher:
 
 
 class _Worker:
-    """One worker process, seen from its slot."""
+    """The slot's connection to one worker process."""
 
     def __init__(self, channel: socket.socket) -> None:
         self.channel = channel
@@ -264,7 +269,7 @@ class _Worker:
         self._received = bytearray()
 
     def wait_until_ready(self) -> bool:
-        """Return False if the worker or its host ended first, or importing the work takes too long."""
+        """Return True when the worker is ready; False if it or its host exits, or after START_SECONDS."""
         try:
             self.channel.settimeout(START_SECONDS)
             self._pid = self._receive(START_SECONDS).get("pid", 0)
@@ -273,20 +278,20 @@ class _Worker:
         return self._pid != 0
 
     def call(self, payload: bytes, seconds: float) -> dict[str, Any]:
-        """Send a payload and return the reply, `{"exit": status}` if the worker ended instead."""
+        """Send a payload and return the reply; `{"exit": status}` if the worker exits without a reply."""
         self.calls += 1
         try:
             self.channel.settimeout(seconds)
-            with suppress(BrokenPipeError, ConnectionResetError):  # the next read returns how the worker ended
+            with suppress(BrokenPipeError, ConnectionResetError):  # the next read returns the worker's exit status
                 self.channel.sendall(frame(payload))
             return self._receive(seconds)
         except TimeoutError:
-            with suppress(ProcessLookupError):  # it ended at this moment
+            with suppress(ProcessLookupError):  # the worker has just exited
                 os.kill(self._pid, signal.SIGKILL)
             return {"failure": "time", "reason": f"more than {seconds:g} s"}
 
     def _receive(self, seconds: float) -> dict[str, Any]:
-        """Read one frame; an end of file is `{"exit": None}`: the host has ended and its workers with it."""
+        """Read one frame; return `{"exit": None}` at end of file, when the host and its workers have exited."""
         deadline = time.monotonic() + seconds
         size = HEADER.size
         while True:
@@ -310,15 +315,15 @@ class _WorkerHost:
     """The process that forks workers."""
 
     def __init__(self, limits: WorkerLimits) -> None:
-        self.control, theirs = socket.socketpair()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the host
+        self.control, host_end = socket.socketpair()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `kill` closes it
         self._problem = ""
         self._lock = threading.Lock()
-        arguments = [limits.work, str(limits.cpu_seconds), str(limits.memory_bytes)]
-        with theirs:
+        arguments = [limits.function, str(limits.cpu_seconds), str(limits.memory_bytes)]
+        with host_end:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "nemo_gym.workers.host", *arguments],  # -P: import nothing from the cwd
-                stdin=theirs.fileno(),
+                stdin=host_end.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 cwd="/",
@@ -331,25 +336,25 @@ class _WorkerHost:
             )
 
     def fork_worker(self) -> socket.socket:
-        """Request a worker and return the socket to it; a dead host is an end of file there."""
-        ours, theirs = socket.socketpair()
-        with theirs, suppress(OSError):
-            socket.send_fds(self.control, [b"F"], [theirs.fileno()])
-        return ours
+        """Request a worker and return the socket to it; reading from it gives end of file if the host has exited."""
+        slot_end, worker_end = socket.socketpair()
+        with worker_end, suppress(OSError):
+            socket.send_fds(self.control, [b"F"], [worker_end.fileno()])
+        return slot_end
 
     def close(self) -> None:
-        """Let the host kill its workers and end."""
-        self.kill(after=END_SECONDS)
+        """Stop the host and its workers."""
+        self.kill(grace=END_SECONDS)
 
-    def kill(self, after: float = 0.2) -> str:
-        """End the host, and with it its workers; return the last line it wrote, else its exit status.
+    def kill(self, grace: float = 0.2) -> str:
+        """Stop the host and its workers; return the last line that it wrote to stderr, else its exit status.
 
-        A host that cannot import the work is about to end by itself: wait for it.
+        The host is killed after `grace` seconds; one that cannot import the function exits earlier, with an error.
         """
-        with self._lock:  # several slots may give up on it at once
+        with self._lock:  # several slots may call this at the same time
             self.control.close()
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(after)
+                self._process.wait(grace)
             self._process.kill()
             status = self._process.wait()
             if not self._errors.closed:
@@ -361,8 +366,8 @@ class _WorkerHost:
 
 
 def _close_in_background(dispatcher: _Dispatcher) -> None:
-    """Close without waiting: the garbage collector may call this on any thread, even on one of the slots."""
-    with suppress(RuntimeError):  # no thread can be started while the interpreter ends; the host ends with it
+    """Close without waiting: the garbage collector may call this on any thread, even on a slot thread."""
+    with suppress(RuntimeError):  # no thread can be started at interpreter exit; the host exits with this process
         threading.Thread(target=dispatcher.close, daemon=True).start()
 
 

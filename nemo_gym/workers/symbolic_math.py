@@ -1,8 +1,8 @@
 """Compare two LaTeX expressions with math-verify. Runs only in worker processes.
 
-math-verify decides; an independent comparison of numeric values confirms. Forms that math-verify reads leniently (a
-percentage equal to its number, values equal after rounding) do not get here: `grading` compares structure and numbers
-first.
+Two expressions are equal only if their values agree at sample points and math-verify finds them equal. Forms that
+math-verify reads leniently (a percentage equal to its number, values equal after rounding) are handled before, by
+`grading`, which compares structure and numbers first.
 """
 
 import importlib
@@ -29,23 +29,24 @@ _WARM_UP_PAIRS = (
     (r"x \le 3", r"2x<5"),
     ("3+4i", "a_1-b^{-2}"),
 )
-"""Parsers build their tables on first use: parsing these once makes every forked worker fast."""
+"""Expressions that the host parses once, because parsers build tables on first use, which forked workers share."""
 
 
 @cache
 def _library(name: str) -> Any:
+    """Import a library on first use."""
     return importlib.import_module(name)
 
 
 def prepare() -> None:
-    """Import what every worker needs before the first fork."""
+    """Import the math libraries and warm their parsers; the host calls this before the first fork."""
     logging.disable(logging.CRITICAL)
     for answer, gold in _WARM_UP_PAIRS:
         are_equal(answer, gold)
 
 
 def compare(payload: dict[str, Any]) -> dict[str, Any]:
-    """Grade one answer: the payload and the value of a call from `nemo_gym.workers.math_verifier`."""
+    """Grade one answer: the function that `nemo_gym.workers.math_verifier` calls in workers."""
     verdict = compare_math(
         payload["answer"],
         payload["gold"],
@@ -82,7 +83,7 @@ def parse_latex(latex: str, subject: str) -> Any:
     """Return the sympy form of an expression, equation or inequality.
 
     Raises:
-        NotUnderstood: the text is none of these; `subject` names it in the message.
+        UnreadableExpression: the text cannot be parsed as one; the message names it by `subject`.
     """
     parsed = _parse(latex) if len(latex) <= MAX_LENGTH else None
     sympy = _library("sympy")
@@ -93,6 +94,7 @@ def parse_latex(latex: str, subject: str) -> Any:
 
 @lru_cache(maxsize=512)
 def _parse(latex: str) -> Any:
+    """Parse LaTeX with math-verify; return None if it cannot be parsed."""
     library = _library("math_verify")
     expressions = library.parse(
         "\\boxed{" + latex.replace("*", "\\cdot ") + "}",
@@ -105,7 +107,10 @@ def _parse(latex: str) -> Any:
 
 
 def _with_real_symbols(expression: Any) -> Any:
-    """Replace symbols so that a letter means the same in both expressions: real, except `i`."""
+    """Replace `i` by the imaginary unit and every other symbol by a real symbol of the same name.
+
+    Then two parsed expressions can be compared. Returns None if `expression` has no attribute `free_symbols`.
+    """
     if not hasattr(expression, "free_symbols"):
         return None
     sympy = _library("sympy")
@@ -115,7 +120,7 @@ def _with_real_symbols(expression: Any) -> Any:
 
 
 def _agree_at_sample_points(actual: Any, expected: Any) -> bool:
-    """Compare both at a few points where both have a value. A check, not a proof."""
+    """Return False if the values of the expressions differ at one of a few points where both have a value."""
     names = sorted({symbol.name for symbol in actual.free_symbols | expected.free_symbols})
     sympy = _library("sympy")
     tolerance = sympy.Rational(1, 10**_EQUAL_DIGITS)
@@ -129,13 +134,14 @@ def _agree_at_sample_points(actual: Any, expected: Any) -> bool:
 
 
 def _value_at(expression: Any, point: dict[str, Any]) -> Any:
+    """Return the value of an expression for the given values of its symbols; None if it is not a finite number."""
     values = {symbol: point[symbol.name] for symbol in expression.free_symbols}
     value = expression.subs(values).doit().evalf(_DIGITS)
     return value if value.is_number and value.is_finite else None
 
 
 def _rounds_to(expression: Any, literal: str) -> bool:
-    """Return True if a decimal is this number, exactly or, with enough digits, up to its last one."""
+    """Return True if the decimal `literal` equals the expression, exactly or correctly rounded."""
     decimal = parse_number(literal)
     if expression.free_symbols or decimal is None:
         return False
@@ -151,19 +157,19 @@ def _rounds_to(expression: Any, literal: str) -> bool:
 def _is_same_relation(actual: Any, expected: Any) -> bool:
     """Return True if two equations or inequalities are the same up to a constant factor."""
     sympy = _library("sympy")
-    if not all(isinstance(one, sympy.core.relational.Relational) for one in (actual, expected)):
+    if not all(isinstance(relation, sympy.core.relational.Relational) for relation in (actual, expected)):
         return False
-    (one, kind), (other, expected_kind) = _one_sided(actual), _one_sided(expected)
-    if kind is not expected_kind or {s.name for s in one.free_symbols} != {s.name for s in other.free_symbols}:
+    (left, kind), (expected_left, expected_kind) = _one_sided(actual), _one_sided(expected)
+    if kind is not expected_kind or {s.name for s in left.free_symbols} != {s.name for s in expected_left.free_symbols}:
         return False
-    ratio = sympy.simplify(one / other)
+    ratio = sympy.simplify(left / expected_left)
     if ratio.free_symbols or not ratio.is_finite or ratio.is_zero is not False:
         return False
     return kind in (sympy.Equality, sympy.Unequality) or bool(ratio.is_positive)
 
 
 def _one_sided(relation: Any) -> tuple[Any, Any]:
-    """Write `a < b` as `(a - b, <)`, with every inequality turned to point the same way."""
+    """Return `a < b` as `(a - b, <)` and `a > b` as `(b - a, <)`; likewise for the other relations."""
     sympy = _library("sympy")
     flipped = {sympy.StrictGreaterThan: sympy.StrictLessThan, sympy.GreaterThan: sympy.LessThan}
     kind = type(relation)

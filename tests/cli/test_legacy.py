@@ -12,12 +12,12 @@ import nemo_gym.cli
 
 MOVED = {
     "nemo_gym.cli.env": [
-        "RunHelper", "RunConfig", "TestConfig", "TestAllConfig", "PipListConfig", "run", "test", "test_all",
-        "init_resources_server", "dump_config", "status", "pip_list",
+        "RunHelper", "RunConfig", "TestConfig", "TestAllConfig", "PipListConfig", "VersionConfig", "run", "test",
+        "test_all", "init_resources_server", "dump_config", "status", "pip_list",
     ],
     "nemo_gym.cli.eval": ["e2e_rollout_collection"],
     "nemo_gym.cli.dev": ["dev_test"],
-    "nemo_gym.cli.general": ["VersionConfig", "version"],
+    "nemo_gym.cli.legacy": ["version"],
     "nemo_gym.global_config": ["GlobalConfigDictParserConfig"],
 }  # fmt: skip
 COMMANDS = {

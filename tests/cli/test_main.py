@@ -16,9 +16,8 @@ from nemo_gym import PARENT_DIR
 from nemo_gym.cli import legacy
 from nemo_gym.cli.completion import find_candidates
 from nemo_gym.cli.explain import load_explanations
-from nemo_gym.cli.main import main
+from nemo_gym.cli.main import IMPORT_GC_THRESHOLD, main
 from nemo_gym.cli.parser import GROUPS, TOP_LEVEL_COMMANDS, build_parser
-from nemo_gym.cli.shared import gc_tuning
 from nemo_gym.errors import GymError
 from nemo_gym.rollouts.outcome import FailureKind
 
@@ -73,7 +72,7 @@ def test_without_a_command_there_is_help(words: tuple[str, ...], capsys: pytest.
         (("list", "environments", "--kind", "thing"), "invalid choice"),
         (("search", "modles", "smol"), "Did you mean `models`?"),
         (("eval", "run", "--enviroment", "x"), "usage: gym eval run [options]"),
-        (("env", "validate"), "no configuration is named"),
+        (("env", "validate"), "no configuration to check"),
         (("env", "validate", "--environment", "arithmetik"), "try: arithmetic"),
     ],
 )
@@ -291,7 +290,7 @@ def test_a_command_looks_for_garbage_rarely_in_a_process_of_its_own_only(
     monkeypatch.setattr(sys, "argv", ["gym", "--version"])
     try:
         assert main(None if own_process else ["--version"]) == 0
-        assert gc.get_threshold() == (gc_tuning.IMPORT_THRESHOLD if own_process else before)
+        assert gc.get_threshold() == (IMPORT_GC_THRESHOLD if own_process else before)
     finally:
         gc.set_threshold(*before)
     assert capsys.readouterr().out

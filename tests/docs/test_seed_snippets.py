@@ -221,7 +221,7 @@ def test_a_new_resources_server_passes_its_tests(here: Path) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 of 1 good" in done.stdout
+    assert "1 of 1 passed" in done.stdout
 
 
 def test_a_missing_registry_address_is_explained(here: Path) -> None:

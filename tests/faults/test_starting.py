@@ -85,7 +85,7 @@ def test_an_entrypoint_that_is_missing(start: Any, write_server: Any, tmp_path: 
 
     done = start({"entrypoint": "main.py"})
 
-    check_error(done, 1, "there is no file", "resources_servers/faulty/main.py", "correct 'entrypoint'")
+    check_error(done, 1, "file not found", "resources_servers/faulty/main.py", "correct 'entrypoint'")
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_unmet_requirements_mean_a_venv(tmp_path: Path) -> None:
 
 def test_a_missing_folder_is_named_with_the_searched_roots(tmp_path: Path) -> None:
     """The most frequent typo is the name of the folder."""
-    with pytest.raises(ConfigError, match=f"^s: there is no folder resources_servers/sum in {tmp_path}"):
+    with pytest.raises(ConfigError, match=f"^s: folder resources_servers/sum not found in {tmp_path}"):
         find_instances({"s": block("resources_servers", "sum")}, [tmp_path])
 
 
@@ -88,7 +88,7 @@ def test_a_missing_entrypoint_is_named(tmp_path: Path) -> None:
     """The folder is right, the file is not."""
     write_server(tmp_path, "resources_servers", "sums")
 
-    with pytest.raises(ConfigError, match=r"there is no file .*main\.py"):
+    with pytest.raises(ConfigError, match=r"file not found: .*main\.py"):
         find_instances({"s": block("resources_servers", "sums", entrypoint="main.py")}, [tmp_path])
 
 

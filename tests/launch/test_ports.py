@@ -59,8 +59,8 @@ def test_the_default_head_port_gives_way_to_the_next_free_one_with_a_warning(
         with listen_for_head("127.0.0.1", ports.OFFLINE_PORT) as head:
             port = head.getsockname()[1]
 
-    assert default < port < default + ports.MAX_TRIES
-    assert caplog.messages == [f"port {default} is in use; this run's head is at {port}"]
+    assert default < port < default + ports.MAX_ATTEMPTS
+    assert caplog.messages == [f"port {default} is in use; the head server uses {port}"]
 
 
 def test_a_chosen_head_port_is_never_replaced() -> None:

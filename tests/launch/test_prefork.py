@@ -79,8 +79,8 @@ def parent(pid):
 async def main():
     os.environ["GIVEN_LATE"] = "yes"
     if how == "killed":
-        os.kill(prefork._waiting[0].process.pid, 9)
-        prefork._waiting[0].process.wait()
+        os.kill(prefork._unclaimed[0].process.pid, 9)
+        prefork._unclaimed[0].process.wait()
     mirror = {"entrypoint": "app.py", "domain": "other", "host": "127.0.0.1", "port": -1}
     blocks = {f"m{n}": {"resources_servers": {"mirror": mirror}} for n in range(3)}
     config = OmegaConf.create({"head_server": {"host": "127.0.0.1", "port": 0}, **blocks})
@@ -161,7 +161,7 @@ UNUSED = """
 import gc, os, sys
 from nemo_gym.launch import prefork
 with prefork.preforked_zygote(gc.get_threshold()):
-    pid = prefork._waiting[0].process.pid
+    pid = prefork._unclaimed[0].process.pid
     if len(sys.argv) > 1:
         print(pid, flush=True)
         sys.stdin.read()

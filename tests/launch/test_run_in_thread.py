@@ -215,7 +215,7 @@ def test_poll_names_a_server_that_stays_down(
     os.kill(helper._run.server_instances()[0]["pid"], signal.SIGKILL)
 
     until = time.monotonic() + 20
-    with pytest.raises(RuntimeError, match="only: ended and will not be started again") as raised:
+    with pytest.raises(RuntimeError, match="only: ended and will not be restarted") as raised:
         while time.monotonic() < until:
             helper.poll()
             time.sleep(0.02)

@@ -52,7 +52,7 @@ def test_nothing_running_is_an_infrastructure_problem_with_a_next_step():
 @pytest.mark.usefixtures("two_runs")
 def test_several_runs_are_listed_and_none_is_picked():
     """Choosing the newest silently could send a trainer's rollouts to another user's model."""
-    with pytest.raises(RunNotChosen, match="2 runs are up") as caught:
+    with pytest.raises(RunNotChosen, match="2 runs are running") as caught:
         choose_run()
 
     assert "127.0.0.1:11000" in str(caught.value) and "127.0.0.1:12345" in str(caught.value)
@@ -83,7 +83,7 @@ def test_a_head_on_another_machine_can_be_named():
 @pytest.mark.parametrize("selector", ["nonsense", "1", "host:port", "host:99999"])
 def test_a_name_that_fits_no_run_lists_the_existing_ones(selector: str):
     """The user can copy the right one from the message."""
-    with pytest.raises(RunNotChosen, match="no run is called") as caught:
+    with pytest.raises(RunNotChosen, match="unknown run") as caught:
         choose_run(selector)
 
     assert "127.0.0.1:12345" in str(caught.value)

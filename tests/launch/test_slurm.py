@@ -82,8 +82,8 @@ def test_a_service_that_is_never_ready_ends_the_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "problem"),
     [
-        ("driver.policy_model=nobody", "there is no service 'nobody'"),
-        ("services.model.placement=cpu", "there is no node pool 'cpu'"),
+        ("driver.policy_model=nobody", "unknown service 'nobody'"),
+        ("services.model.placement=cpu", "unknown node pool 'cpu'"),
         ("services.model.model=null", "needs a model"),
         ("+driver.contaner=x", "driver.contaner"),
     ],

@@ -1,7 +1,8 @@
 """Check the datasets of agents row by row, measure them, and collate them for training.
 
-If rows cannot be used, all are reported, nothing is written, and the exit status is 1. Otherwise <type>.jsonl and
-<type>_metrics.json are written to the output folder, <name>_prepare.jsonl and <name>_metrics.json beside each dataset.
+If rows are not valid, all of them are reported, no file is written, and the exit status is 1. Otherwise <type>.jsonl
+and <type>_metrics.json are written to the output folder, and <name>_prepare.jsonl and <name>_metrics.json next to each
+dataset.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from nemo_gym.data.collate import CollationResult, MetricsConflict, RowsRefused
 
 METRICS_STATES = {"new": "written", "same": "unchanged", "completed": "completed", "conflict": "overwritten"}
+"""State of a metrics file, as in the result -> word to print."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     rows.add_argument(
         "--data-source", choices=("huggingface", "gitlab"), help="registry to use for datasets that are in both"
     )
-    rows.value("--max-errors", "N", "stop after N rows that cannot be used", kind=int)
+    rows.value("--max-errors", "N", "stop after N rows that are not valid", kind=int)
     rows.switch(
         "--overwrite-metrics", "replace metrics files that differ from the new metrics", "overwrite_metrics_conflicts"
     )
@@ -52,27 +54,28 @@ def run(args: argparse.Namespace) -> int:
 
     config = options.resolve_config(options.config_overrides(args), needs_model=False).config
     settings = options.load_options(TrainDataProcessorConfig, config, args)
-    picture = Path(args.plot) if args.plot else None
-    if picture:
-        check_plot(picture)
+    plot_path = Path(args.plot) if args.plot else None
+    if plot_path:
+        check_plot(plot_path)
     try:
         with sigterm_as_interrupt(), output.TransferBar(quiet=args.json) as bar:
             collated = TrainDataProcessor(bar).prepare(settings, config)
     except (RowsRefused, MetricsConflict) as error:
         if not args.json:
             raise
-        output.write_json(_refusal_as_dict(error) if isinstance(error, RowsRefused) else _conflict_as_dict(error))
+        output.write_json(_rejection_as_dict(error) if isinstance(error, RowsRefused) else _conflict_as_dict(error))
         return error.exit_status
-    if picture:
-        plot({part.type: part.metrics for part in collated.types}, picture)
+    if plot_path:
+        plot({part.type: part.metrics for part in collated.types}, plot_path)
     if args.json:
-        output.write_json(_result_as_dict(collated, picture))
+        output.write_json(_result_as_dict(collated, plot_path))
     else:
-        _print_result(collated, picture)
+        _print_result(collated, plot_path)
     return 0
 
 
-def _refusal_as_dict(error: RowsRefused) -> dict[str, Any]:
+def _rejection_as_dict(error: RowsRefused) -> dict[str, Any]:
+    """Return the rows that are not valid, for `--json`."""
     return {
         "valid": False,
         "rows_refused": sum(problems.rows for _, problems in error.files),
@@ -85,6 +88,7 @@ def _refusal_as_dict(error: RowsRefused) -> dict[str, Any]:
 
 
 def _conflict_as_dict(error: MetricsConflict) -> dict[str, Any]:
+    """Return the metrics files that differ from the new metrics, for `--json`."""
     return {
         "valid": False,
         "conflicts": [
@@ -98,7 +102,8 @@ def _conflict_as_dict(error: MetricsConflict) -> dict[str, Any]:
     }
 
 
-def _result_as_dict(collated: CollationResult, picture: Path | None) -> dict[str, Any]:
+def _result_as_dict(collated: CollationResult, plot_path: Path | None) -> dict[str, Any]:
+    """Return the written files and their metrics, for `--json`."""
     return {
         "valid": True,
         "types": {
@@ -116,12 +121,13 @@ def _result_as_dict(collated: CollationResult, picture: Path | None) -> dict[str
             }
             for dataset in collated.datasets
         ],
-        "plot": str(picture) if picture else None,
+        "plot": str(plot_path) if plot_path else None,
         "notes": collated.notes,
     }
 
 
-def _print_result(collated: CollationResult, picture: Path | None) -> None:
+def _print_result(collated: CollationResult, plot_path: Path | None) -> None:
+    """Print the metrics of each dataset and of each type with several datasets, then the files and notes."""
     from nemo_gym.catalog.row_problems import row_count_text
 
     for dataset in collated.datasets:
@@ -135,13 +141,14 @@ def _print_result(collated: CollationResult, picture: Path | None) -> None:
             _print_metrics(part.report)
     for part in collated.types:
         output.write(f"{part.path}  {row_count_text(part.metrics.examples)}")
-    if picture:
-        output.write(f"{picture}")
+    if plot_path:
+        output.write(f"{plot_path}")
     for note in collated.notes:
         output.notify(f"Note: {note}")
 
 
 def _print_metrics(metrics: Mapping[str, Any]) -> None:
+    """Print metrics as a table: statistics of numbers, counts of texts, and single values."""
     from nemo_gym.data.running_statistics import AVERAGE, COUNT, DEVIATION, HIGHEST, LOWEST
 
     figures = {COUNT: "values", AVERAGE: "average", LOWEST: "min", HIGHEST: "max", DEVIATION: "std"}

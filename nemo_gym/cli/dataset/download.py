@@ -1,7 +1,7 @@
 """Download a dataset from Hugging Face (default) or GitLab.
 
-A file appears under its name only when it is complete and its checksum is right; an interrupted download continues
-later. Exit status: 0 done, 1 the checksum is wrong, 2 wrong usage, 3 the registry refused or cannot be reached.
+A file gets its name only when it is complete and its checksum is right; the next download continues an interrupted one.
+Exit status: 0 done, 1 the checksum is wrong, 2 wrong usage, 3 the registry rejected the request or cannot be reached.
 
   gym dataset download --repo-id org/name --artifact train.jsonl -o data/train.jsonl
   gym dataset download --repo-id org/name --output-dir data
@@ -46,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
     with raising_file_problems():
         files = _download_from_gitlab(args, config) if args.storage == "gitlab" else _download_from_hub(args, config)
     if args.json:
-        output.write_json({"storage": args.storage, "files": [file_facts(path, got) for path, got in files.items()]})
+        output.write_json(
+            {"storage": args.storage, "files": [file_facts(path, digest) for path, digest in files.items()]}
+        )
         return 0
     for path, digest in files.items():
         output.write(f"✓ {path} ({format_size(digest.size)}, sha256 {digest.sha256})")
@@ -54,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _download_from_hub(args: argparse.Namespace, config: DictConfig) -> dict[Path, Digest]:
+    """Download from Hugging Face and return the checksum of each file."""
     from nemo_gym.cli.shared.registries import load_hub_options
     from nemo_gym.config_types import DownloadJsonlDatasetHuggingFaceConfig
     from nemo_gym.data import hub
@@ -65,6 +68,7 @@ def _download_from_hub(args: argparse.Namespace, config: DictConfig) -> dict[Pat
 
 
 def _download_from_gitlab(args: argparse.Namespace, config: DictConfig) -> dict[Path, Digest]:
+    """Download from GitLab and return the checksum of the file."""
     from nemo_gym.cli.shared.registries import gitlab_address
     from nemo_gym.config_types import DownloadJsonlDatasetGitlabConfig
     from nemo_gym.data import gitlab

@@ -4,7 +4,7 @@
   dpo  the best and the worst rollout of each task; columns prompt, chosen, rejected, tools
   rl   one prompt per task with its fields and the rewards of its rollouts; columns prompt, tools, metadata
 
-The columns are those that TRL documents, with the origin of each row beside them; datasets.load_dataset reads both
+The columns are those that TRL documents, plus the origin of each row; datasets.load_dataset reads both
 formats. Failed rollouts are never exported. Exit status: 0 written, 1 no rollout qualifies or a file is damaged, 2
 wrong usage.
 
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _read_run_id(rollouts: Path) -> str | None:
-    """Return the id of the run that wrote a file of rollouts, if it is stored."""
+    """Return the id of the run that wrote a file of rollouts; None if its run file is missing or has no id."""
     import orjson
 
     from nemo_gym.rollouts.run_files import run_path_for
@@ -93,6 +93,7 @@ def _read_run_id(rollouts: Path) -> str | None:
 
 
 def _result_as_dict(exported: ExportResult) -> dict[str, Any]:
+    """Return the result for `--json`."""
     return {
         "format": exported.format,
         "output": str(exported.path),
@@ -106,6 +107,7 @@ def _result_as_dict(exported: ExportResult) -> dict[str, Any]:
 
 
 def _print_result(exported: ExportResult) -> None:
+    """Print the number of exported rows and of the rollouts that were left out, with the reasons."""
     from nemo_gym.data.export import format_counts
 
     noun = {"sft": "example", "dpo": "pair", "rl": "prompt"}[exported.format]
@@ -114,4 +116,4 @@ def _print_result(exported: ExportResult) -> None:
     if exported.left_out:
         output.write(f"  left out: {format_counts(exported.left_out)}")
     if exported.skipped:
-        output.warn(f"chosen but not expressible as training data: {format_counts(exported.skipped)}")
+        output.warn(f"selected but not representable as training data: {format_counts(exported.skipped)}")

@@ -1,6 +1,6 @@
 """Fill a prompt template from every row of a file, and show the first rows.
 
-If rows already have responses_create_params.input or lack a field of the template, all of them are reported, nothing is
+If rows already have responses_create_params.input or lack a field of the template, all of them are reported, no file is
 written, and the exit status is 1.
 """
 
@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_rows(rendered: RenderResult) -> None:
+    """Print the messages of the first rows, then the file and its number of rows."""
     from nemo_gym.catalog.row_problems import row_count_text
 
     for number, row in enumerate(rendered.preview, start=1):

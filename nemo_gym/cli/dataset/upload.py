@@ -1,9 +1,9 @@
 """Upload a prepared JSONL dataset to Hugging Face (default) or GitLab.
 
-The file is checked before, and verified by its checksum after the upload; a file that is there already is not sent
-again. Hugging Face needs hf_token, hf_organization, hf_collection_name and hf_collection_slug in env.yaml and
+The file is checked before the upload, and its checksum is verified after it. A file that the registry already has is
+not sent again. Hugging Face needs hf_token, hf_organization, hf_collection_name and hf_collection_slug in env.yaml and
 +resource_config_path=FILE, GitLab needs mlflow_tracking_uri and mlflow_tracking_token. Exit status: 0 done, 1 the file
-or its copy is not valid, 2 wrong usage, 3 the registry refused or cannot be reached.
+or its copy is not valid, 2 wrong usage, 3 the registry rejected the request or cannot be reached.
 
   gym dataset upload -i data/train.jsonl --name sums +resource_config_path=resources_servers/sums/configs/sums.yaml
   gym dataset upload --storage gitlab -i data/train.jsonl --name sums --revision 0.0.1
@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _upload_to_hub(args: argparse.Namespace, config: DictConfig) -> int:
+    """Upload to Hugging Face, with +delete_from_gitlab=true also delete from GitLab; return the exit status."""
     from nemo_gym.cli.shared.registries import load_hub_options, migrate_dataset, print_published
     from nemo_gym.config_types import UploadJsonlDatasetHuggingFaceMaybeDeleteConfig
     from nemo_gym.data import hub
@@ -68,6 +69,7 @@ def _upload_to_hub(args: argparse.Namespace, config: DictConfig) -> int:
 
 
 def _upload_to_gitlab(args: argparse.Namespace, config: DictConfig) -> int:
+    """Upload to GitLab, print the result, and return the exit status."""
     from nemo_gym.cli.shared.registries import file_facts, format_size, gitlab_address
     from nemo_gym.config_types import UploadJsonlDatasetGitlabConfig
     from nemo_gym.data import gitlab

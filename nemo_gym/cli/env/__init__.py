@@ -1,7 +1,8 @@
 """`gym env`: run, inspect and check environments, one module per command; `run_helper` starts servers from a program.
 
-Programs import `RunHelper` and the configuration classes from here; they are loaded on first use, because `--help`
-imports this package. The functions run a command with the arguments of the process, for scripts of earlier versions.
+Programs import `RunHelper` and the configuration classes from this package. They are loaded on first use, because
+`--help` imports this package and they are slow to import. The functions run a command with the arguments of the
+process, for scripts of earlier versions.
 """
 
 import sys
@@ -12,7 +13,8 @@ from nemo_gym.cli.legacy import command_function
 
 __all__ = [
     "GlobalConfigDictParserConfig", "PipListConfig", "RunConfig", "RunHelper", "ServersNotRunning", "TestAllConfig",
-    "TestConfig", "dump_config", "init_resources_server", "pip_list", "run", "status", "test", "test_all", "validate",
+    "TestConfig", "VersionConfig", "dump_config", "init_resources_server", "pip_list", "run", "status", "test",
+    "test_all", "validate",
 ]  # fmt: skip
 
 run = command_function("env", "start")
@@ -34,7 +36,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _EnvPackage(ModuleType):
-    """Keeps `env.test`, `env.status` and `env.validate` functions when their modules of the same name are imported."""
+    """Keeps the functions `test`, `status` and `validate`; importing the modules of these names would replace them."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in __all__ and isinstance(value, ModuleType)):

@@ -1,8 +1,8 @@
 """Audit a verifier with right, odd, wrong, cheating and malformed answers, and show every wrong verdict.
 
-NAME is a resources server with an audit.py; --all audits every one. The server runs in process, or in the environment
-it needs. No model is called: audit.py knows the right answers. Exit status: 0 no findings, 1 findings or the audit
-could not run, 2 the name does not exist.
+NAME is a resources server with an audit.py; --all audits all of them. The server runs in this process, or in its
+virtual environment if it needs one. No model is called: audit.py provides the right answers. Exit status: 0 no
+findings, 1 findings or the audit could not run, 2 unknown name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = options.FlagGroup(parser)
     parser.add_argument("name", nargs="*", metavar="NAME", help="resources servers to audit")
     flags.switch("--all", "audit every resources server that has an audit.py")
-    flags.value("--rows", "N", "number of rows to generate beside the examples (default: 10)", kind=int)
+    flags.value("--rows", "N", "number of rows to generate in addition to the examples (default: 10)", kind=int)
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the generated rows (default: 1)")
     flags.switch("--update-readme", "write the result into the folder's README.md")
     options.add_search_argument(parser)
@@ -59,12 +59,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _choose_suites(names: Sequence[str], *, every: bool) -> list[FolderTests]:
+    """Return the server folders called `names`, or with `every` those of all resources servers with an audit.py."""
     from nemo_gym.cli.shared.verifiers import SERVER_TYPE, has_audit
     from nemo_gym.launch.folder_tests import find_folder_tests, folder_tests_of
 
     roots = component_search_roots()
     if every == bool(names):
-        raise options.UsageError("name the servers to audit, or --all", where="gym env audit", fix="gym env audit mcqa")
+        raise options.UsageError("needs either NAMEs or --all", where="gym env audit", fix="gym env audit mcqa")
     if not every:
         return [
             folder_tests_of(f"{SERVER_TYPE}/{name.removeprefix(f'{SERVER_TYPE}/').strip('/')}", roots) for name in names
@@ -97,4 +98,4 @@ def _table_row(name: str, audit: AuditResult | NotAudited) -> tuple[str, ...]:
     facts = audit.as_dict()
     judge = facts["judge_failures_scored"] if "judge" in audit.checks else "-"
     cells = [*(facts[count] for count in COUNTS), judge, facts["without_verdict"], f"{facts['verify_p50_ms']:.2f}"]
-    return (name, *map(str, cells), "clean" if audit.is_clean else "off")
+    return (name, *map(str, cells), "clean" if audit.is_clean else "findings")

@@ -1,7 +1,7 @@
-"""Create a working resources server, environment or benchmark whose tests pass, ready to be changed.
+"""Create a resources server, environment or benchmark with passing tests, as a template to change.
 
-It is written below the working directory: resources_servers/NAME, or environments/NAME (benchmarks/NAME) with a
-manifest and the servers its profile needs. No existing file is changed.
+Files are written below the working directory: to resources_servers/NAME, or to environments/NAME (benchmarks/NAME) with
+a manifest and the servers that the profile needs. No existing file is changed.
 
 Profiles: custom-gym-verifier (the default) verifies episodes of our simple agent; custom-gym-agent-loop adds a custom
 agent; external-agent-loop an agent that calls an external program; external-rollout-driver a function that collects.
@@ -26,17 +26,21 @@ ENVIRONMENT_FLAGS = ("profile", "reuse_verifier", "reward_range", "higher_is_bet
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--resources-server", metavar="NAME", help="create a resources server")
-    what.add_argument("--environment", metavar="NAME", help="create an environment with its resources server")
-    what.add_argument("--benchmark", metavar="NAME", help="create a benchmark with its resources server")
-    more = parser.add_argument_group("environments and benchmarks")
-    more.add_argument("--profile", choices=PROFILES, help="part to write yourself (default: custom-gym-verifier)")
-    more.add_argument("--reuse-verifier", metavar="NAME", help="use this resources server and create none")
-    more.add_argument(
+    component = parser.add_mutually_exclusive_group()
+    component.add_argument("--resources-server", metavar="NAME", help="create a resources server")
+    component.add_argument("--environment", metavar="NAME", help="create an environment with its resources server")
+    component.add_argument("--benchmark", metavar="NAME", help="create a benchmark with its resources server")
+    environment = parser.add_argument_group("environments and benchmarks")
+    environment.add_argument(
+        "--profile", choices=PROFILES, help="part to write yourself (default: custom-gym-verifier)"
+    )
+    environment.add_argument(
+        "--reuse-verifier", metavar="NAME", help="use this resources server instead of creating one"
+    )
+    environment.add_argument(
         "--reward-range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="rewards of the reused verifier"
     )
-    direction = more.add_mutually_exclusive_group()
+    direction = environment.add_mutually_exclusive_group()
     direction.add_argument(
         "--higher-is-better", action="store_true", default=None, help="high rewards of the reused verifier are good"
     )
@@ -51,12 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from nemo_gym.authoring.scaffold import scaffold_environment, scaffold_resources_server
 
-    here = Path.cwd()
+    working_dir = Path.cwd()
     checkout = PARENT_DIR if (PARENT_DIR / "pyproject.toml").exists() else None
     if args.environment or args.benchmark:
         name, kind = args.environment or args.benchmark, "environment" if args.environment else "benchmark"
         result = scaffold_environment(
-            here,
+            working_dir,
             name,
             checkout,
             kind=kind,
@@ -72,8 +76,8 @@ def run(args: argparse.Namespace) -> int:
     name = args.resources_server or (names[0] if names else None)
     if not name:
         fix = "--resources-server NAME, --environment NAME or --benchmark NAME"
-        raise options.UsageError("name what to create", where=args.prog, fix=fix)
-    folder = here / "resources_servers" / name
+        raise options.UsageError("the name is missing", where=args.prog, fix=fix)
+    folder = working_dir / "resources_servers" / name
     if folder.exists():
         output.notify(f"{folder} exists already; nothing was changed")
         return 0
@@ -81,12 +85,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _reused_verifier(args: argparse.Namespace) -> ReusedVerifier | None:
+    """Return the verifier of --reuse-verifier with its rewards; raise UsageError if the flags do not fit together."""
     from nemo_gym.authoring.scaffold import ReusedVerifier
 
     if args.reuse_verifier is None:
         if args.reward_range is not None or args.higher_is_better is not None:
             raise options.UsageError(
-                "only the rewards of a reused verifier can be described",
+                "these flags describe a reused verifier",
                 where="--reward-range, --higher-is-better, --lower-is-better",
                 fix="--reuse-verifier NAME",
             )
@@ -106,9 +111,9 @@ def _reused_verifier(args: argparse.Namespace) -> ReusedVerifier | None:
 
 
 def _print_result(result: ScaffoldResult, name: str, kind: str) -> int:
-    here = Path.cwd()
+    """Print the created files and the next commands; return the exit status."""
     for path in result.created:
-        output.write(str(path.relative_to(here)))
+        output.write(str(path.relative_to(Path.cwd())))
     if result.existing:
         output.notify(f"{len(result.existing)} files existed already with the same content")
     target = f"--resources-server {name}" if kind == "resources-server" else f"{name} --kind {kind}"

@@ -1,6 +1,7 @@
-"""List the packages of a server's environment.
+"""List the packages of a server's virtual environment.
 
-A server whose requirements this installation meets has no separate environment; then this installation is listed.
+A server whose requirements this installation meets has no virtual environment; then the packages of this installation
+are listed.
 """
 
 import argparse
@@ -27,18 +28,18 @@ def run(args: argparse.Namespace) -> int:
 
     config = options.resolve_config(options.config_overrides(args)).config
     if not config.get("entrypoint"):
-        raise ConfigError("no server is named", where="--resources-server", fix=f"{args.prog} --resources-server NAME")
+        raise ConfigError("is missing", where="--resources-server", fix=f"{args.prog} --resources-server NAME")
     suite, settings = folder_tests_of(config["entrypoint"], component_search_roots()), VenvSettings.from_config(config)
     environment = server_venv(suite, settings, tests=False)
     if environment is not None and not is_usable(environment, settings):
         raise ConfigError(
-            f"its environment does not exist yet ({environment.target})",
+            f"its virtual environment is not built yet ({environment.target})",
             where=suite.label,
-            fix="gym env prefetch, with the configuration that uses it",
+            fix="gym env prefetch, with a configuration that uses the server",
         )
     form = "json" if args.json else config.get("format")
     if not form:
-        location = environment.target if environment else f"{sys.prefix} (the server needs no separate environment)"
+        location = environment.target if environment else f"{sys.prefix} (the server needs no virtual environment)"
         output.notify(f"{suite.label}: {location}")
     words = ["pip", "list", "--python", str(environment.python if environment else sys.executable)]
     words += [f"--format={form}"] if form else []

@@ -1,7 +1,7 @@
-"""Build the environments of a configuration's servers in advance, and start nothing.
+"""Build the virtual environments of a configuration's servers in advance, without starting the servers.
 
-Afterwards `gym env start` and `gym eval run` need no package registry. If an environment cannot be built, the exit
-status is that of the installer.
+Afterwards `gym env start` and `gym eval run` need no package registry. If a virtual environment cannot be built, the
+exit status is that of the installer.
 """
 
 import argparse
@@ -35,14 +35,14 @@ def run(args: argparse.Namespace) -> int:
     settings = VenvSettings.from_config(config)
     environments = merge_equal_venvs(instance_venvs(servers, settings).values())
     if not environments:
-        output.write(f"none of the {len(servers)} servers needs a separate environment")
+        output.write(f"none of the {len(servers)} servers needs a virtual environment")
         return 0
     existing = {environment.target for environment in environments if is_usable(environment, settings)}
     failures = asyncio.run(try_build_venvs(environments, settings, ServerLogPrinter(verbose=True)))
     rows = [("SERVERS", "ENVIRONMENT", "")]
     for environment in environments:
         target = environment.target
-        state = "failed" if failures[target] else "was there" if target in existing else "made"
+        state = "failed" if failures[target] else "existed already" if target in existing else "built"
         rows.append((", ".join(dict.fromkeys(environment.servers)), str(target), state))
     output.write_table(rows)
     errors = [failure for failure in failures.values() if failure is not None]

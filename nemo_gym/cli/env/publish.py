@@ -1,8 +1,8 @@
 """Check that an environment or benchmark is ready for other users. Nothing is uploaded.
 
-Checks everything that `gym env validate NAME` and `gym env test NAME` check, and: its manifest and READMEs contain no
-placeholder, its licence is known, and its name identifies it alone. Exit status: 0 ready, 1 not ready, 2 the name does
-not exist.
+Runs the checks of `gym env validate NAME` and `gym env test NAME`, and also checks that the manifest and the READMEs
+contain no placeholder, that the licence is known and that the name is unique. Exit status: 0 ready, 1 not ready, 2
+unknown name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     config = options.resolve_config(options.config_overrides(args)).config
     name = name or config.get("component_name") or config.get("onboarding_name")
     if not name:
-        raise options.UsageError("name the environment or benchmark", where=args.prog, fix=f"{args.prog} NAME")
+        raise options.UsageError("NAME is missing", where=args.prog, fix=f"{args.prog} NAME")
     roots = component_search_roots()
     path, manifest = find_manifest(str(name), args.kind, roots)
     problems = [str(finding) for finding in check_publishable(path, manifest, roots)]
@@ -58,6 +58,6 @@ def run(args: argparse.Namespace) -> int:
         output.notify(f"{manifest.name} is not ready: {count}")
         return 1
     output.write(
-        f"✓ {manifest.name} {manifest.version} is ready: manifest, rows, licence and {len(cases)} cases are good"
+        f"✓ {manifest.name} {manifest.version} is ready: manifest, rows, licence and {len(cases)} cases passed"
     )
     return 0

@@ -1,4 +1,4 @@
-"""Print the configuration as the servers see it, with secrets hidden."""
+"""Print the configuration as the servers receive it, with secrets hidden."""
 
 import argparse
 

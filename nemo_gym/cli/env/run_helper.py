@@ -17,7 +17,9 @@ from nemo_gym.launch.run_in_thread import BackgroundRun
 from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.server_utils import ServerClient, ServerStatus
 
-__all__ = ["PipListConfig", "RunConfig", "RunHelper", "ServersNotRunning", "TestAllConfig", "TestConfig"]
+__all__ = [
+    "PipListConfig", "RunConfig", "RunHelper", "ServersNotRunning", "TestAllConfig", "TestConfig", "VersionConfig",
+]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +59,17 @@ class PipListConfig(RunConfig):
     outdated: bool = Field(default=False, description="List only packages with a newer version.")
 
 
+class VersionConfig(BaseNeMoGymCLIConfig):
+    """Print the versions of NeMo Gym, Python and important packages."""
+
+    json_format: bool = Field(default=False, alias="json", description="Print JSON.")
+
+
 class RunHelper:
     """Starts the servers of a configuration and stops them; for synchronous code.
 
-    The servers are managed on a separate thread, so the caller may use threads and event loops freely. When the
-    process ends, for whatever reason, the servers end with it.
+    The servers are managed on a separate thread, so the caller may use threads and event loops freely. The servers end
+    with this process, even if it is killed.
     """
 
     def __init__(self) -> None:
@@ -69,14 +77,14 @@ class RunHelper:
         self._run: Run | None = None
 
     def start(self, global_config_dict_parser_config: GlobalConfigDictParserConfig | None = None) -> None:
-        """Read the configuration, start its servers, and return when all are ready; a dry run only builds them.
+        """Read the configuration, start its servers, and return when all are ready; a dry run only constructs them.
 
-        Afterwards the configuration, including the chosen ports, is the global configuration of this process.
+        Sets the global configuration of this process to the configuration, including the chosen ports.
 
         Raises:
-            ConfigError: it cannot be used, defines no servers, or a model endpoint does not answer.
+            ConfigError: the configuration is not valid or defines no servers, or a model endpoint does not answer.
             PortTaken: a configured port is in use.
-            ServerDidNotStart: names the server and its last lines; all servers are stopped.
+            ServerDidNotStart: a server did not start, with its last lines; all servers are stopped.
         """
         if self._background is not None:
             raise ServersNotRunning("this helper has been started already", fix="call shutdown() before start()")
@@ -99,14 +107,14 @@ class RunHelper:
         self.display_server_instance_info()
 
     def shutdown(self) -> None:
-        """Stop every server and release every port, in bounded time. Can be called repeatedly."""
+        """Stop every server and release every port, in bounded time. Idempotent."""
         background, self._background, self._run = self._background, None, None
         if background is not None:
             background.stop()
         atexit.unregister(self.shutdown)
 
     def run_forever(self) -> None:
-        """Keep the servers running until Ctrl-C or until one is lost, then stop them all."""
+        """Keep the servers running until Ctrl-C or until one ends for good, then stop them all."""
         try:
             while self._run is not None and self._background is not None:
                 self.poll()
@@ -117,41 +125,41 @@ class RunHelper:
             self.shutdown()
 
     def poll(self) -> None:
-        """Check that no server is lost. A server that crashed and is being restarted is not lost.
+        """Raise an error if a server has ended for good. A server that is being restarted is no error.
 
         Raises:
-            ServersNotRunning: (a RuntimeError) names the lost servers.
+            ServersNotRunning: (a RuntimeError) with the names of the servers that ended.
         """
         run = self._running_run()
-        lost = [_process_label(name, run) for name in run.lost_processes()]
-        if lost:
-            raise ServersNotRunning("ended and will not be started again", where=", ".join(lost), fix="read its log")
+        labels = [_process_label(name, run) for name in run.lost_processes()]
+        if labels:
+            raise ServersNotRunning("ended and will not be restarted", where=", ".join(labels), fix="read its log")
 
     def wait_for_spinup(self) -> None:
-        """Return when every server answers; after `start` that is at once, unless one is being restarted.
+        """Return when every server answers. After `start` all of them answer, unless one is being restarted.
 
         Raises:
-            ServersNotRunning: a server is lost.
-            ServerDidNotStart: names the servers that do not answer in time.
+            ServersNotRunning: a server ended for good.
+            ServerDidNotStart: servers do not answer within SPINUP_SECONDS, with their names.
         """
         deadline = time.monotonic() + SPINUP_SECONDS
         while True:
             self.poll()
-            silent = [name for name, status in self.check_http_server_statuses() if status != "success"]
-            if not silent:
+            unanswering = [name for name, status in self.check_http_server_statuses() if status != "success"]
+            if not unanswering:
                 return
             if time.monotonic() > deadline:
-                raise ServerDidNotStart(f"no answer within {SPINUP_SECONDS:g} s", where=", ".join(silent))
+                raise ServerDidNotStart(f"no answer within {SPINUP_SECONDS:g} s", where=", ".join(unanswering))
             time.sleep(PAUSE_SECONDS)
 
     def wait_for_dry_run_spinup(self) -> None:
-        """Return at once: in a dry run, `start` returns when every server has been built."""
+        """Do nothing: in a dry run, `start` returns when every server has been constructed."""
 
     def wait_for_model_endpoints(self) -> None:
-        """Return when every endpoint behind a model server answers; otherwise stop the servers.
+        """Return when every endpoint behind a model server answers; stop the servers if one does not.
 
         Raises:
-            ConfigError: names the endpoints that do not answer in time, with their keys.
+            ConfigError: endpoints do not answer in time, with their URLs and configuration keys.
         """
         self._running_run()
         assert self._background is not None
@@ -175,6 +183,7 @@ class RunHelper:
             logger.info("%s (%s): %s, process %s", server["process_name"], kind, server["url"], server["pid"])
 
     def _running_run(self) -> Run:
+        """Return the run; raise ServersNotRunning if it is not running."""
         if self._run is None or self._background is None or not self._background.alive:
             raise ServersNotRunning("no servers are running", fix="call start() first")
         return self._run

@@ -1,13 +1,13 @@
 """Start the servers of a configuration and keep them running until interrupted.
 
 A server that crashes is restarted a few times. Exit status: 0 interrupted after all servers were ready, 3 servers did
-not start or all are lost, 130 interrupted before that or twice.
+not start or all have ended, 130 interrupted before all servers were ready, or interrupted twice.
 """
 
 import argparse
 from collections.abc import Sequence
 
-from nemo_gym.cli.shared import gc_tuning, options
+from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 from nemo_gym.errors import GymError
 
@@ -30,11 +30,12 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.cli.shared import servers  # noqa: F401 - imported before the fork: servers share its modules
     from nemo_gym.launch.prefork import preforked_zygote
 
-    with preforked_zygote(gc_tuning.DEFAULT_THRESHOLD):
+    with preforked_zygote(args.initial_gc_threshold):
         return uvloop.run(_start(options.config_overrides(args)))
 
 
 async def _start(overrides: Sequence[str]) -> int:
+    """Run the servers until an interrupt, or only construct them in a dry run; return the exit status."""
     import asyncio
     from contextlib import suppress
 
@@ -47,7 +48,7 @@ async def _start(overrides: Sequence[str]) -> int:
     config = load_servers_config(overrides)
     if config.get("dry_run"):
         await construct_servers(config, component_search_roots(), watch=ServerLogPrinter(verbose=True))
-        output.notify("dry run: every server could be built")
+        output.notify("dry run: every server could be constructed")
         return 0
     async with interrupt_event() as stop, running_servers(config, stop, cells=1, verbose=True) as servers:
         for instance in servers.instances:
@@ -56,7 +57,7 @@ async def _start(overrides: Sequence[str]) -> int:
         output.notify(f"all {len(servers.instances)} servers are ready; head at http://{head['host']}:{head['port']}")
         while not stop.is_set():
             if servers.is_lost:
-                raise ServersNotRunning("every server ended and will not be started again", fix="read the lines above")
+                raise ServersNotRunning("every server ended and will not be restarted", fix="read the lines above")
             with suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), POLL_SECONDS)
     return 0

@@ -51,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _query_servers(entry: RunEntry) -> list[dict[str, Any]]:
     """Return the servers of a run with their status; warn if its head server does not answer."""
-    where = f"head server at {entry.address}"
+    callee = f"head server at {entry.address}"
     try:
-        _, body = get_blocking(entry.host, entry.port, "/server_instances", timeout=HEAD_TIMEOUT, where=where)
+        _, body = get_blocking(entry.host, entry.port, "/server_instances", timeout=HEAD_TIMEOUT, where=callee)
         servers: list[dict[str, Any]] = orjson.loads(body)
     except (GymError, orjson.JSONDecodeError) as problem:
         output.warn(str(problem))
@@ -65,6 +65,7 @@ def _query_servers(entry: RunEntry) -> list[dict[str, Any]]:
 
 
 def _query_status(server: dict[str, Any]) -> str:
+    """Return the result of `GET /` at a server as one of the words of the status list."""
     try:
         get_blocking(server["host"], server["port"], "/", timeout=SERVER_TIMEOUT, where=server["process_name"])
     except TimeoutError:
@@ -78,9 +79,9 @@ def _query_status(server: dict[str, Any]) -> str:
 
 def format_duration(seconds: float) -> str:
     """Format as `1d 2h 3m 4.5s`, without leading zero units."""
-    days, rest = divmod(seconds, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, rest = divmod(rest, 60)
+    days, remainder = divmod(seconds, 86400)
+    hours, remainder = divmod(remainder, 3600)
+    minutes, remainder = divmod(remainder, 60)
     parts = [f"{int(value)}{unit}" for value, unit in ((days, "d"), (hours, "h"), (minutes, "m"))]
     first = next((index for index, part in enumerate(parts) if part[0] != "0"), len(parts))
-    return " ".join([*parts[first:], f"{rest:.1f}s"])
+    return " ".join([*parts[first:], f"{remainder:.1f}s"])

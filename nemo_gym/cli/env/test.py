@@ -1,10 +1,10 @@
-"""Run the tests of server folders in their environments, or the test cases of an environment's verifier.
+"""Run the tests of server folders in their virtual environments, or the test cases of an environment's verifier.
 
-NAME is an environment or benchmark with a manifest: the cases of its verifier's fixture are run. One folder is selected
-by --resources-server NAME or +entrypoint=<type>/<name>; otherwise every folder with a README.md is tested and its
-example data checked (for one folder: +should_validate_data=true). Resources servers with an audit.py are audited too
-(see gym env audit). Exit status: that of pytest for one folder; 1 when a case or a folder failed, has no tests, has
-incomplete data or audit findings; 2 the name does not exist.
+NAME is an environment or benchmark with a manifest: the test cases of its verifier are run. One folder is selected by
+--resources-server NAME or +entrypoint=<type>/<name>; otherwise every folder with a README.md is tested and its example
+data is checked (for one folder: +should_validate_data=true). Resources servers with an audit.py are also audited (see
+gym env audit). Exit status: that of pytest for one folder; 1 if a case or a folder failed, has no tests, has incomplete
+data or audit findings; 2 unknown name.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ def run(args: argparse.Namespace) -> int:
     label = config.get("entrypoint")
     if name:
         if label:
-            raise options.UsageError("either a NAME or one server folder", where=args.prog)
+            raise options.UsageError("NAME and a server folder cannot be combined", where=args.prog)
         return _test_verifier(name, args, settings)
     if args.kind or args.update_expected:
         raise options.UsageError("--kind and --update-expected need a NAME", where=args.prog)
     suites = [folder_tests_of(label, roots)] if label else choose_shard(find_folder_tests(roots), config)
     if not suites:
         raise ConfigError("no server folder with a README.md was found", where=", ".join(map(str, roots)))
-    verdicts, audits = _run_suites(suites, settings, config, args, validate_data=not label)
-    _print_verdicts(verdicts, audits, as_json=args.json)
+    results, audits = _run_suites(suites, settings, config, args, validate_data=not label)
+    _print_test_results(results, audits, as_json=args.json)
     audits_clean = all(map(is_clean, audits.values()))
     if label:
-        return verdicts[0].status or int(bool(verdicts[0].data_problems) or not audits_clean)
-    all_good = audits_clean and all(verdict.is_good for verdict in verdicts)
-    return int(not all_good or _has_undocumented_folders(suites, config))
+        return results[0].exit_status or int(bool(results[0].data_problems) or not audits_clean)
+    all_passed = audits_clean and all(result.has_passed for result in results)
+    return int(not all_passed or _has_undocumented_folders(suites, config))
 
 
 def _test_verifier(name: str, args: argparse.Namespace, settings: VenvSettings) -> int:
@@ -77,8 +77,8 @@ def _test_verifier(name: str, args: argparse.Namespace, settings: VenvSettings) 
     cases = verifiers.run_cases(manifest, suite, settings, update_expected=args.update_expected)
     has_audit = verifiers.has_audit(suite) and not args.no_audit
     audit = verifiers.run_audits([suite], settings)[suite.name] if has_audit else None
-    good = sum(case["problem"] is None for case in cases)
-    passed = good == len(cases) and (audit is None or verifiers.is_clean(audit))
+    expected = sum(case["problem"] is None for case in cases)
+    passed = expected == len(cases) and (audit is None or verifiers.is_clean(audit))
     if args.json:
         facts = {"name": manifest.name, "kind": manifest.kind, "resources_server": suite.name}
         output.write_json({**facts, "passed": passed, "cases": cases, "audit": verifiers.audit_as_dict(audit)})
@@ -86,7 +86,7 @@ def _test_verifier(name: str, args: argparse.Namespace, settings: VenvSettings) 
         rows = [("CASE", "KIND", "EXPECTED", "FOUND", "")]
         rows += [(c["name"], c["kind"], str(c["expected"]), str(c["found"]), c["problem"] or "ok") for c in cases]
         output.write_table(rows)
-        output.write(f"{good} of {len(cases)} as expected")
+        output.write(f"{expected} of {len(cases)} as expected")
         if audit is not None:
             output.write(f"audit: {verifiers.summarize_audit(audit)}")
             verifiers.print_findings(audit)
@@ -109,40 +109,40 @@ def _run_suites(
     *,
     validate_data: bool,
 ) -> tuple[list[FolderTestResult], Audits]:
-    """Run the tests and audits of server folders; a folder whose environment cannot be built does not stop others."""
+    """Run the tests and audits of server folders; continue with the next folder if an environment cannot be built."""
     from nemo_gym.cli.shared.verifiers import build_environments, has_audit, run_audit
     from nemo_gym.launch.folder_tests import FolderTestResult, run_folder_tests, server_venv
 
     validate_data = validate_data or bool(config.get("should_validate_data"))
     environments = {suite.label: server_venv(suite, settings, tests=True) for suite in suites}
     failures = build_environments(environments.values(), settings)
-    verdicts: list[FolderTestResult] = []
+    results: list[FolderTestResult] = []
     audits: Audits = {}
     for suite in suites:
         environment = environments[suite.label]
         failure = failures.get(environment.target) if environment else None
         if failure is not None:
             output.report_error(str(failure))
-            verdicts.append(FolderTestResult(suite, "not installed", failure.status, 0.0))
+            results.append(FolderTestResult(suite, "not installed", failure.status, 0.0))
             continue
         output.notify(f"testing {suite.label}")
-        verdicts.append(run_folder_tests(suite, environment, validate_data=validate_data, to_stderr=args.json))
+        results.append(run_folder_tests(suite, environment, validate_data=validate_data, to_stderr=args.json))
         if has_audit(suite) and not args.no_audit:
             output.notify(f"auditing {suite.label}")
             audits[suite.name] = run_audit(suite, environment)
         if environment is not None and config.get("delete_venvs_after_each_test"):
             _delete_environment(environment, settings)
-    return verdicts, audits
+    return results, audits
 
 
 def _delete_environment(environment: Venv, settings: VenvSettings) -> None:
-    """Delete an environment that this package made; one that was made by hand stays."""
+    """Delete a virtual environment that NeMo Gym built; keep one that was made by hand."""
     if environment.target.is_relative_to(settings.per_server or settings.shared):
         shutil.rmtree(environment.target, ignore_errors=True)
 
 
 def _has_undocumented_folders(suites: Sequence[FolderTests], config: Mapping[str, Any]) -> bool:
-    """Return whether folders without a README count as failures and exist."""
+    """Return True if there are folders without a README and the configuration counts them as failures."""
     from nemo_gym.launch.folder_tests import find_folder_tests
 
     if not config.get("fail_on_total_and_test_mismatch"):
@@ -150,37 +150,37 @@ def _has_undocumented_folders(suites: Sequence[FolderTests], config: Mapping[str
     return len(choose_shard(find_folder_tests(component_search_roots(), documented=False), config)) != len(suites)
 
 
-def _print_verdicts(verdicts: Sequence[FolderTestResult], audits: Audits, *, as_json: bool) -> None:
-    """Print the results as a table, then the findings of each audit."""
+def _print_test_results(results: Sequence[FolderTestResult], audits: Audits, *, as_json: bool) -> None:
+    """Print the test results as a table, then the findings of each audit."""
     from nemo_gym.cli.shared.verifiers import audit_as_dict, print_findings, summarize_audit
 
     if as_json:
         output.write_json(
             [
                 {
-                    "name": verdict.suite.label,
-                    "result": verdict.result,
-                    "status": verdict.status,
-                    "seconds": round(verdict.seconds, 3),
-                    "data_problems": verdict.data_problems,
-                    "audit": audit_as_dict(_audit_of(verdict, audits)),
+                    "name": result.suite.label,
+                    "result": result.outcome,
+                    "status": result.exit_status,
+                    "seconds": round(result.seconds, 3),
+                    "data_problems": result.data_problems,
+                    "audit": audit_as_dict(_audit_of(result, audits)),
                 }
-                for verdict in verdicts
+                for result in results
             ]
         )
         return
     rows = [("FOLDER", "TESTS", "SECONDS", "DATA", "AUDIT")]
-    good = 0
-    for verdict in verdicts:
-        data = "-" if verdict.data_problems is None else "; ".join(verdict.data_problems) or "ok"
-        audit = summarize_audit(_audit_of(verdict, audits))
-        rows.append((verdict.suite.label, verdict.result, f"{verdict.seconds:.1f}", data, audit))
-        good += verdict.is_good and audit in ("clean", "-")
+    passed = 0
+    for result in results:
+        data = "-" if result.data_problems is None else "; ".join(result.data_problems) or "ok"
+        audit_summary = summarize_audit(_audit_of(result, audits))
+        rows.append((result.suite.label, result.outcome, f"{result.seconds:.1f}", data, audit_summary))
+        passed += result.has_passed and audit_summary in ("clean", "-")
     output.write_table(rows)
-    for result in audits.values():
-        print_findings(result)
-    output.write(f"{good} of {len(verdicts)} good")
+    for audit in audits.values():
+        print_findings(audit)
+    output.write(f"{passed} of {len(results)} passed")
 
 
-def _audit_of(verdict: FolderTestResult, audits: Audits) -> AuditResult | NotAudited | None:
-    return audits.get(verdict.suite.name) if verdict.suite.kind == "resources_servers" else None
+def _audit_of(result: FolderTestResult, audits: Audits) -> AuditResult | NotAudited | None:
+    return audits.get(result.suite.name) if result.suite.kind == "resources_servers" else None

@@ -1,8 +1,8 @@
 """Check a configuration, or the manifest of an environment, and report every problem.
 
-NAME is an environment or benchmark with a manifest: the manifest is compared with config.yaml (--sync updates it), its
-script must define prepare(), and every row must be valid. Without NAME the configuration of the flags is checked.
-Nothing is started. Exit status: 0 valid, 1 not valid, 2 the name does not exist.
+NAME is an environment or benchmark with a manifest: the manifest must agree with config.yaml (--sync updates the
+manifest), its script must define prepare(), and every row must be valid. Without NAME, the configuration of the flags
+is checked. No server is started. Exit status: 0 valid, 1 not valid, 2 unknown name.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 
 PLACEHOLDERS = ["policy_model"]
-"""Instances that exist without any configuration."""
+"""Names of the instances if the configuration defines none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,13 +38,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_config(overrides: list[str], args: argparse.Namespace) -> int:
+    """Check the configuration of the flags and print the result; return the exit status."""
     from nemo_gym.launch.hosting import check_server_blocks
 
     resolved = options.resolve_config(overrides, needs_model=False)
     names = [instance.name for instance in resolved.instances.valid]
     if names == PLACEHOLDERS and not resolved.config.get("config_paths"):
         fix = f"{args.prog} --environment NAME, --config FILE, or NAME alone for its manifest"
-        raise options.UsageError("there is nothing to check: no configuration is named", where=args.prog, fix=fix)
+        raise options.UsageError("no configuration to check", where=args.prog, fix=fix)
     warnings = check_server_blocks(resolved, component_search_roots())
     for warning in warnings:
         output.warn(warning)
@@ -57,7 +58,7 @@ def _check_config(overrides: list[str], args: argparse.Namespace) -> int:
 
 
 def _check_manifest(name: str | None, args: argparse.Namespace) -> int:
-    """Check the manifest of `name`, or that of --manifest, against its configuration."""
+    """Check the manifest of `name`, or of --manifest, against its config.yaml; return the exit status."""
     from nemo_gym.authoring.manifest import find_manifest, read_manifest
     from nemo_gym.authoring.manifest_checks import check_manifest, sync_manifest
 
@@ -81,8 +82,8 @@ def _check_manifest(name: str | None, args: argparse.Namespace) -> int:
         output.report_error(str(finding))
     if findings:
         can_sync = all(finding.mirrored for finding in findings)
-        sync = f"  try: gym env validate {manifest.name} --kind {manifest.kind} --sync"
-        output.notify(sync if can_sync else f"{len(findings)} problems")
+        sync_hint = f"  try: gym env validate {manifest.name} --kind {manifest.kind} --sync"
+        output.notify(sync_hint if can_sync else f"{len(findings)} problems")
         return 1
     output.write(f"✓ The {manifest.kind} {manifest.name} agrees with its manifest.")
     return 0

@@ -1,6 +1,6 @@
 """Merge the rollouts of several runs and compute their scores together.
 
-Reads every file that --input-glob matches and writes the merged rollouts to --output with their metrics beside them.
+Reads every file that --input-glob matches and writes the merged rollouts to --output with their metrics next to it.
 Without --output a single file is scored in place. Servers are started only if the configuration has one with custom
 metrics, and only that one. Exit status: 0 done, 1 a server returned no metrics or the files cannot be used, 2 wrong
 usage, 3 a server did not start, 130 interrupted.
@@ -128,7 +128,7 @@ def _metrics_filter(config: DictConfig) -> Callable[[str], bool]:
 def _read_rollouts(
     shards: Shards, field: str | None, has_custom_metrics: Callable[[str], bool], *, indexed: bool
 ) -> RolloutsByAgent:
-    """Read the rollouts and the failures stored beside them."""
+    """Read the rollouts and the failures stored next to them."""
     from nemo_gym.journal.lines import read_rows
     from nemo_gym.rollouts.aggregate import RolloutsByAgent, SubsetField
     from nemo_gym.rollouts.run_files import failures_path_for
@@ -140,7 +140,7 @@ def _read_rollouts(
         for record in shards.records(indexed=indexed):
             gathered.add(record)
     if not gathered.agents:
-        raise ConfigError("there are no rollouts in it", where=names)
+        raise ConfigError("contains no rollouts", where=names)
     if by is not None:
         by.check(str(shards.paths[0]))
     for path in map(failures_path_for, shards.paths):

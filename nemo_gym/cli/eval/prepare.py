@@ -1,7 +1,7 @@
 """Prepare benchmarks: run the scripts that write their rows.
 
 All benchmarks of the configuration are checked before the first script runs. Pass arguments to the scripts with
-+prepare_script_args.NAME=VALUE. Exit status: 0 all prepared, 1 a script failed or the configuration cannot be used.
++prepare_script_args.NAME=VALUE. Exit status: 0 all prepared, 1 a script failed or the configuration is not valid.
 """
 
 from __future__ import annotations

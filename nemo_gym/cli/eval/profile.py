@@ -1,8 +1,9 @@
-"""Compute a reward profile: how hard each task is and how much the rewards of its rollouts differ.
+"""Compute a reward profile: the difficulty of each task and the spread of the rewards of its rollouts.
 
-Needs the rollouts of a run and the inputs stored beside them; no server. Writes <stem>_reward_profiling.jsonl (one line
-per task) and <stem>_agent_metrics.json next to the rollouts. Collect with --num-repeats greater than 1 to see
-differences. Exit status: 0 done, 1 the files do not fit together or rollouts are missing, 2 wrong usage.
+Needs the rollouts of a run and the inputs stored next to them, but no server. Writes <stem>_reward_profiling.jsonl (one
+line per task) and <stem>_agent_metrics.json next to the rollouts. Rewards of a task can differ only if its rollouts
+were collected with --num-repeats greater than 1. Exit status: 0 done, 1 the files are of different runs or rollouts are
+missing, 2 wrong usage.
 """
 
 import argparse
@@ -27,18 +28,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_stored_run_arguments(flags: options.FlagGroup) -> None:
     """Add the flags that name the files of a stored run."""
     flags.value("--rollouts", "FILE", "rollouts of a run", "rollouts_jsonl_fpath")
-    text = "materialized inputs of the run (default: those beside the rollouts)"
+    text = "materialized inputs of the run (default: those next to the rollouts)"
     flags.value("--inputs", "FILE", text, "materialized_inputs_jsonl_fpath")
 
 
 def default_inputs(args: argparse.Namespace, config: Any) -> dict[str, Any]:
-    """Return the inputs beside the rollouts as the option, unless a flag or key names others."""
+    """Return the option for the inputs: those of the flag or key, otherwise those next to the rollouts."""
     from nemo_gym.rollouts.run_files import materialized_path_for
 
     rollouts = args.rollouts_jsonl_fpath or config.get("rollouts_jsonl_fpath")
     inputs = args.materialized_inputs_jsonl_fpath or config.get("materialized_inputs_jsonl_fpath")
-    beside = str(materialized_path_for(rollouts)) if rollouts else ""  # report only the missing rollouts
-    return {"materialized_inputs_jsonl_fpath": inputs or beside}
+    default = str(materialized_path_for(rollouts)) if rollouts else ""  # the error then names only the rollouts
+    return {"materialized_inputs_jsonl_fpath": inputs or default}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,26 +52,29 @@ def run(args: argparse.Namespace) -> int:
     config = options.resolve_config(args.overrides, needs_model=False).config
     settings = options.load_options(RewardProfileConfig, config, args, default_inputs(args, config))
     with raising_file_problems():
-        stored = RunProfile(Path(settings.materialized_inputs_jsonl_fpath), Path(settings.rollouts_jsonl_fpath))
-        stored.profile.check(allow_partial_rollouts=settings.allow_partial_rollouts)
-        agents = stored.profile.agents()
-        tasks_path, agents_path = RewardProfiler().write_to_disk(stored.groups(), agents, settings.rollouts_jsonl_fpath)
-    profile = {
-        "summary": stored.profile.summary(),
-        "spread": count_reward_spread(stored.profile.tally),
+        run_profile = RunProfile(Path(settings.materialized_inputs_jsonl_fpath), Path(settings.rollouts_jsonl_fpath))
+        run_profile.profile.check(allow_partial_rollouts=settings.allow_partial_rollouts)
+        agents = run_profile.profile.agents()
+        tasks_path, agents_path = RewardProfiler().write_to_disk(
+            run_profile.groups(), agents, settings.rollouts_jsonl_fpath
+        )
+    result = {
+        "summary": run_profile.profile.summary(),
+        "spread": count_reward_spread(run_profile.profile.tally),
         "agents": agents,
-        "scores": compute_scores(stored.profile.tally, [REWARD_KEY]),
+        "scores": compute_scores(run_profile.profile.tally, [REWARD_KEY]),
         "reward_profiling": str(tasks_path),
         "agent_metrics": str(agents_path),
     }
     if args.json:
-        output.write_json(profile)
+        output.write_json(result)
     else:
-        _print_profile(profile)
+        _print_profile(result)
     return 0
 
 
 def _print_profile(profile: dict[str, Any]) -> None:
+    """Print the counts of rollouts and tasks, a table per agent, the spread of rewards and the files."""
     summary = profile["summary"]
     rollouts = [str(summary[f"{kind}_rollout_rows"]) for kind in ("expected", "completed", "missing", "extra")]
     tasks = [str(summary[f"{kind}_input_rows"]) for kind in ("total", "complete", "missing")]
@@ -79,17 +83,17 @@ def _print_profile(profile: dict[str, Any]) -> None:
     )
     if summary["missing_rollout_rows"]:
         incomplete, percent = summary["partial_input_rows"], summary["completion_pct"]
-        output.write(f"{percent:.1f} % of the rollouts exist; {incomplete} tasks have only some of theirs")
+        output.write(f"{percent:.1f} % of the rollouts exist; {incomplete} tasks have only some of their rollouts")
     for agent in profile["agents"]:
         output.write(f"\n{agent['agent_ref']['name']}")
         names = [key.removeprefix("mean/") for key in agent if key.startswith("mean/")]
         rows = [[f"  {name}", *(_format_figure(agent.get(f"{kind}/{name}")) for kind in FIGURES)] for name in names]
         output.write_table([["", *FIGURES], *rows])
     spread = profile["spread"]
-    text = f"{spread['rewards_differ']} of {spread['num_tasks']} tasks have rollouts with different rewards"
+    spread_text = f"{spread['rewards_differ']} of {spread['num_tasks']} tasks have rollouts with different rewards"
     if "never_solved" in spread:
-        text += f"; {spread['never_solved']} were never solved, {spread['always_solved']} always"
-    output.write(f"\n{text}")
+        spread_text += f"; {spread['never_solved']} were never solved, {spread['always_solved']} always"
+    output.write(f"\n{spread_text}")
     output.write(f"\nper task   {profile['reward_profiling']}\nper agent  {profile['agent_metrics']}")
 
 

@@ -1,9 +1,10 @@
 """Verify stored rollouts again, without running the agents.
 
-Starts the resources servers that verified them (and the models these call), sends each stored response to /verify, and
-stops the servers. A server must declare that it can verify without a session; --force skips this check and writes to a
-file named unsafe_…. --judge-failed-only copies scored rollouts and verifies only those whose judge failed. Exit status:
-0 all verified, 1 some failed or the files cannot be used, 2 wrong usage, 3 servers did not start, 130 interrupted.
+Starts the resources servers that verified the rollouts (and the models that these servers call), sends each stored
+response to /verify, and stops the servers. A server must declare that it can verify without a session; --force skips
+this check and writes to a file named unsafe_…. --judge-failed-only copies scored rollouts and verifies only those whose
+judge failed. Exit status: 0 all verified, 1 some failed or the files cannot be used, 2 wrong usage, 3 servers did not
+start, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     files = options.FlagGroup(parser, "files")
     add_stored_run_arguments(files)
     files.value("-o --output", "FILE", "file for the rollouts with new verdicts", "output_jsonl_fpath")
-    how = options.FlagGroup(parser, "verification")
-    how.value("--concurrency", "N", "maximum responses in flight", "num_samples_in_parallel", kind=int)
-    how.value("--limit", "N", "verify only the first N rollouts", kind=int)
-    how.switch("--force", "use servers that do not declare that they can verify again")
-    how.switch("--overwrite", "delete an earlier output first")
-    how.switch("--resume", "keep verified rollouts and verify the others", "resume_from_cache")
-    how.switch("--judge-failed-only", "copy scored rollouts, verify those whose judge failed")
-    how.switch("--append", "add to the output; needs --judge-failed-only")
-    how.switch("--disable-aggregation", "do not compute metrics at the end")
-    options.add_json_argument(how)
+    verification = options.FlagGroup(parser, "verification")
+    verification.value("--concurrency", "N", "maximum responses in flight", "num_samples_in_parallel", kind=int)
+    verification.value("--limit", "N", "verify only the first N rollouts", kind=int)
+    verification.switch("--force", "use servers that do not declare that they can verify without a session")
+    verification.switch("--overwrite", "delete an earlier output first")
+    verification.switch("--resume", "keep verified rollouts and verify the others", "resume_from_cache")
+    verification.switch("--judge-failed-only", "copy scored rollouts, verify those whose judge failed")
+    verification.switch("--append", "append to the output; needs --judge-failed-only")
+    verification.switch("--disable-aggregation", "do not compute metrics at the end")
+    options.add_json_argument(verification)
     options.add_config_arguments(parser)
 
 
@@ -68,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _reverify(args: argparse.Namespace, job: Reverification, resolved: ResolvedConfig, names: set[str]) -> int:
+    """Run the servers called `names` and those they refer to, verify with them, and return the exit status."""
     from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on, interrupt_event
     from nemo_gym.cli.shared.scoring import client_for, keep_servers
     from nemo_gym.cli.shared.servers import running_servers
@@ -76,15 +78,15 @@ async def _reverify(args: argparse.Namespace, job: Reverification, resolved: Res
     verbose = bool(args.verbose)
     async with interrupt_event() as stop, running_servers(config, stop, cells=1, verbose=verbose) as servers:
         client = client_for(servers.config)
-        unsafe = await job.check_modes(client)
-        _warn_of_unsafe_servers(job, unsafe)
+        unsafe_servers = await job.check_modes(client)
+        _warn_of_unsafe_servers(job, unsafe_servers)
         try:
             result = await cancel_on(stop, job.run(client, [] if args.json else [_CountNotice()]))
         except CommandInterrupted:
             output.notify(f"interrupted; verified rollouts are in {job.store.output}: continue with --resume")
             return INTERRUPTED
     _print_result(args, job, result)
-    _warn_of_unsafe_servers(job, unsafe)
+    _warn_of_unsafe_servers(job, unsafe_servers)
     return int(result.tally.scored < result.tally.total)
 
 
@@ -106,6 +108,7 @@ class _CountNotice:
 
 
 def _print_result(args: argparse.Namespace, job: Reverification, result: ReverificationResult) -> None:
+    """Print the counts, the scores and the output files, or all of them as JSON."""
     from nemo_gym.cli.shared.scoring import print_scores, summarize_entry
 
     if args.json:
@@ -120,9 +123,9 @@ def _print_result(args: argparse.Namespace, job: Reverification, result: Reverif
             }
         )
         return
-    before = f" · {result.there_before} verified before" if result.there_before else ""
-    copied = f" · {result.copied} copied" if result.copied else ""
-    output.write(f"{result.tally}{before}{copied}")
+    earlier_text = f" · {result.there_before} verified before" if result.there_before else ""
+    copied_text = f" · {result.copied} copied" if result.copied else ""
+    output.write(f"{result.tally}{earlier_text}{copied_text}")
     print_scores(result.entries)
     output.write(f"\nrollouts  {job.store.output}")
     if result.tally.failed:

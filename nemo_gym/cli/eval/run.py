@@ -1,7 +1,7 @@
-"""Start the servers, collect rollouts, score them and stop.
+"""Start the servers, collect rollouts, score them and stop the servers.
 
-Rows come from --input or from the datasets of the agents. Every result is on disk as soon as it is known; --resume
-continues an interrupted run. With --no-serve the servers must be running: the run registered on this machine, or the
+Rows come from --input or from the datasets of the agents. Every result is written to disk at once; --resume continues
+an interrupted run. With --no-serve the servers must be running: those of the run registered on this machine, or of the
 head server named by --run or by head_server.host and head_server.port.
 
 The first Ctrl-C lets rollouts in flight finish, saves, and prints how to continue; the second stops at once.
@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_gym.cli.shared import gc_tuning, options
+from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 from nemo_gym.errors import GymError, RolloutFailed, ServerUnreachable
 
@@ -63,13 +63,14 @@ def _add_row_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_collection_arguments(parser: argparse.ArgumentParser) -> None:
-    how = options.FlagGroup(parser, "collection")
-    how.value("-o --output", "FILE", f"file for the rollouts (default: {options.DEFAULT_OUTPUT})", "output_jsonl_fpath")
-    how.value("--concurrency", "N", "maximum rollouts in flight", "num_samples_in_parallel", kind=int)
-    how.value("--temperature", "T", "sampling temperature; overrides the rows", kind=float)
-    how.value("--top-p", "P", "nucleus sampling probability; overrides the rows", kind=float)
-    how.value("--max-output-tokens", "N", "maximum output tokens per model call; overrides the rows", kind=int)
-    how.switch("--disable-aggregation", "do not compute metrics at the end")
+    collection = options.FlagGroup(parser, "collection")
+    output_help = f"file for the rollouts (default: {options.DEFAULT_OUTPUT})"
+    collection.value("-o --output", "FILE", output_help, "output_jsonl_fpath")
+    collection.value("--concurrency", "N", "maximum rollouts in flight", "num_samples_in_parallel", kind=int)
+    collection.value("--temperature", "T", "sampling temperature; overrides the rows", kind=float)
+    collection.value("--top-p", "P", "nucleus sampling probability; overrides the rows", kind=float)
+    collection.value("--max-output-tokens", "N", "maximum output tokens per model call; overrides the rows", kind=int)
+    collection.switch("--disable-aggregation", "do not compute metrics at the end")
     earlier = options.FlagGroup(parser, "earlier results and failures")
     earlier.switch("--resume", "keep finished rollouts and run the others", "resume_from_cache")
     earlier.switch("--force-resume", "resume although data, configuration or code changed")
@@ -83,19 +84,20 @@ def _add_collection_arguments(parser: argparse.ArgumentParser) -> None:
     limits.value(
         "--max-rollout-tokens", "N", "maximum input and output tokens per rollout", "max_tokens_per_rollout", kind=int
     )
-    limits.value("--max-total-tokens", "N", "maximum tokens of the run; then it stops", kind=int)
+    limits.value("--max-total-tokens", "N", "stop the run after N tokens in total", kind=int)
 
 
 def run(args: argparse.Namespace) -> int:
-    # Import before the fork: servers share these modules. Neither import starts a thread.
+    # Imported before the fork, so that servers share these modules. No import starts a thread.
     from nemo_gym.cli.shared import collection, eval_request, report  # noqa: F401
     from nemo_gym.launch.prefork import preforked_zygote
 
-    with nullcontext() if args.no_serve else preforked_zygote(gc_tuning.DEFAULT_THRESHOLD):
+    with nullcontext() if args.no_serve else preforked_zygote(args.initial_gc_threshold):
         return _run_evaluation(args)
 
 
 def _run_evaluation(args: argparse.Namespace) -> int:
+    """Run the evaluation, print its error if it fails, and return the exit status."""
     import uvloop
 
     from nemo_gym.cli.shared.report import resume_command
@@ -119,7 +121,7 @@ def _run_evaluation(args: argparse.Namespace) -> int:
 
 
 def status_of(error: GymError) -> int:
-    """Return 3 for errors of servers and disks, 2 for other errors without an exit status of their class."""
+    """Return the exit status of an error: 3 for servers and disks, else that of its class, by default 2."""
     from nemo_gym.journal.lines import StoreError
 
     if isinstance(error, StoreError | ServerUnreachable):
@@ -130,6 +132,7 @@ def status_of(error: GymError) -> int:
 
 
 async def _evaluate(args: argparse.Namespace, overrides: list[str]) -> int:
+    """Check the request, start or find the servers, collect, export and report; return the exit status."""
     from nemo_gym.cli.shared.collection import connect, find_head, load_config, started_servers
     from nemo_gym.cli.shared.concurrency import cancel_on, interrupt_event, run_in_thread
     from nemo_gym.cli.shared.eval_request import check_request
@@ -138,13 +141,13 @@ async def _evaluate(args: argparse.Namespace, overrides: list[str]) -> int:
     config = load_config(overrides, serve=not args.no_serve)
     async with interrupt_event() as stop, AsyncExitStack() as stack:
         session = await run_in_thread(partial(connect, find_head(args.run_name, config))) if args.no_serve else None
-        served = session.config if session else config
-        request = await cancel_on(stop, run_in_thread(partial(check_request, args, config, served)))
+        server_config = session.config if session else config
+        request = await cancel_on(stop, run_in_thread(partial(check_request, args, config, server_config)))
         if session and request.driver:
-            output.warn("rollout_collection_driver is used only without --no-serve")
+            output.warn("rollout_collection_driver is ignored with --no-serve")
             request = replace(request, driver=None)
         if args.dry_run or config.get("dry_run"):
-            return await _rehearse(args, request, stop)
+            return await _dry_run(args, request, stop)
         trackers = Trackers(config)
         stack.push_async_callback(trackers.close)
         async with AsyncExitStack() as serving:
@@ -158,8 +161,8 @@ async def _evaluate(args: argparse.Namespace, overrides: list[str]) -> int:
     return _print_report(args, report, problem)
 
 
-async def _rehearse(args: argparse.Namespace, request: EvalRequest, stop: asyncio.Event) -> int:
-    """Build the servers and collect nothing; the rows are checked already."""
+async def _dry_run(args: argparse.Namespace, request: EvalRequest, stop: asyncio.Event) -> int:
+    """Construct the servers and collect nothing; `check_request` has checked the rows. Return the exit status."""
     from nemo_gym import component_search_roots
     from nemo_gym.cli.shared.concurrency import cancel_on
     from nemo_gym.cli.terminal.log import ServerLogPrinter
@@ -168,18 +171,18 @@ async def _rehearse(args: argparse.Namespace, request: EvalRequest, stop: asynci
     if not args.no_serve:
         printer = ServerLogPrinter(verbose=bool(args.verbose))
         await cancel_on(stop, construct_servers(request.config, component_search_roots(), watch=printer))
-    servers = "the servers answer" if args.no_serve else "every server could be built"
-    rows = request.collection.input_jsonl_fpath
-    output.notify(f"dry run: {servers}; rows would come from {rows}, nothing was collected")
+    server_state = "the servers answer" if args.no_serve else "every server could be constructed"
+    rows_path = request.collection.input_jsonl_fpath
+    output.notify(f"dry run: {server_state}; rows would come from {rows_path}, nothing was collected")
     if args.json:
-        output.write_json({"exit_status": 0, "dry_run": True, "input": rows})
+        output.write_json({"exit_status": 0, "dry_run": True, "input": rows_path})
     return 0
 
 
 async def _collect(
     args: argparse.Namespace, request: EvalRequest, session: Session, stop: asyncio.Event
 ) -> tuple[Report, GymError | None]:
-    """Collect and return the report, with the error that ended the collection early, if any."""
+    """Collect the rollouts; return the report and the error that ended the collection early, or None."""
     from nemo_gym import global_config
     from nemo_gym.cli.shared.collection import Collector
     from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on
@@ -192,32 +195,33 @@ async def _collect(
     progress = Progress(on_first_failure=_print_first_failure)
     collector = Collector(session, progress, on_plan=_print_plan)
     start = time.monotonic()
-    interrupted, stopped, problem = False, None, None
+    interrupted, stop_reason, problem = False, None, None
 
     def stop_sending() -> float:
         nonlocal interrupted
         interrupted = True
-        progress.flights.stop_admitting()
-        if len(progress.flights) and request.grace:
-            output.notify(f"waiting up to {request.grace:g} s for {len(progress.flights)} rollouts in flight")
+        progress.in_flight.stop_admitting()
+        if len(progress.in_flight) and request.grace:
+            output.notify(f"waiting up to {request.grace:g} s for {len(progress.in_flight)} rollouts in flight")
         return request.grace
 
     async with showing_progress(progress, quiet=args.quiet, wait_query=session.wait_query):
         try:
-            stopped = await cancel_on(stop, _run_collector(request, session, collector), grace=stop_sending)
+            stop_reason = await cancel_on(stop, _run_collector(request, session, collector), grace=stop_sending)
         except GymError as error:
             if progress.plan is None:
-                raise  # nothing was sent: there is nothing to report
+                raise  # no rollout was sent, so there is no result to report
             problem = None if isinstance(error, CommandInterrupted) else error
     report = _make_report(args, request, progress, seconds=time.monotonic() - start, interrupted=interrupted)
-    lost = session.lost_servers()
-    if lost and report.missing and problem is None:
-        problem = ServerUnreachable("ended and will not be started again", where=", ".join(lost), fix="read its log")
-    return replace(report, stopped=stopped), problem
+    lost_servers = session.lost_servers()
+    if lost_servers and report.missing and problem is None:
+        names = ", ".join(lost_servers)
+        problem = ServerUnreachable("ended and will not be restarted", where=names, fix="read its log")
+    return replace(report, stopped=stop_reason), problem
 
 
 async def _run_collector(request: EvalRequest, session: Session, collector: Collector) -> str | None:
-    """Run the collector, or the driver of the configuration; return why it stopped early, if it did."""
+    """Run the collector, or the driver of the configuration; return the limit that stopped it early, or None."""
     from nemo_gym.cli.shared.collection import OutputChanges, run_driver
 
     if request.driver is None:
@@ -236,6 +240,7 @@ async def _run_collector(request: EvalRequest, session: Session, collector: Coll
 def _make_report(
     args: argparse.Namespace, request: EvalRequest, progress: Progress, *, seconds: float, interrupted: bool
 ) -> Report:
+    """Return the report of a collection that has ended."""
     from nemo_gym.cli.shared.report import TOTAL, Report, read_entries
     from nemo_gym.rollout_collection import _get_max_rollout_attempts
 
@@ -258,7 +263,7 @@ def _make_report(
 
 
 def command_line(args: argparse.Namespace) -> list[str]:
-    """Return the command line as it can be typed again, also if it used an earlier name of the command."""
+    """Return the arguments of `gym` that repeat this command, also if it was called by a name of an earlier version."""
     words = sys.argv[1:]
     if [word for word in words if not word.startswith("-")][:2] == ["eval", "run"]:
         return words
@@ -266,6 +271,7 @@ def command_line(args: argparse.Namespace) -> list[str]:
 
 
 def _print_plan(plan: PlanSummary) -> None:
+    """Print the counts of a resumed run, and the notes of the plan."""
     if plan.resumed:
         output.notify(
             f"resuming: {plan.finished} of {plan.total} rollouts are scored, "

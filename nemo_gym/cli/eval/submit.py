@@ -1,8 +1,8 @@
 """Evaluate on a Slurm cluster: one job per benchmark, with the services it needs. Experimental.
 
-The file of --config describes the services to run beside the evaluation, their nodes, and the benchmarks to evaluate;
-remaining words override it (driver.container=…). Scripts, logs and results go below job.output_path. Exit status: 0
-submitted, 1 the file is not valid, 2 wrong usage, 3 sbatch is missing or refused a job.
+The file of --config describes the services to run during the evaluation, their nodes, and the benchmarks to evaluate;
+further words override its keys (driver.container=…). Scripts, logs and results are written below job.output_path. Exit
+status: 0 submitted, 1 the file is not valid, 2 wrong usage, 3 sbatch is missing or rejected a job.
 
   gym eval submit --config submit.yaml --dry-run
 """
@@ -27,7 +27,7 @@ SUBMIT_SECONDS = 120
 
 
 class NotSubmitted(GymError):
-    """The cluster did not accept a job; the message names the jobs accepted before."""
+    """A job was not submitted; the message names the jobs that were submitted before it."""
 
     exit_status = 3
 
@@ -68,11 +68,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _submit(job: JobScript, earlier: dict[str, str]) -> str:
-    """Submit a job and return its id."""
-    submitted = (
-        f"; submitted before: {', '.join(f'{name} ({id_})' for name, id_ in earlier.items())}" if earlier else ""
-    )
+def _submit(job: JobScript, submitted_jobs: dict[str, str]) -> str:
+    """Submit a job and return its id; `submitted_jobs` are the ids of earlier jobs, for the error message."""
+    earlier = ", ".join(f"{benchmark} ({job_id})" for benchmark, job_id in submitted_jobs.items())
+    suffix = f"; submitted before: {earlier}" if earlier else ""
     try:
         process = subprocess.run(
             ["sbatch", "--parsable", str(job.path)],
@@ -83,8 +82,8 @@ def _submit(job: JobScript, earlier: dict[str, str]) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise NotSubmitted(f"sbatch did not answer in {SUBMIT_SECONDS} s{submitted}", where=job.benchmark) from None
+        raise NotSubmitted(f"sbatch did not answer in {SUBMIT_SECONDS} s{suffix}", where=job.benchmark) from None
     if process.returncode:
         last_line = (process.stderr.strip() or "no reason was given").splitlines()[-1]
-        raise NotSubmitted(f"sbatch refused the job: {last_line}{submitted}", where=job.benchmark)
+        raise NotSubmitted(f"sbatch rejected the job: {last_line}{suffix}", where=job.benchmark)
     return process.stdout.strip()

@@ -1,6 +1,6 @@
 """List COMPONENTS, or show one in detail.
 
-The list of environments includes benchmarks, and configurations of resources servers that can be run as they are.
+The list of environments includes benchmarks, and resources servers with a configuration that can be run unchanged.
 """
 
 from __future__ import annotations
@@ -42,21 +42,25 @@ FILTERS: dict[str, Callable[[Component], str | None]] = {
 
 
 class NoSuchComponent(GymError):
-    """No component has this name; the fix names the nearest one."""
+    """No component has this name; the fix names the most similar one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="show only this one, in detail")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="component to show in detail")
     if parser.prog.endswith(" environments"):
         filters = options.FlagGroup(parser, "filters")
         filters.value("--domain", "DOMAIN", "only environments of this domain, such as math")
         filters.add_argument("--kind", choices=("environment", "benchmark"), help="only environments, or benchmarks")
-        filters.value("--modality", "MODALITY", "only with this modality in the manifest, such as text")
-        filters.value("--licensing", "LICENCE", "only with this licence")
+        filters.value("--modality", "MODALITY", "only environments with this modality in the manifest, such as text")
+        filters.value("--licensing", "LICENCE", "only environments with this licence")
         filters.add_argument(
-            "--status", choices=("experimental", "no-manifest"), help="only with, or without a manifest"
+            "--status",
+            choices=("experimental", "no-manifest"),
+            help="only environments with a manifest (experimental), or without one",
         )
-        filters.add_argument("--lifecycle", choices=("active", "deprecated"), help="only active, or deprecated ones")
+        filters.add_argument(
+            "--lifecycle", choices=("active", "deprecated"), help="only active environments, or deprecated ones"
+        )
     options.add_json_argument(parser)
     options.add_search_argument(parser)
 
@@ -70,9 +74,10 @@ def run(args: argparse.Namespace) -> int:
         value = getattr(args, key, None)
         if value is None:
             continue
-        silent = [component.name for component in components if not read_value(component)]
-        if silent:
-            output.notify(f"Note: {len(silent)} are left out because they have no {key}, such as {silent[0]}")
+        without_value = [component.name for component in components if not read_value(component)]
+        if without_value:
+            count = len(without_value)
+            output.notify(f"Note: {count} are left out because they have no {key}, such as {without_value[0]}")
         components = [c for c in components if (read_value(c) or "").lower() == value.lower()]
     print_components(kind, components, as_json=args.json)
     return 0
@@ -91,7 +96,7 @@ def find_components(kind: str, args: argparse.Namespace) -> list[Component]:
 
 
 def print_components(kind: str, components: Sequence[Component], *, as_json: bool) -> None:
-    """Print components as a table."""
+    """Print components as a table or as JSON."""
     if as_json:
         output.write_json([_component_as_dict(kind, component) for component in components])
     elif not components:
@@ -103,13 +108,13 @@ def print_components(kind: str, components: Sequence[Component], *, as_json: boo
 
 
 def _show_component(kind: str, name: str, components: Sequence[Component], *, as_json: bool) -> int:
-    """Print one component with its parts and a command that runs it."""
+    """Print the properties of one component and a command that runs it; return the exit status."""
     component = next((component for component in components if component.name == name), None)
     if component is None:
         names = [component.name for component in components]
         close = get_close_matches(name, names, n=1)
         fix = f"gym list {kind} {close[0]}" if close else f"gym list {kind} shows all {len(names)}"
-        raise NoSuchComponent(f"no {kind.removesuffix('s')} is called '{name}'", fix=fix)
+        raise NoSuchComponent(f"unknown {kind.removesuffix('s')} '{name}'", fix=fix)
     details = {
         "config": str(component.path),
         "agent": component.agent,
@@ -142,7 +147,7 @@ def _show_component(kind: str, name: str, components: Sequence[Component], *, as
 
 
 def _usage_example(component: Component) -> str:
-    """Return a command that works without an API key: it uses the embedded model."""
+    """Return a command that runs a component without an API key, with the embedded model."""
     from nemo_gym.catalog.components import AGENT, BENCHMARK, ENVIRONMENT, MODEL, RESOURCES_FOLDER
 
     name = component.name
@@ -160,6 +165,7 @@ def _usage_example(component: Component) -> str:
 
 
 def _component_as_dict(kind: str, component: Component) -> dict[str, Any]:
+    """Return the properties of a component that `--json` prints for its kind."""
     shared = {"name": component.name, "description": component.description}
     if kind == "agents":
         return {
@@ -206,9 +212,9 @@ def _text(value: Any) -> str:
 
 
 def _fit_terminal(rows: list[list[str]]) -> list[list[str]]:
-    """Leave out the least important columns, then shorten the last and the first one, until rows fit the terminal.
+    """Drop the least important columns, then shorten the last and the first one, until rows fit the terminal.
 
-    Nothing is left out when stdout is not a terminal.
+    Rows are unchanged if stdout is not a terminal.
     """
     if not sys.stdout.isatty():
         return rows
@@ -218,9 +224,9 @@ def _fit_terminal(rows: list[list[str]]) -> list[list[str]]:
             break
         column = next((index for index, title in enumerate(rows[0]) if title.lower() == name), None)
         rows = rows if column is None else [[*row[:column], *row[column + 1 :]] for row in rows]
-    last = max(width - _leading_width(rows), min(MIN_LAST_COLUMN, width // 3))
-    first = max(width - last - 2, width // 3) if len(rows[0]) == 2 else width
-    return [[output.clip(row[0], first), *row[1:-1], output.clip(row[-1], last)] for row in rows]
+    last_width = max(width - _leading_width(rows), min(MIN_LAST_COLUMN, width // 3))
+    first_width = max(width - last_width - 2, width // 3) if len(rows[0]) == 2 else width
+    return [[output.clip(row[0], first_width), *row[1:-1], output.clip(row[-1], last_width)] for row in rows]
 
 
 def _leading_width(rows: list[list[str]]) -> int:

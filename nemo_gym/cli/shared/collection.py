@@ -1,4 +1,4 @@
-"""The servers of an evaluation, started by it or running already, and the collector that uses them."""
+"""The servers of an evaluation, started by the command or running already, and the collector that calls them."""
 
 import asyncio
 import os
@@ -45,25 +45,25 @@ class DidNotStart(GymError):
 
 
 class DriverFailed(RolloutFailed):
-    """The rollout collection driver raised an error or wrote nothing."""
+    """The rollout collection driver, a function named in the configuration, raised an error or wrote nothing."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """Servers that are running."""
+    """The running servers of an evaluation and the client that calls them."""
 
     config: DictConfig
     """The configuration of the servers, with their ports."""
     client: ServerClient
     lost_servers: Callable[[], list[str]] = list
-    """Returns the server processes that ended and are not restarted."""
+    """Returns the names of the server processes that ended and will not be restarted."""
     wait_query: WaitQuery = no_wait_query
     use_http: Callable[[], None] = lambda: None
-    """Makes every later call use HTTP: calls in process work on our event loop only."""
+    """Makes every later call use HTTP: cell links work on the event loop of this command only."""
 
 
 class Collector(RolloutCollectionHelper):
-    """A collector that uses the servers of a session and reports to a Progress."""
+    """A collector that calls the servers of a session and reports to a Progress."""
 
     def __init__(
         self, session: Session, progress: Progress, on_plan: Callable[[PlanSummary], None] = lambda _: None
@@ -72,13 +72,13 @@ class Collector(RolloutCollectionHelper):
             progress.on_plan(plan)
             on_plan(plan)
 
-        def report_reading(rows: int, share: float) -> None:
-            progress.on_reading(rows, share)
-            if not progress.flights.is_admitting:  # the error ends the reading before anything is changed
+        def report_reading(rows: int, fraction: float) -> None:
+            progress.on_reading(rows, fraction)
+            if not progress.in_flight.is_admitting:  # no file has been changed while rows are read
                 raise CommandInterrupted("interrupted before the first rollout; nothing was changed")
 
         super().__init__(
-            observers=[progress], in_flight=progress.flights, on_plan=report_plan, on_reading=report_reading
+            observers=[progress], in_flight=progress.in_flight, on_plan=report_plan, on_reading=report_reading
         )
         self._session = session
         self._progress = progress
@@ -93,22 +93,26 @@ class Collector(RolloutCollectionHelper):
 
 
 class OutputChanges:
-    """Detects which output files changed since this object was made: results, failures, rows."""
+    """The output files (results, failures, rows) that changed since this object was created."""
 
     def __init__(self, target: str | Path) -> None:
         self.target = target
         store = RolloutStore(target)
-        self._before = {path: _fingerprint(path) for path in (store.output, store.failures, store.materialized)}
+        paths = (store.output, store.failures, store.materialized)
+        self._initial_fingerprints = {path: _fingerprint(path) for path in paths}
 
     def __bool__(self) -> bool:
         return any(changed for _, changed in self.files())
 
     def files(self) -> list[tuple[Path, bool]]:
-        """Return the three files and whether each exists and changed."""
-        return [(path, _fingerprint(path) not in (None, before)) for path, before in self._before.items()]
+        """Return the three files, each with True if it exists and changed."""
+        return [
+            (path, _fingerprint(path) not in (None, initial)) for path, initial in self._initial_fingerprints.items()
+        ]
 
 
 def _fingerprint(path: Path) -> tuple[int, int, int] | None:
+    """Return the inode, size and modification time of a file; None if it is missing."""
     try:
         stat = path.stat()
     except FileNotFoundError:
@@ -117,33 +121,33 @@ def _fingerprint(path: Path) -> tuple[int, int, int] | None:
 
 
 async def run_driver(driver: Callable[[], Awaitable[Any]], name: str, changes: OutputChanges) -> None:
-    """Let a rollout collection driver collect.
+    """Run a rollout collection driver.
 
     Raises:
-        DriverFailed: it raised an error or wrote nothing.
+        DriverFailed: the driver raised an error or wrote nothing.
     """
     try:
         await run_in_own_loop(driver)
     except GymError:
         raise
-    except Exception as error:  # a boundary: other people's code
+    except Exception as error:  # the driver is foreign code and may raise anything
         output.notify("".join(format_exception(error)).rstrip())
         raise DriverFailed(f"{type(error).__name__}: {error}", where=f"rollout_collection_driver {name}") from error
     if not changes:
         raise DriverFailed(
-            "the driver returned and wrote nothing, so there is nothing to report",
+            "the driver returned without writing rollouts",
             where=f"{changes.target} (rollout_collection_driver {name})",
             fix="write each rollout as a line of config.output_jsonl_fpath, or use RolloutCollectionHelper",
         )
 
 
 def load_config(overrides: list[str], *, serve: bool) -> DictConfig:
-    """Resolve the configuration of an evaluation; it must define servers if the evaluation starts them."""
+    """Resolve the configuration of an evaluation; with `serve` it must define servers."""
     return load_servers_config(overrides) if serve else with_open_head_port(options.resolve_config(overrides))
 
 
 def find_head(run: str | None, config: DictConfig) -> BaseServerConfig:
-    """Return the head server of a running run: the one in the configuration, or one registered on this machine.
+    """Return the head server of a running run: that of the configuration, or of a run registered on this machine.
 
     Raises:
         NoRunFound: no run is registered.
@@ -156,26 +160,26 @@ def find_head(run: str | None, config: DictConfig) -> BaseServerConfig:
     return BaseServerConfig(host=entry.host, port=entry.port)
 
 
-def _calls_by_key(flights: Sequence[RolloutInFlight], calls: Mapping[RolloutIndex, str]) -> dict[str, str]:
-    """Return the awaited call of each rollout by the text of its key."""
-    return {str(flight.key): calls[flight.key.rollout_id] for flight in flights if flight.key.rollout_id in calls}
+def _calls_by_key(rollouts: Sequence[RolloutInFlight], calls: Mapping[RolloutIndex, str]) -> dict[str, str]:
+    """Return the awaited call of each rollout by the text of the rollout's key."""
+    return {str(rollout.key): calls[rollout.key.rollout_id] for rollout in rollouts if rollout.key.rollout_id in calls}
 
 
 def connect(head: BaseServerConfig) -> Session:
     """Connect to the servers of a running head server.
 
     Raises:
-        HeadServerUnreachable: no answer from that address.
+        HeadServerUnreachable: the head server does not answer.
     """
     client = setup_server_client(head)
 
-    async def query_head(flights: Sequence[RolloutInFlight]) -> dict[str, str]:
-        url, keys = f"{base_url(head.host, head.port)}{WAITING_PATH}", [flight.key.rollout_id for flight in flights]
+    async def query_head(rollouts: Sequence[RolloutInFlight]) -> dict[str, str]:
+        url, keys = f"{base_url(head.host, head.port)}{WAITING_PATH}", [rollout.key.rollout_id for rollout in rollouts]
         reply = await send("POST", url, policy=RetryPolicy(attempts=1), where="head server", json=keys)
         if not is_ok(reply):  # a head server of another version
             return {}
         calls = {(call["task"], call["rollout"]): call["call"] for call in await get_response_json(reply)}
-        return _calls_by_key(flights, calls)
+        return _calls_by_key(rollouts, calls)
 
     return Session(client.global_config_dict, client, wait_query=query_head)
 
@@ -185,8 +189,8 @@ async def started_servers(config: DictConfig, stop: asyncio.Event, *, verbose: b
     """Run the servers of `config` while the block runs.
 
     Raises:
-        DidNotStart: they cannot be started as configured, or a model endpoint does not answer.
-        CommandInterrupted: `stop` was set before they were up.
+        DidNotStart: the servers cannot be started as configured, or a model endpoint does not answer.
+        CommandInterrupted: `stop` was set before all servers were ready.
     """
     async with AsyncExitStack() as stack:
         try:
@@ -199,7 +203,7 @@ async def started_servers(config: DictConfig, stop: asyncio.Event, *, verbose: b
             for instance in run.instances:
                 in_process.unmount(instance.host, instance.port)
 
-        async def query_run(flights: Sequence[RolloutInFlight]) -> dict[str, str]:
-            return _calls_by_key(flights, await run.waiting_for([flight.key.rollout_id for flight in flights]))
+        async def query_run(rollouts: Sequence[RolloutInFlight]) -> dict[str, str]:
+            return _calls_by_key(rollouts, await run.pending_calls([rollout.key.rollout_id for rollout in rollouts]))
 
         yield Session(run.config, client_for(run.config), run.lost_processes, query_run, use_http)

@@ -25,30 +25,30 @@ class CommandInterrupted(GymError):
 
 
 async def cancel_on(
-    stop: asyncio.Event, work: Coroutine[Any, Any, T], *, grace: Callable[[], float] = lambda: 0.0
+    stop: asyncio.Event, coroutine: Coroutine[Any, Any, T], *, grace: Callable[[], float] = lambda: 0.0
 ) -> T:
-    """Return the result of `work`; if `stop` is set first, cancel it after `grace()` seconds and wait for its cleanup.
+    """Return the result of `coroutine`; if `stop` is set first, cancel it after `grace()` seconds and wait for its end.
 
     Raises:
-        CommandInterrupted: the work was cancelled.
+        CommandInterrupted: the coroutine was cancelled.
     """
-    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    task, stop_wait = asyncio.create_task(coroutine), asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            await asyncio.wait({working}, timeout=grace())
+        await asyncio.wait({task, stop_wait}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            await asyncio.wait({task}, timeout=grace())
     finally:
-        stopping.cancel()
-        working.cancel()  # no effect on a finished task
-        await asyncio.wait({working, stopping})
-    if working.cancelled():
+        stop_wait.cancel()
+        task.cancel()  # no effect on a finished task
+        await asyncio.wait({task, stop_wait})
+    if task.cancelled():
         raise CommandInterrupted("interrupted")
-    return working.result()
+    return task.result()
 
 
 @asynccontextmanager
 async def interrupt_event() -> AsyncIterator[asyncio.Event]:
-    """Yield an event that Ctrl-C or SIGTERM sets; a second signal ends the process at once."""
+    """Yield an event that Ctrl-C or SIGTERM sets; a second signal raises KeyboardInterrupt."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
 
     def handle_signal() -> None:
@@ -68,7 +68,7 @@ async def interrupt_event() -> AsyncIterator[asyncio.Event]:
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end the block like Ctrl-C, so that unfinished files are removed."""
+    """Raise KeyboardInterrupt on SIGTERM while the block runs, so that unfinished files are removed."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
         raise KeyboardInterrupt
@@ -83,28 +83,28 @@ def sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
-async def run_in_thread(work: Callable[[], T]) -> T:
+async def run_in_thread(function: Callable[[], T]) -> T:
     """Run blocking code on a daemon thread so that it cannot block the event loop or delay exit.
 
-    Cancelling this coroutine abandons the thread.
+    Cancelling the caller abandons the thread.
     """
-    return await asyncio.shield(asyncio.wrap_future(_start_thread(work)))
+    return await asyncio.shield(asyncio.wrap_future(_start_thread(function)))
 
 
-async def run_in_own_loop(work: Callable[[], Awaitable[T]]) -> T:
-    """Run the coroutine `work()` on a thread with its own event loop.
+async def run_in_own_loop(function: Callable[[], Awaitable[T]]) -> T:
+    """Run the coroutine `function()` on a thread with its own event loop.
 
-    Cancelling this coroutine cancels it there and waits a few seconds for its cleanup.
+    Cancelling the caller cancels that coroutine and waits up to CLEANUP_SECONDS for its end.
     """
     import uvloop
 
-    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
+    loop_and_task: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
 
     async def main() -> T:
         task = asyncio.current_task()
         assert task is not None
-        started.set_result((asyncio.get_running_loop(), task))
-        return await work()
+        loop_and_task.set_result((asyncio.get_running_loop(), task))
+        return await function()
 
     def run_loop() -> T:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -114,23 +114,24 @@ async def run_in_own_loop(work: Callable[[], Awaitable[T]]) -> T:
     try:
         return await asyncio.shield(result)
     except asyncio.CancelledError:
-        if started.done():
-            loop, task = started.result()
-            with suppress(RuntimeError):  # the loop ended meanwhile
+        if loop_and_task.done():
+            loop, task = loop_and_task.result()
+            with suppress(RuntimeError):  # the loop is closed already
                 loop.call_soon_threadsafe(task.cancel)
         await asyncio.wait({result}, timeout=CLEANUP_SECONDS)
         if result.done() and not result.cancelled():
-            result.exception()  # marks it as retrieved, so that asyncio does not report it
+            result.exception()  # marks the exception as retrieved, so that asyncio does not log it
         raise
 
 
-def _start_thread(work: Callable[[], T]) -> "Future[T]":
+def _start_thread(function: Callable[[], T]) -> "Future[T]":
+    """Run `function` on a daemon thread and return the future of its result."""
     future: Future[T] = Future()
 
     def run() -> None:
         try:
-            result = work()
-        except BaseException as error:  # the boundary of a thread: the awaiting side raises it
+            result = function()
+        except BaseException as error:  # the boundary of a thread: the awaiting coroutine raises it
             future.set_exception(error)
         else:
             future.set_result(result)

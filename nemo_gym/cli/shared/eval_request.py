@@ -45,7 +45,7 @@ SAMPLING = ("temperature", "top_p", "max_output_tokens")
 CHUNK_BYTES = 2 * 1024 * 1024
 
 Gather = Callable[[str | None, Path, bool], Path]
-"""Writes the agents' rows of a dataset type beside an output; the flag says that a prompt builds their input."""
+"""Writes the agents' rows of a dataset type next to the output; the flag is True if a prompt builds the input."""
 Driver = Callable[[RolloutCollectionConfig, DictConfig], Awaitable[Any]]
 
 
@@ -72,8 +72,8 @@ def check_request(args: argparse.Namespace, config: DictConfig, served: DictConf
     if driver is None:
         notice = ThrottledNotice()
 
-        def show_reading(rows: int, share: float) -> None:
-            notice(f"checking rows ({rows:,} so far): {100 * share:.0f} %")
+        def show_reading(rows: int, fraction: float) -> None:
+            notice(f"checking rows ({rows:,} so far): {100 * fraction:.0f} %")
 
         RolloutCollectionHelper(on_reading=show_reading).check(collection, served)
     return EvalRequest(config, collection, driver, float(value_of(config, "interrupt_grace_seconds")))
@@ -106,7 +106,7 @@ def collection_config(args: argparse.Namespace, config: DictConfig, gather: Gath
         collection = collection.model_copy(update={"input_jsonl_fpath": str(rows)})
     files = {"--input": collection.input_jsonl_fpath, "--prompt-config": collection.prompt_config}
     missing = [
-        f"{flag}: there is no file {name!r}"
+        f"{flag}: file not found: {name}"
         for flag, name in files.items()
         if name is not None and not _resolve_under_cwd_or_install(name).is_file()
     ]
@@ -138,7 +138,7 @@ def check_agent(collection: RolloutCollectionConfig, served: Mapping[str, Any]) 
     if name is not None and name not in agents:
         close = get_close_matches(name, agents, n=1)
         fix = close[0] if close else f"one of {', '.join(agents)}" if agents else None
-        raise options.UsageError(f"there is no agent '{name}'", where="--agent", fix=fix)
+        raise options.UsageError(f"unknown agent '{name}'", where="--agent", fix=fix)
 
 
 def prepare_command(args: argparse.Namespace) -> str:
@@ -171,13 +171,13 @@ def load_driver(collection: RolloutCollectionConfig) -> Driver | None:
 def gather_rows(
     config: DictConfig, split: str | None, target: Path, *, prompted: bool, prepare: str = "gym eval prepare"
 ) -> Path:
-    """Write the rows of the agents' datasets of one type to a file beside the output, each with its agent.
+    """Write the rows of the agents' datasets of one type to a file next to the output, each with its agent.
 
     With `prompted` a prompt builds the input later: rows are not checked and prompts of benchmarks are not applied.
     `prepare` is the command that makes the data of a benchmark.
 
     Raises:
-        ConfigError: there are no such datasets, or files are missing.
+        ConfigError: no agent has a dataset of that type, or files are missing.
         RowsRefused: (a ValueError) with all rows that no agent accepts.
         StoreError: the file cannot be written.
     """
@@ -228,7 +228,9 @@ def _fetch_sources(
         config.get("mlflow_tracking_uri"),
         config.get("mlflow_tracking_token"),
     )
-    return fetch_missing(sources, mode, access if config.get("should_download") else None, ThrottledNotice().share)
+    return fetch_missing(
+        sources, mode, access if config.get("should_download") else None, ThrottledNotice().show_fraction
+    )
 
 
 def _checked_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
@@ -244,7 +246,7 @@ def _checked_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
             problems.merge(part.problems, after=lines)
             lines += part.lines
             done += chunk.end - chunk.start
-            notice.share("checking rows", done, total)
+            notice.show_fraction("checking rows", done, total)
             yield part.written
         if problems:
             refused.append((source, problems))

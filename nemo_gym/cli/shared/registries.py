@@ -1,4 +1,4 @@
-"""Settings, output and confirmation of the commands that use a dataset registry: Hugging Face or GitLab."""
+"""Options, confirmation and output of the commands that use a dataset registry: Hugging Face or GitLab."""
 
 import argparse
 import os
@@ -21,7 +21,7 @@ TOKEN_KEY, TOKEN_VARIABLE = "hf_token", "HF_TOKEN"
 
 
 def load_hub_options(kind: Any, config: DictConfig, args: argparse.Namespace) -> Any:
-    """Load the options of a transfer to or from the Hub, with the token of env.yaml or of the environment."""
+    """Load the options of a transfer to or from the Hub; the token comes from the configuration or from HF_TOKEN."""
     token = config.get(TOKEN_KEY) or os.environ.get(TOKEN_VARIABLE) or None
     return options.load_options(kind, config, args, {TOKEN_KEY: token}, {TOKEN_KEY: f"{TOKEN_KEY} in env.yaml"})
 
@@ -39,7 +39,7 @@ def migrate_dataset(
 ) -> int:
     """Upload a dataset to the Hub and delete it from GitLab, after a confirmation; return the exit status.
 
-    `question` has a place {dataset} for the dataset to delete.
+    `{dataset}` in `question` is replaced by the dataset to delete.
     """
     from nemo_gym.data.migration import gitlab_name, migrate, versions_to_delete
 
@@ -55,7 +55,7 @@ def migrate_dataset(
 
 
 def confirm(question: str, *, yes: bool) -> bool:
-    """Return whether the user confirms; with `yes` do not ask."""
+    """Print the question and return True if the user types yes; with `yes` return True without a question."""
     if yes:
         return True
     if not sys.stdin.isatty():
@@ -65,12 +65,12 @@ def confirm(question: str, *, yes: bool) -> bool:
 
 
 def version_list(versions: Sequence[str]) -> str:
-    """Format the known versions for a sentence; GitLab lists only the latest ones."""
+    """Format versions as `, among them 1.0, 1.1,` for a sentence; GitLab lists only the latest ones."""
     return f", among them {', '.join(versions)}," if versions else ""
 
 
 def print_published(published: PublishedFile, *, as_json: bool, deleted: str | None = None) -> None:
-    """Print the state of a dataset on the Hub."""
+    """Print where a dataset is on the Hub and if it was uploaded now; `deleted` is its former name in GitLab."""
     if as_json:
         output.write_json(
             {
@@ -94,7 +94,7 @@ def print_published(published: PublishedFile, *, as_json: bool, deleted: str | N
 
 
 def file_facts(path: str | Path, digest: Digest) -> dict[str, Any]:
-    """Return the facts about a file for `--json`."""
+    """Return path, size and checksum of a file for `--json`."""
     return {"path": str(path), "bytes": digest.size, "sha256": digest.sha256}
 
 

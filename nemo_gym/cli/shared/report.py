@@ -44,15 +44,15 @@ class Report:
     target: Path
     progress: Progress
     words: Sequence[str]
-    """The command as it was typed."""
+    """The arguments of the command as they were typed."""
     seconds: float
     max_attempts: int = 3
-    """Attempts per rollout before it is given up."""
+    """Maximum attempts per rollout."""
     limits: Mapping[str, int | None] = field(default_factory=dict)
     """The limits of the run: steps and tokens of one rollout, tokens in total."""
     interrupted: bool = False
     stopped: str | None = None
-    """The limit that ended the run early, in words."""
+    """The limit that ended the run early, as text."""
     entries: list[dict[str, Any]] = field(default_factory=list)
     """The content of the metrics file."""
     pages: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Report:
         return INCOMPLETE if self.missing else COMPLETE
 
     def mean(self) -> Mean | None:
-        """Return the mean reward of the whole run; scores of an earlier part are read from the output."""
+        """Return the mean reward of the whole run; a resumed run reads the earlier rewards from the output."""
         if not self.plan.finished:
             return self.progress.rewards.mean()
         rewards = ClusteredMean()
@@ -89,7 +89,7 @@ class Report:
         return rewards.mean()
 
     def files(self) -> dict[str, str]:
-        """Return the files of the run by what they hold, without an empty failures file."""
+        """Return the files of the run that exist, keyed by content; an empty failures file is left out."""
         failures = failures_path_for(self.target)
         paths = {
             "rollouts": self.target,
@@ -102,13 +102,14 @@ class Report:
         return {name: str(path) for name, path in paths.items() if path is not None and path.exists()}
 
     def next_commands(self) -> dict[str, str]:
-        """Return commands that are useful now, by what they do."""
+        """Return commands to run next, keyed by purpose."""
         commands: dict[str, str] = {}
         attempts = self.progress.failed_attempts
         given_up = self.plan.given_up + sum(attempts[count] for count in attempts if count >= self.max_attempts)
         if self.interrupted or self.stopped:
-            is_spent = self.stopped is not None and "max_total_tokens" in self.stopped
-            commands["continue"] = self._command_with_more(TOTAL) if is_spent else resume_command(self.words)
+            is_out_of_tokens = self.stopped is not None and "max_total_tokens" in self.stopped
+            resume = resume_command(self.words)
+            commands["continue"] = self._command_with_double(TOTAL) if is_out_of_tokens else resume
         elif any(count < self.max_attempts for count in attempts):
             commands["retry the failed"] = resume_command(self.words)
         elif given_up:
@@ -116,7 +117,7 @@ class Report:
             commands["try once more"] = resume_command(self.words, *more, without="--max-attempts")
         for limit, _ in self.progress.tally.limits.most_common(1):
             if limit in LIMIT_FLAGS:
-                commands["allow more"] = self._command_with_more(limit)
+                commands["allow more"] = self._command_with_double(limit)
         rollouts, inputs = shlex.quote(str(self.target)), shlex.quote(str(materialized_path_for(self.target)))
         if self.target.exists():
             partial_flag = " +allow_partial_rollouts=true" if self.missing else ""
@@ -124,26 +125,26 @@ class Report:
             commands["view"] = f"gym view {rollouts}"
         return commands
 
-    def _command_with_more(self, limit: str) -> str:
-        """Return the command that resumes with twice the limit; the same limit would end it at the same rollout."""
+    def _command_with_double(self, limit: str) -> str:
+        """Return the command that resumes with twice the limit; with the same limit, rollouts would end there again."""
         flag, value = LIMIT_FLAGS[limit], self.limits.get(limit)
         return resume_command(self.words, *((flag, str(2 * value)) if value else ()), without=flag)
 
 
 def resume_command(words: Sequence[str], *more: str, without: str | None = None) -> str:
-    """Return the command that resumes a run, without one flag and its value, and with secrets masked."""
-    kept: list[str] = []
+    """Return the command that resumes a run: `words` with secrets masked, without the flag `without`, plus `more`."""
+    resumed: list[str] = []
     previous = ""
     for word in words:
         name, equals, _ = word.partition("=")
         if previous == "--model-api-key":
-            kept.append(MASK)
+            resumed.append(MASK)
         elif equals and is_secret_name(name.lstrip("+-~").rpartition(".")[2].replace("-", "_")):
-            kept.append(f"{name}={MASK}")
+            resumed.append(f"{name}={MASK}")
         elif word not in RESUME_FLAGS and without not in (name, previous):
-            kept.append(word)
+            resumed.append(word)
         previous = "" if previous in ("--model-api-key", without) else word
-    return f"gym {shlex.join([*kept, *more])} --resume"
+    return f"gym {shlex.join([*resumed, *more])} --resume"
 
 
 def report_as_dict(report: Report) -> dict[str, Any]:
@@ -184,9 +185,9 @@ def print_report(report: Report) -> None:
     not_run = f" · {report.not_run} not run" if report.not_run else ""
     earlier = f" · {report.plan.finished} scored before" if report.plan.finished else ""
     tokens = f" · {format_number(report.progress.tokens)} tokens" if report.progress.tokens else ""
-    took = format_time(report.seconds) if report.seconds >= 10 else f"{report.seconds:.1f} s"
+    duration = format_time(report.seconds) if report.seconds >= 10 else f"{report.seconds:.1f} s"
     rate = tally.total / max(report.seconds, 1e-9)
-    output.write(f"{tally}{not_run}{earlier} · {took} ({rate:.1f}/s){tokens}")
+    output.write(f"{tally}{not_run}{earlier} · {duration} ({rate:.1f}/s){tokens}")
     output.write(f"mean reward  {mean or 'none: nothing was scored'}")
     if phases := phase_line(report.progress.phase_times.means()):
         output.write(phases)
@@ -222,7 +223,7 @@ def _format_span(seconds: float) -> str:
 
 
 def _metric_rows(entry: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return the key metrics of an agent, with their intervals where there are any."""
+    """Return name, value and interval of each numeric key metric of an agent; the interval may be empty."""
     bounds = metric_intervals(entry)
     return [
         (f"  {name}", f"{value:.4g}", "[{:.4g}, {:.4g}]".format(*bounds[name]) if name in bounds else "")
@@ -236,13 +237,14 @@ def metric_intervals(entry: Mapping[str, Any]) -> dict[str, list[float]]:
     scores = entry.get("scores") or {}
     bounds: dict[str, list[float]] = {}
     for name, value in entry["key_metrics"].items():
-        score, scale = _score_of(name, scores)
+        score, scale = _find_score(name, scores)
         if score.get("ci95") and is_number(value) and abs(scale * score["mean"] - value) <= 1e-6 * max(1, abs(value)):
             bounds[name] = [scale * bound for bound in score["ci95"]]
     return bounds
 
 
-def _score_of(metric: str, scores: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+def _find_score(metric: str, scores: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+    """Return the score of a key metric, empty if it has none, and the factor from the score to the metric."""
     kind, _, name = metric.partition("/")
     if kind == "mean":
         return scores.get(name) or {}, 1
@@ -265,13 +267,13 @@ def one_line(text: str) -> str:
 
 
 class Trackers:
-    """The trackers of a configuration, opened on a thread while the servers start. Their errors never end a run."""
+    """The trackers of a configuration, opened on a thread while the servers start. Tracker errors never end a run."""
 
     def __init__(self, config: DictConfig) -> None:
         self._opening = asyncio.create_task(run_in_thread(partial(setup_exporters, config)))
 
     async def export(self, target: Path, entries: Sequence[Mapping[str, Any]], *, upload: bool) -> dict[str, str]:
-        """Send metrics and, with `upload`, rollouts; return the page of the run by tracker."""
+        """Send metrics and, with `upload`, rollouts; return the URL of the run's page for each tracker that has one."""
         exporters = await self._opening
         if exporters:
             output.notify(f"exporting to {' and '.join(exporter.name for exporter in exporters)}")
@@ -279,7 +281,7 @@ class Trackers:
         return {exporter.name: exporter.url for exporter in exporters if exporter.url}
 
     async def close(self) -> None:
-        """Close the trackers; wait at most a few seconds for one that is still opening."""
+        """Close the trackers; wait at most OPEN_SECONDS for trackers that are still opening."""
         await asyncio.wait({self._opening}, timeout=OPEN_SECONDS)
         if self._opening.done() and self._opening.result():
             await run_in_thread(teardown_exporters)

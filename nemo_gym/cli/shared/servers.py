@@ -1,4 +1,4 @@
-"""Start the servers of a configuration from a command, and stop them however it ends."""
+"""Run the servers of a configuration while a command runs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -23,7 +23,7 @@ from nemo_gym.launch.supervisor import ServerDidNotStart
 
 
 def load_servers_config(overrides: Sequence[str]) -> DictConfig:
-    """Resolve and check the configuration of a run; ports that it does not set are chosen when servers start.
+    """Resolve and check the configuration of a run; unset ports are chosen when the servers start.
 
     Raises:
         ServerDidNotStart: the module of a server cannot be imported.
@@ -41,10 +41,10 @@ def load_servers_config(overrides: Sequence[str]) -> DictConfig:
 
 @asynccontextmanager
 async def running_servers(config: DictConfig, stop: asyncio.Event, *, cells: int, verbose: bool) -> AsyncIterator[Run]:
-    """Run the servers of `config` while the block runs. `verbose` shows everything they print.
+    """Run the servers of `config` while the block runs; with `verbose`, print all of their output.
 
     Raises:
-        CommandInterrupted: `stop` was set before they were up.
+        CommandInterrupted: `stop` was set before all servers were ready.
     """
     run = Run(config, component_search_roots(), cells=cells, watch=ServerLogPrinter(verbose=verbose))
     await cancel_on(stop, run.__aenter__())

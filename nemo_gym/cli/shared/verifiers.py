@@ -1,4 +1,4 @@
-"""Audit verifiers and run their test cases in the environments of their servers."""
+"""Audit verifiers and run their test cases in the virtual environments of their servers."""
 
 import asyncio
 import json
@@ -30,27 +30,27 @@ MAX_FINDINGS = 40
 
 
 class NotAudited(GymError):
-    """The audit could not run, so nothing is known about the verifier."""
+    """The audit of a verifier could not run."""
 
 
 class NotTried(GymError):
-    """The cases of a verifier could not run, so nothing is known about the verifier."""
+    """The test cases of a verifier could not run."""
 
 
 Audits = dict[str, AuditResult | NotAudited]
-"""Name of a server -> the result of its audit, or why there is no result."""
+"""Name of a server -> the result of its audit, or the error that prevented the audit."""
 
 
 def build_environments(environments: Iterable[Venv | None], settings: VenvSettings) -> dict[Path, InstallFailed | None]:
-    """Build virtual environments, printing the lines of the installer; return the failures by folder."""
-    needed = [environment for environment in environments if environment is not None]
-    return asyncio.run(try_build_venvs(needed, settings, ServerLogPrinter(verbose=True)))
+    """Build missing virtual environments and print the installer's output; return the failure of each, by folder."""
+    venvs = [environment for environment in environments if environment is not None]
+    return asyncio.run(try_build_venvs(venvs, settings, ServerLogPrinter(verbose=True)))
 
 
 def run_cases(
     manifest: EnvironmentManifest, suite: FolderTests, settings: VenvSettings, *, update_expected: bool
 ) -> list[dict[str, Any]]:
-    """Run the test cases of a verifier in the environment of its server and return their results."""
+    """Run the test cases of a verifier in the virtual environment of its server and return their results."""
     environment = server_venv(suite, settings, tests=False)
     if environment is not None:
         asyncio.run(build_venvs([environment], settings, ServerLogPrinter(verbose=True)))
@@ -72,7 +72,7 @@ def has_audit(suite: FolderTests) -> bool:
 def run_audits(
     suites: Sequence[FolderTests], settings: VenvSettings, *, rows: int | None = None, seed: int = 1
 ) -> Audits:
-    """Audit server folders, one per core at a time; return the results by name."""
+    """Audit server folders, at most one per CPU core at a time; return the results by server name."""
     environments = {suite.name: server_venv(suite, settings, tests=False) for suite in suites}
     failures = build_environments(environments.values(), settings)
 
@@ -91,7 +91,7 @@ def run_audits(
 def run_audit(
     suite: FolderTests, environment: Venv | None, rows: int | None = None, seed: int = 1
 ) -> AuditResult | NotAudited:
-    """Audit one server folder in its environment."""
+    """Audit one server folder in its virtual environment; None stands for this interpreter."""
     request = {"folder": str(suite.folder), "rows": rows, "seed": seed}
     try:
         return result_from_dict(_run_module(AUDIT_RUNNER, suite, environment, request, NotAudited))
@@ -102,7 +102,11 @@ def run_audit(
 def _run_module(
     module: str, suite: FolderTests, environment: Venv | None, request: dict[str, Any], error: type[GymError]
 ) -> dict[str, Any]:
-    """Run a module in the environment of a server; the request and the result are JSON files."""
+    """Run a module in the virtual environment of a server; the request and the result are JSON files.
+
+    Raises:
+        error: the module took too long, ended without a result or reported a problem.
+    """
     with tempfile.TemporaryDirectory() as folder:
         request_file, result_file = Path(folder) / "request.json", Path(folder) / "result.json"
         request_file.write_text(json.dumps(request))
@@ -128,17 +132,17 @@ def _run_module(
 
 
 def is_clean(audit: AuditResult | NotAudited | None) -> bool:
-    """Return whether an audit ran without findings."""
+    """Return True if an audit ran without findings."""
     return isinstance(audit, AuditResult) and audit.is_clean
 
 
 def summarize_audit(audit: AuditResult | NotAudited | None) -> str:
-    """Describe an audit in two words."""
+    """Return `clean`, `not audited`, the number of findings, or `-` without an audit."""
     if audit is None:
         return "-"
     if isinstance(audit, NotAudited):
         return "not audited"
-    return "clean" if audit.is_clean else f"{len(audit.findings)} off"
+    return "clean" if audit.is_clean else f"{len(audit.findings)} findings"
 
 
 def audit_as_dict(audit: AuditResult | NotAudited | None) -> dict[str, Any] | None:
@@ -168,6 +172,6 @@ def print_findings(audit: AuditResult | NotAudited) -> None:
     output.write("")
     output.write_table(rows)
     if len(groups) > MAX_FINDINGS:
-        output.write(f"and {len(groups) - MAX_FINDINGS} more; --json has all of them")
+        output.write(f"and {len(groups) - MAX_FINDINGS} more; --json prints all of them")
     if any(finding.check in ("cheat", "malformed row") for finding in audit.findings):
-        output.notify("A case that deserves its reward can be excused, with a reason, in EXCUSED of audit.py.")
+        output.notify("If the reward of a case is right, list the case with a reason in EXCUSED of audit.py.")

@@ -1,5 +1,5 @@
-"""Everything that a command shows on the terminal: data on stdout, the rest on stderr.
+"""All output of commands: results on stdout, everything else on stderr.
 
-`output` writes data, notices, errors, tables and bars; `log` shows log records; `progress` counts the outcomes of a
-collection and `live` draws them.
+`output` writes results, notices, errors, tables and bars; `log` shows log records; `progress` counts the outcomes of a
+collection and `live` draws the progress.
 """

@@ -18,19 +18,19 @@ from nemo_gym.rollouts.collect import RolloutInFlight
 QUIET_SECONDS = 1.0
 REDRAW_SECONDS = 0.25
 QUERY_SECONDS = 3.0
-SHOWN_FLIGHTS, QUERIED_FLIGHTS = 3, 16
+SHOWN_ROLLOUTS, QUERIED_ROLLOUTS = 3, 16
 OLD_SECONDS = 5.0
 """Rollouts in flight for longer than this get a line."""
 PLAIN_LINE_PAUSES = ((60.0, 5.0), (600.0, 15.0), (3600.0, 60.0))
-"""Up to this time of a run -> seconds between two plain lines."""
+"""Pairs of (elapsed seconds, pause): until that time of a run, plain lines are that many seconds apart."""
 LATE_PLAIN_LINE_PAUSE = 300.0
 
 WaitQuery = Callable[[Sequence[RolloutInFlight]], Awaitable[dict[str, str]]]
-"""Returns the call that each of these rollouts waits for, by the text of its key."""
+"""Returns the call that each of these rollouts waits for, by the text of the rollout's key."""
 
 
-async def no_wait_query(flights: Sequence[RolloutInFlight]) -> dict[str, str]:  # noqa: ARG001 - the signature of WaitQuery
-    """Return nothing, for servers that cannot be queried."""
+async def no_wait_query(rollouts: Sequence[RolloutInFlight]) -> dict[str, str]:  # noqa: ARG001 - the signature of WaitQuery
+    """Return no calls: the WaitQuery for servers that cannot be queried."""
     return {}
 
 
@@ -58,7 +58,7 @@ async def showing_progress(
 
 
 class LiveView:
-    """Draw the progress and query periodically which calls the oldest rollouts wait for."""
+    """Draws the progress and periodically queries the calls that the oldest rollouts wait for."""
 
     def __init__(self, progress: Progress, wait_query: WaitQuery = no_wait_query) -> None:
         self._progress = progress
@@ -91,11 +91,11 @@ class LiveView:
             self._progress.take_sample()
             self._update_query()
             if self._query is not None:
-                await asyncio.wait({self._query})  # it has a timeout
+                await asyncio.wait({self._query})  # the query has a timeout
                 self._update_query()
             oldest = [
-                f"oldest {format_time(flight.seconds)} ({flight.key}){self._wait_text(flight)}"
-                for flight in self._old_flights(1)
+                f"oldest {format_time(rollout.seconds)} ({rollout.key}){self._wait_text(rollout)}"
+                for rollout in self._old_rollouts(1)
             ]
             output.notify(" · ".join([*headline(self._progress), *oldest]))
 
@@ -111,42 +111,42 @@ class LiveView:
     def lines(self, width: int) -> list[str]:
         """Return the lines of the view, each at most `width` characters long."""
         lines = join_pieces(headline(self._progress, bar_width=max(0, min(30, width - 50))), width)
-        for flight in self._old_flights():
-            awaited = self._wait_text(flight).replace(" ", "  ", 1)
+        for rollout in self._old_rollouts():
+            wait_text = self._wait_text(rollout).replace(" ", "  ", 1)
             lines.append(
-                output.clip(f"  {format_time(flight.seconds):>7}  {flight.key}  {flight.agent}{awaited}", width)
+                output.clip(f"  {format_time(rollout.seconds):>7}  {rollout.key}  {rollout.agent}{wait_text}", width)
             )
         return lines
 
-    def _wait_text(self, flight: RolloutInFlight) -> str:
-        awaited = self._awaited_calls.get(str(flight.key)) or flight.waiting_for
-        return f" waits for {awaited}" if awaited else ""
+    def _wait_text(self, rollout: RolloutInFlight) -> str:
+        call = self._awaited_calls.get(str(rollout.key)) or rollout.waiting_for
+        return f" waits for {call}" if call else ""
 
-    def _old_flights(self, count: int = SHOWN_FLIGHTS) -> list[RolloutInFlight]:
-        return [flight for flight in self._progress.flights.oldest(count) if flight.seconds >= OLD_SECONDS]
+    def _old_rollouts(self, count: int = SHOWN_ROLLOUTS) -> list[RolloutInFlight]:
+        return [rollout for rollout in self._progress.in_flight.oldest(count) if rollout.seconds >= OLD_SECONDS]
 
     def _update_query(self) -> None:
-        """Take the result of a finished query and start the next one every few seconds, one at a time."""
+        """Store the result of a finished query; start the next one if none is running and QUERY_SECONDS have passed."""
         if self._query is not None and self._query.done():
             query, self._query = self._query, None
             if not query.cancelled() and query.exception() is None:
                 self._awaited_calls = query.result()
         now = time.monotonic()
-        old = self._old_flights(QUERIED_FLIGHTS)  # more than are shown: the oldest may have ended by the reply
-        if old and self._query is None and now - self._queried_at >= QUERY_SECONDS:
+        rollouts = self._old_rollouts(QUERIED_ROLLOUTS)  # more than are shown: some may end before the reply
+        if rollouts and self._query is None and now - self._queried_at >= QUERY_SECONDS:
             self._queried_at = now
-            self._query = asyncio.create_task(_query_with_timeout(self._wait_query, old))
+            self._query = asyncio.create_task(_query_with_timeout(self._wait_query, rollouts))
 
 
-async def _query_with_timeout(wait_query: WaitQuery, flights: Sequence[RolloutInFlight]) -> dict[str, str]:
-    return await asyncio.wait_for(wait_query(flights), QUERY_SECONDS)
+async def _query_with_timeout(wait_query: WaitQuery, rollouts: Sequence[RolloutInFlight]) -> dict[str, str]:
+    return await asyncio.wait_for(wait_query(rollouts), QUERY_SECONDS)
 
 
 def headline(progress: Progress, bar_width: int = 0) -> list[str]:
-    """Return the numbers of a run as pieces of text between which a line may break."""
+    """Return the counts, rates and mean of a run as short texts; a line may break between two of them."""
     if progress.plan is None and progress.reading is not None:
-        rows, share = progress.reading
-        return [f"reading rows {format_bar(share, bar_width)} · {rows:,} so far"]
+        rows, fraction = progress.reading
+        return [f"reading rows {format_bar(fraction, bar_width)} · {rows:,} so far"]
     pieces = []
     total, done = progress.total, progress.ended_count
     if total:
@@ -154,10 +154,10 @@ def headline(progress: Progress, bar_width: int = 0) -> list[str]:
     elif total is None:
         pieces.append(f"{done} done")
     pieces.append(f"{progress.per_second:.1f}/s")
-    pieces.append(f"{len(progress.flights)} running")
-    left = progress.seconds_left()
-    if left is not None:
-        pieces.append(f"ETA {format_time(left)}")
+    pieces.append(f"{len(progress.in_flight)} running")
+    seconds_left = progress.seconds_left()
+    if seconds_left is not None:
+        pieces.append(f"ETA {format_time(seconds_left)}")
     mean = progress.mean()
     if mean is not None:
         pieces.append(f"mean {mean.value:.3f}" + (f" ± {mean.half_width:.3f}" if mean.half_width is not None else ""))
@@ -187,16 +187,16 @@ def format_number(value: float) -> str:
     return f"{size:.1f}G"
 
 
-def format_bar(share: float, width: int) -> str:
-    """Draw a bar of `width` characters, or a percentage if that is too narrow."""
+def format_bar(fraction: float, width: int) -> str:
+    """Return a bar of `width` characters, or a percentage if `width` is below 10."""
     if width < 10:
-        return f"{100 * share:.0f} %"
-    full = round(min(1.0, share) * width)
+        return f"{100 * fraction:.0f} %"
+    full = round(min(1.0, fraction) * width)
     return "━" * full + "─" * (width - full)
 
 
 def join_pieces(pieces: Sequence[str], width: int) -> list[str]:
-    """Join pieces into as few lines as possible, each at most `width` characters long."""
+    """Join short texts with ` · ` into as few lines as possible, each at most `width` characters long."""
     lines: list[str] = []
     for piece in pieces:
         if lines and len(lines[-1]) + len(f" · {piece}") <= width:

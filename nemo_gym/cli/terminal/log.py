@@ -11,6 +11,8 @@ LIMIT_NOTICE = "further warnings are not shown; --verbose shows all"
 
 
 class _StderrHandler(logging.Handler):
+    """Prints log records to stderr: at most MAX_WARNINGS, or all with their tracebacks if `verbose`."""
+
     def __init__(self, *, verbose: bool) -> None:
         super().__init__(logging.DEBUG if verbose else logging.WARNING)
         self._verbose = verbose
@@ -28,9 +30,9 @@ class _StderrHandler(logging.Handler):
 
 @contextmanager
 def logging_to_stderr(*, verbose: bool) -> Iterator[None]:
-    """Show warnings of `nemo_gym` without tracebacks, at most MAX_WARNINGS; with `verbose` show every record."""
+    """Print warnings of `nemo_gym` without tracebacks, at most MAX_WARNINGS; with `verbose` print every record."""
     logger = logging.getLogger("nemo_gym")
-    previous = logger.level, logger.propagate
+    previous_settings = logger.level, logger.propagate
     handler = _StderrHandler(verbose=verbose)
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
     logger.addHandler(handler)
@@ -41,11 +43,11 @@ def logging_to_stderr(*, verbose: bool) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.level, logger.propagate = previous
+        logger.level, logger.propagate = previous_settings
 
 
 class ServerLogPrinter:
-    """Print the lines of servers: all with `verbose`, otherwise warnings and errors, at most MAX_WARNINGS."""
+    """Prints the output lines of servers: all if `verbose`, otherwise warnings and errors, at most MAX_WARNINGS."""
 
     def __init__(self, *, verbose: bool) -> None:
         self._verbose = verbose

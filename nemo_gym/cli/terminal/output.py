@@ -11,7 +11,7 @@ from nemo_gym.errors import GymError
 
 NOTICE_SECONDS = 5.0
 BAR_SECONDS = 0.1
-"""Shortest time between two updates of a bar; the numbers may come by the million."""
+"""Shortest time between two updates of a bar; it may be called millions of times."""
 
 
 def write(text: str) -> None:
@@ -35,7 +35,7 @@ def write_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def notify(text: str) -> None:
-    """Write a line about the work in progress to stderr."""
+    """Write a line to stderr."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
@@ -68,7 +68,7 @@ def clip(text: str, width: int) -> str:
 
 
 class ThrottledNotice:
-    """Print a notice at most every few seconds, and none in the first ones."""
+    """Prints a notice at most once in `seconds`, the first one not before `seconds` have passed."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = NOTICE_SECONDS if seconds is None else seconds
@@ -79,13 +79,13 @@ class ThrottledNotice:
             self._printed_at = time.monotonic()
             notify(text)
 
-    def share(self, label: str, done: int, total: int | None) -> None:
-        """Print the part of `total` bytes that is done."""
+    def show_fraction(self, label: str, done: int, total: int | None) -> None:
+        """Print `done` bytes as a percentage of `total`, or in MB if the total is unknown."""
         self(f"{label}: {100 * done / total:.0f} %" if total else f"{label}: {done / 1e6:.0f} MB")
 
 
 class TransferBar:
-    """Show how many bytes are done: as a bar on a terminal, as a line every few seconds elsewhere."""
+    """Shows how many bytes are done: as a bar on a terminal, as a line every few seconds elsewhere."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -105,8 +105,8 @@ class TransferBar:
         if self._quiet:
             return
         if not sys.stderr.isatty():
-            share = f" of {total / 1e6:.0f} MB ({100 * done / total:.0f} %)" if total else " MB"
-            self._notice(f"{label}: {done / 1e6:.0f}{share}")
+            suffix = f" of {total / 1e6:.0f} MB ({100 * done / total:.0f} %)" if total else " MB"
+            self._notice(f"{label}: {done / 1e6:.0f}{suffix}")
             return
         if self._bars is None:
             self._bars = _start_bars()  # starts a thread: not before the first call, because the caller may fork
@@ -120,6 +120,7 @@ class TransferBar:
 
 
 def _start_bars() -> Any:
+    """Start a rich display of progress bars on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.progress import TransferSpeedColumn as SpeedColumn
@@ -132,6 +133,6 @@ def _start_bars() -> Any:
 
 @contextmanager
 def transfer_meter(label: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Yield a function of (bytes done, bytes in total) that moves a bar on a terminal and does nothing elsewhere."""
+    """Yield a function of (bytes done, total bytes) that updates a bar on a terminal and does nothing elsewhere."""
     with TransferBar(quiet=not sys.stderr.isatty()) as bar:
         yield partial(bar, label)

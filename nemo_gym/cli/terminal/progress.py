@@ -26,14 +26,14 @@ from nemo_gym.wire.stored_rollout import REWARD_KEY, RolloutKey, Row, total_toke
 
 RATE_SECONDS, LATEST_RATE_SECONDS = 60.0, 10.0
 MAX_DURATIONS = 512
-MEAN_SHARE = 100
-"""The running mean is recomputed so rarely that it takes at most 1/MEAN_SHARE of the time."""
+MEAN_PAUSE_FACTOR = 100
+"""After computing the mean, wait this many times as long, so that it takes at most 1 % of the time."""
 
 Clock = Callable[[], float]
 
 
-class TimedFlights(InFlight):
-    """Rollouts in flight, with the durations of the latest ones; can stop admitting new rollouts."""
+class TimedInFlight(InFlight):
+    """Rollouts in flight, with the durations of the last ones that ended; can stop admitting new rollouts."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         super().__init__(clock)
@@ -58,7 +58,7 @@ class TimedFlights(InFlight):
 
 
 class RecentDurations:
-    """Durations of the latest rollouts."""
+    """Durations of the last rollouts that ended."""
 
     def __init__(self, limit: int = MAX_DURATIONS) -> None:
         self._latest: deque[float] = deque(maxlen=limit)
@@ -69,12 +69,12 @@ class RecentDurations:
     def add(self, seconds: float) -> None:
         self._latest.append(seconds)
 
-    def quantile(self, share: float, longer_than: float = 0.0) -> float | None:
-        """Return the quantile `share` of the durations above `longer_than`, or None if no duration is."""
+    def quantile(self, q: float, minimum: float = 0.0) -> float | None:
+        """Return the q-quantile of the durations of at least `minimum` seconds; None if there are no such durations."""
         ordered = sorted(self._latest)
-        start = bisect_left(ordered, longer_than)
-        rest = len(ordered) - start
-        return ordered[start + min(rest - 1, int(share * rest))] if rest else None
+        start = bisect_left(ordered, minimum)
+        count = len(ordered) - start
+        return ordered[start + min(count - 1, int(q * count))] if count else None
 
 
 class PhaseTimes:
@@ -118,16 +118,16 @@ class Rate:
     def per_second(self) -> float:
         if len(self._samples) < 2:
             return 0.0
-        (start, before), (now, after) = self._samples[0], self._samples[-1]
-        return (after - before) / (now - start) if now > start else 0.0
+        (first_time, first_total), (last_time, last_total) = self._samples[0], self._samples[-1]
+        return (last_total - first_total) / (last_time - first_time) if last_time > first_time else 0.0
 
 
 class Progress:
-    """An observer that counts outcomes. Observing only adds up; everything else is computed when it is read."""
+    """An observer that counts outcomes. Rates, means and estimates are computed only when they are read."""
 
     def __init__(
         self,
-        flights: TimedFlights | None = None,
+        in_flight: TimedInFlight | None = None,
         clock: Clock = time.monotonic,
         on_first_failure: Callable[[FailedRollout], None] = lambda _: None,
     ) -> None:
@@ -135,14 +135,14 @@ class Progress:
         self.first_failures: dict[str, Failure] = {}
         """The first failure of each kind."""
         self.failed_attempts: Counter[int] = Counter()
-        """Number of attempts -> how many rollouts failed after it in a way that another attempt may cure."""
+        """Number of attempts -> number of rollouts that failed after this number of attempts and can be retried."""
         self.rewards = ClusteredMean()
         self.phase_times = PhaseTimes()
         self.tokens = 0
-        self.flights = flights if flights is not None else TimedFlights(clock)
+        self.in_flight = in_flight if in_flight is not None else TimedInFlight(clock)
         self.plan: PlanSummary | None = None
         self.reading: tuple[int, float] | None = None
-        """While rows are read: number of rows so far, share of the file."""
+        """While rows are read: number of rows so far, fraction of the file that is read."""
         self.start_time = clock()
         self._clock = clock
         self._on_first_failure = on_first_failure
@@ -151,9 +151,9 @@ class Progress:
         self._next_mean_at = 0.0
         self._all_sent_at: float | None = None
 
-    def on_reading(self, rows: int, share: float) -> None:
-        """Record how many rows are read; called on another thread."""
-        self.reading = (rows, share)
+    def on_reading(self, rows: int, fraction: float) -> None:
+        """Record the number of rows read so far and the fraction of the file; called on another thread."""
+        self.reading = (rows, fraction)
 
     def on_plan(self, plan: PlanSummary) -> None:
         """Record the plan of the run and start measuring rates."""
@@ -161,8 +161,8 @@ class Progress:
         self.take_sample()
 
     def __call__(self, outcome: Outcome) -> None:
-        if isinstance(outcome, CancelledRollout) and outcome.job.key == self.flights.last_rejected:
-            return  # it was never sent
+        if isinstance(outcome, CancelledRollout) and outcome.job.key == self.in_flight.last_rejected:
+            return  # this rollout was never sent
         self.tally(outcome)
         self.tokens += total_tokens(outcome.record)
         if isinstance(outcome, ScoredRollout):
@@ -226,10 +226,10 @@ class Progress:
 
     @property
     def queue_length(self) -> int | None:
-        """Number of rollouts not yet sent; None before the plan is known."""
+        """Number of rollouts not yet sent; None until the rows are planned."""
         if self.plan is None:
             return None
-        return max(0, self.plan.to_run - self.tally.total - len(self.flights))
+        return max(0, self.plan.to_run - self.tally.total - len(self.in_flight))
 
     @property
     def per_second(self) -> float:
@@ -240,42 +240,43 @@ class Progress:
         return self._token_rate.per_second()
 
     def mean(self) -> Mean | None:
-        """Return the mean reward with its interval, possibly slightly stale: computing it visits every task."""
-        now = self._clock()
-        if now >= self._next_mean_at:
+        """Return the mean reward with its interval; cached for a while, because computing it visits every task."""
+        start = self._clock()
+        if start >= self._next_mean_at:
             self._mean = self.rewards.mean()
-            self._next_mean_at = now + MEAN_SHARE * (self._clock() - now)
+            self._next_mean_at = start + MEAN_PAUSE_FACTOR * (self._clock() - start)
         return self._mean
 
     def seconds_left(self) -> float | None:
-        """Estimate the time for the queue at the recent rate plus the slowest of the last rollouts; None if unknown.
+        """Estimate the remaining time: that of the queue at the recent rate, plus that of the slowest last rollout.
 
-        The mean duration would be wrong twice: rates change, and a run ends with its slowest rollout.
+        Returns None if there is no rate or no duration yet. A mean duration is not used, because rates change and a run
+        ends with its slowest rollout.
         """
-        queued, in_flight = self.queue_length, len(self.flights)
-        if queued is None or (queued and not self.per_second) or (in_flight and not self.flights.durations):
+        queued, in_flight = self.queue_length, len(self.in_flight)
+        if queued is None or (queued and not self.per_second) or (in_flight and not self.in_flight.durations):
             return None
         queue_seconds = queued / self.per_second if queued else 0.0
         return queue_seconds + self._tail_seconds(in_flight) if in_flight or queued else 0.0
 
     def _tail_seconds(self, in_flight: int) -> float:
-        """Estimate how long the slowest of the last rollouts takes from now, or from when it is sent."""
-        slowest = self.flights.durations.quantile(in_flight / (in_flight + 1)) or 0.0
+        """Estimate how long the slowest of the rollouts in flight still takes, or of those that will be sent last."""
+        slowest = self.in_flight.durations.quantile(in_flight / (in_flight + 1)) or 0.0
         if self._all_sent_at is None:
             return slowest
-        oldest = next((flight.seconds for flight in self.flights.oldest(1)), 0.0)
-        longer = self.flights.durations.quantile(0.5, longer_than=oldest)
-        if longer is not None:
-            oldest_left = longer - oldest
+        oldest = next((rollout.seconds for rollout in self.in_flight.oldest(1)), 0.0)
+        longer_duration = self.in_flight.durations.quantile(0.5, minimum=oldest)
+        if longer_duration is not None:
+            oldest_left = longer_duration - oldest
         elif rate := self._latest_rate.per_second():
-            oldest_left = in_flight / rate  # all are slower than any before: they queue inside a server
+            oldest_left = in_flight / rate  # all take longer than any ended rollout: they queue inside a server
         else:
             oldest_left = oldest / 2  # older than every known duration: assume half as long again
         return max(slowest - (self._clock() - self._all_sent_at), oldest_left, 0.0)
 
 
 def _record_key(record: Row, number: int) -> object:
-    """Return the task and repeat of a record, or `number` if the record does not name them."""
+    """Return the task and repeat of a record, or `number` if the record has no rollout key."""
     try:
         return RolloutKey.of(record).rollout_id
     except ValueError:

@@ -47,7 +47,7 @@ def test_every_offending_case_is_listed_and_the_status_is_1(here: Path, capsys: 
     lines = {line.split()[0]: line for line in printed.splitlines()[1:4]}
     assert status == 1
     assert lines["good"].endswith("clean")
-    assert lines["lenient"].endswith("off")
+    assert lines["lenient"].endswith("findings")
     assert lines["broken"].endswith("not audited")
     assert "silence" in printed
     assert "1 of 3 clean" in printed
@@ -72,8 +72,8 @@ def test_json_is_the_only_output_on_stdout(here: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("words", "status", "expected"),
     [
-        ([], 2, "name the servers to audit, or --all"),
-        (["words", "--all"], 2, "name the servers to audit, or --all"),
+        ([], 2, "needs either NAMEs or --all"),
+        (["words", "--all"], 2, "needs either NAMEs or --all"),
         (["wrods"], 2, "try: resources_servers/words"),
         (["words", "--rows", "-1"], 2, "--rows"),
         (["words", "--rows", "51"], 1, "there are only 50 words"),

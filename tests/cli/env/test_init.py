@@ -128,10 +128,10 @@ def test_a_verifier_that_is_there_can_be_reused(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ([], "name what to create"),
+        ([], "the name is missing"),
         (["--resources-server", "x", "--profile", "custom-gym-verifier"], "only with --environment or --benchmark"),
         (["--environment", "x", "--reuse-verifier", "y"], "the rewards of this verifier must be described"),
-        (["--environment", "x", "--reward-range", "0", "1"], "only the rewards of a reused verifier can be described"),
+        (["--environment", "x", "--reward-range", "0", "1"], "these flags describe a reused verifier"),
         (
             ["--environment", "x", "--reuse-verifier", "y", "--reward-range", "1", "0", "--higher-is-better"],
             "1 is not below 0",

@@ -69,7 +69,7 @@ def test_prefetch_makes_each_environment_once_and_starts_nothing(
     table = capsys.readouterr().out
     assert (first, second) == (0, 0)
     assert [line.split()[0] for line in notes.read_text().splitlines()] == ["venv", "pip"]
-    assert "my_left, my_right" in table and "made" in table and "was there" in table
+    assert "my_left, my_right" in table and "built" in table and "existed already" in table
     assert "plain" not in table
 
 
@@ -125,7 +125,7 @@ def test_a_server_without_an_environment_shows_this_one(
 
     assert main(["env", "packages", "--resources-server", "plain"]) == 0
     assert notes.read_text() == f"pip list --python {sys.executable}\n"
-    assert "needs no separate environment" in capsys.readouterr().err
+    assert "needs no virtual environment" in capsys.readouterr().err
 
 
 def test_packages_needs_a_server(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,7 +121,7 @@ def test_an_unknown_run_is_a_usage_error(tmp_path: Path) -> None:
     done = gym("env", "status", "--run", "12", cwd=tmp_path)
 
     assert done.returncode == 2
-    assert "no run is called '12'; none are up" in done.stderr
+    assert "unknown run '12'; no runs are running" in done.stderr
 
 
 @pytest.mark.parametrize(

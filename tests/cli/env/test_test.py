@@ -12,7 +12,7 @@ from nemo_gym.cli.env.test import choose_shard
 from nemo_gym.cli.main import main
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch import venv_build
-from nemo_gym.launch.folder_tests import FolderTests, data_problems, find_folder_tests, needs_examples, status_of_exit
+from nemo_gym.launch.folder_tests import FolderTests, data_problems, find_folder_tests, needs_examples, outcome_of_exit
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_each_fault_in_the_data_is_named(tmp_path: Path) -> None:
     assert data_problems(folder) == [
         "example.jsonl has 4 rows, not 5",
         "example_metrics.json counts 4 examples, not 5",
-        "example_metrics_conflict.json is left: metrics differ from what was there",
+        "example_metrics_conflict.json exists: the new metrics conflict with the committed ones",
         "example_rollouts.jsonl is missing",
     ]
 
@@ -169,7 +169,7 @@ def test_the_first_root_wins_and_hidden_folders_do_not_count(tmp_path: Path) -> 
 )
 def test_statuses_of_pytest_have_names(status: int, result: str) -> None:
     """An unknown status must never count as passed."""
-    assert status_of_exit(status) == result
+    assert outcome_of_exit(status) == result
 
 
 @pytest.fixture
@@ -220,9 +220,9 @@ def test_a_fixture_that_cannot_run_is_an_error(mirror: Path, capsys: pytest.Capt
     [
         (["nowhere"], "one of mirror"),
         (["mirror", "--kind", "benchmark"], "there is no benchmarks/mirror/manifest.yaml"),
-        (["mirror", "--resources-server", "mirror"], "either a NAME or one server folder"),
+        (["mirror", "--resources-server", "mirror"], "NAME and a server folder cannot be combined"),
         (["--update-expected"], "need a NAME"),
-        (["--resources-server", "nowhere"], "there is no server folder resources_servers/nowhere"),
+        (["--resources-server", "nowhere"], "server folder resources_servers/nowhere not found"),
     ],
 )
 def test_an_unknown_name_is_a_usage_error(

@@ -119,7 +119,7 @@ def test_parts_of_the_data_have_their_own_scores(here: Path, capsys: pytest.Capt
         ([], 2, "--input-glob (or +input_glob=…) is missing"),
         (["-i", "run.jsonl", "--by", "kidn"], 1, "try: kind"),
         (["-i", "*.jsonl", "-o", "all.jsonl"], 1, "rollout 0 of task 0 is given twice"),
-        (["-i", "empty.jsonl.txt"], 1, "there are no rollouts in it"),
+        (["-i", "empty.jsonl.txt"], 1, "contains no rollouts"),
         (["-i", "bad.txt"], 1, "bad.txt:1: this line is not a rollout"),
         (["-i", "run.jsonl", "-o", "run.jsonl/x.jsonl"], 3, "run.jsonl: File exists"),
         (["-i", "odd.txt"], 1, "odd_failures.jsonl: a failure does not say which rollout it is"),
@@ -179,7 +179,7 @@ def test_an_incomplete_run_is_profiled_only_with_allow_partial(here: Path, capsy
     assert main(["eval", "profile", "--rollouts", "run.jsonl", "--allow-partial"]) == 0
     shown = capsys.readouterr().out
     assert "rollouts  8         7         1        0" in shown
-    assert "87.5 % of the rollouts exist; 1 tasks have only some of theirs" in shown
+    assert "87.5 % of the rollouts exist; 1 tasks have only some of their rollouts" in shown
 
 
 def test_profile_without_rollouts_names_the_flag(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

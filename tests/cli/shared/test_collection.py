@@ -43,7 +43,7 @@ async def test_a_driver_that_writes_nothing_has_not_collected(tmp_path: Path) ->
     async def idle() -> None:
         return None
 
-    with pytest.raises(DriverFailed, match="wrote nothing") as raised:
+    with pytest.raises(DriverFailed, match="without writing rollouts") as raised:
         await run_driver(idle, "mine:idle", changes)
 
     assert "mine:idle" in str(raised.value)
@@ -71,7 +71,7 @@ def test_an_interrupt_ends_the_reading_of_rows() -> None:
     assert collector.on_reading is not None
 
     collector.on_reading(2048, 0.1)
-    progress.flights.stop_admitting()
+    progress.in_flight.stop_admitting()
 
     with pytest.raises(CommandInterrupted, match="nothing was changed"):
         collector.on_reading(4096, 0.2)
@@ -86,10 +86,10 @@ async def test_a_running_head_server_reports_which_call_a_rollout_waits_for(tmp_
         session = await asyncio.to_thread(connect, head)
         row = {"responses_create_params": {"input": "hi"}, "_ng_task_index": 7, "_ng_rollout_index": 2}
         running = asyncio.create_task(session.client.post(server_name="agent", url_path="/run", json=row))
-        flights = [RolloutInFlight(RolloutKey(7, 2), "agent", 9.0), RolloutInFlight(RolloutKey(8, 0), "agent", 9.0)]
+        rollouts = [RolloutInFlight(RolloutKey(7, 2), "agent", 9.0), RolloutInFlight(RolloutKey(8, 0), "agent", 9.0)]
         try:
             async with asyncio.timeout(30):
-                while not (calls := await session.wait_query(flights)):
+                while not (calls := await session.wait_query(rollouts)):
                     assert not running.done(), (await running).status
                     await asyncio.sleep(0.02)
         finally:

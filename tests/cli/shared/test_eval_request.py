@@ -147,7 +147,7 @@ def test_an_unknown_agent_is_reported_with_the_nearest_name(rows: Path) -> None:
     }
 
     check_agent(make_collection(rows, "-a", "math_agent"), served)
-    with pytest.raises(UsageError, match="there is no agent 'math_agnt'\n  try: math_agent"):
+    with pytest.raises(UsageError, match="unknown agent 'math_agnt'\n  try: math_agent"):
         check_agent(make_collection(rows, "-a", "math_agnt"), served)
 
 

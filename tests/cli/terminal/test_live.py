@@ -19,7 +19,7 @@ from nemo_gym.cli.terminal.live import (
     showing_progress,
 )
 from nemo_gym.cli.terminal.output import clip
-from nemo_gym.cli.terminal.progress import Progress, TimedFlights
+from nemo_gym.cli.terminal.progress import Progress, TimedInFlight
 from nemo_gym.rollouts.collect import RolloutInFlight
 from nemo_gym.rollouts.outcome import FailedRollout, Failure, Job, LimitedRollout, ScoredRollout
 from nemo_gym.rollouts.plan import PlanSummary
@@ -41,10 +41,10 @@ def job(task: int, agent: str = "math_agent") -> Job:
 
 def busy_progress(clock: Clock) -> Progress:
     """A run in the middle: 40 of 100 ended, some badly."""
-    progress = Progress(TimedFlights(clock), clock)
+    progress = Progress(TimedInFlight(clock), clock)
     progress.on_plan(PlanSummary(total=100, to_run=100))
     for task in range(36):
-        with progress.flights.sending(job(task)):
+        with progress.in_flight.sending(job(task)):
             clock.now += 0.5
         progress(ScoredRollout(job(task), {"reward": task % 2, "response": {"usage": {"total_tokens": 1000}}}))
     for _ in range(3):
@@ -68,7 +68,7 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
     """A line that wraps cannot be redrawn."""
     clock = Clock()
     progress = busy_progress(clock)
-    with progress.flights.sending(job(50, "an_agent_with_quite_a_long_name")):
+    with progress.in_flight.sending(job(50, "an_agent_with_quite_a_long_name")):
         clock.now += 4000
         lines = LiveView(progress).lines(width)
 
@@ -81,7 +81,7 @@ def test_old_rollouts_are_listed_with_the_call_they_wait_for() -> None:
     clock = Clock()
     progress = busy_progress(clock)
     view = LiveView(progress)
-    with progress.flights.sending(job(50)):
+    with progress.in_flight.sending(job(50)):
         clock.now += 192
         view._awaited_calls = {str(RolloutKey(50, 0)): "policy_model /v1/responses"}
         lines = view.lines(120)
@@ -93,7 +93,7 @@ def test_young_rollouts_are_not_worth_a_line() -> None:
     """A healthy run shows its numbers and nothing else."""
     clock = Clock()
     progress = busy_progress(clock)
-    with progress.flights.sending(job(50)):
+    with progress.in_flight.sending(job(50)):
         clock.now += 1
         assert not any("math_agent" in line for line in LiveView(progress).lines(120))
 
@@ -105,13 +105,13 @@ async def test_servers_are_queried_only_about_old_rollouts(monkeypatch: pytest.M
     progress = busy_progress(clock)
     queries: list[list[str]] = []
 
-    async def query_servers(flights: Sequence[RolloutInFlight]) -> dict[str, str]:
-        queries.append([str(flight.key) for flight in flights])
-        return {str(flight.key): "arithmetic /verify" for flight in flights}
+    async def query_servers(rollouts: Sequence[RolloutInFlight]) -> dict[str, str]:
+        queries.append([str(rollout.key) for rollout in rollouts])
+        return {str(rollout.key): "arithmetic /verify" for rollout in rollouts}
 
-    monkeypatch.setattr(live, "_query_with_timeout", lambda query, flights: query(flights))
+    monkeypatch.setattr(live, "_query_with_timeout", lambda query, rollouts: query(rollouts))
     view = LiveView(progress, query_servers)
-    with progress.flights.sending(job(50)):
+    with progress.in_flight.sending(job(50)):
         clock.now += 1
         view._update_query()
         assert view._query is None
@@ -131,12 +131,12 @@ async def test_the_view_works_when_servers_do_not_answer(monkeypatch: pytest.Mon
     clock = Clock()
     progress = busy_progress(clock)
 
-    async def query_servers(flights: Sequence[RolloutInFlight]) -> dict[str, str]:
+    async def query_servers(rollouts: Sequence[RolloutInFlight]) -> dict[str, str]:
         await asyncio.Event().wait()
         return {}
 
     view = LiveView(progress, query_servers)
-    with progress.flights.sending(job(50)):
+    with progress.in_flight.sending(job(50)):
         clock.now += 60
         view._update_query()
         query = view._query

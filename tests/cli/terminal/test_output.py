@@ -36,7 +36,7 @@ def test_notices_are_printed_at_most_every_few_seconds(capsys: Any, monkeypatch:
     notice = ThrottledNotice(5.0)
     for second in range(12):
         now = float(second)
-        notice.share("checking rows", second, 10)
+        notice.show_fraction("checking rows", second, 10)
 
     assert capsys.readouterr().err == "checking rows: 50 %\nchecking rows: 100 %\n"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.cli.terminal.progress import Progress, Rate, RecentDurations, TimedFlights
+from nemo_gym.cli.terminal.progress import Progress, Rate, RecentDurations, TimedInFlight
 from nemo_gym.rollouts.collect import AttemptRules, collect
 from nemo_gym.rollouts.outcome import FailedRollout, Failure, Job, ScoredRollout
 from nemo_gym.rollouts.plan import PlanSummary
@@ -39,7 +39,7 @@ def clock() -> Clock:
 
 def run_rollout(progress: Progress, clock: Clock, task: int, seconds: float) -> None:
     """Send a rollout that takes `seconds` and is scored."""
-    with progress.flights.sending(job(task)):
+    with progress.in_flight.sending(job(task)):
         clock.now += seconds
     progress(scored_outcome(task, 1.0))
 
@@ -89,7 +89,7 @@ def test_the_rest_is_estimated_from_the_recent_rate_and_the_slow_tail(clock: Clo
     run_rollout(progress, clock, 99, 31.0)
     progress.take_sample()
 
-    with progress.flights.sending(job(100)), progress.flights.sending(job(101)):
+    with progress.in_flight.sending(job(100)), progress.in_flight.sending(job(101)):
         left = progress.seconds_left()
 
     # 28 are queued; the slowest of two in flight is somewhere in the upper third of what is known.
@@ -104,7 +104,7 @@ def test_when_all_are_sent_only_the_slowest_counts(clock: Clock) -> None:
     progress.on_plan(PlanSummary(total=12, to_run=12))
     for task in range(10):
         run_rollout(progress, clock, task, 10.0)
-    with progress.flights.sending(job(10)), progress.flights.sending(job(11)):
+    with progress.in_flight.sending(job(10)), progress.in_flight.sending(job(11)):
         progress.take_sample()
         assert progress.seconds_left() == pytest.approx(10.0)
         clock.now += 4
@@ -120,10 +120,10 @@ def test_the_pace_of_a_server_estimates_the_rollouts_queued_in_it(clock: Clock) 
     progress.on_plan(PlanSummary(total=40, to_run=40))
     with ExitStack() as flying:
         for task in range(30):
-            flying.enter_context(progress.flights.sending(job(task)))
+            flying.enter_context(progress.in_flight.sending(job(task)))
         progress.take_sample()
         for task in range(30, 40):
-            with progress.flights.sending(job(task)):
+            with progress.in_flight.sending(job(task)):
                 pass
             clock.now += 2
             progress(scored_outcome(task, 1.0))
@@ -152,8 +152,8 @@ def test_durations_of_long_ago_are_dropped() -> None:
 
     assert durations.quantile(1.0) == 3.0
     assert durations.quantile(0.0) == 1.0
-    assert durations.quantile(0.5, longer_than=2.5) == 3.0
-    assert durations.quantile(0.5, longer_than=50) is None
+    assert durations.quantile(0.5, minimum=2.5) == 3.0
+    assert durations.quantile(0.5, minimum=50) is None
 
 
 def test_the_mean_is_not_computed_for_every_redraw(clock: Clock) -> None:
@@ -178,8 +178,8 @@ def test_the_mean_is_not_computed_for_every_redraw(clock: Clock) -> None:
 
 async def test_an_interrupt_finishes_rollouts_in_flight_and_sends_no_more() -> None:
     """Ctrl-C must neither waste rollouts that are nearly done nor start new ones."""
-    flights = TimedFlights()
-    progress = Progress(flights)
+    in_flight = TimedInFlight()
+    progress = Progress(in_flight)
     sent: list[int] = []
     two_sent, go_on = asyncio.Event(), asyncio.Event()
 
@@ -191,10 +191,10 @@ async def test_an_interrupt_finishes_rollouts_in_flight_and_sends_no_more() -> N
         return {"reward": 1.0, "response": {"usage": {"total_tokens": 1}}}
 
     collecting = asyncio.create_task(
-        collect(map(job, range(10)), send, [progress], concurrency=2, rules=AttemptRules(in_flight=flights))
+        collect(map(job, range(10)), send, [progress], concurrency=2, rules=AttemptRules(in_flight=in_flight))
     )
     await two_sent.wait()
-    flights.stop_admitting()
+    in_flight.stop_admitting()
     go_on.set()
     await asyncio.wait_for(collecting, 10)
 
