@@ -99,7 +99,7 @@ class MathVerifier:
         if importlib.util.find_spec("math_verify") is None:
             raise EnvFailed("math-verify is not installed", fix="pip install 'nemo-gym[math]'")
         start = None if question is None else question[:MAX_QUESTION]
-        return {"answer": answer, "gold": gold, "question": start, "worked_out": self.rules.worked_out}
+        return {"answer": answer, "gold": gold, "question": start, "require_evaluated": self.rules.require_evaluated}
 
     def _remember(self, answer: str, gold: str, question: str | None, reply: WorkerReply) -> Verdict:
         if isinstance(reply, WorkerFailure):
