@@ -35,7 +35,7 @@ from nemo_gym.global_config import (
     maybe_get_global_config_dict,
 )
 from nemo_gym.keys import CONFIG_PATH_ENV_VAR, SESSION_ID_KEY
-from nemo_gym.processes import die_with_parent
+from nemo_gym.processes import exit_with_parent
 from nemo_gym.serve import webserver
 from nemo_gym.serve.addresses import (
     AddressBook,
@@ -316,7 +316,7 @@ class SimpleServer(BaseServer):
 
         Inside a uvicorn worker the app is returned instead. A dry run ends once the server is built.
         """
-        die_with_parent(signal.SIGTERM)  # lets uvicorn stop in order
+        exit_with_parent(signal.SIGTERM)  # lets uvicorn stop in order
         global_config = get_global_config_dict()
         config = cls.load_config_from_global_config()
         http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(global_config))

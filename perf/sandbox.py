@@ -45,7 +45,7 @@ async def run(count: int, *, warm: bool) -> dict[str, float]:
     wall, cpu = [], []
     for _ in range(count):
         if warm:
-            await pool.full()
+            await pool.wait_until_full()
         begin, used = time.perf_counter(), _our_cpu()
         handle = await provider.create(SandboxSpec())
         box = handle.raw.box

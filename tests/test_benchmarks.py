@@ -123,7 +123,7 @@ def test_a_broken_neighbour_does_not_hide_the_others(root, caplog):
     write(root / "benchmarks/sums/config.yaml", AGENT.format(name="a"))
 
     assert list(discover_benchmarks([root])) == ["sums"]
-    assert "left out: benchmarks/bad/config.yaml" in caplog.text
+    assert "skipped: benchmarks/bad/config.yaml" in caplog.text
 
 
 def test_a_missing_file_is_a_configuration_error(root):

@@ -55,10 +55,10 @@ def test_the_content_of_a_row_is_never_a_template(text):
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        ("{a.__class__}", "reaches into a value"),
-        ("{a[0]}", "reaches into a value"),
-        ("{}", "names no field"),
-        ("{0}", "names no field"),
+        ("{a.__class__}", "is not a plain field name"),
+        ("{a[0]}", "is not a plain field name"),
+        ("{}", "has no field name"),
+        ("{0}", "has no field name"),
         ("{a:{width}}", "field inside its format"),
         ("{a!x}", "unknown conversion"),
         ("{a", "expected '}'"),
@@ -83,12 +83,12 @@ def test_a_missing_field_is_named_with_the_existing_ones():
     with pytest.raises(KeyError) as caught:
         fill_prompt(PromptConfig(user="{qestion}"), {"question": "?", "id": 1}, where="rows.jsonl:3")
 
-    assert str(caught.value) == "rows.jsonl:3: the template asks for 'qestion'; the row has: id, question"
+    assert str(caught.value) == "rows.jsonl:3: the row lacks the field 'qestion' of the template; it has: id, question"
 
 
 def test_a_value_that_does_not_take_the_format_is_named():
     """A text instead of a number is a mistake in the data, and must be reported as one."""
-    with pytest.raises(ValueError, match=r"'price' does not take the format '\.2f'"):
+    with pytest.raises(ValueError, match=r"the format '\.2f' is invalid for 'price'"):
         fill_prompt(PromptConfig(user="{price:.2f}"), {"price": "cheap"})
 
 
@@ -128,7 +128,7 @@ def test_a_missing_prompt_file_lists_the_paths_tried(root):
         ("user: hi\nsytem: x\n", "did you mean 'system'"),
         ("user: [unclosed\n", "not valid YAML"),
         ("- a list\n", "valid dictionary"),
-        ("user: '{a.b}'\n", "user: '{a.b}' reaches into a value"),
+        ("user: '{a.b}'\n", "user: '{a.b}' is not a plain field name"),
     ],
 )
 def test_a_broken_prompt_file_is_named_with_its_problem(root, text, reason):
@@ -146,7 +146,7 @@ def test_an_error_while_filling_names_the_prompt_file(root):
     """A run may use many prompts."""
     path = prompt_file(root, "user: '{q}'\n")
 
-    with pytest.raises(KeyError, match="asks for 'q'") as caught:
+    with pytest.raises(KeyError, match="lacks the field 'q'") as caught:
         fill_prompt(load_prompt_config(path), {"x": 1}, where="rows.jsonl:1")
 
     assert str(caught.value).startswith(f"{path}: rows.jsonl:1: ")
@@ -192,7 +192,7 @@ def test_a_rendered_dataset_names_its_prompt(root):
 @pytest.mark.parametrize(
     ("line", "kind", "reason"),
     [
-        ('{"x": 1}', KeyError, "asks for 'q'"),
+        ('{"x": 1}', KeyError, "lacks the field 'q'"),
         ('{"q": 1', ConfigError, "not JSON"),
         ("[1]", ConfigError, "not a JSON object"),
         ('{"q": 1, "responses_create_params": {"input": "x"}}', ValueError, "already has"),

@@ -431,7 +431,7 @@ def test_a_dry_run_builds_the_server_and_serves_nothing(monkeypatch):
     config = config_at(5, head_server={"host": "127.0.0.1", "port": 1}, dry_run=True)
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: config)
     monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", "sums")
-    monkeypatch.setattr(server_utils, "die_with_parent", lambda *_: None)
+    monkeypatch.setattr(server_utils, "exit_with_parent", lambda *_: None)
     for name in ("prefix_output", "start_logging", "raise_open_files_limit"):
         monkeypatch.setattr(server_utils.webserver, name, lambda *_, **__: None)
     served: list[object] = []
@@ -455,7 +455,7 @@ def test_a_server_gets_a_signal_that_lets_uvicorn_stop_in_order_when_its_parent_
         signals.append(number)
         raise InterruptedError
 
-    monkeypatch.setattr(server_utils, "die_with_parent", stop_here)
+    monkeypatch.setattr(server_utils, "exit_with_parent", stop_here)
     with pytest.raises(InterruptedError):
         SumsServer.run_webserver()
 
@@ -467,7 +467,7 @@ def test_workers_are_started_by_entrypoint_and_give_their_app_back(monkeypatch):
     config.sums.resources_servers.sums_impl.num_workers = 3
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: config)
     monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", "sums")
-    monkeypatch.setattr(server_utils, "die_with_parent", lambda *_: None)
+    monkeypatch.setattr(server_utils, "exit_with_parent", lambda *_: None)
     for name in ("prefix_output", "start_logging", "raise_open_files_limit"):
         monkeypatch.setattr(server_utils.webserver, name, lambda *_, **__: None)
     started: list[tuple[str, int]] = []

@@ -102,7 +102,7 @@ def test_a_link_that_leaves_the_folder_is_refused(skills, act, target):
     (skills.parent / "outside").write_text("secret")
     (skills / "edit" / "leak").symlink_to(target)
 
-    with pytest.raises(ValueError, match="this link leaves the folder of skills"):
+    with pytest.raises(ValueError, match="the link points outside the skills folder"):
         act(skills)
     assert not (skills.parent / "d").exists()
 
@@ -131,10 +131,10 @@ def test_other_kinds_of_files_are_refused(skills, make):
     [
         ("# no header\n", "must begin with a header"),
         ("---\nname: x\n", "must begin with a header"),
-        ("---\ndescription: x\n---\n", "gives the skill no name"),
+        ("---\ndescription: x\n---\n", "the header has no name"),
         ("---\nname: [\n---\n", "not valid YAML"),
         ("---\n- x\n---\n", "must have the form"),
-        ("---\nname: 3\n---\n", "gives the skill no name"),
+        ("---\nname: 3\n---\n", "the header has no name"),
         ("---\nname: x\ndescription: [y]\n---\n", "description must be text"),
     ],
 )
@@ -163,10 +163,10 @@ def test_folders_that_are_no_skills_are_errors(skills, tmp_path):
     with pytest.raises(ValueError, match="this is one skill"):
         load_skill_directory(skills / "edit")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="no skill is in this folder"):
+    with pytest.raises(ValueError, match="the folder has no skills"):
         load_skill_directory(tmp_path / "empty")
     (skills / "draft").mkdir()
-    with pytest.raises(ValueError, match=r"there is no SKILL\.md"):
+    with pytest.raises(ValueError, match=r"file not found: SKILL\.md"):
         load_skill_directory(skills)
 
 
@@ -174,7 +174,7 @@ def test_two_skills_may_not_share_a_name(skills):
     """A model could not choose between them by name."""
     (skills / "search" / "SKILL.md").write_text(HEADER.format(name="edit"))
 
-    with pytest.raises(ValueError, match="two skills are called 'edit'"):
+    with pytest.raises(ValueError, match="two skills have the name 'edit'"):
         load_skill_directory(skills)
 
 

@@ -1,4 +1,4 @@
-"""Write files atomically: a reader sees the earlier file or the complete new one, never a part."""
+"""Write files atomically: at any time a path has its previous content or the complete new content."""
 
 import fcntl
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 SUFFIX_LENGTH = 8
-"""Hexadecimal digits at the end of the name of an unfinished file."""
+"""Number of hexadecimal digits at the end of the name of a temporary file."""
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open `path` for writing bytes: it appears, or replaces the earlier one, only when the block ends normally.
+    """Open `path` for writing bytes; the file is created or replaced only if the block does not raise.
 
-    Missing folders are created. When the block raises, the file at `path` is unchanged and no other file remains.
+    Missing folders are created.
     """
     with StagedFiles() as staged:
         yield staged.create(path)
@@ -25,15 +25,15 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 class StagedFiles:
-    """Several files that appear together on `commit`; leaving the block without it removes them.
+    """Temporary files that `commit` moves to their final paths; without `commit` they are removed.
 
-    A killed process leaves the earlier files, and unfinished ones (`.<name>.<hex>`). An unfinished file is locked
-    while it is written, so the next writer of the same file recognises and removes abandoned ones.
+    A killed process leaves temporary files (`.<name>.<hex>`). A temporary file is locked while it is written, so the
+    next writer of the same path recognises abandoned ones and removes them.
     """
 
     def __init__(self) -> None:
         self._targets: dict[Path, Path] = {}
-        """Unfinished file -> its final path."""
+        """Temporary file -> final path."""
         self._streams: list[BinaryIO] = []
         self._new_folders: list[Path] = []
 
@@ -43,28 +43,28 @@ class StagedFiles:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for unfinished in self._targets:
-            unfinished.unlink(missing_ok=True)
+        for temporary in self._targets:
+            temporary.unlink(missing_ok=True)
         for stream in self._streams:
-            with suppress(OSError):  # the disk was full; the file is already removed
+            with suppress(OSError):  # the disk is full; the file is already removed
                 stream.close()
         for folder in reversed(self._new_folders):
             if folder.exists() and not any(folder.iterdir()):
                 folder.rmdir()
 
     def create(self, path: Path) -> BinaryIO:
-        """Open a stream whose content becomes the file `path`. Missing folders are created at once.
+        """Open a temporary file that `commit` moves to `path`; create missing folders.
 
-        Folder and file are recorded before they are created: an interrupt can arrive right after.
+        Folders and file are recorded before they are created, because an interrupt can follow immediately.
         """
         self._new_folders += reversed([folder for folder in path.parents if not folder.exists()])
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path)
-        unfinished = path.with_name(f".{path.name}.{token_hex(SUFFIX_LENGTH // 2)}")
-        self._targets[unfinished] = path
-        stream = unfinished.open("xb")
+        temporary = path.with_name(f".{path.name}.{token_hex(SUFFIX_LENGTH // 2)}")
+        self._targets[temporary] = path
+        stream = temporary.open("xb")
         self._streams.append(stream)
-        with suppress(OSError):  # a file system without locks keeps abandoned files
+        with suppress(OSError):  # without lock support, abandoned files are not removed
             fcntl.flock(stream, fcntl.LOCK_EX)
         return stream
 
@@ -76,13 +76,14 @@ class StagedFiles:
         """Move every file to its final path, replacing existing files."""
         for stream in self._streams:
             stream.flush()
-        for unfinished, path in list(self._targets.items()):
-            unfinished.replace(path)
-            del self._targets[unfinished]
+        for temporary, path in list(self._targets.items()):
+            temporary.replace(path)
+            del self._targets[temporary]
 
 
 def _remove_abandoned(path: Path) -> None:
-    for unfinished in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * SUFFIX_LENGTH}"):
-        with suppress(OSError), unfinished.open("rb") as stream:  # another process writes it, or owns it
+    """Remove the unlocked temporary files of `path`."""
+    for temporary in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * SUFFIX_LENGTH}"):
+        with suppress(OSError), temporary.open("rb") as stream:  # another process writes to it, or another user owns it
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            unfinished.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)

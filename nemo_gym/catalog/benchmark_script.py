@@ -1,6 +1,6 @@
 """Run a benchmark's script in this process: read the request from stdin, write the reply to a file descriptor.
 
-Started as a file and made of the standard library alone, so that it starts quickly.
+Executed as a file and limited to the standard library, so that it starts quickly.
 """
 
 import importlib.util
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def import_script(script: Path, module: str) -> ModuleType:
-    """Import the script from exactly this file, even if another module has its name."""
+    """Import the script from this file, even if another module has the same name."""
     spec = importlib.util.spec_from_file_location(module, script)
     if spec is None or spec.loader is None:
         raise ImportError(f"{script} is not a Python file")
@@ -26,11 +26,11 @@ def import_script(script: Path, module: str) -> ModuleType:
 
 
 def run_prepare(request: dict[str, Any]) -> dict[str, Any]:
-    """Import the script and call its `prepare`; an exception becomes one sentence."""
+    """Import the script and call its `prepare`; return its result, or an exception as `problem`."""
     try:
         with redirect_stdout(sys.stderr):
             result = import_script(Path(request["script"]), request["module"]).prepare(**request["arguments"])
-    except Exception as error:  # a boundary: a user's script
+    except Exception as error:  # code of the user's script: report any exception
         return {"problem": f"prepare() failed: {type(error).__name__}: {error}"}
     return {"result": str(result) if isinstance(result, str | Path) else None}
 
@@ -40,7 +40,7 @@ def check_prepare(request: dict[str, Any]) -> dict[str, Any]:
     try:
         with redirect_stdout(sys.stderr):
             function = getattr(import_script(Path(request["script"]), request["module"]), "prepare", None)
-    except Exception as error:  # a boundary: a user's script
+    except Exception as error:  # code of the user's script: report any exception
         return {"problem": f"cannot be imported: {type(error).__name__}: {error}"}
     if not callable(function):
         return {"problem": "has no function 'prepare'"}

@@ -30,7 +30,7 @@ class PrepareBenchmarkConfig(BaseNeMoGymCLIConfig):
     use_cached_prepared_benchmarks: bool = False
     """Skip benchmarks whose rows already exist."""
     num_prepare_benchmark_processes: int = Field(default=1, ge=1)
-    """Number of benchmarks prepared in parallel."""
+    """Maximum number of benchmarks prepared in parallel."""
     prepare_timeout_seconds: float | None = Field(default=6 * 3600.0, gt=0)
     """Time limit for the script of one benchmark; null: no limit."""
     prepare_script_args: dict[str, Any] = {}
@@ -52,27 +52,28 @@ class BenchmarkConfig(BaseModel):
     def from_config_path(cls, path: str | Path, strict: bool = True) -> "BenchmarkConfig | None":
         """Read the benchmark that a configuration file declares, with its includes and directives applied.
 
-        With `strict`, a file that declares no benchmark or several, or cannot be read, is an error; without, the
-        result is None, or the first of several.
+        With `strict`, the file must declare exactly one benchmark. Otherwise the result is the first benchmark; None if
+        the file declares none or cannot be read.
 
         Raises:
-            ConfigError: (strict only) names the file and the problem.
+            ConfigError: (strict only) the file cannot be read or does not declare exactly one benchmark.
         """
         try:
             return cls._read(Path(path), strict)
         except ConfigError as error:
             if strict:
                 raise
-            logger.warning("left out: %s", error)
+            logger.warning("skipped: %s", error)
             return None
 
     @classmethod
     def _read(cls, path: Path, strict: bool) -> "BenchmarkConfig | None":
+        """Read the benchmark of a file; raise ConfigError if the file cannot be read."""
         declarations = list(_declarations(path, component_search_roots()))
         if strict and len(declarations) != 1:
             agents = ", ".join(agent for agent, _ in declarations) or "none"
             raise ConfigError(
-                f"a benchmark has one agent with one dataset of type '{BENCHMARK}'; this file has: {agents}",
+                f"expected one agent with one dataset of type '{BENCHMARK}'; found: {agents}",
                 where=str(path),
             )
         if not declarations:
@@ -83,10 +84,10 @@ class BenchmarkConfig(BaseModel):
 
 
 def discover_benchmarks(roots: Sequence[Path] | None = None) -> dict[str, BenchmarkConfig]:
-    """Find every benchmark in the search roots, by name; the first root that has a name wins.
+    """Find every benchmark in the search roots, by name; an earlier root has precedence.
 
-    `benchmarks/<dir>/config.yaml` is called `<dir>`, any other file by its path without `.yaml`. A file that cannot
-    be read is left out with a warning.
+    The name of `benchmarks/<dir>/config.yaml` is `<dir>`; that of any other file is its path without `.yaml`. A file
+    that cannot be read is skipped with a warning.
     """
     benchmarks: dict[str, BenchmarkConfig] = {}
     for root in component_search_roots() if roots is None else roots:
@@ -94,11 +95,11 @@ def discover_benchmarks(roots: Sequence[Path] | None = None) -> dict[str, Benchm
         for path in sorted(folder.rglob("*.yaml")):
             relative = path.relative_to(folder)
             is_hidden = any(part.startswith(".") for part in relative.parts)
-            if is_hidden or _name(relative) in benchmarks or not _mentions_benchmark(path):
+            if is_hidden or _benchmark_name(relative) in benchmarks or not _mentions_benchmark(path):
                 continue
             benchmark = BenchmarkConfig.from_config_path(path, strict=False)
             if benchmark is not None:
-                benchmarks[_name(relative)] = benchmark
+                benchmarks[_benchmark_name(relative)] = benchmark
     return benchmarks
 
 
@@ -106,7 +107,7 @@ def parse_dataset(settings: Mapping[str, Any], subject: str, where: str | None =
     """Validate the settings of a benchmark dataset; errors begin with `subject`.
 
     Raises:
-        ConfigError: lists every invalid field.
+        ConfigError: fields are invalid; the message lists all of them.
     """
     try:
         return BenchmarkDatasetConfig.model_validate(dict(settings))
@@ -116,15 +117,16 @@ def parse_dataset(settings: Mapping[str, Any], subject: str, where: str | None =
 
 
 def _declarations(path: Path, roots: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the agents that this file itself names and their benchmark datasets, wherever those are written."""
-    own = read_source(path).tree
+    """Yield the agents in this file (not in its includes) and their benchmark datasets (from any file)."""
+    own_tree = read_source(path).tree
     tree = load_tree(path, roots, strict=True)
     for agent, key_path, _ in benchmark_datasets(tree):
-        if agent in own:
+        if agent in own_tree:
             yield agent, _resolve(tree, key_path, path)
 
 
 def _resolve(tree: Tree, key_path: str, path: Path) -> dict[str, Any]:
+    """Return the dataset at `key_path` with its interpolations resolved."""
     try:
         return as_dict(OmegaConf.select(OmegaConf.create(tree), key_path))
     except OmegaConfBaseException as error:
@@ -133,14 +135,15 @@ def _resolve(tree: Tree, key_path: str, path: Path) -> dict[str, Any]:
 
 
 def _mentions_benchmark(path: Path) -> bool:
-    """Search the text before parsing: most YAML files below `benchmarks/` are prompts."""
+    """Return whether a file contains the word `benchmark`; avoids parsing prompts, which most files are."""
     try:
         return BENCHMARK.encode() in path.read_bytes()
     except OSError:
         return False
 
 
-def _name(relative: Path) -> str:
+def _benchmark_name(relative: Path) -> str:
+    """Return the name of a benchmark from the path of its file below `benchmarks/`."""
     if relative.stem == CONFIG_STEM and len(relative.parts) > 1:
         return relative.parent.as_posix()
     return relative.with_suffix("").as_posix()

@@ -1,7 +1,6 @@
-"""Every component by name: what `gym list` and `gym search` show.
+"""List components, for `gym list` and `gym search`.
 
-Only files are read, and tolerantly: a configuration that cannot be read is left out with a warning, and values that
-are still unset do not matter.
+Only files are read. A configuration that cannot be read is skipped with a warning, and missing values are allowed.
 """
 
 import logging
@@ -29,34 +28,34 @@ OWN_FRAMEWORK_KEYS = ("agent_framework", "anthropic_api_key")
 RUNNABLE_FACTS = ("domain", "verified", "agent", "repeats", "resources_server", "datasets")
 EXPERIMENTAL, NO_MANIFEST = "experimental", "no-manifest"
 
-SIMILAR = 0.7
+MIN_SIMILARITY = 0.7
 _BETWEEN_WORDS = re.compile(r"[\s_\-/]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """Something with a name that the command line accepts."""
+    """A component that the command line accepts by name."""
 
     name: str
     kind: str
     path: Path
-    """Its configuration file, or its folder if it has several."""
+    """The configuration file, or the folder of a component with several configuration files."""
     domain: str = ""
     description: str = ""
     agent: str = ""
-    """The agent instance that its rows are sent to."""
+    """The name of the agent instance that gets the rows."""
     repeats: int | None = None
     licence: str = ""
     verified: bool | None = None
     resources_server: str = ""
     datasets: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
-    """The names of its configuration files."""
+    """The names of the configuration files."""
     self_contained: bool = False
-    """An agent that brings its environment, instead of working with any resources server."""
+    """True for an agent that contains its environment and does not work with other resources servers."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     shadowed: tuple[Path, ...] = ()
-    """Components of the same name in later roots, which are not used."""
+    """Paths of unused components of the same name in later roots."""
 
     @property
     def status(self) -> str:
@@ -64,7 +63,7 @@ class Component:
 
 
 def catalog(roots: Sequence[Path]) -> list[Component]:
-    """List environments and benchmarks, including resources-server configurations that have an agent with datasets."""
+    """List environments and benchmarks; resources-server configurations with an agent and datasets are environments."""
     environments = _folder_components("environments", ENVIRONMENT, roots)
     benchmarks = _folder_components("benchmarks", BENCHMARK, roots)
     return _unique([*environments, *benchmarks, *_runnable_configs(roots)])
@@ -96,7 +95,7 @@ EVERY_KIND = {
 
 
 def matches_query(query: str, fields: Iterable[str]) -> bool:
-    """Return whether a field contains the query, or the field or one of its words is spelt almost like it."""
+    """Return whether a field contains the query, or whether the field or one of its words is similar to it."""
     query = query.lower()
     for text in filter(None, map(str.lower, fields)):
         if query in text or any(_is_similar(query, word) for word in (text, *_BETWEEN_WORDS.split(text)) if word):
@@ -106,12 +105,16 @@ def matches_query(query: str, fields: Iterable[str]) -> bool:
 
 def _is_similar(query: str, word: str) -> bool:
     matcher = SequenceMatcher(None, query, word)
-    # The two quick bounds avoid the full comparison for almost every word.
-    return matcher.real_quick_ratio() >= SIMILAR and matcher.quick_ratio() >= SIMILAR and matcher.ratio() >= SIMILAR
+    # The quick ratios are upper bounds, which avoid the full comparison of most words.
+    return (
+        matcher.real_quick_ratio() >= MIN_SIMILARITY
+        and matcher.quick_ratio() >= MIN_SIMILARITY
+        and matcher.ratio() >= MIN_SIMILARITY
+    )
 
 
 def _folder_components(folder: str, kind: str, roots: Sequence[Path]) -> Iterator[Component]:
-    """Yield the folders with a `config.yaml`; their manifest overrides the facts of the configuration."""
+    """Yield the folders with a `config.yaml`; values of the manifest override those of the configuration."""
     for root in roots:
         for path in sorted((root / folder).rglob("config.yaml")):
             relative = path.parent.relative_to(root / folder)
@@ -120,19 +123,19 @@ def _folder_components(folder: str, kind: str, roots: Sequence[Path]) -> Iterato
             facts = _facts(path, roots)
             if facts is None:
                 continue
-            manifest = _manifest(path.parent / "manifest.yaml")
+            manifest = _read_manifest(path.parent / "manifest.yaml")
             names = {"domain": "domain", "description": "description", "licensing": "licence"}
             overrides = {name: str(manifest[key]) for key, name in names.items() if manifest.get(key)}
-            shown = {**_select(facts, *RUNNABLE_FACTS), **overrides}
-            yield Component(name=relative.as_posix(), kind=kind, path=path, manifest=manifest, **shown)
+            fields = {**_select(facts, *RUNNABLE_FACTS), **overrides}
+            yield Component(name=relative.as_posix(), kind=kind, path=path, manifest=manifest, **fields)
 
 
 def _runnable_configs(roots: Sequence[Path]) -> Iterator[Component]:
-    """Yield the resources-server configurations that have an agent with datasets: they run as they are."""
+    """Yield the resources-server configurations with an agent that has datasets, which can be run directly."""
     for path, name, facts in _server_configs(roots):
         if facts["datasets"]:
-            shown = _select(facts, *RUNNABLE_FACTS)
-            yield Component(name=f"{RESOURCES_FOLDER}/{name}", kind=ENVIRONMENT, path=path, **shown)
+            fields = _select(facts, *RUNNABLE_FACTS)
+            yield Component(name=f"{RESOURCES_FOLDER}/{name}", kind=ENVIRONMENT, path=path, **fields)
 
 
 def _server_configs(roots: Sequence[Path]) -> Iterator[tuple[Path, str, dict[str, Any]]]:
@@ -152,25 +155,30 @@ def _server_folders(folder: str, kind: str, roots: Sequence[Path]) -> Iterator[C
 
 
 def _folder_component(folder: Path, kind: str, roots: Sequence[Path]) -> Component:
+    """Describe a server folder from all its configuration files."""
     configs = sorted(folder.glob("configs/**/*.yaml"))
-    every = [facts for path in configs if (facts := _facts(path, roots)) is not None]
-    composable = any(facts["uses_resources"] for facts in every) and not any(facts["own_framework"] for facts in every)
+    all_facts = [facts for path in configs if (facts := _facts(path, roots)) is not None]
+    is_composable = any(facts["uses_resources"] for facts in all_facts) and not any(
+        facts["own_framework"] for facts in all_facts
+    )
     return Component(
         name=folder.name,
         kind=kind,
         path=folder,
-        description=next((facts["description"] for facts in every if facts["description"]), _first_sentence(folder)),
+        description=next(
+            (facts["description"] for facts in all_facts if facts["description"]), _first_sentence(folder)
+        ),
         variants=tuple(path.relative_to(folder / "configs").with_suffix("").as_posix() for path in configs),
-        self_contained=kind == AGENT and not composable,
+        self_contained=kind == AGENT and not is_composable,
     )
 
 
 def _facts(path: Path, roots: Sequence[Path]) -> dict[str, Any] | None:
-    """Return what a configuration and its includes say about the component; None if it cannot be read."""
+    """Return the properties of a component from its configuration and includes; None if it cannot be read."""
     try:
         tree = load_tree(path, roots, strict=False)
     except ConfigError as error:
-        logger.warning("left out: %s", error)
+        logger.warning("skipped: %s", error)
         return None
     resources = [(instance.name, instance.fields) for instance in instances_of(tree, RESOURCES_FOLDER)]
     agent_blocks = [(instance.name, instance.fields) for instance in instances_of(tree, AGENTS_FOLDER)]
@@ -200,14 +208,14 @@ def _first(blocks: Sequence[Mapping[str, Any]], key: str, default: Any = "") -> 
 
 
 def _first_comment(path: Path) -> str:
-    """Return the comment on the first line of a configuration: many authors describe the component there."""
+    """Return the comment on the first line of a configuration, which often describes the component."""
     with path.open(encoding="utf-8", errors="replace") as file:
         line = file.readline().strip()
     return line.lstrip("# ").strip() if line.startswith("#") else ""
 
 
 def _first_sentence(folder: Path) -> str:
-    """Return the first line of prose in a folder's README."""
+    """Return the first sentence of a folder's README; empty if there is no README."""
     try:
         lines = (folder / "README.md").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -216,13 +224,14 @@ def _first_sentence(folder: Path) -> str:
     return prose.split(". ")[0].rstrip(".")
 
 
-def _manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Path) -> dict[str, Any]:
+    """Read a manifest; empty if it is missing or invalid."""
     if not path.is_file():
         return {}
     try:
         manifest = yaml.safe_load(path.read_bytes())
     except (yaml.YAMLError, OSError) as error:
-        logger.warning("left out: %s: %s", path, str(error).splitlines()[0])
+        logger.warning("skipped: %s: %s", path, str(error).splitlines()[0])
         return {}
     return manifest if isinstance(manifest, dict) else {}
 

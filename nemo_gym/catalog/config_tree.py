@@ -18,10 +18,10 @@ BENCHMARK = "benchmark"
 def load_tree(path: Path, roots: Sequence[Path], *, strict: bool) -> Tree:
     """Merge a configuration file with the files it includes and expand its directives.
 
-    With `strict`, a directive that cannot be expanded is an error; without, it is ignored.
+    A directive that cannot be expanded is ignored, or with `strict` an error.
 
     Raises:
-        ConfigError: a file cannot be read.
+        ConfigError: a file cannot be read, or (strict only) a directive cannot be expanded.
     """
     sources = load_files([str(path.absolute())], roots).sources
     tree: Tree = {}

@@ -1,4 +1,4 @@
-"""From a component name on the command line (`arithmetic`, `vllm_model/local`) to its configuration file."""
+"""Find the configuration file of a component name on the command line (`arithmetic`, `vllm_model/local`)."""
 
 import logging
 from collections.abc import Sequence
@@ -20,7 +20,10 @@ class UnknownName(ConfigError, ValueError):
 
 @dataclass(frozen=True)
 class ComponentKind:
-    """One kind of component: its flag, its folder, and where its configuration files are."""
+    """One kind of component: its flag, its folder, and the location of its configuration files.
+
+    `configs` is the subfolder of configuration files, `default` the stem of the main one if it is not the name.
+    """
 
     flag: str
     folder: str
@@ -28,16 +31,16 @@ class ComponentKind:
     default: str | None = None
 
     def candidates(self, value: str) -> list[Path]:
-        """Return the relative paths that `value` may mean, most specific first."""
-        name, _, flavour = value.partition("/")
-        stem = flavour or self.default or name
+        """Return the relative paths of the configuration files that `value` may refer to, by precedence."""
+        name, _, variant = value.partition("/")
+        stem = variant or self.default or name
         paths = [Path(self.folder, name, self.configs, f"{stem}.yaml")]
-        if flavour and self.default:
+        if variant and self.default:
             paths.insert(0, Path(self.folder, value, f"{self.default}.yaml"))
         return paths
 
     def names(self, roots: Sequence[Path]) -> list[str]:
-        """Return every name that `config_file` finds, flavours included, sorted."""
+        """Return all names that `config_file` accepts, including variants, sorted."""
         names: set[str] = set()
         for root in roots:
             for path in (root / self.folder).glob(f"*/{self.configs or '.'}/*.yaml"):
@@ -53,10 +56,10 @@ MODEL_TYPE = ComponentKind("--model-type", "responses_api_models", configs="conf
 
 
 def config_file(kind: ComponentKind, value: str, roots: Sequence[Path]) -> Path:
-    """Return the absolute path of the configuration that `value` names; the first root that has it wins.
+    """Return the absolute path of the configuration file of the component `value`; an earlier root has precedence.
 
     Raises:
-        UnknownName: no root has it; the message gives the closest name and the searched roots.
+        UnknownName: no root has the component; the message contains the closest name and the searched roots.
     """
     candidates = kind.candidates(value)
     path = _first_file(candidates, roots)
@@ -68,15 +71,16 @@ def config_file(kind: ComponentKind, value: str, roots: Sequence[Path]) -> Path:
     close = get_close_matches(value, names, n=1)
     searched = ", ".join(str(root) for root in roots)
     raise UnknownName(
-        f"nothing is called '{value}': no {candidates[0]} in {searched}",
+        f"unknown name '{value}': no {candidates[0]} in {searched}",
         where=kind.flag,
-        fix=close[0] if close else (f"one of {', '.join(names)}" if names else "name an existing configuration"),
+        fix=close[0] if close else (f"one of {', '.join(names)}" if names else "use an existing configuration"),
     )
 
 
 def _first_file(candidates: Sequence[Path], roots: Sequence[Path]) -> Path | None:
+    """Return the first existing file; warn if several different ones exist."""
     files = [root / relative for relative in candidates for root in roots if (root / relative).is_file()]
-    different = list(dict.fromkeys(path.resolve() for path in files))
-    if len(different) > 1:
-        logger.warning("using %s; not used: %s", different[0], ", ".join(map(str, different[1:])))
-    return different[0] if different else None
+    distinct = list(dict.fromkeys(path.resolve() for path in files))
+    if len(distinct) > 1:
+        logger.warning("using %s; not used: %s", distinct[0], ", ".join(map(str, distinct[1:])))
+    return distinct[0] if distinct else None

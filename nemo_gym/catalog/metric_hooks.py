@@ -1,4 +1,4 @@
-"""Find out from a server's source, without running it, whether it computes metrics."""
+"""Detect from a server's source, without running it, whether the server computes metrics."""
 
 import ast
 from dataclasses import dataclass
@@ -24,23 +24,23 @@ class MetricHooks:
     """The metric hooks of a server."""
 
     own: bool
-    """The server computes metrics besides the standard ones."""
+    """The server computes metrics in addition to the standard ones."""
     passes_on: bool = False
     """The server forwards the request for metrics to another server."""
 
 
 def metric_hooks(source: Path) -> MetricHooks:
-    """Return which hooks the server classes in `source` override.
+    """Return the metric hooks of the server classes in `source`.
 
-    A class whose parent is defined in another file may inherit hooks, and a file that cannot be read may have any:
-    both count as `own`, so that no metrics are left out.
+    A class with a parent from another file may inherit hooks, and a file that cannot be read may contain hooks: both
+    count as `own`, so that no metrics are missing.
     """
     try:
         tree = ast.parse(source.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return MetricHooks(own=True)
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    servers = _servers(classes)
+    servers = _server_classes(classes)
     own = passes_on = False
     for cls in servers:
         for function in cls.body:
@@ -50,12 +50,12 @@ def metric_hooks(source: Path) -> MetricHooks:
                 passes_on = True
             elif function.name in HOOKS or function.name == ENDPOINT:
                 own = True
-    inherited = any(base not in STANDARD_BASES for cls in servers for base in _bases(cls, classes))
-    return MetricHooks(own=own or inherited or not servers, passes_on=passes_on)
+    may_inherit = any(base not in STANDARD_BASES for cls in servers for base in _imported_bases(cls, classes))
+    return MetricHooks(own=own or may_inherit or not servers, passes_on=passes_on)
 
 
-def _servers(classes: list[ast.ClassDef]) -> list[ast.ClassDef]:
-    """Return the server classes, by the name of their parent or of a parent in the same file."""
+def _server_classes(classes: list[ast.ClassDef]) -> list[ast.ClassDef]:
+    """Return the server classes: their parent is named `…Server` or `…Agent`, or is a server class of the same file."""
     servers: list[ast.ClassDef] = []
     names: set[str] = set()
     for cls in classes:
@@ -66,10 +66,10 @@ def _servers(classes: list[ast.ClassDef]) -> list[ast.ClassDef]:
     return servers
 
 
-def _bases(cls: ast.ClassDef, classes: list[ast.ClassDef]) -> set[str]:
-    """Return the parents of a class that are defined in another file."""
-    here = {other.name for other in classes}
-    return {_name(base) for base in cls.bases} - here
+def _imported_bases(cls: ast.ClassDef, classes: list[ast.ClassDef]) -> set[str]:
+    """Return the names of the parents of a class that are not defined in the same file."""
+    local_names = {other.name for other in classes}
+    return {_name(base) for base in cls.bases} - local_names
 
 
 def _name(base: ast.expr) -> str:

@@ -1,4 +1,4 @@
-"""Prepare benchmarks: run the scripts that write their rows, after checking that all of them can run."""
+"""Prepare benchmarks: check all preparation scripts, then run them to write the rows."""
 
 import os
 import signal
@@ -24,10 +24,10 @@ from nemo_gym.errors import ConfigError, GymError
 
 FUNCTION = "prepare"
 CHECK_SECONDS = 60.0
-"""Time limit for importing a script; slow work belongs in `prepare`."""
+"""Time limit for importing a script; slow code belongs in `prepare`."""
 PARALLEL_CHECKS = 4
 STDERR = 2
-"""Output of scripts goes to stderr; stdout is for results."""
+"""File descriptor for the output of scripts; stdout is for results."""
 
 
 class PrepareFailed(ConfigError):
@@ -36,7 +36,7 @@ class PrepareFailed(ConfigError):
 
 @dataclass(frozen=True)
 class Preparation:
-    """One benchmark to prepare: its agent, its script, and the files its rows may be in."""
+    """One benchmark to prepare: its agent, its script, and the possible paths of its rows."""
 
     agent: str
     dataset: BenchmarkDatasetConfig
@@ -50,7 +50,7 @@ class Preparation:
 
     @property
     def existing_rows(self) -> Path | None:
-        """The rows of an earlier preparation."""
+        """The file with the rows of an earlier preparation, if any."""
         return next((path for path in self.targets if path.is_file()), None)
 
 
@@ -69,20 +69,20 @@ def preparations(config: Mapping[str, Any], roots: Sequence[Path]) -> list[Prepa
     """List the benchmarks of a resolved configuration: one for each agent that has a benchmark dataset.
 
     Raises:
-        ConfigError: there is no benchmark, an agent has several, or a script is missing; lists all problems.
+        ConfigError: no agent has a benchmark dataset, an agent has several, or a script is missing.
     """
     by_agent: dict[str, list[Mapping[str, Any]]] = {}
     for agent, _, dataset in benchmark_datasets(config):
         by_agent.setdefault(agent, []).append(dataset)
     if not by_agent:
         raise ConfigError(
-            f"no agent has a dataset of type '{BENCHMARK}'", fix="name a benchmark with --benchmark or --config"
+            f"no agent has a dataset of type '{BENCHMARK}'", fix="choose a benchmark with --benchmark or --config"
         )
     jobs: list[Preparation] = []
     problems: list[str] = []
     for agent, datasets in by_agent.items():
         if len(datasets) > 1:
-            problems.append(f"{agent} has {len(datasets)} datasets of type '{BENCHMARK}'; it can have one")
+            problems.append(f"{agent} has {len(datasets)} datasets of type '{BENCHMARK}'; only one is allowed")
             continue
         try:
             jobs.append(_preparation(agent, datasets[0], roots))
@@ -98,17 +98,17 @@ def prepare_all(
     options: PrepareBenchmarkConfig,
     done: Callable[[PreparedBenchmark], None] = lambda _: None,
 ) -> list[PreparedBenchmark]:
-    """Prepare benchmarks, in parallel if so configured, and call `done` after each. No script runs unless all can.
+    """Check all scripts, then prepare the benchmarks, in parallel if configured; call `done` after each.
 
     Raises:
-        ConfigError: a script cannot be imported, has no `prepare`, or does not accept the arguments.
-        PrepareFailed: a script failed or wrote another file; the others still ran.
+        ConfigError: a script cannot be imported, has no `prepare`, or rejects the arguments; no script was run.
+        PrepareFailed: a script failed or wrote another file; the other scripts were run.
     """
     cached = [job for job in jobs if options.use_cached_prepared_benchmarks and job.existing_rows]
-    waiting = [job for job in jobs if job not in cached]
-    _check_scripts(waiting, options.prepare_script_args)
+    uncached = [job for job in jobs if job not in cached]
+    _check_scripts(uncached, options.prepare_script_args)
     scripts = Scripts(options.prepare_timeout_seconds)
-    results = scripts.run_all(waiting, options.prepare_script_args, options.num_prepare_benchmark_processes)
+    results = scripts.run_all(uncached, options.prepare_script_args, options.num_prepare_benchmark_processes)
     problems: list[str] = []
     finished: list[PreparedBenchmark] = []
     for job, result in chain(((job, job.existing_rows) for job in cached), results):
@@ -125,7 +125,7 @@ def prepare_all(
 
 
 class Scripts:
-    """Runs scripts, each in a process that has a time limit and is killed with its children."""
+    """Runs scripts, each in a separate process group with a time limit."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = seconds
@@ -134,7 +134,7 @@ class Scripts:
     def run_all(
         self, jobs: Sequence[Preparation], arguments: Mapping[str, Any], parallel: int, *, only_check: bool = False
     ) -> Iterator[tuple[Preparation, Any]]:
-        """Yield each job with the result of `run`, or the `PrepareFailed` it raised; leave no process behind."""
+        """Yield each job with the result of `run` or the `PrepareFailed` it raised; kill all scripts on an error."""
 
         def call(job: Preparation) -> Any:
             try:
@@ -173,11 +173,11 @@ class Scripts:
             try:
                 child.communicate(orjson.dumps({**request, "only_check": only_check}), timeout=self._seconds)
             except subprocess.TimeoutExpired:
-                work = f"importing it (work belongs into {FUNCTION}())" if only_check else f"{FUNCTION}()"
+                step = f"importing the script (slow code belongs in {FUNCTION}())" if only_check else f"{FUNCTION}()"
                 raise PrepareFailed(
-                    f"{work} was not done within {self._seconds:g} s and was ended",
+                    f"{step} took longer than {self._seconds:g} s and was killed",
                     where=str(script),
-                    fix="allow more with --timeout, or find out what it waits for",
+                    fix="increase --timeout, or check why the script is slow",
                 ) from None
             finally:
                 self._kill(child)
@@ -196,7 +196,7 @@ class Scripts:
             self._kill(child)
 
     def _kill(self, child: "subprocess.Popen[bytes]") -> None:
-        if child.returncode is None:  # not reaped yet, so its process id cannot belong to another process
+        if child.returncode is None:  # not reaped yet, so its process id has not been reused
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
@@ -204,12 +204,13 @@ class Scripts:
 
 
 def _preparation(agent: str, settings: Mapping[str, Any], roots: Sequence[Path]) -> Preparation:
+    """Find the script of a benchmark and the possible paths of its rows."""
     dataset = parse_dataset(settings, "its dataset")
     relative = dataset.prepare_script
     root = next((root for root in roots if (root / relative).is_file()), None)
     if root is None:
-        raise ConfigError(f"there is no {relative} in {', '.join(map(str, roots))}")
-    # Rows are searched first in the root that has the script.
+        raise ConfigError(f"file not found: {relative} in {', '.join(map(str, roots))}")
+    # The root of the script has precedence for the rows.
     script = (root / relative).resolve()
     first = script.parent if relative.is_absolute() else root
     targets = tuple(dict.fromkeys((folder / dataset.jsonl_fpath).resolve() for folder in [first, *roots]))
@@ -217,15 +218,15 @@ def _preparation(agent: str, settings: Mapping[str, Any], roots: Sequence[Path])
 
 
 def _check_scripts(jobs: Sequence[Preparation], arguments: Mapping[str, Any]) -> None:
-    """Check that every script can run, each in a separate process because importing it may have side effects."""
+    """Check that every script can be run; in separate processes, because an import may have side effects."""
     checks = Scripts(CHECK_SECONDS).run_all(jobs, arguments, PARALLEL_CHECKS, only_check=True)
     problems = [f"{job.script}: {result.problem}" for job, result in checks if isinstance(result, PrepareFailed)]
     if problems:
-        raise ConfigError("; ".join([*problems, "nothing was prepared"]))
+        raise ConfigError("; ".join([*problems, "no benchmark was prepared"]))
 
 
 def _check_result(job: Preparation, result: Any, *, cached: bool) -> PreparedBenchmark:
-    """Check that a script returned the file that the configuration names, and that the file has usable rows."""
+    """Check that a script returned the configured file, and that the file has valid rows."""
     if isinstance(result, PrepareFailed):
         raise result
     if not isinstance(result, str | Path):

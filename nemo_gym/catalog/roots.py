@@ -1,6 +1,6 @@
-"""Search roots: the folders that are searched for components and configuration files, in order of precedence.
+"""Search roots: the folders that are searched for components and configuration files.
 
-Extra roots (`NEMO_GYM_EXTRA_ROOTS`, `--search-dir`) shadow the working directory, which shadows the installed package.
+In order of precedence: extra roots (`NEMO_GYM_EXTRA_ROOTS`, `--search-dir`), working directory, installed package.
 """
 
 import logging
@@ -26,41 +26,41 @@ RESULTS_DIR = WORKING_DIR / "results"
 
 
 def extra_roots() -> list[Path]:
-    """Read `NEMO_GYM_EXTRA_ROOTS`."""
+    """Return the folders in the environment variable `NEMO_GYM_EXTRA_ROOTS`."""
     return [Path(entry) for entry in os.environ.get(EXTRA_ROOTS_ENV_VAR, "").split(os.pathsep) if entry]
 
 
 def component_search_roots(*, sys_path: Iterable[str] | None = None) -> list[Path]:
-    """Return the folders to search, each once: extra roots, `sys_path` if given, the working directory, the install."""
-    ends = [Path.cwd(), PARENT_DIR]
-    resolved_ends = {end.resolve() for end in ends}
-    middle = [Path(entry) for entry in sys_path or () if Path(entry or ".").resolve() not in resolved_ends]
-    seen: dict[Path, Path] = {}
-    for root in [*extra_roots(), *middle, *ends]:
-        seen.setdefault(root.resolve(), root)
-    return list(seen.values())
+    """Return the search roots without duplicates: extra roots, `sys_path`, working directory, installed package."""
+    last = [Path.cwd(), PARENT_DIR]
+    resolved_last = {root.resolve() for root in last}
+    middle = [Path(entry) for entry in sys_path or () if Path(entry or ".").resolve() not in resolved_last]
+    unique: dict[Path, Path] = {}
+    for root in [*extra_roots(), *middle, *last]:
+        unique.setdefault(root.resolve(), root)
+    return list(unique.values())
 
 
 def find_file(path: str | Path, subject: str) -> Path:
     """Return the file `path` in the first search root that has it.
 
     Raises:
-        ConfigPathNotFoundError: no root has it; the message begins with `subject` and lists the paths tried.
+        ConfigPathNotFoundError: no root has the file; the message starts with `subject` and lists the searched paths.
     """
     candidates = [Path(path)] if Path(path).is_absolute() else [root / path for root in component_search_roots()]
     for candidate in candidates:
         if candidate.is_file():
             return candidate
     tried = "\n".join(f"  {candidate}" for candidate in candidates)
-    raise ConfigPathNotFoundError(f"{subject} {str(path)!r} does not exist; looked at\n{tried}")
+    raise ConfigPathNotFoundError(f"{subject} {str(path)!r} does not exist; searched\n{tried}")
 
 
 def _resolve_under_cwd_or_install(
     rel_path: str | os.PathLike[str], *, validator: Callable[[Path], bool] | None = None
 ) -> Path:
-    """Return the first root's `rel_path` that exists (or that `validator` accepts), else the path in the first root.
+    """Return the first existing `rel_path` in the search roots; if none exists, the path in the first root.
 
-    For reading only: output goes to the path the user gave.
+    `validator` replaces the check for existence. Use only for input files.
     """
     path = Path(rel_path)
     if path.is_absolute():
@@ -74,7 +74,7 @@ def _resolve_under_cwd_or_install(
 
 
 def follow_rename(path: str | Path) -> Path | None:
-    """Return the current form of a relative path of an earlier release and log the change once; None for others."""
+    """Return the new path of a path that was renamed since an earlier release, and warn once; None for other paths."""
     new = current_path(path)
     if new is not None:
         _warn_once(rename_notice(path))
@@ -87,8 +87,8 @@ def _warn_once(note: str) -> None:
 
 
 def _augment_sys_path() -> None:
-    """Put extra roots first on `sys.path`, the working directory and the install last. Safe to repeat."""
+    """Put extra roots first on `sys.path`, the working directory and the installed package last. Idempotent."""
     first = [str(root) for root in extra_roots()]
     last = [str(Path.cwd()), str(PARENT_DIR)]
-    kept = [entry for entry in sys.path if entry not in first and entry not in last]
-    sys.path[:] = list(dict.fromkeys([*first, *kept, *last]))
+    middle = [entry for entry in sys.path if entry not in first and entry not in last]
+    sys.path[:] = list(dict.fromkeys([*first, *middle, *last]))

@@ -1,4 +1,4 @@
-"""Problems of dataset rows: the field, the reason and the lines, grouped so that a thousand bad lines read as one."""
+"""Problems of dataset rows; lines with the same problem are grouped into one message."""
 
 from array import array
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ LISTED_RANGES = 100
 
 
 class DataError(GymError, ValueError):
-    """Dataset rows, or the metrics kept beside them, cannot be used as they are."""
+    """Dataset rows or their metrics file cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class LineRanges:
         self._ends = array("q")  # first, last, first, last, …
 
     def add(self, line: int) -> None:
-        """Add a line that is not before the last one; adding the last one twice changes nothing."""
+        """Add a line number, which must not be smaller than the last one. Idempotent."""
         ends = self._ends
         if ends and line <= ends[-1] + 1:
             ends[-1] = max(line, ends[-1])
@@ -49,21 +49,21 @@ class LineRanges:
             ends.extend((line, line))
 
     def merge(self, other: "LineRanges", after: int) -> None:
-        """Add the lines of `other`, which were counted from `after`."""
+        """Add the lines of `other`, whose numbers are relative to line `after`."""
         for first, last in other:
             self.add(first + after)
             self._ends[-1] = last + after
 
     def up_to(self, line: int) -> "LineRanges":
-        """Return the lines up to and including this one."""
-        kept = LineRanges()
+        """Return the lines up to and including `line`."""
+        result = LineRanges()
         for first, last in self:
             if first <= line:
-                kept._ends.extend((first, min(last, line)))
-        return kept
+                result._ends.extend((first, min(last, line)))
+        return result
 
-    def number(self, count: int) -> int:
-        """Return the `count`th line, from 1; the last one if there are fewer."""
+    def nth_line(self, count: int) -> int:
+        """Return the `count`th line number, counted from 1; the last one if there are fewer."""
         for first, last in self:
             if count <= last - first + 1:
                 return first + count - 1
@@ -74,7 +74,7 @@ class LineRanges:
         return zip(self._ends[::2], self._ends[1::2], strict=True)
 
     def __len__(self) -> int:
-        """Count the lines."""
+        """Return the number of lines."""
         return sum(last - first + 1 for first, last in self)
 
     def __str__(self) -> str:
@@ -95,41 +95,41 @@ class ProblemGroup:
 class RowProblems:
     """The problems of the rows of one file."""
 
-    __slots__ = ("_bad", "_groups")
+    __slots__ = ("_groups", "_invalid_lines")
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, str], ProblemGroup] = {}
-        self._bad = LineRanges()
+        self._invalid_lines = LineRanges()
 
     def add(self, line: int, problems: Iterable[RowProblem]) -> None:
-        """Add the problems of a line; lines come in order."""
+        """Add the problems of a line; lines must be added in order."""
         for problem in problems:
             group = self._groups.setdefault((problem.field, problem.reason), ProblemGroup(first_detail=problem.detail))
             group.lines.add(line)
-            self._bad.add(line)
+            self._invalid_lines.add(line)
 
     def merge(self, other: "RowProblems", after: int) -> None:
         """Add the problems of a part of the file that begins after line `after`."""
         for key, part in other._groups.items():
             group = self._groups.setdefault(key, ProblemGroup(first_detail=part.first_detail))
             group.lines.merge(part.lines, after)
-        self._bad.merge(other._bad, after)
+        self._invalid_lines.merge(other._invalid_lines, after)
 
     def first(self, count: int) -> "RowProblems":
-        """Return the problems of the first `count` rows that have one."""
-        kept = RowProblems()
-        last = self._bad.number(count)
-        kept._bad = self._bad.up_to(last)
+        """Return the problems of the first `count` invalid rows."""
+        result = RowProblems()
+        last = self._invalid_lines.nth_line(count)
+        result._invalid_lines = self._invalid_lines.up_to(last)
         for key, group in self._groups.items():
             lines = group.lines.up_to(last)
             if lines:
-                kept._groups[key] = ProblemGroup(lines, group.first_detail)
-        return kept
+                result._groups[key] = ProblemGroup(lines, group.first_detail)
+        return result
 
     @property
     def rows(self) -> int:
-        """The number of rows that cannot be used."""
-        return len(self._bad)
+        """The number of invalid rows."""
+        return len(self._invalid_lines)
 
     def __bool__(self) -> bool:
         return bool(self._groups)

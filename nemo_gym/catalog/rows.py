@@ -1,7 +1,7 @@
-"""Dataset rows: parse a line, check a row, check a file. Every part that reads a dataset uses these functions.
+"""Dataset rows: parse a line, check a row, check a file. All code that reads datasets uses these functions.
 
-`parse_row` accepts any JSON object. `read_line` is strict: it also reports what readers of JSON disagree on, such as
-repeated keys. `RowChecker` and `row_problems` decide whether a row is a valid run request.
+`parse_row` accepts any JSON object. `read_line` is strict: it also reports constructs that JSON parsers treat
+differently, such as repeated keys. `RowChecker` and `row_problems` check whether a row is a valid run request.
 """
 
 import json
@@ -27,12 +27,12 @@ Row = dict[str, Any]
 
 BOM = b"\xef\xbb\xbf"
 SPACE = b" \t\r\n"
-CRLF = RowProblem("", "the line ends in CRLF", "write plain line feeds: sed -i 's/\\r$//' FILE")
+CRLF = RowProblem("", "the line ends in CRLF", "use line feeds: sed -i 's/\\r$//' FILE")
 TOO_DEEP = RowProblem("", "the line is nested too deep")
 NO_PARAMS = RowProblem(PARAMS, "the field is missing")
 
 MAX_CACHED_SETTINGS = 4096
-"""Size of each cache; a file with more distinct values repeats few of them, so caching does not help."""
+"""Maximum size of each cache; caching does not help for files with more distinct values."""
 ROLES = frozenset({"user", "assistant", "system", "developer"})
 SIMPLE_ITEMS = {
     "function_call": {"type", "call_id", "name", "arguments"},
@@ -49,19 +49,26 @@ CHAT_NAMES = {
 """Chat Completions parameter -> its name in the Responses API."""
 
 _BEYOND_64_BITS = re.compile(rb"[0-9]{19}")
-_KINDS = {list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number", type(None): "null"}
+_KIND_NAMES = {
+    list: "a list",
+    str: "a text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
 
 
 # -- one line -----------------------------------------------------------------------------------------------------
 
 
 def parse_row(line: bytes, where: str, error: type[GymError] = ConfigError) -> Row:
-    """Parse a line that must hold a JSON object; `where` is its location, for example `rows.jsonl:7`.
+    """Parse a line that must be a JSON object; `where` is its location, for example `rows.jsonl:7`.
 
     Raises:
         GymError: (of type `error`) the line is not a JSON object.
     """
-    row = _loads(line)
+    row = _parse_object(line)
     if isinstance(row, RowProblem):
         detail = f" ({row.detail})" if row.detail else ""
         raise error(f"{row}{detail}", where=where)
@@ -71,7 +78,7 @@ def parse_row(line: bytes, where: str, error: type[GymError] = ConfigError) -> R
 def read_line(raw: bytes) -> tuple[Row | None, list[RowProblem]]:
     """Parse a line (without its line feed) strictly; return the row, if any, and the problems of its JSON.
 
-    Anything orjson accepts silently although other readers disagree on it is a problem, above all repeated keys.
+    Constructs that orjson accepts and other parsers treat differently are problems, above all repeated keys.
     """
     problems = [CRLF] if raw.endswith(b"\r") else []
     if raw.startswith(BOM):
@@ -86,13 +93,13 @@ def read_line(raw: bytes) -> tuple[Row | None, list[RowProblem]]:
     try:
         if not _has_single_keys(raw, row):
             problems += _repeated_keys(raw)
-    except orjson.JSONEncodeError:  # orjson reads deeper than it writes
+    except orjson.JSONEncodeError:  # orjson parses deeper nesting than it can encode
         return None, [*problems, TOO_DEEP]
     return row, problems
 
 
 def exact_row(raw: bytes) -> Row:
-    """Parse a line that `read_line` accepted, keeping integers beyond 64 bits, which orjson turns into floats."""
+    """Parse a line that `read_line` accepted; integers beyond 64 bits stay exact, which orjson converts to floats."""
     row: Row = json.loads(raw) if _BEYOND_64_BITS.search(raw) else orjson.loads(raw)
     return row
 
@@ -106,11 +113,12 @@ def row_line(row: Row) -> bytes:
 
 
 def wildcard_path(path: tuple[str | int, ...]) -> str:
-    """Write a path as `a.b[*].c`: the same text for every element of a list."""
+    """Format a path as `a.b[*].c`, with the same text for every element of a list."""
     return re.sub(r"\[\d+\]", "[*]", dotted_path(path))
 
 
-def _loads(line: bytes) -> Row | RowProblem:
+def _parse_object(line: bytes) -> Row | RowProblem:
+    """Parse a JSON object; return the problem if the line is not one."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -119,21 +127,21 @@ def _loads(line: bytes) -> Row | RowProblem:
 
 
 def _not_an_object(value: Any) -> RowProblem:
-    return RowProblem("", f"the line is {_KINDS[type(value)]}, not a JSON object")
+    return RowProblem("", f"the line is {_KIND_NAMES[type(value)]}, not a JSON object")
 
 
 def _has_single_keys(raw: bytes, row: Row) -> bool:
-    """Return whether no object repeats a key, by counting quotes: a dropped key takes its quotes with it.
+    """Return True if no object repeats a key, by counting quotes: parsing drops repeated keys with their quotes.
 
-    May return False without cause, never True without: a line that writes a quote as \\u0022 is not counted.
+    False means that a key may be repeated: lines with the escape \\u0022 are not counted.
     """
-    if b"\\" in raw and b"\\u0022" in raw:  # the first test is fast, and most lines have no backslash
+    if b"\\" in raw and b"\\u0022" in raw:  # the first test is fast and False for most lines
         return False
     return raw.count(b'"') == orjson.dumps(row).count(b'"')
 
 
 class _KeyRecorder(dict[str, Any]):
-    """An object that remembers which of its keys were repeated."""
+    """A dict that records its repeated keys."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
@@ -143,40 +151,41 @@ class _KeyRecorder(dict[str, Any]):
 
 
 def _repeated_keys(raw: bytes) -> list[RowProblem]:
+    """Return a problem for every repeated key in a line."""
     row = json.loads(raw, object_pairs_hook=_KeyRecorder)
     return [
-        RowProblem(path, f"the key {key!r} is given more than once")
+        RowProblem(path, f"the key {key!r} is repeated")
         for path, value in _walk(row, lambda value: isinstance(value, _KeyRecorder) and bool(value.repeated))
         for key in value.repeated
     ]
 
 
 def _json_problems(raw: bytes, error: orjson.JSONDecodeError) -> list[RowProblem]:
-    """Explain why a line is not JSON."""
+    """Return the problems of a line that orjson rejects."""
     if not raw.strip(SPACE):
         return [RowProblem("", "the line is empty")]
     try:
         text = raw.decode()
-    except UnicodeDecodeError as wrong:
-        detail = f"first: byte 0x{raw[wrong.start]:02x} at column {wrong.start + 1}"
+    except UnicodeDecodeError as decode_error:
+        detail = f"first: byte 0x{raw[decode_error.start]:02x} at column {decode_error.start + 1}"
         return [RowProblem("", "the line is not UTF-8", detail)]
     if "depth" in error.msg:
         return [TOO_DEEP]
     try:
         row = json.loads(text)
-    except json.JSONDecodeError as wrong:
-        return [RowProblem("", f"the line is not JSON: {wrong.msg.lower()}", f"first: at column {wrong.colno}")]
+    except json.JSONDecodeError as json_error:
+        return [
+            RowProblem("", f"the line is not JSON: {json_error.msg.lower()}", f"first: at column {json_error.colno}")
+        ]
     except RecursionError:
         return [TOO_DEEP]
-    except ValueError:  # Python refuses integers of more than a few thousand digits
-        return [RowProblem("", "the line holds a number of thousands of digits")]
+    except ValueError:  # Python rejects integers of more than a few thousand digits
+        return [RowProblem("", "the line contains a number with thousands of digits")]
     problems = [
-        RowProblem(path, f"{_spelling(value)} is not JSON", "write null, or leave the field out")
+        RowProblem(path, f"{_spelling(value)} is not JSON", "use null, or remove the field")
         for path, value in _walk(row, lambda value: isinstance(value, float) and not math.isfinite(value))
     ]
-    problems += [
-        RowProblem(path, "the text holds half a character (a lone surrogate)") for path, _ in _walk(row, _has_surrogate)
-    ]
+    problems += [RowProblem(path, "the text contains a lone surrogate") for path, _ in _walk(row, _has_surrogate)]
     return problems or [RowProblem("", f"the line is not JSON: {error.msg}", f"first: at column {error.colno}")]
 
 
@@ -191,10 +200,10 @@ def _has_surrogate(value: Any) -> bool:
 
 
 def _walk(value: Any, matches: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
-    """Yield every matching value and key with its wildcard path."""
-    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
-    while waiting:
-        path, value = waiting.pop()
+    """Yield every matching value and every matching key, with its wildcard path."""
+    pending: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    while pending:
+        path, value = pending.pop()
         if matches(value):
             yield wildcard_path(path), value
         children: list[tuple[str | int, Any]] = []
@@ -203,7 +212,7 @@ def _walk(value: Any, matches: Callable[[Any], bool]) -> Iterator[tuple[str, Any
             children = list(value.items())
         elif isinstance(value, list):
             children = list(enumerate(value))
-        waiting += [((*path, key), child) for key, child in reversed(children)]
+        pending += [((*path, key), child) for key, child in reversed(children)]
 
 
 # -- one row ------------------------------------------------------------------------------------------------------
@@ -214,11 +223,11 @@ class RequestSettings:
     """All parameters of a request except `input`."""
 
     values: dict[str, Any]
-    """As the wire types parse them."""
+    """The parameters as parsed by the wire types."""
     encoded: bytes
-    """As JSON with sorted keys."""
+    """The parameters as JSON with sorted keys."""
     separators: int
-    """Commas and colons between the parts of the values, if they were written as JSON."""
+    """Number of commas and colons in the values when encoded as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,11 +239,11 @@ class RowRequest:
 
 
 class RowChecker:
-    """Checks rows quickly, by caching the settings it has seen.
+    """Checks rows quickly by caching validated settings.
 
     The common forms of `input` are recognised without building objects, and the other parameters are validated once
-    for each distinct value: in most files tools and sampling parameters are the same on every line. Anything it does
-    not recognise is validated by the wire types, so it accepts exactly the rows that the servers accept.
+    for each distinct value: in most files tools and sampling parameters are the same on every line. Other forms are
+    validated by the wire types, so exactly the rows that the servers accept are valid.
     """
 
     def __init__(self) -> None:
@@ -242,7 +251,7 @@ class RowChecker:
         self._values: dict[tuple[str, bytes], Any] = {}
 
     def parse_request(self, row: Row) -> RowRequest | None:
-        """Return the request in a row, or None if the row is invalid; `row_problems` explains why."""
+        """Return the request in a row; None if the row is invalid (`row_problems` returns the reasons)."""
         params = row.get(PARAMS)
         if type(params) is not dict or "input" not in params:
             return None
@@ -256,10 +265,11 @@ class RowChecker:
             settings = self._parse_settings(rest, encoded)
             if settings is None:
                 return None
-            _remember(self._settings, encoded, settings)
+            _cache_value(self._settings, encoded, settings)
         return RowRequest(items, settings)
 
     def _parse_settings(self, rest: dict[str, Any], encoded: bytes) -> RequestSettings | None:
+        """Validate all parameters except `input`; None if one is invalid."""
         values = {}
         for name, value in rest.items():
             key = (name, orjson.dumps(value))
@@ -267,13 +277,13 @@ class RowChecker:
                 model = _validate({"input": "", name: value})
                 if model is None:
                     return None
-                _remember(self._values, key, getattr(model, name))
+                _cache_value(self._values, key, getattr(model, name))
             values[name] = self._values[key]
         return RequestSettings(values, encoded, sum(map(count_separators, rest.values())))
 
 
 def row_problems(row: Row) -> list[RowProblem]:
-    """Return everything the wire types refuse in a row; empty for a valid run request."""
+    """Return the validation errors of the wire types for a row; empty for a valid run request."""
     try:
         BaseRunRequest.model_validate(row)
     except ValidationError as error:
@@ -282,7 +292,7 @@ def row_problems(row: Row) -> list[RowProblem]:
 
 
 def count_separators(value: Any) -> int:
-    """Count the commas and colons between the parts of a value if it is written as JSON."""
+    """Count the commas and colons between the parts of a value when encoded as JSON."""
     if isinstance(value, dict):
         total = max(2 * len(value) - 1, 0)
         children = list(value.values())
@@ -297,7 +307,7 @@ def count_separators(value: Any) -> int:
     return total
 
 
-def _remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
+def _cache_value(cache: dict[Any, Any], key: Any, value: Any) -> None:
     if len(cache) >= MAX_CACHED_SETTINGS:
         cache.clear()
     cache[key] = value
@@ -318,6 +328,7 @@ def _is_simple(items: Any) -> bool:
 
 
 def _is_simple_item(item: dict[str, Any]) -> bool:
+    """Return whether an item is a plain text message, or a function call or output with only its required fields."""
     role = item.get("role")
     if type(role) is str:
         is_bare = len(item) == 2 or (len(item) == 3 and item.get("type") == "message")
@@ -328,52 +339,54 @@ def _is_simple_item(item: dict[str, Any]) -> bool:
 
 
 def _validation_problems(row: Row, error: ValidationError) -> Iterator[RowProblem]:
+    """Convert pydantic's errors to problems with paths in the row."""
     for detail in error.errors(include_url=False, include_input=False):
-        path, holder = _data_path(row, detail["loc"])
+        path, container = _data_path(row, detail["loc"])
         kind, context = detail["type"], detail.get("ctx", {})
         reason = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
         if kind == "extra_forbidden":
-            reason = _unknown_field(path, holder)
+            reason = _unknown_field(path, container)
         elif kind in ("model_type", "dict_type"):
             reason = "should be an object"
         elif kind == "union_tag_invalid":
-            reason = f"unknown type {context['tag']!r}: there are {context['expected_tags']}"
+            reason = f"unknown type {context['tag']!r}: expected one of {context['expected_tags']}"
         elif kind == "union_tag_not_found":
             reason = "has no type"
         yield RowProblem(wildcard_path(path), reason[:1].lower() + reason[1:])
 
 
 def _data_path(row: Row, location: tuple[int | str, ...]) -> tuple[tuple[int | str, ...], Any]:
-    """Turn pydantic's error location into a path in the row, and return the object around the error too.
+    """Convert pydantic's error location to a path in the row; also return the object that contains the error.
 
-    A location also names branches of unions; they are not keys of the data and are left out.
+    A location also contains branches of unions, which are not keys of the data and are removed.
     """
     path: list[int | str] = []
-    holder: Any = row
+    container: Any = row
     value: Any = row
     in_list = False
     for number, part in enumerate(location):
         if isinstance(value, list) and isinstance(part, int):
             path.append(part)
-            holder, value, in_list = value, value[part], True
+            container, value, in_list = value, value[part], True
         elif isinstance(value, dict):
             is_branch = in_list and part == value.get("type")
             in_list = False
             if not is_branch and (part in value or number == len(location) - 1):
                 path.append(part)
-                holder, value = value, value.get(part)
-    return tuple(path), holder
+                container, value = value, value.get(part)
+    return tuple(path), container
 
 
-def _unknown_field(path: tuple[int | str, ...], holder: Any) -> str:
+def _unknown_field(path: tuple[int | str, ...], container: Any) -> str:
+    """Return the reason for an unknown field, with a hint for names of Chat Completions."""
     name = str(path[-1])
     if path[:-1] == (PARAMS,):
         if name in CHAT_NAMES:
-            return f"not a field of the Responses API — it is called '{CHAT_NAMES[name]}' there"
+            return f"not a field of the Responses API — its name there is '{CHAT_NAMES[name]}'"
         fields = NeMoGymResponseCreateParamsNonStreaming.model_fields
         return f"not a field of the Responses API{did_you_mean(name, fields)}"
-    if name == "function" and isinstance(holder, Mapping) and holder.get("type") == "function":
-        return "a Chat Completions tool — here name, description and parameters stand beside type"
+    if name == "function" and isinstance(container, Mapping) and container.get("type") == "function":
+        return "a Chat Completions tool — here name, description and parameters are next to type"
     return "unknown field"
 
 
@@ -381,9 +394,9 @@ def _unknown_field(path: tuple[int | str, ...], holder: Any) -> str:
 
 
 def check_file(path: Path, *, needs_params: bool) -> tuple[int, RowProblems]:
-    """Count the rows of a file and collect the lines that are not JSON objects; blank lines are skipped.
+    """Return the number of rows of a file and the lines that are not JSON objects; blank lines are skipped.
 
-    With `needs_params`, a row must also have `responses_create_params`: no prompt supplies it later.
+    With `needs_params`, a row must also have `responses_create_params`, because no prompt adds it later.
     """
     count, problems = 0, RowProblems()
     with path.open("rb") as lines:
@@ -391,7 +404,7 @@ def check_file(path: Path, *, needs_params: bool) -> tuple[int, RowProblems]:
             if line.isspace():
                 continue
             count += 1
-            row = _loads(line)
+            row = _parse_object(line)
             if isinstance(row, RowProblem):
                 problems.add(number, [row])
             elif needs_params and PARAMS not in row:

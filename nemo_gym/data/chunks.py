@@ -19,7 +19,7 @@ from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as PARAMS
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The bytes of a file from `start` to `end`; `end` follows a line feed or is the end of the span."""
+    """The bytes of a file from `start` to `end`, which is after a line feed or at the end of the span."""
 
     path: Path
     start: int
@@ -35,7 +35,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class FileSpan:
-    """The part of a file that is used: its bytes, and the number of lines before it."""
+    """A range of bytes of a file, and the number of lines before it."""
 
     path: Path
     start: int
@@ -47,7 +47,7 @@ class FileSpan:
         return self.end - self.start
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """Yield chunks of about `size` bytes, larger if a line is longer."""
+        """Yield chunks of whole lines, of about `size` bytes."""
         with self.path.open("rb") as stream:
             start = self.start
             while start < self.end:
@@ -60,19 +60,19 @@ class FileSpan:
                 start = end
 
 
-def span_of(path: Path, first: int | None = None, end: int | None = None) -> FileSpan:
-    """Return the span of the lines from `first` up to, not including, `end`, counted from 0; by default all lines."""
+def line_span(path: Path, first: int | None = None, end: int | None = None) -> FileSpan:
+    """Return the bytes of the lines from `first` up to but excluding `end`, counted from 0; default: all lines."""
     size = path.stat().st_size
     if first is None and end is None:
         return FileSpan(path, 0, size)
     with path.open("rb") as stream:
-        before, start = _skip(stream, first or 0)
-        stop = size if end is None else start + _skip(stream, max(end - (first or 0), 0))[1]
-    return FileSpan(path, start, stop, before)
+        lines_before, start = _skip_lines(stream, first or 0)
+        stop = size if end is None else start + _skip_lines(stream, max(end - (first or 0), 0))[1]
+    return FileSpan(path, start, stop, lines_before)
 
 
-def _skip(stream: BinaryIO, count: int) -> tuple[int, int]:
-    """Read at most `count` lines; return the number of lines and of bytes."""
+def _skip_lines(stream: BinaryIO, count: int) -> tuple[int, int]:
+    """Read up to `count` lines; return the number of lines and bytes read."""
     lines = size = 0
     for line in islice(stream, count):
         lines += 1
@@ -82,7 +82,7 @@ def _skip(stream: BinaryIO, count: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class ChunkTask:
-    """A chunk and how its rows are prepared."""
+    """A chunk with the settings for preparing its rows."""
 
     chunk: Chunk
     agent: str
@@ -98,17 +98,17 @@ class PreparedChunk:
 
     lines: int = 0
     written: bytes = b""
-    """The rows as they go into the collated file; empty if a row is invalid."""
+    """The encoded rows for the collated file; empty if a row is invalid."""
     metrics: Metrics = field(default_factory=Metrics)
     problems: RowProblems = field(default_factory=RowProblems)
     other_agents: Counter[str] = field(default_factory=Counter)
-    """Agents named by rows, other than the agent of the dataset."""
+    """Number of rows per agent reference that was replaced by the agent of the dataset."""
 
 
 class ChunkPreparer:
-    """Prepares chunks one after the other, keeping the caches of row checker and metrics.
+    """Prepares chunks one after the other; the caches of row checker and metrics are shared between chunks.
 
-    Without `measure`, rows are only checked and written.
+    With `measure=False`, rows are only checked and encoded.
     """
 
     def __init__(self, *, measure: bool = True) -> None:
@@ -116,7 +116,7 @@ class ChunkPreparer:
         self._metrics = MetricsCollector() if measure else None
 
     def prepare(self, task: ChunkTask) -> PreparedChunk:
-        """Prepare all rows of a chunk, or stop after `max_errors` invalid ones."""
+        """Prepare all rows of a chunk; stop after `max_errors` invalid rows."""
         result = PreparedChunk()
         prompt = load_prompt_config(task.prompt) if task.prompt else None
         stamp = AgentStamp(task.agent)
@@ -139,6 +139,7 @@ class ChunkPreparer:
     def _prepare_line(
         self, raw: bytes, prompt: PromptConfig | None, stamp: "AgentStamp", repeats: int
     ) -> tuple[bytes, list[RowProblem]]:
+        """Check and measure one row; return its encoded lines and its problems."""
         row, problems = read_line(raw)
         if row is None:
             return b"", problems
@@ -148,7 +149,7 @@ class ChunkPreparer:
             if isinstance(result, RowProblem):
                 return b"", [*problems, result]
             filled = result
-            # Integers beyond 64 bits are written exactly, but checked as the floats that the servers will read.
+            # Integers beyond 64 bits are written exactly, but checked as floats, because servers parse them as floats.
             row = {**row, PARAMS: {**(row.get(PARAMS) or {}), "input": filled[PARAMS]["input"]}}
         request = self._checker.parse_request(row)
         if request is None:
@@ -157,12 +158,12 @@ class ChunkPreparer:
             return b"", problems
         if self._metrics is not None:
             self._metrics.add(row, request, repeats)
-        line = stamp.on_line(raw, row) if filled is None else stamp.on_row(filled)
+        line = stamp.stamp_line(raw, row) if filled is None else stamp.stamp_row(filled)
         return (line if repeats == 1 else line * repeats), []
 
 
 class AgentStamp:
-    """Writes the agent's reference on rows and leaves the rest of the line as it is."""
+    """Adds the reference to an agent to rows; the rest of the line is unchanged if possible."""
 
     def __init__(self, agent: str) -> None:
         self.replaced: Counter[str] = Counter()
@@ -170,16 +171,16 @@ class AgentStamp:
         encoded = json.dumps({AGENT_REF_KEY_NAME: self._ref}, ensure_ascii=False)
         self._ending = f", {encoded[1:]}\n".encode()
 
-    def on_line(self, raw: bytes, row: Row) -> bytes:
-        """Return the line with the agent's reference."""
+    def stamp_line(self, raw: bytes, row: Row) -> bytes:
+        """Return the line `raw` of `row` with the reference to the agent."""
         if AGENT_REF_KEY_NAME not in row:
             return raw.strip()[:-1] + self._ending
         if row[AGENT_REF_KEY_NAME] == self._ref:
             return raw.strip() + b"\n"
-        return self.on_row(exact_row(raw))
+        return self.stamp_row(exact_row(raw))
 
-    def on_row(self, row: Row) -> bytes:
-        """Return the encoded row with the agent's reference, counting a reference to another agent."""
+    def stamp_row(self, row: Row) -> bytes:
+        """Return the encoded row with the reference to the agent; count a replaced reference in `replaced`."""
         reference = row.get(AGENT_REF_KEY_NAME)
         if reference is not None and reference != self._ref:
             name = reference.get("name") if isinstance(reference, dict) else None

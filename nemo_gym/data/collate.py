@@ -1,7 +1,7 @@
-"""Collate the datasets of agents into the files a trainer reads, checking and measuring every row in one pass.
+"""Collate the datasets of agents into the files for a trainer; check and measure every row in one pass.
 
-No file appears until all rows of all datasets are valid and agree with the metrics files beside them; then all files
-appear together.
+Files are written only if all rows of all datasets are valid and their metrics agree with the metrics files next to the
+datasets.
 """
 
 from collections import Counter, deque
@@ -13,25 +13,25 @@ from typing import Any, BinaryIO
 
 from nemo_gym.catalog.atomic_files import StagedFiles, whole_file
 from nemo_gym.catalog.row_problems import DataError, RowProblems, row_count_text
-from nemo_gym.data.chunk_pool import MAX_PROCESSES, PARALLEL_FROM, prepare_chunks, usable_processors
-from nemo_gym.data.chunks import ChunkTask, FileSpan, PreparedChunk, span_of
+from nemo_gym.data.chunk_pool import MAX_PROCESSES, MIN_PARALLEL_BYTES, prepare_chunks, usable_processors
+from nemo_gym.data.chunks import ChunkTask, FileSpan, PreparedChunk, line_span
 from nemo_gym.data.metrics_file import MetricsState, compare_metrics, encode_metrics
 from nemo_gym.data.row_metrics import NO_TOKENIZER_NOTE, Metrics, Report
 from nemo_gym.data.sources import DatasetSource, Watch
 
 CHUNK = 2 * 1024 * 1024
-"""Bytes of a chunk when it is written; rows that are repeated are read in smaller chunks."""
+"""Size of a chunk in bytes after repeating its rows."""
 SMALLEST_CHUNK = 4096
 
 
 class RowsRefused(DataError):
-    """Some rows are invalid; nothing was written."""
+    """Some rows are invalid; no file was written."""
 
     def __init__(self, files: Sequence[tuple[DatasetSource, RowProblems]], *, stopped: bool) -> None:
         self.files = list(files)
         self.stopped = stopped
         rows = sum(problems.rows for _, problems in files)
-        super().__init__(f"{row_count_text(rows)} cannot be used; nothing was written")
+        super().__init__(f"{row_count_text(rows)} cannot be used; no file was written")
 
     def __str__(self) -> str:
         parts = [self.problem]
@@ -39,25 +39,25 @@ class RowsRefused(DataError):
             parts.append(f"{source.path} ({source.agent}): {row_count_text(problems.rows)}")
             parts += [f"  {line}" for line in str(problems).splitlines()]
         if self.stopped:
-            parts.append("reading stopped here (--max-errors); there may be more")
+            parts.append("stopped at --max-errors; there may be more invalid rows")
         return "\n".join(parts)
 
 
 class MetricsConflict(DataError):
-    """The rows differ from those that the metrics files beside them describe."""
+    """The metrics of the rows differ from the metrics files next to the datasets."""
 
     def __init__(self, conflicts: Sequence[tuple[DatasetSource, Sequence[str]]]) -> None:
         self.conflicts = list(conflicts)
         files = [str(path) for source, _ in conflicts for path in (source.metrics_path, source.conflict_path)]
         super().__init__(
-            "the rows are not those that these metrics were made from; nothing else was written",
-            fix=f"put the rows back; or, if they are right, --overwrite-metrics (or rm {' '.join(files)})",
+            "the metrics of the rows differ from these metrics files; no rows were written",
+            fix=f"restore the rows; or, if the rows are right, use --overwrite-metrics (or rm {' '.join(files)})",
         )
 
     def __str__(self) -> str:
         parts = [self.problem]
         for source, differences in self.conflicts:
-            parts.append(f"{source.metrics_path} (the new ones: {source.conflict_path.name})")
+            parts.append(f"{source.metrics_path} (new metrics: {source.conflict_path.name})")
             parts += [f"  {difference}" for difference in differences]
         return "\n".join([*parts, f"  try: {self.fix}"])
 
@@ -70,12 +70,12 @@ class CollatedDataset:
     examples: int
     metrics: dict[str, Any]
     state: MetricsState
-    """How the metrics file beside it compared; a conflict was overwritten."""
+    """Result of comparing with the existing metrics file; a file in conflict was overwritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollatedType:
-    """One file of rows for training or validation, and its metrics."""
+    """The file of rows of one dataset type, and its metrics."""
 
     type: str
     path: Path
@@ -95,7 +95,7 @@ class CollationResult:
 
 @dataclass(slots=True)
 class _SourceReader:
-    """A source that is being read, and the results so far."""
+    """The results so far of a source that is being read."""
 
     source: DatasetSource
     span: FileSpan
@@ -123,25 +123,25 @@ def collate(
     limits: CollateLimits | None = None,
     watch: Watch,
 ) -> CollationResult:
-    """Check, measure and write the rows of all sources, whose files must exist.
+    """Check, measure and write the rows of all sources; their files must exist.
 
     Raises:
-        RowsRefused: lists every invalid row.
-        MetricsConflict: a metrics file differs, and `overwrite` is not set.
+        RowsRefused: rows are invalid; the error lists all of them.
+        MetricsConflict: a metrics file differs and `overwrite` is not set.
         DataError: a dataset has no rows, changed while it was read, or a file cannot be written.
     """
     _check_outputs(sources, output)
-    readers = [_SourceReader(source, span_of(source.path, *source.rows), _status(source.path)) for source in sources]
+    readers = [_SourceReader(source, line_span(source.path, *source.rows), _status(source.path)) for source in sources]
     try:
         with StagedFiles() as staged:
-            stopped = _read(readers, output, staged, limits or CollateLimits(), watch)
+            stopped = _stage_rows(readers, output, staged, limits or CollateLimits(), watch)
             _check_readers(readers, stopped=stopped)
             result = _stage_metrics(readers, staged, overwrite=overwrite)
             _stage_types(readers, output, staged, result)
             staged.commit()
     except OSError as error:
-        where = str(error.filename or output)
-        raise DataError(f"cannot be read or written: {error.strerror or error}", where=where) from error
+        location = str(error.filename or output)
+        raise DataError(f"cannot be read or written: {error.strerror or error}", where=location) from error
     for source in sources:
         source.conflict_path.unlink(missing_ok=True)
     return result
@@ -152,26 +152,26 @@ def _status(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _read(
+def _stage_rows(
     readers: Sequence[_SourceReader], output: Path, staged: StagedFiles, limits: CollateLimits, watch: Watch
 ) -> bool:
-    """Read all rows and stage the files with them; return whether reading stopped before the end."""
+    """Read all rows and stage the files of rows; return whether reading stopped at `max_errors`."""
     total = sum(reader.span.size for reader in readers)
     done = invalid = 0
     owners: deque[tuple[_SourceReader, int]] = deque()
     kinds = dict.fromkeys(reader.source.config.type for reader in readers)
     collated = {kind: staged.create(output / f"{kind}.jsonl") for kind in kinds}
     current: _SourceReader | None = None
-    beside: BinaryIO | None = None
+    prepared_file: BinaryIO | None = None
     tasks = _tasks(readers, owners, limits.max_errors)
     with closing(prepare_chunks(tasks, processes=_process_count(limits, total))) as chunks:
         for chunk in chunks:
             reader, size = owners.popleft()
             if reader is not current:
-                current, beside = reader, staged.create(reader.source.prepared_path)
-            assert beside is not None
+                current, prepared_file = reader, staged.create(reader.source.prepared_path)
+            assert prepared_file is not None
             _add_chunk(reader, chunk)
-            beside.write(chunk.written)
+            prepared_file.write(chunk.written)
             collated[reader.source.config.type].write(chunk.written)
             done += size
             invalid += chunk.problems.rows
@@ -186,7 +186,7 @@ def _read(
 def _tasks(
     readers: Sequence[_SourceReader], owners: "deque[tuple[_SourceReader, int]]", max_errors: int | None
 ) -> Iterator[ChunkTask]:
-    """Yield the tasks of all files, and append the reader and the size of each to `owners`."""
+    """Yield the tasks of all files; append the reader and the size of each task to `owners`."""
     for reader in readers:
         source = reader.source
         repeats = source.config.num_repeats
@@ -196,6 +196,7 @@ def _tasks(
 
 
 def _add_chunk(reader: _SourceReader, chunk: PreparedChunk) -> None:
+    """Add the results of a chunk to those of its source."""
     reader.metrics.merge(chunk.metrics)
     reader.problems.merge(chunk.problems, after=reader.span.lines_before + reader.lines)
     reader.other_agents += chunk.other_agents
@@ -205,14 +206,14 @@ def _add_chunk(reader: _SourceReader, chunk: PreparedChunk) -> None:
 def _process_count(limits: CollateLimits, size: int) -> int:
     if limits.processes is not None:
         return limits.processes
-    return min(usable_processors(), MAX_PROCESSES) if size >= PARALLEL_FROM else 1
+    return min(usable_processors(), MAX_PROCESSES) if size >= MIN_PARALLEL_BYTES else 1
 
 
 def _check_readers(readers: Sequence[_SourceReader], *, stopped: bool) -> None:
-    """Refuse invalid rows, files that changed while they were read, and empty datasets."""
-    refused = [(reader.source, reader.problems) for reader in readers if reader.problems]
-    if refused:
-        raise RowsRefused(refused, stopped=stopped)
+    """Raise for invalid rows, for files that changed while they were read, and for empty datasets."""
+    invalid = [(reader.source, reader.problems) for reader in readers if reader.problems]
+    if invalid:
+        raise RowsRefused(invalid, stopped=stopped)
     for reader in readers:
         path = reader.source.path
         if _status(path) != reader.status:
@@ -224,7 +225,11 @@ def _check_readers(readers: Sequence[_SourceReader], *, stopped: bool) -> None:
 
 
 def _stage_metrics(readers: Sequence[_SourceReader], staged: StagedFiles, *, overwrite: bool) -> CollationResult:
-    """Compare the metrics of each source with the file beside it, and stage new content."""
+    """Compare each source's metrics with its metrics file; prepare changed files for `commit`.
+
+    Raises:
+        MetricsConflict: a metrics file differs and `overwrite` is not set.
+    """
     result = CollationResult()
     conflicts = []
     for reader in readers:
@@ -241,16 +246,16 @@ def _stage_metrics(readers: Sequence[_SourceReader], staged: StagedFiles, *, ove
         result.notes += _notes(reader, differences)
     if conflicts:
         raise MetricsConflict(conflicts)
-    if not any(reader.metrics.tokens.seen for reader in readers):
+    if not any(reader.metrics.tokens.counts for reader in readers):
         result.notes.append(NO_TOKENIZER_NOTE)
     return result
 
 
 def _notes(reader: _SourceReader, differences: Sequence[str]) -> list[str]:
+    """Describe replaced agent references and an overwritten metrics file."""
     source = reader.source
     notes = [
-        f"{source.path}: {row_count_text(count)} named the agent {name!r} and {'is' if count == 1 else 'are'} now "
-        f"for {source.agent!r}"
+        f"{source.path}: {row_count_text(count)} referred to the agent {name!r}, now to {source.agent!r}"
         for name, count in reader.other_agents.items()
     ]
     if differences:
@@ -270,16 +275,14 @@ def _stage_types(readers: Sequence[_SourceReader], output: Path, staged: StagedF
 
 
 def _check_outputs(sources: Sequence[DatasetSource], output: Path) -> None:
-    """Refuse to overwrite a file that is read."""
-    read = {source.path.resolve() for source in sources}
+    """Raise if an output file is an input file, or if the output folder is a file."""
+    inputs = {source.path.resolve() for source in sources}
     kinds = dict.fromkeys(source.config.type for source in sources)
-    written = [output / f"{kind}.jsonl" for kind in kinds] + [source.prepared_path for source in sources]
-    for path in written:
-        if path.resolve() in read:
+    outputs = [output / f"{kind}.jsonl" for kind in kinds] + [source.prepared_path for source in sources]
+    for path in outputs:
+        if path.resolve() in inputs:
             raise DataError(
-                "this dataset would be overwritten by the collated rows", where=str(path), fix="another --output-dir"
+                "the collated rows would overwrite this dataset", where=str(path), fix="use another --output-dir"
             )
     if output.exists() and not output.is_dir():
-        raise DataError(
-            "the output must be a folder, and this is a file", where=str(output), fix="another --output-dir"
-        )
+        raise DataError("the output folder is a file", where=str(output), fix="use another --output-dir")

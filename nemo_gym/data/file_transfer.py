@@ -1,8 +1,8 @@
 """Transfer one file to or from a registry: checksums, resumable downloads, retries, errors.
 
-Every wait has a limit: a request fails after `TIMEOUT` seconds without a byte, and an interrupted transfer is resumed
-a few times, then given up with the received part kept for the next command. Neither client library does this:
-huggingface_hub removes the received part when it gives up and does not verify checksums, MLflow does not resume.
+Every wait has a limit: a request fails after `TIMEOUT` seconds without data. An interrupted transfer is resumed a few
+times; then it fails and the received part is kept for the next command. The client libraries do not do this:
+huggingface_hub deletes the received part on failure and does not verify checksums, MLflow does not resume.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from typing import BinaryIO, TypeVar
 from nemo_gym.errors import ConfigPathNotFoundError, FileProblem, GymError
 
 TIMEOUT = 60.0
-"""Seconds without a byte from the registry after which a request has failed."""
+"""Seconds without data from the registry after which a request fails."""
 ATTEMPTS = 5
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds before the second attempt, and at most before any other."""
+"""Seconds before the second attempt, and maximum before later attempts."""
 ENOUGH_PROGRESS = 1 << 20
 """Bytes an attempt must transfer to reset the count of failed attempts."""
 RETRYABLE_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
@@ -36,23 +36,23 @@ Meter = Callable[[int, int | None], None]
 
 
 def ignore_progress(_done: int, _total: int | None) -> None:
-    """Do nothing: the meter of a transfer that is not shown."""
+    """Do nothing: the default `Meter`."""
 
 
 class RegistryError(GymError):
-    """A registry refused a request or could not be reached."""
+    """A registry rejected a request or could not be reached."""
 
     exit_status = 3
 
 
 class ChecksumMismatch(RegistryError):
-    """The received content is not the content that was sent."""
+    """The checksum of the transferred content is wrong."""
 
     exit_status = 1
 
 
 class TransferInterrupted(Exception):
-    """The registry stopped responding, broke off or is overloaded: the transfer is worth another attempt."""
+    """The transfer failed temporarily and should be retried: timeout, broken connection or overload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class Digest:
     size: int
     sha256: str
     git: str
-    """The git blob id, which is the only checksum the Hub has of small files."""
+    """The git blob id; for small files the Hub provides no other checksum."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileStream:
-    """The body of a file from byte `start` on. `total` is the size of the whole file, if the registry reports it."""
+    """The content of a file from byte `start` on. `total` is the size of the whole file, if known."""
 
     start: int
     total: int | None
@@ -75,18 +75,20 @@ class FileStream:
 
 
 OpenStream = Callable[[int], AbstractContextManager[FileStream]]
-"""Requests a file from an offset on; the stream may start earlier. Raises `TransferInterrupted` or `RegistryError`."""
+"""Opens a remote file at an offset; the stream may start earlier. Raises `TransferInterrupted` or `RegistryError`."""
 
 
 def existing_file(path: str | Path) -> Path:
     """Return `path` if it is a file.
 
     Raises:
-        ConfigPathNotFoundError: it is not.
+        ConfigPathNotFoundError: it is not a file.
     """
     file = Path(path).expanduser()
     if not file.is_file():
-        raise ConfigPathNotFoundError(f"there is no file {str(path)!r}", fix="check the path; it is relative to here")
+        raise ConfigPathNotFoundError(
+            f"file not found: {str(path)!r}", fix="check the path; it is relative to the working directory"
+        )
     return file
 
 
@@ -101,20 +103,20 @@ def file_digest(path: Path) -> Digest:
     return Digest(size, sha256.hexdigest(), git.hexdigest())
 
 
-def remote_sha256(open_stream: OpenStream, where: str) -> str:
+def remote_sha256(open_stream: OpenStream, location: str) -> str:
     """Compute the SHA-256 of a remote file without storing it."""
 
     def read_once() -> str:
         sha256 = hashlib.sha256()
         with open_stream(0) as stream:
-            seen = 0
+            size = 0
             for chunk in stream.chunks:
                 sha256.update(chunk)
-                seen += len(chunk)
-            _check_complete(seen, stream.total)
+                size += len(chunk)
+            _check_complete(size, stream.total)
         return sha256.hexdigest()
 
-    return retry(read_once, where)
+    return retry(read_once, location)
 
 
 def download_file(
@@ -122,24 +124,24 @@ def download_file(
     target: Path,
     *,
     key: str,
-    where: str,
+    location: str,
     check: Callable[[Digest], str | None],
     meter: Meter = ignore_progress,
 ) -> Digest:
-    """Download a file to `target`, which appears only if `check` reports no problem with its digest.
+    """Download a file to `target`, which is created only if `check` returns no problem for its digest.
 
-    The received part is stored beside `target` under a name with `key`, an id of the content, and the next call for
-    the same content continues it. Content that fails the check is removed.
+    The received part is stored next to `target` in a file whose name contains `key`, an id of the content; the next
+    call with the same key resumes it. Content that fails the check is deleted.
 
     Raises:
-        RegistryError: the registry refused, or the transfer was interrupted too often.
-        ChecksumMismatch: the content is wrong.
+        RegistryError: the registry rejected the request, or the transfer was interrupted too often.
+        ChecksumMismatch: the content failed the check.
         FileProblem: the file cannot be written.
     """
     partial = target.with_name(f".{target.name}.{key[:16]}.part")
     with _open_partial(partial) as file:
-        _lock(file, where, target)
-        retry(lambda: _append(open_stream, file, meter), where, progress=file.tell, resumable=True)
+        _lock(file, location, target)
+        retry(lambda: _append(open_stream, file, meter), location, progress=file.tell, resumable=True)
         file.flush()
         digest = file_digest(partial)
         problem = check(digest)
@@ -147,40 +149,42 @@ def download_file(
             partial.replace(target)
             return digest
         partial.unlink()
-    raise ChecksumMismatch(problem, where=where, fix="try again; the received part was removed")
+    raise ChecksumMismatch(problem, where=location, fix="try again; the received part was deleted")
 
 
 def retry(
     attempt: Callable[[], T],
-    where: str,
+    location: str,
     *,
     attempts: int = ATTEMPTS,
     progress: Callable[[], int] = lambda: 0,
     resumable: bool = False,
 ) -> T:
-    """Call `attempt` until it is not interrupted, with growing pauses, at most `attempts` times without progress.
+    """Call `attempt` until it does not raise `TransferInterrupted`, with increasing pauses.
+
+    The count of failed attempts starts again after progress of `ENOUGH_PROGRESS` bytes.
 
     Raises:
-        RegistryError: every attempt was interrupted. With `resumable`, it says that the next command continues.
+        RegistryError: `attempts` attempts failed. With `resumable`, the message recommends to repeat the command.
     """
-    failed, reached = 0, progress()
+    failed, last_progress = 0, progress()
     while True:
         try:
             return attempt()
         except TransferInterrupted as error:
-            failed = 1 if progress() - reached >= ENOUGH_PROGRESS else failed + 1
-            reached = progress()
+            failed = 1 if progress() - last_progress >= ENOUGH_PROGRESS else failed + 1
+            last_progress = progress()
             if failed >= attempts:
-                fix = "run the same command again: it continues where it stopped" if resumable else "try again later"
-                raise RegistryError(f"gave up after {failed} attempts: {error}", where=where, fix=fix) from None
+                fix = "run the same command again to resume" if resumable else "try again later"
+                raise RegistryError(f"gave up after {failed} attempts: {error}", where=location, fix=fix) from None
         time.sleep(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (failed - 1)) * random.uniform(0.5, 1.0))
 
 
 @contextmanager
 def metering_reads(path: Path, meter: Meter) -> Iterator[None]:
-    """Call `meter` periodically with the position up to which this process has read `path`.
+    """Call `meter` periodically with the position to which this process has read `path`.
 
-    The client libraries open the file for an upload themselves and report no progress.
+    Needed for uploads, because the client libraries report no progress.
     """
     done, total = threading.Event(), path.stat().st_size
 
@@ -198,6 +202,7 @@ def metering_reads(path: Path, meter: Meter) -> Iterator[None]:
 
 
 def _open_partial(partial: Path) -> BinaryIO:
+    """Open the received part for appending."""
     try:
         partial.parent.mkdir(parents=True, exist_ok=True)
         return partial.open("ab")
@@ -209,16 +214,17 @@ def _unwritable(path: Path, error: OSError) -> FileProblem:
     return FileProblem(f"cannot write: {error.strerror or error}", where=str(path), fix="choose another output")
 
 
-def _lock(file: BinaryIO, where: str, target: Path) -> None:
+def _lock(file: BinaryIO, location: str, target: Path) -> None:
+    """Lock the received part; raise if another process has locked it."""
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         fix = "wait for it, or choose another output"
-        raise RegistryError(f"another process is downloading {target.name} right now", where=where, fix=fix) from None
+        raise RegistryError(f"another process is downloading {target.name}", where=location, fix=fix) from None
 
 
 def _append(open_stream: OpenStream, file: BinaryIO, meter: Meter) -> None:
-    """Append the rest of the file, or replace everything if the registry does not support ranges."""
+    """Append the rest of the file, or download all of it if the registry does not support ranges."""
     with open_stream(file.tell()) as stream:
         if stream.start != file.tell():
             file.truncate(stream.start)
@@ -239,13 +245,13 @@ def _check_complete(size: int, total: int | None) -> None:
 
 
 def _read_position(path: Path) -> int | None:
-    """Return the furthest position of this process's open descriptors of `path`; None except on Linux."""
-    furthest = None
-    own = path.resolve()
+    """Return the largest position of this process's open descriptors of `path`; None if unknown (not on Linux)."""
+    position = None
+    resolved = path.resolve()
     with contextlib.suppress(OSError):
         for descriptor in Path("/proc/self/fd").iterdir():
             with contextlib.suppress(OSError, ValueError):
-                if descriptor.readlink() == own:
-                    facts = Path("/proc/self/fdinfo", descriptor.name).read_text(encoding="ascii")
-                    furthest = max(furthest or 0, int(facts.split("pos:")[1].split()[0]))
-    return furthest
+                if descriptor.readlink() == resolved:
+                    info = Path("/proc/self/fdinfo", descriptor.name).read_text(encoding="ascii")
+                    position = max(position or 0, int(info.split("pos:")[1].split()[0]))
+    return position

@@ -1,7 +1,7 @@
-"""Publish and download datasets in a GitLab model registry, which speaks the MLflow protocol.
+"""Publish and download datasets in a GitLab model registry, which implements the MLflow protocol.
 
-A dataset is a registered model, and a version of it holds files that never change. `train.jsonl.sha256` is uploaded
-before `train.jsonl`: it distinguishes an interrupted upload from other content, and downloads are verified with it.
+A dataset is a registered model, and the files of a version never change. `train.jsonl.sha256` is uploaded before
+`train.jsonl`: it distinguishes an interrupted upload from different content, and downloads are verified with it.
 """
 
 import re
@@ -55,11 +55,12 @@ def upload(
     token: str | None = None,
     meter: Meter = ignore_progress,
 ) -> StoredFile:
-    """Upload a file to a version of a dataset, creating both if they are new, and verify it.
+    """Upload a file to a version of a dataset and verify it; create the dataset and the version if missing.
 
     Raises:
-        ConfigError: the file, the name or the version cannot be used; nothing was sent.
-        RegistryError: the registry refused or could not be reached, or the version has other content under that name.
+        ConfigError: the file, the name or the version cannot be used; the registry was not called.
+        RegistryError: the registry rejected a request or could not be reached, or the version has a different file of
+            that name.
     """
     name, version = config.dataset_name, config.version
     _check_names(name, version)
@@ -68,10 +69,10 @@ def upload(
     digest = file_digest(file)
     registry = Registry(tracking_uri, token)
     entry = registry.version(name, version)
-    state = "absent" if entry is None else _state(registry, entry, file.name, digest)
+    state = "absent" if entry is None else _file_state(registry, entry, file.name, digest)
     if state == "other":
         raise RegistryError(
-            f"version {version} already has a {file.name} with other content, and versions do not change",
+            f"version {version} already has a different {file.name}, and versions cannot be changed",
             where=name,
             fix="choose a new version with --revision",
         )
@@ -97,31 +98,31 @@ def fetch(
     token: str | None = None,
     meter: Meter = ignore_progress,
 ) -> Digest:
-    """Download one file of one version to `target` and verify it with the checksum stored beside it, if any."""
+    """Download one file of one version to `target`; verify it if the registry has its checksum file."""
     name, version, path = identifier.dataset_name, identifier.version, identifier.artifact_fpath
     _check_names(name, version)
     registry = Registry(tracking_uri, token)
     entry = registry.version(name, version)
     if entry is None:
         versions = ", ".join(registry.versions(name)) or "no versions"
-        problem = f"there is no version {version}; there are: {versions}" if registry.has(name) else "no such dataset"
+        problem = f"unknown version {version}; existing: {versions}" if registry.has(name) else "unknown dataset"
         raise RegistryError(problem, where=name, fix="check the name and the version")
     expected = _stored_checksum(registry, entry, path)
 
     def check(digest: Digest) -> str | None:
         if expected is None or digest.sha256 == expected:
             return None
-        return f"the SHA-256 of the received file is {digest.sha256}; the registry says {expected}"
+        return f"the SHA-256 of the received file is {digest.sha256}; expected {expected}"
 
     if expected is not None and target.is_file():
-        present = file_digest(target)
-        if present.sha256 == expected:
-            return present
-    where = f"{name} {version}/{path}"
-    # Without a checksum, the run id identifies the content of a part that an earlier download left.
+        digest = file_digest(target)
+        if digest.sha256 == expected:
+            return digest
+    location = f"{name} {version}/{path}"
+    # Without a checksum, the run id identifies the content of the received part of an earlier download.
     key = expected or f"{entry.run_id}"
     stream = registry.open_stream(entry, path)
-    return download_file(stream, target, key=key, where=where, check=check, meter=meter)
+    return download_file(stream, target, key=key, location=location, check=check, meter=meter)
 
 
 def download(
@@ -131,20 +132,21 @@ def download(
     token: str | None = None,
     meter: Meter = ignore_progress,
 ) -> dict[Path, Digest]:
-    """Download one file of one version; return the file written."""
+    """Download one file of one version; return its path and digest."""
     target = Path(config.output_fpath)
     return {target: fetch(config, target, tracking_uri=tracking_uri, token=token, meter=meter)}
 
 
 def _check_names(name: str, version: str) -> None:
+    """Raise ConfigError for an invalid dataset name or version."""
     if not _NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} cannot be a dataset's name", fix="use letters, digits, '.', '_' and '-'")
+        raise ConfigError(f"{name!r} is not a valid dataset name", fix="use letters, digits, '.', '_' and '-'")
     if not _VERSION.fullmatch(version):
-        raise ConfigError(f"{version!r} is not a version", fix="write it as x.y.z, for example 0.0.1")
+        raise ConfigError(f"{version!r} is not a valid version", fix="write it as x.y.z, for example 0.0.1")
 
 
-def _state(registry: Registry, entry: Any, path: str, digest: Digest) -> str:
-    """Compare the version's file of that name with ours: `same`, `other` or `unfinished`."""
+def _file_state(registry: Registry, entry: Any, path: str, digest: Digest) -> str:
+    """Compare the registry's file with the local digest: `same`, `other` or `unfinished` (interrupted upload)."""
     expected = _stored_checksum(registry, entry, path)
     if expected is not None and expected != digest.sha256:
         return "other"
@@ -158,11 +160,12 @@ def _state(registry: Registry, entry: Any, path: str, digest: Digest) -> str:
 
 
 def _stored_checksum(registry: Registry, entry: Any, path: str) -> str | None:
+    """Return the SHA-256 from the checksum file of `path`; None if it is missing or malformed."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "checksum"
         stream = registry.open_stream(entry, f"{path}{CHECKSUM_SUFFIX}")
         try:
-            download_file(stream, target, key="checksum", where=path, check=lambda _digest: None)
+            download_file(stream, target, key="checksum", location=path, check=lambda _digest: None)
         except MissingFile:
             return None
         words = target.read_text(encoding="utf-8", errors="replace").split()
@@ -170,7 +173,7 @@ def _stored_checksum(registry: Registry, entry: Any, path: str) -> str | None:
 
 
 def _send_checksum(registry: Registry, entry: Any, path: str, digest: Digest) -> None:
-    """Upload the checksum in the form that `sha256sum --check` reads."""
+    """Upload the checksum file, in the format of `sha256sum --check`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"{path}{CHECKSUM_SUFFIX}"
         file.write_text(f"{digest.sha256}  {path}\n", encoding="utf-8")

@@ -1,7 +1,7 @@
-"""A GitLab model registry through MLflow's client, with a limit on every wait and errors in plain words.
+"""A client of GitLab model registries based on MLflow's client, with timeouts and readable errors.
 
-GitLab differs from MLflow in two ways: versions have names (`0.0.1`), and files belong to a version. Any other MLflow
-server numbers its versions, so the name becomes a tag, and the files belong to a run.
+In GitLab, versions have names (`0.0.1`) and files belong to a version. Other MLflow servers number their versions, so
+the name is stored as a tag, and files belong to a run.
 """
 
 import importlib
@@ -38,16 +38,16 @@ _LIMITS = {
     "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",
 }
 """Environment variables that MLflow reads; existing values are kept."""
-_ABSENT = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "ENDPOINT_NOT_FOUND")
-_REFUSED = re.compile(r"(?<=error code )40[13]|40[13](?= Unauthorized| Forbidden)")
+_NOT_FOUND_CODES = ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "ENDPOINT_NOT_FOUND")
+_DENIED_STATUS = re.compile(r"(?<=error code )40[13]|40[13](?= Unauthorized| Forbidden)")
 _BLOCK = 1 << 16
 
 
 def create_mlflow_client(tracking_uri: str, token: str | None) -> Any:
-    """Return MLflow's client of a server. MLflow reads the token from the environment, so it is set there.
+    """Create MLflow's client of a server. MLflow reads the token from the environment, so this sets the variable.
 
     Raises:
-        ConfigError: the package is not installed.
+        ConfigError: MLflow is not installed.
     """
     tracking = _library("mlflow.tracking")
     for name, value in _LIMITS.items():
@@ -58,7 +58,7 @@ def create_mlflow_client(tracking_uri: str, token: str | None) -> Any:
 
 
 def registry_address(config: Mapping[str, Any]) -> tuple[str, str | None]:
-    """Return address and token of the registry in a configuration.
+    """Return the address and token of the registry from the configuration.
 
     Raises:
         ConfigMissingValuesError: the configuration has no address.
@@ -72,7 +72,7 @@ def registry_address(config: Mapping[str, Any]) -> tuple[str, str | None]:
 
 
 class Registry:
-    """The registered models of a server, each a dataset; their versions; the files of a version."""
+    """The datasets of a server (registered models), their versions and the files of a version."""
 
     def __init__(self, tracking_uri: str, token: str | None = None) -> None:
         self._client = create_mlflow_client(tracking_uri, token)
@@ -101,7 +101,7 @@ class Registry:
             return [entry.tags.get(VERSION_TAG, str(entry.version)) for entry in self._all_versions(name)]
 
     def version(self, name: str, version: str) -> Any:
-        """Return one version, or None."""
+        """Return MLflow's entry of a version; None if it does not exist."""
         with self._translating_errors(f"{name} {version}"):
             if self._is_gitlab:
                 return self._or_none(lambda: self._client.get_model_version(name, version))
@@ -109,11 +109,11 @@ class Registry:
             return entries[-1] if entries else None
 
     def create_version(self, name: str, version: str) -> Any:
-        """Create a version, and the dataset if this is its first version."""
+        """Create a version, and the dataset if it does not exist."""
         with self._translating_errors(f"{name} {version}"):
             if self._or_none(lambda: self._client.get_registered_model(name)) is None:
                 self._client.create_registered_model(name)
-            # MLflow would wait up to five minutes for files to be copied; there is nothing to copy.
+            # 0: MLflow would wait up to five minutes for the copying of files, but no file is copied.
             options = {"tags": {VERSION_TAG: version}, "await_creation_for": 0}
             if self._is_gitlab:
                 return self._client.create_model_version(name, version, **options)
@@ -132,20 +132,22 @@ class Registry:
 
     def open_stream(self, entry: Any, path: str) -> OpenStream:
         """Return a function that opens a file of a version at an offset."""
-        where = f"{entry.name}/{path}"
-        with self._translating_errors(where):
+        location = f"{entry.name}/{path}"
+        with self._translating_errors(location):
             root = self._client.get_run(entry.run_id).info.artifact_uri
             if root.startswith("mlflow-artifacts:"):
                 root = self._artifacts.MlflowArtifactsRepository.resolve_uri(root, self._uri)
         if not root.startswith(("http://", "https://")):
-            raise RegistryError(f"the registry keeps its files at {root}, not behind HTTP", where=where)
+            raise RegistryError(
+                f"the registry stores its files at {root}, which is not an HTTP address", where=location
+            )
 
         @contextmanager
         def open_at(offset: int) -> Iterator[FileStream]:
             headers = {"Accept-Encoding": "identity"}
             if offset:
                 headers["Range"] = f"bytes={offset}-"
-            with self._translating_errors(where, retryable=True):
+            with self._translating_errors(location, retryable=True):
                 response = self._rest.http_request(
                     self._credentials.get_default_host_creds(root.rstrip("/")),
                     "/" + quote(path),
@@ -157,30 +159,32 @@ class Registry:
                     extra_headers=headers,
                 )
                 with response:
-                    if response.status_code == 416:  # the local part is complete, or the file became shorter
+                    if response.status_code == 416:  # range not satisfiable: the received part is complete
                         yield FileStream(offset, None, iter(()))
                         return
-                    self._check_status(response.status_code, where)
+                    self._check_status(response.status_code, location)
                     start = offset if response.status_code == 206 else 0
                     length = response.headers.get("Content-Length")
                     total = start + int(length) if length and length.isdigit() else None
-                    # Yield received bytes at once: an interruption would lose a partly filled block.
+                    # Yield received bytes at once: an interruption would lose the bytes of an incomplete block.
                     chunks = iter(lambda: response.raw.read1(_BLOCK, decode_content=True), b"")
                     yield FileStream(start, total, chunks)
 
         return open_at
 
-    def _check_status(self, status: int, where: str) -> None:
+    def _check_status(self, status: int, location: str) -> None:
+        """Raise for an HTTP error status."""
         if status in RETRYABLE_STATUSES:
-            raise TransferInterrupted(f"the registry answered {status}")
+            raise TransferInterrupted(f"the registry returned status {status}")
         if status in (401, 403):
-            raise _bad_token(str(status), where)
+            raise _bad_token(str(status), location)
         if status == 404:
-            raise MissingFile("the registry has no such file", where=where, fix="check the version and --artifact")
+            raise MissingFile("file not found in the registry", where=location, fix="check the version and --artifact")
         if status >= 400:
-            raise RegistryError(f"the registry answered {status}", where=where)
+            raise RegistryError(f"the registry returned status {status}", where=location)
 
     def _all_versions(self, name: str) -> list[Any]:
+        """Return MLflow's entries of all versions of a dataset, oldest first."""
         entries: list[Any] = []
         page = None
         while page is None or page.token:
@@ -193,16 +197,20 @@ class Registry:
         return str(experiment.experiment_id if experiment else self._client.create_experiment(EXPERIMENT))
 
     def _or_none(self, call: Any) -> Any:
+        """Return the result of `call()`; None if the server reports that the object does not exist."""
         try:
             return call()
         except self._errors.MlflowException as error:
-            if error.error_code in _ABSENT or error.get_http_status_code() == 404:
+            if error.error_code in _NOT_FOUND_CODES or error.get_http_status_code() == 404:
                 return None
             raise
 
     @contextmanager
-    def _translating_errors(self, where: str, *, retryable: bool = False) -> Iterator[None]:
-        """Turn MLflow's errors into ours, without the token; with `retryable`, an outage into `TransferInterrupted`."""
+    def _translating_errors(self, location: str, *, retryable: bool = False) -> Iterator[None]:
+        """Convert MLflow's errors to `RegistryError`, without the token in the message.
+
+        With `retryable`, outages become `TransferInterrupted`.
+        """
         try:
             yield
         except self._errors.MlflowException as error:
@@ -210,42 +218,43 @@ class Registry:
             is_outage = error.error_code == "INTERNAL_ERROR" and "API request to" in text
             if is_outage and retryable:
                 raise TransferInterrupted(text) from None
-            refused = _REFUSED.search(text)
-            if refused or error.get_http_status_code() in (401, 403):
-                raise _bad_token(refused[0] if refused else str(error.get_http_status_code()), where) from None
+            denied = _DENIED_STATUS.search(text)
+            if denied or error.get_http_status_code() in (401, 403):
+                raise _bad_token(denied[0] if denied else str(error.get_http_status_code()), location) from None
             if is_outage:
-                raise _unreachable(text, where) from None
-            raise RegistryError(f"the registry refused: {text.splitlines()[0]}", where=where) from None
-        except self._http.HTTPError as error:  # the body ended early
+                raise _unreachable(text, location) from None
+            raise RegistryError(f"the registry rejected the request: {text.splitlines()[0]}", where=location) from None
+        except self._http.HTTPError as error:  # the response is incomplete
             raise TransferInterrupted(f"{type(error).__name__}: {error}") from None
-        except OSError as error:  # all errors of requests are OSErrors
+        except OSError as error:  # all errors of the package requests are OSErrors
             if retryable:
                 raise TransferInterrupted(f"{type(error).__name__}: {error}") from None
             text = scrub_text(str(error), [self._token] if self._token else [])
             status = getattr(getattr(error, "response", None), "status_code", None)
             if status in (401, 403):
-                raise _bad_token(str(status), where) from None
-            raise _unreachable(text, where) from None
+                raise _bad_token(str(status), location) from None
+            raise _unreachable(text, location) from None
 
 
 class MissingFile(RegistryError):
-    """The version exists, the file does not."""
+    """The version does not have the file."""
 
 
-def _unreachable(message: str, where: str) -> RegistryError:
-    """Report an outage with the cause out of a long chain of exceptions, if it is in there."""
-    reason = re.search(r"\[Errno -?\d+\] ([^\"')]+)|timed out|too many \d+ error responses", message)
-    text = (reason[1] or reason[0]) if reason else message.splitlines()[0][:300]
+def _unreachable(message: str, location: str) -> RegistryError:
+    """Return the error of an outage, with the cause from the message of a long chain of exceptions."""
+    cause = re.search(r"\[Errno -?\d+\] ([^\"')]+)|timed out|too many \d+ error responses", message)
+    text = (cause[1] or cause[0]) if cause else message.splitlines()[0][:300]
     fix = "check mlflow_tracking_uri in env.yaml, and the network"
-    return RegistryError(f"the registry cannot be reached: {text}", where=where, fix=fix)
+    return RegistryError(f"the registry cannot be reached: {text}", where=location, fix=fix)
 
 
-def _bad_token(status: str, where: str) -> RegistryError:
+def _bad_token(status: str, location: str) -> RegistryError:
     fix = "check mlflow_tracking_token in env.yaml; it needs the scopes api and read_api"
-    return RegistryError(f"the registry does not accept the token ({status})", where=where, fix=fix)
+    return RegistryError(f"the registry rejected the token ({status})", where=location, fix=fix)
 
 
 def _library(name: str) -> ModuleType:
+    """Import a module of MLflow or its dependencies."""
     try:
         return importlib.import_module(name)
     except ImportError:

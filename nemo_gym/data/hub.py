@@ -1,8 +1,7 @@
 """Publish and download datasets on the Hugging Face Hub.
 
-A dataset is a private repository `<organization>/<prefix>-<domain>-<name>` with one file `<split>.jsonl` per split. An
-upload succeeds when the Hub's checksum equals that of the local file; a download appears under its name when it has
-the Hub's checksum.
+A dataset is a private repository `<organization>/<prefix>-<domain>-<name>` with one file `<split>.jsonl` per split. The
+checksums of uploads and downloads are compared with those of the Hub.
 """
 
 import importlib
@@ -62,11 +61,11 @@ class PublishedFile:
 
 
 def upload(config: BaseUploadJsonlDatasetHuggingFaceConfig, *, meter: Meter = ignore_progress) -> PublishedFile:
-    """Publish a file as one split of a dataset: create the repository, upload, verify, add to the collection.
+    """Publish a file as one split of a dataset: create the repository, upload, verify, add it to the collection.
 
     Raises:
-        ConfigError: the file or the configuration cannot be used; nothing was sent.
-        RegistryError: the Hub refused or could not be reached.
+        ConfigError: the file or the configuration cannot be used; the Hub was not called.
+        RegistryError: the Hub rejected a request or could not be reached.
     """
     file = existing_file(config.input_jsonl_fpath)
     repo = repo_of(config)
@@ -95,33 +94,33 @@ def upload(config: BaseUploadJsonlDatasetHuggingFaceConfig, *, meter: Meter = ig
             raise ChecksumMismatch(
                 f"the Hub's copy does not have the checksum of {file} (SHA-256 {digest.sha256})",
                 where=f"{repo}/{path}",
-                fix="upload it again; until then do not use this revision",
+                fix="upload it again; do not use this revision",
             )
     hub.add_to_collection(repo, collection_of(config))
     return PublishedFile(repo, path, revision, digest, changed, url, pull_request)
 
 
 def repo_of(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> str:
-    """Return `<organization>/<prefix>-<domain>-<dataset name, or the resources server's>`."""
+    """Return the repository: `<organization>/<prefix>-<domain>-<name of the dataset or the resources server>`."""
     server, domain = resources_server_of(config.resource_config_path)
     name = f"{config.hf_dataset_prefix}-{domain}-{config.dataset_name or server}"
     for part in (config.hf_organization, name):
         if not _REPO_NAME.fullmatch(part) or ".." in part or "--" in part:
             raise ConfigError(
-                f"{part!r} cannot be part of a repository's name",
-                fix="up to 96 letters, digits, '-', '_' and '.', without '--' and '..'",
+                f"{part!r} is not valid in a repository name",
+                fix="use up to 96 letters, digits, '-', '_' and '.', without '--' and '..'",
             )
     return f"{config.hf_organization}/{name}"
 
 
 def collection_of(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> str:
-    """Return `<organization>/<collection name, lower case with dashes>-<slug>`."""
+    """Return the collection: `<organization>/<name in lower case with dashes>-<slug>`."""
     name = "-".join(config.hf_collection_name.lower().split())
     return f"{config.hf_organization}/{name}-{config.hf_collection_slug}"
 
 
 def resources_server_of(path: str) -> tuple[str, str]:
-    """Return name and domain of the resources server in a configuration file, looked up in the search roots."""
+    """Return the name and domain of the resources server in a configuration file, found in the search roots."""
     tree = read_source(find_file(path, "the file of resource_config_path")).tree
     for server in instances_of(tree, "resources_servers"):
         if server.fields.get("domain"):
@@ -130,14 +129,14 @@ def resources_server_of(path: str) -> tuple[str, str]:
 
 
 def check_rows(file: Path, split: str) -> None:
-    """Check that a file has rows and every row is a JSON object, in the train split with `responses_create_params`.
+    """Check that a file has rows and every row is a JSON object; train rows need `responses_create_params`.
 
     Raises:
-        ConfigError: lists the lines of each problem.
+        ConfigError: the file is empty or has invalid rows; the message contains their line numbers.
     """
     rows, problems = check_file(file, needs_params=split == "train")
     if problems:
-        fix = "gym dataset collate shows every problem of a dataset"
+        fix = "run gym dataset collate to see every problem"
         raise ConfigError("; ".join(problems.texts()), where=str(file), fix=fix)
     if not rows:
         raise ConfigError("the file has no rows", where=str(file))
@@ -152,7 +151,7 @@ def fetch(
     revision: str | None = None,
     meter: Meter = ignore_progress,
 ) -> Digest:
-    """Download the named file, or else the rows of `split`, to `target`; return the digest of the file."""
+    """Download the identifier's file, or the rows of `split` if it has none, to `target`; return the digest."""
     hub = Hub(token)
     repo, path = identifier.repo_id, identifier.artifact_fpath
     if path is None:
@@ -166,7 +165,7 @@ def download(
     revision: str | None = None,
     meter: Meter = ignore_progress,
 ) -> dict[Path, Digest]:
-    """Download one file, one split or every split of a dataset; return the files written."""
+    """Download one file, one split or every split of a dataset; return the digests by path."""
     hub = Hub(config.hf_token)
     repo = config.repo_id
     if config.artifact_fpath:
@@ -183,41 +182,42 @@ def download(
 
 
 def split_files(files: Sequence[str], split: str, repo: str) -> list[str]:
-    """Return the files of a split: `<split>.jsonl`, or files named after it (`data/train-00000-of-00002.parquet`).
+    """Return the files of a split: `<split>.jsonl`, or files with its name (`data/train-00000-of-00002.parquet`).
 
     Raises:
-        RegistryError: several sets of files match.
+        RegistryError: files of different folders or formats match.
     """
     if f"{split}{_LINES}" in files:
         return [f"{split}{_LINES}"]
-    named = sorted(
+    matching = sorted(
         path
         for path in files
         if Path(path).suffix in (_LINES, _PARQUET)
         and _SPLIT_WORDS.get(split, {split}) & set(re.split(r"[^a-z]+", path.lower()))
     )
-    sets = {(str(Path(path).parent), Path(path).suffix) for path in named}
+    sets = {(str(Path(path).parent), Path(path).suffix) for path in matching}
     if len(sets) > 1:
-        fix = "name the file you want with --artifact"
-        raise RegistryError(f"several files could be the {split} split: {', '.join(named)}", where=repo, fix=fix)
-    return named
+        fix = "choose a file with --artifact"
+        raise RegistryError(f"several files could be the {split} split: {', '.join(matching)}", where=repo, fix=fix)
+    return matching
 
 
 def _no_split(repo: str, files: Sequence[str], split: str) -> RegistryError:
     names = ", ".join(path for path in files if not path.startswith(".")) or "none"
-    problem = f"no .jsonl or .parquet file of this dataset is a split {split}; its files: {names}"
-    return RegistryError(problem, where=repo, fix="name a file with --artifact")
+    problem = f"no .jsonl or .parquet file for the split {split}; the dataset has: {names}"
+    return RegistryError(problem, where=repo, fix="choose a file with --artifact")
 
 
 def _fetch_split(
     hub: Hub, repo: str, files: Sequence[str], split: str, target: Path, revision: str | None, meter: Meter
 ) -> Digest:
+    """Download the rows of a split to `target`: one file, or several pieces that are joined."""
     paths = split_files(files, split, repo)
     if not paths:
         raise _no_split(repo, files, repr(split))
     if len(paths) == 1 and paths[0].endswith(_LINES):
         return hub.fetch(repo, paths[0], target, revision, meter)
-    # Several pieces, or another format: store them beside the target until all are complete.
+    # Several pieces, or another format: store them next to the target until all are complete.
     folder = target.with_name(f".{target.name}.pieces")
     pieces = [folder / f"{number:05}{Path(path).suffix}" for number, path in enumerate(paths)]
     for path, piece in zip(paths, pieces, strict=True):
@@ -230,6 +230,7 @@ def _fetch_split(
 
 
 def _piece_lines(piece: Path) -> Iterator[bytes]:
+    """Yield the rows of a JSONL or Parquet file as JSON lines."""
     if piece.suffix == _LINES:
         with piece.open("rb") as lines:
             for line in lines:

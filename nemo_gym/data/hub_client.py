@@ -1,4 +1,4 @@
-"""The Hugging Face Hub through its client library, with a limit on every wait and errors in plain words."""
+"""A client of the Hugging Face Hub based on its library, with timeouts, retries and readable errors."""
 
 import importlib
 import sys
@@ -30,11 +30,11 @@ from nemo_gym.errors import ConfigError
 
 DATASET = "dataset"
 CALL_ATTEMPTS = 3
-"""Attempts of a small request before the Hub counts as unavailable."""
+"""Maximum attempts of a small request."""
 
 
 class Hub:
-    """Datasets on the Hub. Without a token the library's saved login is used, if any."""
+    """Datasets on the Hub. Without a token, the library uses its saved login, if any."""
 
     def __init__(self, token: str | None = None) -> None:
         self._library = _library()
@@ -64,42 +64,43 @@ class Hub:
             )
 
     def add_to_collection(self, repo: str, collection: str) -> None:
-        """Add a dataset to a collection, unless it is in it."""
+        """Add a dataset to a collection. Idempotent."""
         add = self._api.add_collection_item
         self._call(f"collection {collection}", add, collection, item_id=repo, item_type=DATASET, exists_ok=True)
 
     def files(self, repo: str, revision: str | None) -> list[str]:
-        """List the paths of all files."""
+        """List the paths of all files of a dataset."""
         with self._translating_errors(repo):
             return list(self._api.list_repo_files(repo, repo_type=DATASET, revision=revision))
 
     def has(self, repo: str, path: str, revision: str | None, digest: Digest) -> bool:
-        """Return whether the Hub's file has exactly this content, by the checksum that the Hub computed."""
+        """Return whether the Hub's file has this content, according to the size and checksum from the Hub."""
         entry = self._entry(repo, path, revision)
         return entry is not None and entry.size == digest.size and _mismatch(entry, digest) is None
 
     def fetch(self, repo: str, path: str, target: Path, revision: str | None, meter: Meter = ignore_progress) -> Digest:
-        """Download one file and verify the Hub's checksum; a target with the right content is not downloaded."""
+        """Download one file and verify its checksum; skip the download if `target` already has the content."""
         entry = self._entry(repo, path, revision)
         if entry is None:
             names = [name for name in self.files(repo, revision) if not name.startswith(".")]
             raise RegistryError(f"the dataset has no file {path!r}; it has: {', '.join(names) or 'none'}", where=repo)
         check = partial(_mismatch, entry)
         if target.is_file() and target.stat().st_size == entry.size:
-            present = file_digest(target)
-            if check(present) is None:
-                return present
+            digest = file_digest(target)
+            if check(digest) is None:
+                return digest
         key = entry.lfs.sha256 if entry.lfs is not None else entry.blob_id
         stream = self._open_stream(repo, path, revision, entry.size)
-        where = f"{repo}/{path}"
-        return download_file(stream, target, key=key, where=where, check=check, meter=meter)
+        location = f"{repo}/{path}"
+        return download_file(stream, target, key=key, location=location, check=check, meter=meter)
 
     def _entry(self, repo: str, path: str, revision: str | None) -> Any:
-        """Return the Hub's size and checksum of a file, or None."""
+        """Return the Hub's entry of a file, with size and checksum; None if it does not exist."""
         entries = self._call(repo, self._api.get_paths_info, repo, [path], repo_type=DATASET, revision=revision)
         return next((entry for entry in entries if entry.path == path and hasattr(entry, "blob_id")), None)
 
     def _open_stream(self, repo: str, path: str, revision: str | None, size: int) -> OpenStream:
+        """Return a function that opens a file at an offset."""
         url = self._library.hf_hub_url(repo, path, repo_type=DATASET, revision=revision, endpoint=self._api.endpoint)
 
         @contextmanager
@@ -121,73 +122,83 @@ class Hub:
 
         return open_stream
 
-    def _call(self, where: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Call an idempotent function of the library, with retries: the library itself tries once."""
+    def _call(self, location: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call an idempotent function of the library, with retries, because the library has none."""
 
         def attempt() -> Any:
-            with self._translating_errors(where, retryable=True):
+            with self._translating_errors(location, retryable=True):
                 return function(*args, **options)
 
-        return retry(attempt, where, attempts=CALL_ATTEMPTS)
+        return retry(attempt, location, attempts=CALL_ATTEMPTS)
 
     @contextmanager
-    def _translating_errors(self, where: str, *, retryable: bool = False) -> Iterator[None]:
-        """Turn the library's errors into ours without the token; `retryable` outages into `TransferInterrupted`."""
+    def _translating_errors(self, location: str, *, retryable: bool = False) -> Iterator[None]:
+        """Convert the library's errors to `RegistryError`, without the token in the message.
+
+        With `retryable`, outages become `TransferInterrupted`.
+        """
         try:
             yield
         except self._errors.HfHubHTTPError as error:
             if retryable and getattr(error.response, "status_code", None) in RETRYABLE_STATUSES:
-                raise TransferInterrupted(f"the Hub answered {error.response.status_code}") from None
-            raise self._refusal(error, where) from None
+                raise TransferInterrupted(f"the Hub returned status {error.response.status_code}") from None
+            raise self._http_error(error, location) from None
         except self._http.TransportError as error:
             problem = self._without_token(f"the Hub cannot be reached: {error}")
             if retryable:
                 raise TransferInterrupted(problem) from None
             fix = "check the network, and HF_ENDPOINT if you set it"
-            raise RegistryError(problem, where=where, fix=fix) from None
-        except (ValueError, RuntimeError) as error:  # invalid arguments, and errors of the library's Rust parts
+            raise RegistryError(problem, where=location, fix=fix) from None
+        except (ValueError, RuntimeError) as error:  # invalid arguments, and errors of the library's Rust extension
             text = f"{error} ({error.__cause__})" if error.__cause__ else str(error)
-            raise RegistryError(self._without_token(f"the Hub's client gave up: {text}"), where=where) from None
+            raise RegistryError(self._without_token(f"the Hub's client failed: {text}"), where=location) from None
 
-    def _refusal(self, error: Any, where: str) -> RegistryError:
+    def _http_error(self, error: Any, location: str) -> RegistryError:
+        """Convert an HTTP error of the Hub to an error with a fix."""
         status = getattr(error.response, "status_code", None)
         kinds: list[tuple[Any, str, str | None]] = [
             (
                 self._errors.GatedRepoError,
                 "access to this dataset must be requested",
-                "request it on its page",
+                "request access on its web page",
             ),
-            (self._errors.EntryNotFoundError, "the Hub has no such file there", None),
-            (self._errors.RevisionNotFoundError, "the Hub has no such revision", "name an existing branch or tag"),
+            (self._errors.EntryNotFoundError, "file not found on the Hub", None),
+            (self._errors.RevisionNotFoundError, "unknown revision", "use an existing branch or tag"),
         ]
         for kind, problem, fix in kinds:
             if isinstance(error, kind):
-                return RegistryError(problem, where=where, fix=fix)
-        if status == 401 and self._token:  # without a token, the Hub answers 401 for every repository it hides
-            fix = "check hf_token in env.yaml, or make a new one on the Hub's settings page"
-            return RegistryError("the Hub does not accept the token (401)", where=where, fix=fix)
+                return RegistryError(problem, where=location, fix=fix)
+        if status == 401 and self._token:  # without a token, 401 can also mean that the repository does not exist
+            fix = "check hf_token in env.yaml, or create a new one on the Hub's settings page"
+            return RegistryError("the Hub rejected the token (401)", where=location, fix=fix)
         if status == 403:
             fix = "use a token with write access to this organization"
-            return RegistryError("the token has no right to do this (403)", where=where, fix=fix)
+            return RegistryError("the token lacks the permission (403)", where=location, fix=fix)
         if status in (401, 404):
-            fix = "check the name; for a private one give hf_token in env.yaml"
-            return RegistryError("there is no such dataset, or it is private", where=where, fix=fix)
+            fix = "check the name; for a private dataset set hf_token in env.yaml"
+            return RegistryError("the dataset does not exist or is private", where=location, fix=fix)
         message = getattr(error, "server_message", None) or str(error)
-        return RegistryError(self._without_token(f"the Hub answered {status}: {message.strip()}"), where=where)
+        return RegistryError(
+            self._without_token(f"the Hub returned status {status}: {message.strip()}"), where=location
+        )
 
     def _without_token(self, text: str) -> str:
         return scrub_text(text, [self._token] if self._token else [])
 
 
 def _mismatch(entry: Any, digest: Digest) -> str | None:
-    """Compare with the Hub's checksum: SHA-256 of large files, git's blob id of small ones; None if they are equal."""
+    """Return how a digest differs from the Hub's checksum; None if they are equal.
+
+    The Hub has the SHA-256 of large files and the git blob id of small ones.
+    """
     kind, expected, actual = ("git checksum", entry.blob_id, digest.git)
     if entry.lfs is not None:
         kind, expected, actual = ("SHA-256", entry.lfs.sha256, digest.sha256)
-    return None if expected == actual else f"the {kind} of the received file is {actual}; the Hub says {expected}"
+    return None if expected == actual else f"the {kind} of the received file is {actual}; expected {expected}"
 
 
 def _library() -> ModuleType:
+    """Import huggingface_hub."""
     try:
         return importlib.import_module("huggingface_hub")
     except ImportError:
@@ -196,23 +207,25 @@ def _library() -> ModuleType:
 
 
 def _http_package(library: ModuleType) -> ModuleType:
-    """Return the HTTP package that this version of the library is built on."""
+    """Return the HTTP package that this version of the library uses."""
     return sys.modules[type(library.get_session()).__module__.partition(".")[0]]
 
 
 def _limit_waits(library: ModuleType) -> None:
-    """Give the library's HTTP client a timeout, which it lacks; a client that has one is kept."""
+    """Set a timeout on the library's HTTP client, unless it has one."""
     session = library.get_session()
     if session.timeout.read is not None:
         return
-    kind: Callable[..., Any] = type(session)
+    client_class: Callable[..., Any] = type(session)
     hooks = session.event_hooks
-    hooks = {**hooks, "response": [*hooks.get("response", ()), _refuse_long_pauses]}
-    library.set_client_factory(partial(kind, event_hooks=hooks, follow_redirects=True, timeout=TIMEOUT))
+    hooks = {**hooks, "response": [*hooks.get("response", ()), _reject_long_pauses]}
+    library.set_client_factory(partial(client_class, event_hooks=hooks, follow_redirects=True, timeout=TIMEOUT))
 
 
-def _refuse_long_pauses(response: Any) -> None:
-    """Stop on a long Retry-After: the library would sleep for as long as the Hub asks."""
+def _reject_long_pauses(response: Any) -> None:
+    """Raise on a long Retry-After, because the library would sleep for the whole time."""
     seconds = response.headers.get("retry-after", "")
     if seconds.isdigit() and int(seconds) > LONGEST_PAUSE:
-        raise RegistryError(f"the Hub asks to come back in {seconds} s", where=response.url.host, fix="try again then")
+        raise RegistryError(
+            f"the Hub is rate-limiting; retry in {seconds} s", where=response.url.host, fix="try again later"
+        )

@@ -1,4 +1,4 @@
-"""The metrics file beside a dataset: compare it with new metrics, and encode it."""
+"""The metrics file next to a dataset: compare it with new metrics, and encode it."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,11 +10,11 @@ import orjson
 from nemo_gym.data.row_metrics import TOKENS
 
 MetricsState: TypeAlias = Literal["new", "same", "completed", "conflict"]
-"""`completed`: the figures in the file are right, and the new metrics have more."""
+"""`completed`: the values in the file are equal, and the new metrics have additional ones."""
 
 
 def compare_metrics(path: Path, metrics: Mapping[str, Any]) -> tuple[MetricsState, list[str], dict[str, Any]]:
-    """Compare the file at `path` with new metrics; return state, differences and the content the file should have."""
+    """Compare the file at `path` with new metrics; return state, differences and the new content of the file."""
     content = dict(metrics)
     if not path.exists():
         return "new", [], content
@@ -24,11 +24,11 @@ def compare_metrics(path: Path, metrics: Mapping[str, Any]) -> tuple[MetricsStat
         return "conflict", [f"the file is not JSON: {error}"], content
     if not isinstance(existing, dict):
         return "conflict", ["the file is not a JSON object"], content
-    if TOKENS in existing and TOKENS not in content:  # counted on a machine that has the tokenizer
+    if TOKENS in existing and TOKENS not in content:  # keep the counts of a machine that has the tokenizer
         content[TOKENS] = existing[TOKENS]
-    differing = list(differences(existing, content))
-    if differing:
-        return "conflict", differing, content
+    changes = list(differences(existing, content))
+    if changes:
+        return "conflict", changes, content
     return ("completed" if content.keys() - existing.keys() else "same"), [], content
 
 
@@ -36,11 +36,11 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
     """Yield every value of `old` that is different or missing in `new`; additions are not differences."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key, value in old.items():
-            inner = f"{path}: {key}" if path else str(key)
+            key_path = f"{path}: {key}" if path else str(key)
             if key not in new:
-                yield f"{inner}: was {_shorten(value)}, is gone"
+                yield f"{key_path}: was {_shorten(value)}, is missing"
             else:
-                yield from differences(value, new[key], inner)
+                yield from differences(value, new[key], key_path)
     elif not _is_equal(old, new):
         yield f"{path}: was {_shorten(old)}, is {_shorten(new)}"
 
@@ -51,7 +51,7 @@ def encode_metrics(metrics: Mapping[str, Any]) -> bytes:
 
 
 def _is_equal(old: Any, new: Any) -> bool:
-    """Compare numbers within their rounding and lists in any order."""
+    """Return whether two values are equal, up to the rounding of numbers and the order of lists."""
     if _is_number(old) and _is_number(new) and (isinstance(old, float) or isinstance(new, float)):
         return bool(old == new or abs(old - new) <= (5e-3 if abs(old) >= 1 else 5e-4))
     if isinstance(old, list) and isinstance(new, list):

@@ -7,30 +7,30 @@ from nemo_gym.data.gitlab_client import Registry
 
 
 def gitlab_name(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> str:
-    """Return the dataset's name in GitLab, which is also the last part of its repository name."""
+    """Return the name of the dataset in GitLab, which is also the last part of the repository name on the Hub."""
     return config.dataset_name or hub.resources_server_of(config.resource_config_path)[0]
 
 
 def versions_to_delete(registry: Registry, name: str) -> list[str]:
-    """List the versions that are deleted with the dataset.
+    """List the versions of a GitLab dataset, all of which `migrate` deletes.
 
     Raises:
-        RegistryError: there is no such dataset.
+        RegistryError: the dataset does not exist.
     """
     if not registry.has(name):
         fix = "check the name; gym dataset upload publishes without deleting"
-        raise RegistryError(f"there is no dataset {name!r} in the GitLab registry", fix=fix)
+        raise RegistryError(f"unknown dataset {name!r} in the GitLab registry", fix=fix)
     return registry.versions(name)
 
 
 def migrate(
     config: BaseUploadJsonlDatasetHuggingFaceConfig, registry: Registry, *, meter: Meter = ignore_progress
 ) -> hub.PublishedFile:
-    """Publish on the Hub and delete from GitLab. An error before the Hub's copy is verified deletes nothing.
+    """Publish a dataset on the Hub, verify the copy, then delete the dataset from GitLab.
 
     Raises:
         ConfigError: the file or the configuration cannot be used.
-        RegistryError: a registry refused; GitLab's copy still exists unless the message says that it was deleted.
+        RegistryError: a registry rejected a request; the dataset in GitLab has not been deleted.
     """
     name = gitlab_name(config)
     versions_to_delete(registry, name)
@@ -39,5 +39,7 @@ def migrate(
         registry.delete(name)
     except RegistryError as error:
         fix = f"gym dataset rm --name {name}"
-        raise RegistryError(f"on the Hub now, but not deleted from GitLab: {error}", where=name, fix=fix) from None
+        raise RegistryError(
+            f"published on the Hub, but not deleted from GitLab: {error}", where=name, fix=fix
+        ) from None
     return published

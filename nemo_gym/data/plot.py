@@ -10,7 +10,7 @@ from typing import Any
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.catalog.row_problems import DataError
 from nemo_gym.data.row_metrics import TOKENS, TURNS, WORDS, Metrics
-from nemo_gym.data.running_statistics import Lengths
+from nemo_gym.data.running_statistics import LengthHistogram
 
 FORMATS = (".png", ".svg")
 BARS = 40
@@ -29,40 +29,43 @@ def check_plot(path: Path) -> None:
         PlotRefused: the format is not supported, or matplotlib is not installed.
     """
     if path.suffix.lower() not in FORMATS:
-        ending = f"'{path.suffix}'" if path.suffix else "a file without ending"
-        raise PlotRefused(f"a plot is written as {' or '.join(FORMATS)}, not as {ending}", where=str(path))
+        suffix = f"'{path.suffix}'" if path.suffix else "a file without suffix"
+        raise PlotRefused(f"a plot is written as {' or '.join(FORMATS)}, not as {suffix}", where=str(path))
     if importlib.util.find_spec("matplotlib") is None:
         raise PlotRefused("plots need matplotlib, which is not installed", fix="pip install 'nemo-gym[data]'")
 
 
 def plot(measured: Mapping[str, Metrics], path: Path) -> None:
-    """Draw the lengths and turns of each dataset type into one figure."""
+    """Plot the input lengths and turns of each dataset type in one figure."""
     figures: Any = importlib.import_module("matplotlib.figure")
     figure = figures.Figure(figsize=(11, 4), layout="constrained")  # pyplot would change global state
     left, right = figure.subplots(1, 2)
-    has_tokens = all(metrics.tokens.seen for metrics in measured.values())
-    _draw(left, TOKENS if has_tokens else WORDS, {k: m.tokens if has_tokens else m.words for k, m in measured.items()})
-    _draw(right, TURNS, {kind: metrics.turns for kind, metrics in measured.items()})
+    has_tokens = all(metrics.tokens.counts for metrics in measured.values())
+    _draw_histograms(
+        left, TOKENS if has_tokens else WORDS, {k: m.tokens if has_tokens else m.words for k, m in measured.items()}
+    )
+    _draw_histograms(right, TURNS, {kind: metrics.turns for kind, metrics in measured.items()})
     image = BytesIO()
     figure.savefig(image, format=path.suffix.lower().removeprefix("."), dpi=150)
     with whole_file(path) as stream:
         stream.write(image.getvalue())
 
 
-def _draw(axes: Any, title: str, lengths: Mapping[str, Lengths]) -> None:
-    seen = [length for histogram in lengths.values() for length in histogram.seen]
-    edges = _edges(min(seen, default=0), max(seen, default=0))
+def _draw_histograms(axes: Any, title: str, lengths: Mapping[str, LengthHistogram]) -> None:
+    """Draw the histogram of each dataset type on the same axes."""
+    values = [length for histogram in lengths.values() for length in histogram.counts]
+    edges = _bar_edges(min(values, default=0), max(values, default=0))
     for kind, histogram in lengths.items():
-        counts = list(histogram.seen.values())
-        axes.hist(list(histogram.seen), bins=edges, weights=counts, label=f"{kind} ({sum(counts)} rows)", alpha=0.6)
+        counts = list(histogram.counts.values())
+        axes.hist(list(histogram.counts), bins=edges, weights=counts, label=f"{kind} ({sum(counts)} rows)", alpha=0.6)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_title(title)
     axes.set_ylabel("rows")
     axes.legend()
 
 
-def _edges(shortest: int, longest: int) -> list[float]:
-    """Return one bar for each length if there are few, else bars of equal width."""
+def _bar_edges(shortest: int, longest: int) -> list[float]:
+    """Return the edges of the bars: one bar per length for a small range, else `BARS` bars of equal width."""
     if longest - shortest < BARS:
         return [length - 0.5 for length in range(shortest, longest + 2)]
     return [shortest + (longest - shortest) * number / BARS for number in range(BARS + 1)]

@@ -1,7 +1,7 @@
 """Prompt templates: a YAML file whose `user` and `system` texts are filled from the fields of a row.
 
-A template names top-level fields and nothing else: `{question}`, perhaps with a format such as `{price:.2f}`.
-It cannot reach into values (`{a.b}`, `{a[0]}`), so the content of a row never decides which data is read.
+A template may contain only top-level fields, such as `{question}`, with an optional format such as `{price:.2f}`.
+Attributes and elements of values (`{a.b}`, `{a[0]}`) are not allowed, so a template cannot read anything but fields.
 """
 
 import string
@@ -30,11 +30,11 @@ _CONVERSIONS: dict[str | None, Callable[[Any], Any]] = {None: lambda value: valu
 
 
 class PromptError(GymError, ValueError):
-    """A prompt file cannot be used, or rows do not fit it."""
+    """A prompt file is invalid, or it cannot be filled for a row."""
 
 
 class PromptFieldError(GymError, KeyError):
-    """A template names a field that the row does not have."""
+    """A template contains a field that the row does not have."""
 
 
 class ExistingInput(RowProblem):
@@ -42,23 +42,23 @@ class ExistingInput(RowProblem):
 
 
 class MissingField(RowProblem):
-    """The template names a field that the row does not have."""
+    """The template contains a field that the row does not have."""
 
 
 class PromptConfig(BaseModel):
     """The two texts of a prompt file."""
 
     user: str
-    """Becomes the user message."""
+    """The template of the user message."""
     system: str | None = None
-    """Becomes the system message before it, if given."""
+    """The template of the system message."""
 
     _source: str | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_misspelt_keys(cls, data: Any) -> Any:
-        """Refuse `sytem`, which would silently change every prompt of a run; other keys are the author's notes."""
+    def _reject_misspelt_keys(cls, data: Any) -> Any:
+        """Reject misspelt keys such as `sytem`, which would silently change prompts; other unknown keys are allowed."""
         for key in data if isinstance(data, Mapping) else ():
             close = get_close_matches(str(key), cls.model_fields, n=1, cutoff=0.7)
             if key not in cls.model_fields and close:
@@ -68,6 +68,7 @@ class PromptConfig(BaseModel):
     @field_validator("user", "system")
     @classmethod
     def _check_template(cls, template: str | None) -> str | None:
+        """Parse a template to find its errors when the file is loaded."""
         if template is not None:
             list(_parse_template(template))
         return template
@@ -85,30 +86,30 @@ class MaterializePromptsConfig(BaseNeMoGymCLIConfig):
 
 
 def load_prompt_config(path: str | Path) -> PromptConfig:
-    """Load the prompt file at `path`, looked up in the search roots; it is read again only when it has changed.
+    """Load the prompt file at `path`, relative to a search root; cached until the file changes.
 
     Raises:
-        ConfigPathNotFoundError: no root has it.
-        PromptError: (a ValueError) it is not YAML, lacks `user`, or a template has anything but field names.
+        ConfigPathNotFoundError: no search root has the file.
+        PromptError: (a ValueError) the file is not YAML, lacks `user`, or has an invalid template.
     """
     file = find_prompt_config(path)
     status = file.stat()
-    return _read(file, status.st_mtime_ns, status.st_size)
+    return _read_prompt_config(file, status.st_mtime_ns, status.st_size)
 
 
 def find_prompt_config(path: str | Path) -> Path:
-    """Return the absolute path of a prompt file, looked up in the search roots."""
+    """Return the absolute path of a prompt file; `path` is relative to a search root."""
     return find_file(path, "the prompt file").resolve()
 
 
 def fill_prompt(config: PromptConfig, row: Mapping[str, Any], *, where: str | None = None) -> list[dict[str, str]]:
-    """Build the messages for one row: system if the prompt has one, then user.
+    """Build the messages for one row: the system message, if the prompt has one, and the user message.
 
-    `where` names the row in an error, for example `rows.jsonl:7`.
+    `where` is the location of the row for errors, for example `rows.jsonl:7`.
 
     Raises:
         PromptFieldError: (a KeyError) a field is missing; the message lists the fields of the row.
-        PromptError: (a ValueError) a value does not accept the format in the template.
+        PromptError: (a ValueError) the format in the template is invalid for a value.
     """
     location = ": ".join(part for part in (config._source, where) if part) or None
     templates = {"system": config.system, "user": config.user}
@@ -120,10 +121,10 @@ def fill_prompt(config: PromptConfig, row: Mapping[str, Any], *, where: str | No
 
 
 def validate_prompt_compatibility(rows: Iterable[Mapping[str, Any]], config: PromptConfig) -> None:
-    """Refuse rows that have an input, because filling the prompt would replace it.
+    """Check that no row has an input, which filling the prompt would replace.
 
     Raises:
-        PromptError: (a ValueError) lists the indices of such rows.
+        PromptError: (a ValueError) rows have an input; the message contains their indices.
     """
     indices = [index for index, row in enumerate(rows) if has_input(row)]
     if indices:
@@ -131,12 +132,12 @@ def validate_prompt_compatibility(rows: Iterable[Mapping[str, Any]], config: Pro
         raise PromptError(
             f"{len(indices)} rows already have {PARAMS}.input: {listed}",
             where=config._source,
-            fix="leave the prompt config out, or use rows without an input",
+            fix="remove the prompt config, or use rows without an input",
         )
 
 
 def apply_prompt_to_row(row: Mapping[str, Any], config: PromptConfig, *, where: str | None = None) -> Row:
-    """Return a copy of `row` whose `responses_create_params.input` is the filled prompt; other parameters stay."""
+    """Return a copy of `row` whose `responses_create_params.input` is the filled prompt."""
     params = row.get(PARAMS) or {}
     if not isinstance(params, Mapping):
         raise PromptError(f"{PARAMS} should be an object", where=where)
@@ -144,9 +145,9 @@ def apply_prompt_to_row(row: Mapping[str, Any], config: PromptConfig, *, where: 
 
 
 def fill_row(row: Row, prompt: PromptConfig) -> Row | RowProblem:
-    """Return the row with its input filled in, or the problem that prevents it."""
+    """Return the row with the filled prompt as input, or the problem of the row."""
     if has_input(row):
-        advice = "leave the prompt config out, or use rows without an input"
+        advice = "remove the prompt config, or use rows without an input"
         return ExistingInput(f"{PARAMS}.input", "the row already has an input", advice)
     try:
         return apply_prompt_to_row(row, prompt)
@@ -179,20 +180,20 @@ class RenderResult:
 
 
 def render(path: Path, prompt_config: str | Path, output: Path, *, preview: int = 0) -> RenderResult:
-    """Fill the prompt for every row of a file, one at a time; the output appears only if all rows fit.
+    """Fill the prompt for every row of a file; the output is written only if this succeeds for all rows.
 
-    Each row also names the prompt file (`prompt_config_used`). Empty lines are left out.
+    Each row also gets the path of the prompt file (`prompt_config_used`). Empty lines are skipped.
 
     Raises:
         ConfigPathNotFoundError: the file or the prompt does not exist.
         PromptError: (a ValueError) the prompt file cannot be used.
     """
     prompt = load_prompt_config(prompt_config)
-    used = str(find_prompt_config(prompt_config))
+    prompt_path = str(find_prompt_config(prompt_config))
     if not path.is_file():
-        raise ConfigPathNotFoundError(f"there is no file {str(path)!r}")
+        raise ConfigPathNotFoundError(f"file not found: {str(path)!r}")
     if output.resolve() == path.resolve():
-        raise ConfigError("the rows would be overwritten by the rendered ones", where=str(path), fix="another --output")
+        raise ConfigError("the rendered rows would overwrite the input", where=str(path), fix="use another --output")
     result = RenderResult(output)
     with StagedFiles() as staged:
         stream = staged.create(output)
@@ -201,7 +202,7 @@ def render(path: Path, prompt_config: str | Path, output: Path, *, preview: int 
                 result.first = result.first or (number, row[0])
                 result.problems.add(number, row)
             elif not result.problems:
-                row[PROMPT_CONFIG_USED_KEY] = used
+                row[PROMPT_CONFIG_USED_KEY] = prompt_path
                 stream.write(row_line(row))
                 result.rows += 1
                 if len(result.preview) < preview:
@@ -214,11 +215,11 @@ def render(path: Path, prompt_config: str | Path, output: Path, *, preview: int 
 def materialize_prompts(
     input_jsonl_fpath: str | Path, prompt_config: str | Path, output_jsonl_fpath: str | Path
 ) -> Path:
-    """Fill the prompt for every row of a file; the output appears only if all rows fit.
+    """Fill the prompt for every row of a file; the output is written only if this succeeds for all rows.
 
     Raises:
         ConfigError: the input is missing or a line is not a JSON object.
-        PromptError, PromptFieldError: a row does not fit the prompt; the message gives file and line.
+        PromptError, PromptFieldError: the prompt cannot be filled for a row; the message contains file and line.
     """
     path = Path(input_jsonl_fpath)
     result = render(path, prompt_config, Path(output_jsonl_fpath))
@@ -228,6 +229,7 @@ def materialize_prompts(
 
 
 def _fill_lines(path: Path, prompt: PromptConfig) -> Iterator[tuple[int, Row | list[RowProblem]]]:
+    """Yield line number and filled row, or line number and problems, of every line that is not empty."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             raw = line.strip(SPACE)
@@ -242,20 +244,22 @@ def _fill_lines(path: Path, prompt: PromptConfig) -> Iterator[tuple[int, Row | l
 
 
 def _row_error(line: int, problem: RowProblem, path: Path, *, others: int) -> GymError:
-    where = f"{path}:{line}"
+    """Return the error for the first row with a problem; `others` is the number of further rows with problems."""
+    location = f"{path}:{line}"
     more = f" (and {others} more rows)" if others else ""
     if isinstance(problem, MissingField):
-        return PromptFieldError(f"{problem}; {problem.detail}{more}", where=where)
+        return PromptFieldError(f"{problem}; {problem.detail}{more}", where=location)
     if isinstance(problem, ExistingInput):
-        return PromptError(f"the row already has {PARAMS}.input{more}", where=where, fix=problem.detail)
-    return (ConfigError if "line is" in problem.reason else PromptError)(f"{problem}{more}", where=where)
+        return PromptError(f"the row already has {PARAMS}.input{more}", where=location, fix=problem.detail)
+    return (ConfigError if "line is" in problem.reason else PromptError)(f"{problem}{more}", where=location)
 
 
 # -- templates ----------------------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=256)
-def _read(path: Path, _changed: int, _size: int) -> PromptConfig:
+def _read_prompt_config(path: Path, _changed: int, _size: int) -> PromptConfig:
+    """Read a prompt file; modification time and size are part of the cache key."""
     try:
         config = PromptConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -263,7 +267,7 @@ def _read(path: Path, _changed: int, _size: int) -> PromptConfig:
     except ValidationError as error:
         problems = "; ".join(_validation_text(detail["loc"], detail["msg"]) for detail in error.errors())
         raise PromptError(
-            problems, where=str(path), fix="a prompt has 'user: <text>', perhaps 'system: <text>'"
+            problems, where=str(path), fix="write 'user: <text>' and optionally 'system: <text>'"
         ) from None
     config._source = str(path)
     return config
@@ -276,13 +280,13 @@ def _validation_text(location: tuple[int | str, ...], message: str) -> str:
 
 
 def _parse_template(template: str) -> Iterator[tuple[str, str | None, str, str | None]]:
-    """Yield the literal texts and fields of a template; refuse anything but plain field names."""
+    """Yield the literal texts and fields of a template; raise ValueError for anything but plain field names."""
     for literal, name, spec, conversion in string.Formatter().parse(template):
         if name is not None:
             if not name or name.isdigit():
-                raise ValueError(f"'{{{name}}}' names no field; write '{{{{' and '}}}}' for literal braces")
+                raise ValueError(f"'{{{name}}}' has no field name; write '{{{{' and '}}}}' for literal braces")
             if "." in name or "[" in name:
-                raise ValueError(f"'{{{name}}}' reaches into a value; only plain field names can be filled in")
+                raise ValueError(f"'{{{name}}}' is not a plain field name; attributes and elements are not allowed")
             if "{" in (spec or ""):
                 raise ValueError(f"'{{{name}:{spec}}}' has a field inside its format")
             if conversion not in _CONVERSIONS:
@@ -291,6 +295,7 @@ def _parse_template(template: str) -> Iterator[tuple[str, str | None, str, str |
 
 
 def _fill_template(template: str, row: Mapping[str, Any], location: str | None) -> str:
+    """Replace the fields of a template by the values of a row."""
     parts: list[str] = []
     for literal, name, spec, conversion in _parse_template(template):
         parts.append(literal)
@@ -298,9 +303,11 @@ def _fill_template(template: str, row: Mapping[str, Any], location: str | None) 
             continue
         if name not in row:
             fields = ", ".join(sorted(map(str, row))) or "none"
-            raise PromptFieldError(f"the template asks for {name!r}; the row has: {fields}", where=location)
+            raise PromptFieldError(
+                f"the row lacks the field {name!r} of the template; it has: {fields}", where=location
+            )
         try:
             parts.append(format(_CONVERSIONS[conversion](row[name]), spec))
         except (ValueError, TypeError) as error:
-            raise PromptError(f"{name!r} does not take the format {spec!r}: {error}", where=location) from None
+            raise PromptError(f"the format {spec!r} is invalid for {name!r}: {error}", where=location) from None
     return "".join(parts)

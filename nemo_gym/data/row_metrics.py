@@ -1,4 +1,4 @@
-"""Measure the rows of a dataset, under the names that metrics files use."""
+"""Measure the rows of a dataset; metrics have the names of the metrics file."""
 
 import importlib
 import re
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar
 import orjson
 
 from nemo_gym.catalog.rows import RequestSettings, Row, RowRequest, count_separators
-from nemo_gym.data.running_statistics import Distinct, Lengths, Numbers, Statistics
+from nemo_gym.data.running_statistics import DistinctCounter, LengthHistogram, NumberStats, Statistics
 from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as PARAMS
 
 EXAMPLES = "Number of examples"
@@ -30,23 +30,23 @@ SAMPLING = {
 """Sampling parameter -> name of its statistics."""
 
 TEXT_FIELDS = ("text", "output_text", "arguments", "output", "content", "summary", "refusal", "name")
-"""Fields of an item, and of its parts, whose text the model reads."""
+"""Fields of an item, and of its parts, whose text is part of the model's input."""
 
 MAX_CACHED_TEXTS = 1024
-"""Texts of instructions whose length is cached."""
+"""Maximum number of texts whose token count is cached."""
 TOKEN_BYTES = 4
 """Bytes of a token id in `encode_flat`."""
-NO_TOKENIZER_NOTE = "input lengths in tokens are left out: splintr-rs is not installed (pip install 'nemo-gym[data]')"
+NO_TOKENIZER_NOTE = "input lengths in tokens are missing: splintr-rs is not installed (pip install 'nemo-gym[data]')"
 
 _SPACES = re.compile(rb" +")
 
 Report: TypeAlias = dict[str, int | Statistics]
-_Part = TypeVar("_Part", Numbers, Lengths, Distinct, "Texts")
+_Part = TypeVar("_Part", NumberStats, LengthHistogram, DistinctCounter, "TextStats")
 
 
 @lru_cache(maxsize=1)
 def token_counter() -> Callable[[str], int] | None:
-    """Return a function that counts the OpenAI tokens (o200k) of a text, offline; None without the extra `data`."""
+    """Return a function that counts the OpenAI tokens (o200k) of a text; None without the extra `data`."""
     try:
         splintr = importlib.import_module("splintr")
     except ImportError:
@@ -56,47 +56,47 @@ def token_counter() -> Callable[[str], int] | None:
     encode_ordinary: Callable[[str], list[int]] = tokenizer.encode_ordinary
 
     def count(text: str) -> int:
-        # "<|endoftext|>" in a prompt is text, not one token; the faster `encode_flat` would take it for one.
+        # In a prompt, "<|endoftext|>" is text; the faster `encode_flat` would encode it as one special token.
         return len(encode_ordinary(text)) if "<|" in text else len(encode_flat(text)) // TOKEN_BYTES
 
     return count
 
 
-class Texts:
-    """Counts the texts of a field, and the distinct ones."""
+class TextStats:
+    """The number of texts of a field, and the number of distinct ones."""
 
-    __slots__ = ("different", "total")
+    __slots__ = ("distinct", "total")
 
     def __init__(self) -> None:
-        self.different = Distinct()
+        self.distinct = DistinctCounter()
         self.total = 0
 
     def add(self, text: str, times: int = 1) -> None:
         self.total += times
-        self.different.add(text)
+        self.distinct.add(text)
 
-    def merge(self, other: "Texts") -> None:
+    def merge(self, other: "TextStats") -> None:
         self.total += other.total
-        self.different.merge(other.different)
+        self.distinct.merge(other.distinct)
 
     def statistics(self) -> Statistics:
-        return {"unique_count": len(self.different), "total_count": self.total}
+        return {"unique_count": len(self.distinct), "total_count": self.total}
 
 
 class Metrics:
-    """Everything measured about some rows. Parts of a file are measured separately and merged."""
+    """The metrics of a set of rows; metrics of parts of a file can be merged."""
 
     def __init__(self) -> None:
         self.examples = 0
-        self.tools = Lengths()
-        self.words = Lengths()
-        self.tokens = Lengths()
-        self.turns = Lengths()
-        self.params = Distinct()
-        self.user_messages = Distinct()
-        self.sampling: dict[str, Numbers] = {}
-        self.numbers: dict[str, Numbers] = {}
-        self.texts: dict[str, Texts] = {}
+        self.tools = LengthHistogram()
+        self.words = LengthHistogram()
+        self.tokens = LengthHistogram()
+        self.turns = LengthHistogram()
+        self.params = DistinctCounter()
+        self.user_messages = DistinctCounter()
+        self.sampling: dict[str, NumberStats] = {}
+        self.numbers: dict[str, NumberStats] = {}
+        self.texts: dict[str, TextStats] = {}
 
     def merge(self, other: "Metrics") -> None:
         """Add the measurements of `other`."""
@@ -107,18 +107,18 @@ class Metrics:
         self.turns.merge(other.turns)
         self.params.merge(other.params)
         self.user_messages.merge(other.user_messages)
-        _merge_get_or_create(self.sampling, other.sampling)
-        _merge_get_or_create(self.numbers, other.numbers)
-        _merge_get_or_create(self.texts, other.texts)
+        _merge_by_name(self.sampling, other.sampling)
+        _merge_by_name(self.numbers, other.numbers)
+        _merge_by_name(self.texts, other.texts)
 
     def report(self) -> Report:
-        """Return the figures by name, as they are written to the metrics file."""
+        """Return the metrics by name, as in the metrics file."""
         figures: Report = {
             EXAMPLES: self.examples,
             TOOLS: self.tools.statistics(),
             WORDS: self.words.statistics(),
         }
-        if self.tokens.seen or not self.examples:
+        if self.tokens.counts or not self.examples:
             figures[TOKENS] = self.tokens.statistics()
         figures |= {
             TURNS: self.turns.statistics(),
@@ -126,7 +126,7 @@ class Metrics:
             UNIQUE_USER: len(self.user_messages),
         }
         for name, title in SAMPLING.items():
-            figures[title] = self.sampling.get(name, Numbers()).statistics()
+            figures[title] = self.sampling.get(name, NumberStats()).statistics()
         fields: Report = {}
         for name in dict.fromkeys((*self.numbers, *self.texts)):
             parts = [part[name].statistics() for part in (self.numbers, self.texts) if name in part]
@@ -146,7 +146,7 @@ class _SettingsUse:
 
 
 class MetricsCollector:
-    """Adds rows to metrics. Settings and instructions, which most rows repeat, are measured once."""
+    """Measures rows. Settings and instructions, which are the same in most rows, are measured once."""
 
     def __init__(self) -> None:
         self._count_tokens = token_counter()
@@ -169,26 +169,29 @@ class MetricsCollector:
         metrics.turns.add(turns, times)
         for name, value in row.items():
             if type(value) is str:
-                _get_or_create(metrics.texts, name, Texts).add(value, times)
+                _get_or_create(metrics.texts, name, TextStats).add(value, times)
             elif name != PARAMS:
                 self._add_field(name, value, times)
 
     def take(self) -> Metrics:
-        """Return the metrics of the rows since the last call."""
-        taken, self._metrics = self._metrics, Metrics()
+        """Return the metrics of the rows since the last call of `take`."""
+        metrics, self._metrics = self._metrics, Metrics()
         for use in self._uses.values():
             values = use.settings.values
             if "tools" in values:
-                taken.tools.add(len(values["tools"]), use.times)
+                metrics.tools.add(len(values["tools"]), use.times)
             for name in SAMPLING:
                 if values.get(name) is not None:
-                    _get_or_create(taken.sampling, name, Numbers).add(values[name], use.times)
+                    _get_or_create(metrics.sampling, name, NumberStats).add(values[name], use.times)
         self._uses.clear()
-        return taken
+        return metrics
 
     def _measure_settings(self, settings: RequestSettings) -> _SettingsUse:
-        """Measure settings and file them under their id, which stays valid because the result holds them."""
-        # json.dumps writes '{"input": ' and a comma and a colon for each further parameter.
+        """Measure settings and cache the result under `id(settings)`.
+
+        The cached result references `settings`, so the id is not reused.
+        """
+        # Gaps between words in json.dumps: two for `{"input": `, two for the comma and colon of each further parameter.
         words = 2 + 2 * len(settings.values) + settings.separators + count_gaps(settings.encoded)
         tokens = 0
         if self._count_tokens is not None:
@@ -219,13 +222,15 @@ class MetricsCollector:
         return separators, tokens, turns
 
     def _add_field(self, name: str, value: Any, times: int) -> None:
+        """Measure a field: its texts and numbers, also inside a list."""
         for part in value if isinstance(value, list) else (value,):
             if isinstance(part, str):
-                _get_or_create(self._metrics.texts, name, Texts).add(part, times)
+                _get_or_create(self._metrics.texts, name, TextStats).add(part, times)
             elif isinstance(part, int | float):
-                _get_or_create(self._metrics.numbers, name, Numbers).add(part, times)
+                _get_or_create(self._metrics.numbers, name, NumberStats).add(part, times)
 
     def _item_tokens(self, item: Mapping[str, Any]) -> int:
+        """Count the tokens of an item; those of system messages are cached."""
         content = item.get("content")
         if type(content) is not str:
             return self._text_tokens(item)
@@ -233,7 +238,7 @@ class MetricsCollector:
         return self._count_tokens(content) if item.get("role") == "user" else self._cached_tokens(content)
 
     def _text_tokens(self, value: Any) -> int:
-        """Count the tokens of all texts in a value that the model reads."""
+        """Count the tokens of all texts in a value that are part of the model's input."""
         if isinstance(value, str):
             assert self._count_tokens is not None
             return self._count_tokens(value)
@@ -255,10 +260,10 @@ class MetricsCollector:
 
 
 def count_gaps(encoded: bytes) -> int:
-    """Count the runs of spaces in JSON that was encoded without spaces between its parts.
+    """Count the runs of spaces in the texts of compact JSON.
 
-    Added to one gap after each comma and colon, they separate the words of `json.dumps`, which escapes all other white
-    space.
+    `json.dumps` also writes a space after each comma and colon, and escapes all other white space: both numbers
+    together are the number of gaps between its words.
     """
     return encoded.count(b" ") if b"  " not in encoded else len(_SPACES.findall(encoded))
 
@@ -270,6 +275,6 @@ def _get_or_create(parts: dict[str, _Part], name: str, kind: type[_Part]) -> _Pa
     return part
 
 
-def _merge_get_or_create(mine: dict[str, _Part], theirs: dict[str, _Part]) -> None:
-    for name, part in theirs.items():
-        _get_or_create(mine, name, type(part)).merge(part)
+def _merge_by_name(target: dict[str, _Part], source: dict[str, _Part]) -> None:
+    for name, part in source.items():
+        _get_or_create(target, name, type(part)).merge(part)

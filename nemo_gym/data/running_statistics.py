@@ -1,4 +1,4 @@
-"""Statistics that do not depend on how the rows are split into parts or in which order the parts are merged."""
+"""Statistics of parts that can be merged; the result does not depend on the parts or their order."""
 
 import math
 from array import array
@@ -8,11 +8,12 @@ COUNT, AVERAGE, LOWEST, HIGHEST, DEVIATION = "Total # non-null values", "Average
 
 Statistics = dict[str, int | float]
 
-OWN_SEED = hash("the seed of this process")
+SEED_FINGERPRINT = hash("the seed of this process")
+"""Equal in two processes only if they have the same hash seed."""
 
 
-class Numbers:
-    """Count, mean, range and sample deviation of numbers. Sums are exact, so merged parts give the same result."""
+class NumberStats:
+    """Count, mean, range and sample deviation of numbers. Sums are exact, so merging does not change results."""
 
     __slots__ = ("_sums", "count", "highest", "lowest")
 
@@ -20,7 +21,7 @@ class Numbers:
         self.count = 0
         self.lowest: float = math.inf
         self.highest: float = -math.inf
-        # Denominator (a power of two; there are few) -> sum of the numerators, and of their squares.
+        # Denominator (a power of two, so few) -> sum of the numerators and sum of their squares.
         self._sums: dict[int, list[int]] = {}
 
     def add(self, value: float, times: int = 1) -> None:
@@ -37,7 +38,7 @@ class Numbers:
         if value > self.highest:
             self.highest = value
 
-    def merge(self, other: "Numbers") -> None:
+    def merge(self, other: "NumberStats") -> None:
         """Add all numbers of `other`."""
         self.count += other.count
         self.lowest = min(self.lowest, other.lowest)
@@ -48,80 +49,82 @@ class Numbers:
             sums[1] += squares
 
     def statistics(self) -> Statistics:
-        """Return the five figures, rounded; zeros if no number was added."""
+        """Return the five statistics, rounded; zeros if no number was added."""
         if not self.count:
             return {COUNT: 0, AVERAGE: 0.0, LOWEST: 0.0, HIGHEST: 0.0, DEVIATION: 0.0}
-        total = sum((Fraction(sums[0], part) for part, sums in self._sums.items()), start=Fraction())
-        squares = sum((Fraction(sums[1], part * part) for part, sums in self._sums.items()), start=Fraction())
-        spread = (squares - total * total / self.count) / max(self.count - 1, 1)
+        total = sum((Fraction(sums[0], denominator) for denominator, sums in self._sums.items()), start=Fraction())
+        squares = sum((Fraction(sums[1], denominator**2) for denominator, sums in self._sums.items()), start=Fraction())
+        variance = (squares - total * total / self.count) / max(self.count - 1, 1)
         return {
             COUNT: self.count,
             AVERAGE: _round(float(total / self.count)),
             LOWEST: _round(float(self.lowest)),
             HIGHEST: _round(float(self.highest)),
-            DEVIATION: _round(_square_root(spread)),
+            DEVIATION: _round(_square_root(variance)),
         }
 
 
-class Lengths:
+class LengthHistogram:
     """A histogram of lengths, with its statistics."""
 
-    __slots__ = ("seen",)
+    __slots__ = ("counts",)
 
     def __init__(self) -> None:
-        self.seen: dict[int, int] = {}
+        self.counts: dict[int, int] = {}
         """Length -> number of occurrences."""
 
     def add(self, length: int, times: int = 1) -> None:
-        self.seen[length] = self.seen.get(length, 0) + times
+        self.counts[length] = self.counts.get(length, 0) + times
 
-    def merge(self, other: "Lengths") -> None:
-        for length, times in other.seen.items():
+    def merge(self, other: "LengthHistogram") -> None:
+        for length, times in other.counts.items():
             self.add(length, times)
 
     def statistics(self) -> Statistics:
-        numbers = Numbers()
-        for length, times in self.seen.items():
+        numbers = NumberStats()
+        for length, times in self.counts.items():
             numbers.add(length, times)
         return numbers.statistics()
 
 
-class Distinct:
-    """Counts distinct texts, at 8 to 16 bytes for each.
+class DistinctCounter:
+    """Counts distinct texts with 8 to 16 bytes of memory per text.
 
-    Texts are identified by their 64-bit hash. It is Python's `hash`, which is fast and differs between processes unless
-    they have the same seed (`PYTHONHASHSEED`); parts of a process with another seed cannot be merged.
+    Texts are identified by Python's 64-bit `hash`, which is fast but differs between processes with different seeds
+    (`PYTHONHASHSEED`); counters of such processes cannot be merged.
     """
 
     __slots__ = ("_buckets", "_recent", "_seed", "_unique")
 
-    MOST_RECENT = 1 << 17
+    MAX_RECENT = 1 << 17
     BUCKETS = 256
 
     def __init__(self) -> None:
         self._recent: set[int] = set()
-        self._buckets: list[array[int]] = []  # a set of all hashes would take ten times the memory
+        self._buckets: list[array[int]] = []  # a set of all hashes would need ten times the memory
         self._unique: list[int] = []
         """Size of each bucket when its duplicates were last removed."""
         self._seed: int | None = None
 
     def add(self, text: str | bytes) -> None:
-        self._seed = OWN_SEED
+        self._seed = SEED_FINGERPRINT
         self._recent.add(hash(text))
-        if len(self._recent) > self.MOST_RECENT:
+        if len(self._recent) > self.MAX_RECENT:
             self._pack()
 
-    def merge(self, other: "Distinct") -> None:
+    def merge(self, other: "DistinctCounter") -> None:
+        """Add all texts of `other`; raise ValueError if its process has another hash seed."""
         if other._seed is not None:
             if self._seed not in (None, other._seed):
                 raise ValueError("hashes of processes with different seeds cannot be compared")
             self._seed = other._seed
         for hashes in (other._recent, *other._buckets):
             self._recent.update(hashes)
-            if len(self._recent) > self.MOST_RECENT:
+            if len(self._recent) > self.MAX_RECENT:
                 self._pack()
 
     def __len__(self) -> int:
+        """Return the number of distinct texts."""
         if not self._buckets:
             return len(self._recent)
         self._pack()
@@ -130,6 +133,7 @@ class Distinct:
         return sum(self._unique)
 
     def _pack(self) -> None:
+        """Move the recent hashes to the buckets."""
         if not self._buckets:
             self._buckets = [array("q") for _ in range(self.BUCKETS)]
             self._unique = [0] * self.BUCKETS
@@ -141,18 +145,18 @@ class Distinct:
                 self._remove_duplicates(number)
 
     def _remove_duplicates(self, number: int) -> None:
-        """Remove duplicates of a bucket. Done when it has doubled, so the cost per value is constant."""
+        """Remove the duplicates of a bucket; called when its size has doubled, so the cost per hash is constant."""
         self._buckets[number] = array("q", set(self._buckets[number]))
         self._unique[number] = len(self._buckets[number])
 
 
 def _round(value: float) -> float:
-    """Round to two decimals, or three below one."""
+    """Round to two decimals, or to three if the absolute value is below 1."""
     return round(value, 2 if abs(value) >= 1 else 3)
 
 
 def _square_root(value: Fraction) -> float:
     try:
         return math.sqrt(value)
-    except OverflowError:  # beyond a float, but its root is not
+    except OverflowError:  # too large for a float, but its root is not
         return float(math.isqrt(int(value)))

@@ -1,6 +1,6 @@
 """Skills: folders of instructions for agents, each with a `SKILL.md`.
 
-A row records the skills of its run: their path, a hash of every byte, and name, description and version of each.
+A row records the skills of its run: their path, a hash of all files, and name, description and version of each skill.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ SKILL_FILE = "SKILL.md"
 HASH_LENGTH = 12
 FENCE = "---"
 IGNORED_FOLDERS = frozenset({"__pycache__", ".git"})
-"""Folders that change although the skills do not."""
+"""Folders that are not part of the skills."""
 
 
 class SkillsError(GymError, ValueError):
@@ -37,48 +37,48 @@ def load_skill_directory(path: str | Path) -> dict[str, Any]:
     """Return the `skills_ref` of rows: absolute path, hash, and each skill's name, description and version.
 
     Raises:
-        SkillsError: (a ValueError) the folder is missing or has no skills, a skill is malformed, or two have the same
-            name.
+        SkillsError: (a ValueError) the folder is missing or has no skills, a skill is malformed, or two skills have the
+            same name.
     """
-    root = _folder(path)
+    root = _existing_folder(path)
     if (root / SKILL_FILE).is_file():
         raise SkillsError("this is one skill, not a folder of skills", where=str(root), fix=f"use {root.parent}")
     folders = sorted(entry for entry in root.iterdir() if entry.is_dir() and entry.name not in IGNORED_FOLDERS)
     skills = [parse_skill_md(folder / SKILL_FILE) for folder in folders]
     if not skills:
-        raise SkillsError("no skill is in this folder", where=str(root), fix=f"add <skill>/{SKILL_FILE}")
+        raise SkillsError("the folder has no skills", where=str(root), fix=f"add <skill>/{SKILL_FILE}")
     names = [skill["name"] for skill in skills]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise SkillsError(f"two skills are called {twice[0]!r}", where=str(root), fix="give each its own name")
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise SkillsError(f"two skills have the name {duplicates[0]!r}", where=str(root), fix="rename one of them")
     return {"path": str(root), "hash": hash_skill_dir(root), "skills": skills}
 
 
 def parse_skill_md(path: str | Path) -> dict[str, Any]:
-    """Read name, description and version from the header of a `SKILL.md`; missing ones are None.
+    """Read name, description and version from the header of a `SKILL.md`; a missing description or version is None.
 
     Raises:
-        SkillsError: (a ValueError) the file is missing, has no header, or its header names no skill.
+        SkillsError: (a ValueError) the file is missing, has no header, or its header has no name.
     """
     file = Path(path)
-    where = str(file)
-    header = _header(file)
+    location = str(file)
+    header = _parse_header(file)
     name, description = header.get("name"), header.get("description")
     if not isinstance(name, str) or not name.strip():
-        raise SkillsError("the header gives the skill no name", where=where, fix="name: <what the skill is called>")
+        raise SkillsError("the header has no name", where=location, fix="add 'name: <name of the skill>'")
     if description is not None and not isinstance(description, str):
-        raise SkillsError("the description must be text", where=where)
+        raise SkillsError("the description must be text", where=location)
     metadata = header.get("metadata")
     version = metadata.get("version") if isinstance(metadata, dict) else None
     return {"name": name, "description": description, "version": None if version is None else str(version)}
 
 
 def hash_skill_dir(path: str | Path) -> str:
-    """Return twelve hexadecimal digits that change whenever a file of the folder changes, moves or is renamed.
+    """Return a hash of twelve hexadecimal digits over the paths and contents of all files.
 
     The hash is the same on every machine: it does not depend on times, modes or the order of the file system.
     """
-    root = _folder(path)
+    root = _existing_folder(path)
     digest = hashlib.sha256()
     for relative, file in _files(root):
         content = file.read_bytes()
@@ -90,12 +90,12 @@ def hash_skill_dir(path: str | Path) -> str:
 
 
 def stage_skills(path: str | Path, dest: str | Path) -> Path:
-    """Copy the skills into `dest`, beside existing files, and return it. Files of the same name are replaced.
+    """Copy the skills into `dest` and return it; existing files of the same name are replaced, others are kept.
 
     Raises:
-        SkillsError: (a ValueError) the folder is missing, has a file that may not be copied, or contains `dest`.
+        SkillsError: (a ValueError) the folder is missing, has a link or file that cannot be copied, or contains `dest`.
     """
-    root = _folder(path)
+    root = _existing_folder(path)
     target = Path(dest)
     if target.resolve().is_relative_to(root) or root.is_relative_to(target.resolve()):
         raise SkillsError(f"cannot copy into {target}: one folder contains the other", where=str(root))
@@ -104,22 +104,22 @@ def stage_skills(path: str | Path, dest: str | Path) -> Path:
     for relative, file in files:
         copy = target / relative
         copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.unlink(missing_ok=True)  # never write through an existing link
+        copy.unlink(missing_ok=True)  # so that copying does not write through an existing link
         shutil.copy(file, copy)
     return target
 
 
-def _folder(path: str | Path) -> Path:
+def _existing_folder(path: str | Path) -> Path:
     folder = Path(path).resolve()
     if not folder.is_dir():
-        raise SkillsError("there is no such folder of skills", where=str(path), fix="check skills.path")
+        raise SkillsError("skills folder not found", where=str(path), fix="check skills.path")
     return folder
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
     """Yield every file below `root` with its relative path, sorted by path.
 
-    A link stands for its target, which must be a regular file inside `root`; other kinds of files are refused.
+    Links are followed. A file that is not regular, or a link to a file outside `root`, raises SkillsError.
     """
     entries: list[tuple[str, Path]] = []
     for folder, folders, files in os.walk(root):
@@ -129,32 +129,32 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
             file = Path(folder, name)
             if not file.resolve().is_relative_to(root):
                 raise SkillsError(
-                    "this link leaves the folder of skills", where=str(file), fix="copy what it points to"
+                    "the link points outside the skills folder", where=str(file), fix="replace the link by a copy"
                 )
             if not file.is_file():
                 raise SkillsError(
-                    "this is not a regular file", where=str(file), fix="copy what it stands for, or remove it"
+                    "not a regular file", where=str(file), fix="replace it by a regular file, or remove it"
                 )
             entries.append((file.relative_to(root).as_posix(), file))
     yield from sorted(entries, key=lambda entry: os.fsencode(entry[0]))
 
 
-def _header(file: Path) -> dict[str, Any]:
-    """Parse the YAML between the first two lines `---`."""
-    where = str(file)
+def _parse_header(file: Path) -> dict[str, Any]:
+    """Parse the YAML header between the first two `---` lines."""
+    location = str(file)
     if not file.is_file():
-        raise SkillsError(f"there is no {SKILL_FILE}", where=str(file.parent), fix="add one, or move the folder away")
+        raise SkillsError(f"file not found: {SKILL_FILE}", where=str(file.parent), fix="add it, or remove the folder")
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise SkillsError("the file is not UTF-8 text", where=where) from None
+        raise SkillsError("the file is not UTF-8 text", where=location) from None
     fences = [number for number, line in enumerate(lines) if line.rstrip() == FENCE][:2]
     if len(fences) < 2 or fences[0] != 0:
-        raise SkillsError("the file must begin with a header between two lines '---'", where=where)
+        raise SkillsError("the file must begin with a header between two lines '---'", where=location)
     try:
         header = yaml.safe_load("\n".join(lines[1 : fences[1]]))
     except yaml.YAMLError as error:
-        raise SkillsError(f"the header is not valid YAML: {error}", where=where) from None
+        raise SkillsError(f"the header is not valid YAML: {error}", where=location) from None
     if not isinstance(header, dict):
-        raise SkillsError("the header must have the form 'name: …'", where=where)
+        raise SkillsError("the header must have the form 'name: …'", where=location)
     return header

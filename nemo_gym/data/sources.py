@@ -1,4 +1,4 @@
-"""Sources: the datasets of agents, where their files are, and downloading missing ones."""
+"""Find the dataset files of agents, and download missing ones."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,10 +24,10 @@ TYPES_OF_MODE: Mapping[Mode, tuple[str, ...]] = {
     "example_validation": ("example",),
 }
 PREFERRED_TYPES = ("benchmark", "validation", "example")
-"""Dataset types in the order in which a run looks for rows if the user gives none."""
+"""Dataset types in order of preference, for a run without an input file."""
 
 Watch = Callable[[str, int, int | None], None]
-"""Called with the current step, the number of bytes done and the total, if known."""
+"""Called with the name of the current step, the number of bytes done and the total, if known."""
 
 
 class MissingDatasetsError(ConfigError, AssertionError):
@@ -42,11 +42,11 @@ class DatasetSource:
     config: DatasetConfig | BenchmarkDatasetConfig
     path: Path
     stem: str
-    """Start of the names of the files written beside it; unique for each source."""
+    """Prefix of the names of the files written next to the dataset file; unique for each source."""
 
     @property
     def rows(self) -> tuple[int | None, int | None]:
-        """The first row and the row before which reading stops."""
+        """The first row and the end (exclusive) of the rows to use, counted from 0; None: no limit."""
         if isinstance(self.config, BenchmarkDatasetConfig):
             return None, None
         return self.config.start_idx, self.config.end_idx
@@ -74,17 +74,17 @@ class RegistryAccess:
     """Addresses and tokens of the registries."""
 
     storage: Storage = "huggingface"
-    """The registry to use if a dataset is in both."""
+    """The registry to use for a dataset that is in both."""
     hf_token: str | None = None
     mlflow_tracking_uri: str | None = None
     mlflow_tracking_token: str | None = None
 
 
 def find_sources(instances: Iterable[ServerInstanceConfig], mode: Mode) -> list[DatasetSource]:
-    """List the datasets that a mode covers, by type and then in the order of the configuration.
+    """List the datasets of a mode, sorted by type and then in the order of the configuration.
 
     Raises:
-        ConfigError: no agent has one, or the prompt of a benchmark cannot be used.
+        ConfigError: no agent has such a dataset, or the prompt of a benchmark is invalid.
     """
     sources: list[DatasetSource] = []
     types: list[str] = []
@@ -97,7 +97,7 @@ def find_sources(instances: Iterable[ServerInstanceConfig], mode: Mode) -> list[
     if not sources:
         existing = ", ".join(dict.fromkeys(types)) or "none"
         raise ConfigError(
-            f"no agent has a dataset of type {' or '.join(TYPES_OF_MODE[mode])} (there are: {existing})",
+            f"no agent has a dataset of type {' or '.join(TYPES_OF_MODE[mode])} (existing types: {existing})",
             fix="add one under 'datasets' of an agent, or choose the other --mode",
         )
     _check_prompts(sources)
@@ -115,18 +115,17 @@ def fetch_missing(
     """Download missing files, if `access` is given; return the sources with the paths of existing files.
 
     Raises:
-        MissingDatasetsError: (an AssertionError) lists every file that is missing and cannot be downloaded, before
-            any download.
+        MissingDatasetsError: (an AssertionError) files are missing and cannot be downloaded; nothing was downloaded.
     """
     missing = missing_sources(sources)
     if not missing:
         return list(sources)
-    obstacles = [(source, _obstacle(source, mode, access)) for source in missing]
+    obstacles = [(source, _download_obstacle(source, mode, access)) for source in missing]
     lines = [f"{source.path} ({source.agent}, {source.config.type}): {fix}" for source, fix in obstacles if fix]
     if lines or access is None:
-        different = list(dict.fromkeys(lines))
-        number = "1 dataset file is" if len(different) == 1 else f"{len(different)} dataset files are"
-        listed = "\n  ".join(different)
+        distinct_lines = list(dict.fromkeys(lines))
+        number = "1 dataset file is" if len(distinct_lines) == 1 else f"{len(distinct_lines)} dataset files are"
+        listed = "\n  ".join(distinct_lines)
         raise MissingDatasetsError(f"{number} missing\n  {listed}")
     targets: dict[Path, Path] = {}
     for source in missing:
@@ -151,43 +150,43 @@ def stamp_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
                     continue
                 row = parse_row(line, where=f"{source.path}:{number}")
                 row.setdefault(AGENT_REF_KEY_NAME, reference)
-                stamped = row_line(row)
+                encoded = row_line(row)
                 for _ in range(source.config.num_repeats):
-                    yield stamped
+                    yield encoded
 
 
 def assign_stems(sources: Sequence[DatasetSource]) -> list[DatasetSource]:
-    """Give each source a unique stem for the files written beside its file.
+    """Give each source a unique stem for the files written next to its dataset file.
 
-    A slice is named by its rows; a file that several agents share also by the agent, from the second on.
+    The stem of a slice contains its rows. If several agents share a file, all but the first stem contain the agent.
     """
-    taken: set[Path] = set()
-    named = []
+    used_paths: set[Path] = set()
+    renamed = []
     for source in sources:
         first, end = source.rows
         rows = "" if first is None and end is None else f"_{first or 0}-{'end' if end is None else end}"
         longest = f"_{source.agent}_{source.config.name}"
         suffixes = chain(("", f"_{source.agent}", longest), (f"{longest}_{number}" for number in count(2)))
         candidates = (replace(source, stem=f"{source.path.stem}{rows}{suffix}") for suffix in suffixes)
-        chosen = next(candidate for candidate in candidates if candidate.metrics_path not in taken)
-        taken.add(chosen.metrics_path)
-        named.append(chosen)
-    return named
+        chosen = next(candidate for candidate in candidates if candidate.metrics_path not in used_paths)
+        used_paths.add(chosen.metrics_path)
+        renamed.append(chosen)
+    return renamed
 
 
-def _obstacle(source: DatasetSource, mode: Mode, access: RegistryAccess | None) -> str | None:
-    """Return what to do about a missing file that cannot be downloaded; None if it can."""
+def _download_obstacle(source: DatasetSource, mode: Mode, access: RegistryAccess | None) -> str | None:
+    """Return the fix for a missing file that cannot be downloaded; None if it can be downloaded."""
     config = source.config
     if isinstance(config, BenchmarkDatasetConfig):
         return "prepare it first with 'gym eval prepare'"
     if mode == "example_validation":
-        return "example rows are kept with the code; write the file"
+        return "example rows are not downloaded; write the file"
     if config.gitlab_identifier is None and config.huggingface_identifier is None:
-        return "write it, or say under 'source' where it can be downloaded"
+        return "write it, or configure its download under 'source'"
     if access is None:
         return "download it with --download"
     if _storage(config, access) == "gitlab" and not access.mlflow_tracking_uri:
-        return "mlflow_tracking_uri is not set; put it and mlflow_tracking_token into env.yaml"
+        return "mlflow_tracking_uri is not set; add it and mlflow_tracking_token to env.yaml"
     return None
 
 
@@ -218,7 +217,7 @@ def _download(source: DatasetSource, access: RegistryAccess, watch: Watch) -> Pa
 
 
 def _check_prompts(sources: Sequence[DatasetSource]) -> None:
-    """Load every prompt, so that an unusable one is reported before any row is read."""
+    """Load every prompt, so that an invalid one is reported before any row is read."""
     problems = []
     for source in sources:
         try:

@@ -1,9 +1,11 @@
-"""Find answers in model replies and compare them with the expected ones. No clock, socket, process or eval.
+"""Find answers in model replies and compare them with the expected ones.
+
+The functions are pure: they use no clock, socket, process or `eval`.
 
 - `extraction`: the final text of a response, `\\boxed{…}`, fenced blocks
 - `choices`, `math`, `numbers`, `text`, `data_formats`: extract and compare one kind of answer
 - `schema`: check data against a JSON Schema
 - `language`: detect the language of a text
-- `verdict`: the types they return: `ExtractedAnswer`, `NoAnswer`, `Verdict`
+- `verdict`: the result types: `ExtractedAnswer`, `NoAnswer`, `Verdict`
 - `latex`, `math_parsing`, `units`: parts of `math` and `numbers`
 """

@@ -1,6 +1,6 @@
-r"""Extract the option a reply chooses: `\boxed{B}`, "Answer: B", "option B is correct" or a line with `B`.
+r"""Extract the option that a reply chooses: `\boxed{B}`, "Answer: B", "option B is correct" or a line with `B`.
 
-Exactly one option must be named. Two letters side by side, or all of them one after the other, choose nothing.
+Exactly one option must be named: "A or B", or a statement for each option, is not an answer.
 """
 
 import re
@@ -13,9 +13,9 @@ from nemo_gym.grading.text import FoldedText, fold, normalise_text
 from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind, no_answer_verdict
 
 _MAX_STATEMENTS = 64
-"""Only the last statements are examined."""
+"""Number of statements that are examined, counted from the end."""
 _MAX_LENGTH = 300
-"""Only the start of a statement is examined."""
+"""Number of characters of a statement that are examined."""
 
 _TEXT_COMMAND = re.compile(
     r"\\(?:boxed|fbox|text|textbf|textit|mathrm|mathbf|mathit|mathsf|operatorname|mbox|bf|rm)(?![a-zA-Z])"
@@ -40,44 +40,45 @@ _REASON = re.compile(
     r"\s+(?:because|since|as|due|given|based|for|which|with|where|so|therefore|is (?:correct|right|the)|follows)\b",
     re.IGNORECASE,
 )
-_NO_OPTION = re.compile(
+_NOT_AN_OPTION = re.compile(
     r"(?:not|none|neither|unknown|[\[(]?[A-Z0-9][\])]?)(?:[.,!*_`$\"')\]]|\s*$|\s+of\b|\s+[\[(]?\w[\])]?(?!\w))"
 )
-"""A statement that names none of the options: a letter beyond them, "not B", "none of these"."""
-_STOPS = ("", ".", ",", ":", ";", ")", "]", "!", "-", "(", "\\")
+"""The start of a statement that chooses none of the options: another letter, "not B", "none of these"."""
+_END_OF_CHOICE = ("", ".", ",", ":", ";", ")", "]", "!", "-", "(", "\\")
 _SEVERAL = "several options are named"
 NO_OPTION = "no option is named"
-"""The reason of a `NoAnswer` for a text that chooses none of the options."""
-_REFUSED = re.compile(r"\s*(?:is|are|was|seems?|looks?)?\s*(?:not|n't|wrong|incorrect|false)\b", re.IGNORECASE)
+"""The `NoAnswer.reason` for a text that chooses none of the options."""
+_NEGATION = re.compile(r"\s*(?:is|are|was|seems?|looks?)?\s*(?:not|n't|wrong|incorrect|false)\b", re.IGNORECASE)
 
 
 @lru_cache(maxsize=256)
 def _patterns(options: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """Compile the patterns of an option, of another option after it ("or B"), and of "option B is correct"."""
     keys = "".join(re.escape(option) for option in options)
-    one = rf"[\[(]?\s?(?P<key>[{keys}])(?![^\W_])(?!'[a-z])(?:\s?[\])])?"
-    head = re.compile(one, re.IGNORECASE)
-    another = rf"\s*(?:option\s|choice\s|also\s)?[*_`$]{{0,3}}[\[(]?\s?(?P<key%d>[{keys}])(?![^\W_])(?!'[a-z])"
-    more = re.compile(
+    option = rf"[\[(]?\s?(?P<key>[{keys}])(?![^\W_])(?!'[a-z])(?:\s?[\])])?"
+    first_option = re.compile(option, re.IGNORECASE)
+    other_option = rf"\s*(?:option\s|choice\s|also\s)?[*_`$]{{0,3}}[\[(]?\s?(?P<key%d>[{keys}])(?![^\W_])(?!'[a-z])"
+    next_option = re.compile(
         r"[*_`$]{0,3}\s*(?:"
-        rf"(?:,\s*(?:and|or)\b|/|&|\+|\||\band(?:/or)?\b|\bor(?: not| maybe| possibly)?\b){another % 1}"
-        rf"|[,;]{another % 2}(?=\W*$|[*_`$)\]]*\s*(?:[,;/&.)]|(?:and|or|are|both)\b))"
+        rf"(?:,\s*(?:and|or)\b|/|&|\+|\||\band(?:/or)?\b|\bor(?: not| maybe| possibly)?\b){other_option % 1}"
+        rf"|[,;]{other_option % 2}(?=\W*$|[*_`$)\]]*\s*(?:[,;/&.)]|(?:and|or|are|both)\b))"
         r")",
         re.IGNORECASE,
     )
-    is_right = re.compile(
+    correct_option = re.compile(
         rf"\b(?:option|choice|answer)\s+[*_`(\[]{{0,3}}(?P<key>[{keys}])[*_`)\]]{{0,3}}\s+"
         r"(?:is|seems|must be|would be)\s+(?:the\s+)?(?:(?:most|best)\s+)?(?:correct|right|best|answer|accurate)\b",
         re.IGNORECASE,
     )
-    return head, more, is_right
+    return first_option, next_option, correct_option
 
 
 def extract_choice(text: str, options: Sequence[str], texts: Mapping[str, str] | None = None) -> Extraction[str]:
     r"""Extract the option that `text` chooses, spelled as in `options`.
 
     `options` are one-character keys, usually letters. With `texts`, an option may also be named by its text, alone in a
-    box or after its letter. The last statement counts: a box before everything, then "the answer is", then a line that
-    holds nothing but a letter. Reasoning should be stripped before (`without_reasoning`).
+    box or after its letter. The last box counts; without a box the last "the answer is", without that the last line if
+    it is only a letter. Strip the reasoning first (`strip_reasoning`).
     """
     keys = tuple(options)
     if not keys or any(len(key) != 1 for key in keys) or len({key.upper() for key in keys}) != len(keys):
@@ -91,9 +92,9 @@ def extract_choice(text: str, options: Sequence[str], texts: Mapping[str, str] |
 
 
 def extract_boxed_choice(text: str, options: Sequence[str], texts: Mapping[str, str] | None = None) -> Extraction[str]:
-    r"""Extract the option from the last `\boxed{…}`, and only from there."""
+    r"""Extract the option from the last `\boxed{…}`; text outside boxes is ignored."""
     extraction = _by_box(fold(text), tuple(options), texts or {})
-    return NoAnswer("there is no box") if extraction is None else extraction
+    return NoAnswer("no box") if extraction is None else extraction
 
 
 def compare_choice(text: str, gold: str, options: Sequence[str], texts: Mapping[str, str] | None = None) -> Verdict:
@@ -107,11 +108,12 @@ def compare_choice(text: str, gold: str, options: Sequence[str], texts: Mapping[
 
 
 def parse_option(content: str, options: Sequence[str], texts: Mapping[str, str] | None = None) -> str | NoAnswer:
-    """Return the option that a short text, such as the content of a box, stands for."""
-    return _option(fold(content).text, tuple(options), texts or {})
+    """Return the option that a short text names, such as the content of a box."""
+    return _parse_folded_option(fold(content).text, tuple(options), texts or {})
 
 
-def _option(content: str, keys: tuple[str, ...], texts: Mapping[str, str]) -> str | NoAnswer:
+def _parse_folded_option(content: str, keys: tuple[str, ...], texts: Mapping[str, str]) -> str | NoAnswer:
+    """Return the option that a folded text names, after removing formatting and a label."""
     content = _TEXT_COMMAND.sub("", content[: _MAX_LENGTH * 4]).strip(_DECORATION)
     if label := _LABEL.match(content):
         content = content[label.end() :].strip(_DECORATION)
@@ -125,8 +127,8 @@ def _option(content: str, keys: tuple[str, ...], texts: Mapping[str, str]) -> st
     if _names_another(rest, match["key"], keys):
         return NoAnswer(_SEVERAL)
     if rest.strip(_DECORATION + ".,!)]"):
-        bare = match.group().strip() == match["key"]
-        if (bare and not re.match(r"\s*[.:)\-,–]", rest)) or _REFUSED.match(rest):
+        is_bare = match.group().strip() == match["key"]
+        if (is_bare and not re.match(r"\s*[.:)\-,–]", rest)) or _NEGATION.match(rest):
             return NoAnswer(NO_OPTION)
         option_text = rest.strip(_DECORATION + ".,:)]-–")
         expected = texts.get(_key(match["key"], keys))
@@ -140,10 +142,10 @@ def _key(letter: str, keys: tuple[str, ...]) -> str:
 
 
 def _names_another(rest: str, letter: str, keys: tuple[str, ...]) -> bool:
-    """Return whether the text after a letter names another letter beside it."""
-    more = _patterns(keys)[1]
+    """Return whether the text after a letter continues with a different letter, as in "or B"."""
+    next_option = _patterns(keys)[1]
     position = 0
-    while match := more.match(rest, position):
+    while match := next_option.match(rest, position):
         if (match["key1"] or match["key2"]).upper() != letter.upper():
             return True
         position = match.end()
@@ -151,6 +153,7 @@ def _names_another(rest: str, letter: str, keys: tuple[str, ...]) -> bool:
 
 
 def _by_text(option_text: str, texts: Mapping[str, str]) -> str | None:
+    """Return the only option with that text; None if no option or several have it."""
     if not texts:
         return None
     words = normalise_text(option_text[:_MAX_LENGTH], ignore_punctuation=True)
@@ -159,6 +162,7 @@ def _by_text(option_text: str, texts: Mapping[str, str]) -> str | None:
 
 
 def _by_box(folded: FoldedText, keys: tuple[str, ...], texts: Mapping[str, str]) -> Extraction[str] | None:
+    """Extract the option in the last box; None if there is no box."""
     if "box" not in folded.text:
         return None
     boxes, has_open_box = find_boxes(folded.text)
@@ -167,12 +171,12 @@ def _by_box(folded: FoldedText, keys: tuple[str, ...], texts: Mapping[str, str])
     if not boxes:
         return None
     last = boxes[-1]
-    option = _option(last.value, keys, texts)
+    option = _parse_folded_option(last.value, keys, texts)
     if isinstance(option, NoAnswer):
         return option
-    earlier = [_option(box.value, keys, texts) for box in boxes[-_MAX_STATEMENTS:-1]]
-    if _covers({*(e for e in earlier if isinstance(e, str)), option}, keys):
-        return NoAnswer("all options are option")
+    earlier = [_parse_folded_option(box.value, keys, texts) for box in boxes[-_MAX_STATEMENTS:-1]]
+    if _is_every_option({*(choice for choice in earlier if isinstance(choice, str)), option}, keys):
+        return NoAnswer("all options are named")
     if len(boxes) > 1 and earlier[-1] != option and isinstance(earlier[-1], str):
         between = folded.text[boxes[-2].span[1] : last.span[0]]
         if len(between) < 40 and not re.search(r"[a-zA-Z]{4,}", between.replace("boxed", "")):
@@ -180,13 +184,13 @@ def _by_box(folded: FoldedText, keys: tuple[str, ...], texts: Mapping[str, str])
     return ExtractedAnswer(option, folded.span(*last.span), "boxed")
 
 
-def _covers(named: set[str], keys: tuple[str, ...]) -> bool:
+def _is_every_option(named: set[str], keys: tuple[str, ...]) -> bool:
     return len(keys) > 2 and len(named) == len(keys)
 
 
 @dataclass(frozen=True)
 class _Statement:
-    """The option, or the problem, in one "the answer is …"."""
+    """One "the answer is …": its option, or the problem why it names none."""
 
     key: str | None
     span: tuple[int, int]
@@ -194,19 +198,20 @@ class _Statement:
 
 
 def _by_statement(folded: FoldedText, keys: tuple[str, ...], texts: Mapping[str, str]) -> Extraction[str] | None:
+    """Extract the option of the last "the answer is …"; None if there is no such statement."""
     text = folded.text
     starts = [match.end() for pattern in (_STATEMENT, _CHOSEN) for match in pattern.finditer(text)]
     statements = [_parse_statement(text, start, keys, texts) for start in sorted(starts)[-_MAX_STATEMENTS:]]
     for match in list(_patterns(keys)[2].finditer(text))[-_MAX_STATEMENTS:]:
-        several = _names_another(text[match.end("key") : match.end("key") + 40], match["key"], keys)
-        statements.append(_Statement(_key(match["key"], keys), match.span("key"), _SEVERAL if several else ""))
-    ordered = sorted((one for one in statements if one is not None), key=lambda one: one.span)
+        is_ambiguous = _names_another(text[match.end("key") : match.end("key") + 40], match["key"], keys)
+        statements.append(_Statement(_key(match["key"], keys), match.span("key"), _SEVERAL if is_ambiguous else ""))
+    ordered = sorted((item for item in statements if item is not None), key=lambda item: item.span)
     if not ordered:
         return None
     last = ordered[-1]
     if last.problem:
         return NoAnswer(last.problem)
-    if _covers({one.key for one in ordered if one.key and not one.problem}, keys):
+    if _is_every_option({item.key for item in ordered if item.key and not item.problem}, keys):
         return NoAnswer("all options are named")
     if len(ordered) > 1 and ordered[-2].key not in (None, last.key):
         between = text[ordered[-2].span[1] : last.span[0]]
@@ -216,11 +221,11 @@ def _by_statement(folded: FoldedText, keys: tuple[str, ...], texts: Mapping[str,
 
 
 def _parse_statement(text: str, start: int, keys: tuple[str, ...], texts: Mapping[str, str]) -> _Statement | None:
-    """Parse the option right after a phrase; None if prose follows."""
+    """Parse the option after a phrase that ends at `start`; None if other prose follows the phrase."""
     rest = _TEXT_COMMAND.sub(lambda command: " " * len(command.group()), text[start : start + _MAX_LENGTH])
     line = rest.lstrip(_DECORATION + ":=-")
     whole = line.split("\n", 1)[0].strip(_DECORATION + ".")
-    if " " in whole and (by_text := _by_text(whole, texts)) is not None:  # before its article is taken for a lead
+    if " " in whole and (by_text := _by_text(whole, texts)) is not None:  # before "the" is removed as a leading word
         begin = start + len(rest) - len(line)
         return _Statement(by_text, (begin, begin + len(whole)))
     while leading := _LEADING_WORDS.match(line):
@@ -233,24 +238,27 @@ def _parse_statement(text: str, start: int, keys: tuple[str, ...], texts: Mappin
         by_text = _by_text(line.strip(_DECORATION + "."), texts)
         if by_text is not None:
             return _Statement(by_text, (begin, begin + len(line)))
-        elsewhere = _NO_OPTION.match(line)
-        return _Statement(None, (begin, begin + 1), "an option that is not offered") if elsewhere else None
+        is_other = _NOT_AN_OPTION.match(line)
+        return _Statement(None, (begin, begin + 1), "an option that is not offered") if is_other else None
     span = (begin + match.start("key"), begin + match.end("key"))
     after = line[match.end() :]
     if _names_another(after, match["key"], keys):
         return _Statement(None, span, _SEVERAL)
-    behind = after.lstrip("*_`$\"'}")
-    if _REFUSED.match(behind):
-        return _Statement(None, span, "an option is refused, none is chosen")
-    bare = match.group().strip() == match["key"]
-    if not bare or behind[:1] in _STOPS or _REASON.match(behind):
+    after = after.lstrip("*_`$\"'}")
+    if _NEGATION.match(after):
+        return _Statement(None, span, "an option is rejected, none is chosen")
+    is_bare = match.group().strip() == match["key"]
+    if not is_bare or after[:1] in _END_OF_CHOICE or _REASON.match(after):
         return _Statement(_key(match["key"], keys), span)
     is_word = match["key"] in "AIai" or match["key"].islower()
     return None if is_word else _Statement(_key(match["key"], keys), span)
 
 
 def _by_line(folded: FoldedText, keys: tuple[str, ...], _texts: Mapping[str, str]) -> Extraction[str] | None:
-    """Extract the last line if it is an option and no other line is another one."""
+    """Extract the option in the last line; None if the last line is no option.
+
+    Another option in a line before it is an ambiguous answer.
+    """
     text = folded.text.rstrip()
     start = text.rfind("\n") + 1
     line = text[start:]
@@ -261,11 +269,11 @@ def _by_line(folded: FoldedText, keys: tuple[str, ...], _texts: Mapping[str, str
         option = _line_option(arrow[1], keys)
     if option is None:
         return None
-    key, with_text = option
+    key, has_text = option
     others = set()
     for earlier in text[:start].split("\n")[-_MAX_STATEMENTS:]:
         other = _line_option(earlier, keys) if len(earlier) <= _MAX_LENGTH else None
-        if other is not None and (with_text or not other[1]):
+        if other is not None and (has_text or not other[1]):
             others.add(other[0])
     if others - {key}:
         return NoAnswer(_SEVERAL)
@@ -278,19 +286,19 @@ def _listed_options(text: str, keys: tuple[str, ...]) -> set[str]:
 
 
 def _line_option(line: str, keys: tuple[str, ...]) -> tuple[str, bool] | None:
-    """Parse a line as an option; return it and whether its text follows."""
+    """Parse a line as an option; return its key and whether a text follows the key."""
     content = _TEXT_COMMAND.sub("", line).strip(_DECORATION + "-")
     content = re.sub(r"^(?:option|choice|answer)\s+", "", content, flags=re.IGNORECASE)
     match = _patterns(keys)[0].match(content)
     if match is None:
         return None
     rest = content[match.end() :].strip(_DECORATION)
-    bare = match.group().strip() == match["key"]
+    is_bare = match.group().strip() == match["key"]
     if not rest.strip(".,!"):
-        return (_key(match["key"], keys), False) if bare is False or match["key"] in keys or rest else None
-    separated = not bare or rest[0] in ".):"
-    if not separated or _names_another(content[match.end() :], match["key"], keys):
+        return (_key(match["key"], keys), False) if is_bare is False or match["key"] in keys or rest else None
+    is_separated = not is_bare or rest[0] in ".):"
+    if not is_separated or _names_another(content[match.end() :], match["key"], keys):
         return None
-    if _REFUSED.search(rest) or _listed_options(rest, keys) - {_key(match["key"], keys)}:
+    if _NEGATION.search(rest) or _listed_options(rest, keys) - {_key(match["key"], keys)}:
         return None
     return _key(match["key"], keys), True

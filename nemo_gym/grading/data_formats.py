@@ -30,7 +30,7 @@ class MalformedData(Exception):
 
 
 def json_value(text: str) -> Extraction[Any]:
-    """Extract JSON: the last fenced block, the whole text, or the last object or array in it."""
+    """Extract JSON: the last fenced block, the whole text, or the last object or array in the text."""
     extraction = _fenced_or_whole(text, ("json", "jsonc", "json5"), parse_json)
     return _last_json(text) if isinstance(extraction, NoAnswer) and "```" not in text else extraction
 
@@ -56,6 +56,7 @@ def csv_rows(text: str) -> Extraction[list[list[str]]]:
 
 
 def _fenced_or_whole(text: str, names: tuple[str, ...], parse: Callable[[str], Any]) -> Extraction[Any]:
+    """Parse the last fenced block without a language or with one of `names`; without blocks, the whole text."""
     if len(text) > MAX_CHARACTERS:
         return NoAnswer(f"longer than {MAX_CHARACTERS:,} characters")
     blocks = [block for block in fenced_blocks(text) if block.rule in (*names, "")]
@@ -75,17 +76,17 @@ def _fenced_or_whole(text: str, names: tuple[str, ...], parse: Callable[[str], A
 _BRACKET = re.compile(r"[\[{]")
 _STARTS_DATA = re.compile(r'\s*+["{\[]')
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|[\[\]{}]')
-"""A string that is never closed ends with its line, so nothing is read twice."""
+"""An unclosed string ends with its line, so that no text is scanned twice."""
 
 
 def _unique_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
-        raise MalformedData("a key is given twice")
+        raise MalformedData("duplicate key")
     return mapping
 
 
-def _refuse_constant(name: str) -> Any:
+def _reject_constant(name: str) -> Any:
     raise MalformedData(f"{name} is not JSON")
 
 
@@ -97,12 +98,12 @@ def _parse_float(text: str) -> float:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique_mapping, parse_constant=_refuse_constant, parse_float=_parse_float
+    object_pairs_hook=_unique_mapping, parse_constant=_reject_constant, parse_float=_parse_float
 )
 
 
 def parse_json(text: str) -> Any:
-    """Parse `text` as one JSON value with nothing before or after it."""
+    """Parse the whole of `text` as one JSON value."""
     _check_depth(text)
     try:
         return _DECODER.decode(text)
@@ -118,7 +119,7 @@ def _check_depth(text: str) -> None:
 
 
 def _bracket_depths(text: str, start: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield the end of every bracket outside strings, and the depth after it."""
+    """Yield the end position of every bracket outside strings, and the nesting depth after it."""
     depth = 0
     for token in _STRING_OR_BRACKET.finditer(text, start):
         if token[0] in ("[", "{"):
@@ -131,12 +132,12 @@ def _bracket_depths(text: str, start: int = 0) -> Iterator[tuple[int, int]]:
 
 
 def _last_json(text: str) -> Extraction[Any]:
-    """Extract the last complete object or array, never a part of one: broken data is no answer.
+    """Extract the last complete object or array; a valid part of broken data is not extracted.
 
-    Reads any text a bounded number of times.
+    The work is bounded by a small multiple of the text's length.
     """
     budget = 4 * len(text) + 10_000
-    position, last, problem = 0, None, "there is no JSON"
+    position, last, problem = 0, None, "no JSON"
     while budget > 0 and (bracket := _BRACKET.search(text, position)) is not None:
         start = bracket.start()
         end = next((end for end, depth in _bracket_depths(text, start) if depth == 0), None)
@@ -153,7 +154,7 @@ def _last_json(text: str) -> Extraction[Any]:
                 last, problem = None, str(error)
         position = end
     if budget <= 0:
-        return NoAnswer("too many brackets that lead nowhere")
+        return NoAnswer("too many brackets without JSON")
     return last or NoAnswer(problem)
 
 
@@ -163,7 +164,7 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _PlainLoader(_LOADER):  # type: ignore[misc]
-    """Loads strings, numbers, booleans and null; a date stays text."""
+    """Loads strings, numbers, booleans and null; dates are loaded as strings."""
 
 
 _PlainLoader.yaml_implicit_resolvers = {
@@ -173,12 +174,13 @@ _PlainLoader.yaml_implicit_resolvers = {
 
 
 def _construct_mapping(loader: Any, node: Any) -> dict[Any, Any]:
+    """Construct a mapping; reject duplicate keys and keys that are lists or mappings."""
     pairs = [
         (loader.construct_object(key, deep=True), loader.construct_object(value, deep=True))
         for key, value in node.value
     ]
     if any(isinstance(key, dict | list) for key, _ in pairs):
-        raise MalformedData("a key is not plain text")
+        raise MalformedData("a key is a list or mapping")
     return _unique_mapping(pairs)
 
 
@@ -197,6 +199,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def _check_events(text: str) -> None:
+    """Reject anchors, aliases, tags, deep nesting and too many values, before any object is constructed."""
     depth = 0
     for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
         if count > MAX_YAML_EVENTS:
@@ -217,7 +220,7 @@ def _check_events(text: str) -> None:
 
 
 _LONG_KEY = re.compile(rf"(?<![\w.-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
-"""`a.b.c.d…`: every dot is one level."""
+"""A dotted key (`a.b.c`) with too many levels."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -232,7 +235,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def parse_xml(text: str) -> Element:
-    """Parse `text` as one XML element; a document type, and with it every entity, is refused."""
+    """Parse `text` as one XML element; reject document types and thereby all entity definitions."""
     builder = TreeBuilder()
     depth = 0
 
@@ -248,14 +251,14 @@ def parse_xml(text: str) -> Element:
         depth -= 1
         builder.end(name)
 
-    def refuse(*_: object) -> None:
+    def reject(*_: object) -> None:
         raise MalformedData("document types and entities are not allowed")
 
     parser = expat.ParserCreate()
     parser.buffer_text = True
     parser.StartElementHandler, parser.EndElementHandler = start, end
     parser.CharacterDataHandler = builder.data
-    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
+    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = reject
     try:
         parser.Parse(text.strip().encode(), True)
         return builder.close()

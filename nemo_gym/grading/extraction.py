@@ -9,7 +9,7 @@ from nemo_gym.wire.items import NeMoGymEasyInputMessage, NeMoGymResponseOutputMe
 from nemo_gym.wire.responses import NeMoGymResponse
 
 MAX_CHARACTERS = 1 << 20
-"""Longest text that is searched for fenced blocks or parsed as data."""
+"""Maximum length of a text that is searched for fenced blocks or parsed as data."""
 
 _REASONING = r"(?:seed:)?(?:think(?:ing)?|thought|reason(?:ing)?|scratchpad|analysis|reflection)"
 _REASONING_TAG = re.compile(
@@ -26,25 +26,25 @@ _OPENING_FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^`\n]*")
 def strip_reasoning(text: str) -> Extraction[str]:
     """Return `text` after its last closed reasoning block, or all of it if it has no such block.
 
-    A closing tag without an opening one counts, because chat templates write the opening one into the prompt.
-    Reasoning that was never closed hides everything: the model was cut off before it answered.
+    A closing tag without an opening tag counts, because some chat templates put the opening tag into the prompt.
+    Unclosed reasoning means that the model was cut off before it answered: the result is `NoAnswer`.
     """
     start, is_open = 0, False
     for tag in _REASONING_TAG.finditer(text):
-        closes = tag["close"] or tag["close2"] or tag["close3"] or tag["end"] == "end" or tag["channel"] == "final"
-        is_open = not closes
-        if closes:
+        is_closing = tag["close"] or tag["close2"] or tag["close3"] or tag["end"] == "end" or tag["channel"] == "final"
+        is_open = not is_closing
+        if is_closing:
             start = tag.end()
     if is_open:
         return NoAnswer("the reasoning is not closed")
     rest = text[start:]
     if not rest.strip():
-        return NoAnswer("nothing after the reasoning" if start else "the text is empty")
+        return NoAnswer("no text after the reasoning" if start else "the text is empty")
     return ExtractedAnswer(rest, (start, len(text)), "after_reasoning" if start else "whole_text")
 
 
 def assistant_texts(response: NeMoGymResponse) -> list[str]:
-    """Return the text of each assistant message in order, without reasoning items and tool calls."""
+    """Return the text of each assistant message, without reasoning items and tool calls."""
     texts = []
     for item in response.output:
         if isinstance(item, NeMoGymResponseOutputMessage):
@@ -60,34 +60,37 @@ def assistant_texts(response: NeMoGymResponse) -> list[str]:
 def last_assistant_text(response: NeMoGymResponse) -> Extraction[str]:
     """Return the text of the last assistant message without its reasoning; the span is relative to that message."""
     texts = assistant_texts(response)
-    return strip_reasoning(texts[-1]) if texts else NoAnswer("there is no assistant message")
+    return strip_reasoning(texts[-1]) if texts else NoAnswer("no assistant message")
 
 
 def find_boxes(text: str) -> tuple[list[ExtractedAnswer[str]], bool]:
-    r"""Return every outermost complete box in order, and whether a later box is not closed.
+    r"""Return the content of every closed `\boxed{…}`, and whether an unclosed box follows the last one.
 
-    `\{` and `\}` are text, as in TeX. A box inside a box belongs to the outer one. Reads the text once.
+    A nested box is part of the outer box. `\{` and `\}` are text, as in TeX. Runs in linear time.
     """
     boxes: list[ExtractedAnswer[str]] = []
-    open_braces: list[tuple[int, int] | None] = []  # for a box: start of the command and of the content
+    open_braces: list[
+        tuple[int, int] | None
+    ] = []  # of a box: start of the command and start of the content; of other braces: None
     for token in _BOX_TOKEN.finditer(text):
         word = token.group()
         if word == "}":
             box_start = open_braces.pop() if open_braces else None
             if box_start is not None:
                 content = text[box_start[1] : token.start()]
-                _append_outermost(boxes, ExtractedAnswer(content, (box_start[0], token.end()), "boxed"))
+                _append_dropping_nested(boxes, ExtractedAnswer(content, (box_start[0], token.end()), "boxed"))
         elif word == "{":
             open_braces.append(None)
         elif token["bare"] is not None:
-            _append_outermost(boxes, ExtractedAnswer(token["bare"], token.span(), "boxed_token"))
+            _append_dropping_nested(boxes, ExtractedAnswer(token["bare"], token.span(), "boxed_token"))
         elif word.endswith("{") and len(word) > 2:
             open_braces.append((token.start(), token.end()))
     last_end = boxes[-1].span[1] if boxes else 0
     return boxes, any(start is not None and start[0] >= last_end for start in open_braces)
 
 
-def _append_outermost(boxes: list[ExtractedAnswer[str]], box: ExtractedAnswer[str]) -> None:
+def _append_dropping_nested(boxes: list[ExtractedAnswer[str]], box: ExtractedAnswer[str]) -> None:
+    """Append `box` and drop the boxes that lie inside it."""
     while boxes and boxes[-1].span[0] >= box.span[0]:
         boxes.pop()
     boxes.append(box)
@@ -96,13 +99,13 @@ def _append_outermost(boxes: list[ExtractedAnswer[str]], box: ExtractedAnswer[st
 def last_boxed(text: str) -> Extraction[str]:
     r"""Return the content of the last `\boxed{…}` or `\fbox{…}`.
 
-    An empty or unclosed last box is no answer: an earlier box is a step that the model went on from.
+    An empty or unclosed last box is `NoAnswer`: an earlier box is an intermediate step, not the answer.
     """
     boxes, has_open_box = find_boxes(text)
     if has_open_box:
         return NoAnswer("the last box is not closed")
     if not boxes:
-        return NoAnswer("there is no box")
+        return NoAnswer("no box")
     last = boxes[-1]
     if not last.value.strip(" \t\r\n$~"):
         return NoAnswer("the last box is empty")
@@ -110,21 +113,21 @@ def last_boxed(text: str) -> Extraction[str]:
 
 
 def scan_fences(text: str) -> tuple[list[ExtractedAnswer[str]], bool]:
-    """Return every closed fenced block in order, with its language as rule, and whether the last fence is open.
+    """Return every closed fenced block, with its language as `rule`, and whether the last fence is unclosed.
 
-    Lines are read as in Markdown: the closing fence is at least as long as the opening one and may be indented. The
-    indentation of the opening fence is removed from every line, so that blocks inside lists read as intended.
+    Lines are parsed as in Markdown: the closing fence is at least as long as the opening one and may be indented. The
+    indentation of the opening fence is removed from every line, so that blocks inside lists are dedented.
     """
     blocks: list[ExtractedAnswer[str]] = []
     fence: re.Match[str] | None = None
     lines: list[str] = []
     start = position = 0
     for line in text.splitlines(keepends=True):
-        bare = line.rstrip("\r\n")
+        content = line.rstrip("\r\n")
         if fence is None:
-            fence = _OPENING_FENCE.fullmatch(bare)
+            fence = _OPENING_FENCE.fullmatch(content)
             lines, start = [], position + len(line)
-        elif len(bare.strip()) >= len(fence[2]) and set(bare.strip()) == {fence[2][0]}:
+        elif len(content.strip()) >= len(fence[2]) and set(content.strip()) == {fence[2][0]}:
             blocks.append(ExtractedAnswer("".join(lines), (start, position), fence[3].lower()))
             fence = None
         else:
@@ -134,14 +137,14 @@ def scan_fences(text: str) -> tuple[list[ExtractedAnswer[str]], bool]:
 
 
 def fenced_blocks(text: str) -> list[ExtractedAnswer[str]]:
-    """Return every closed fenced block in order, with its language as rule."""
+    """Return every closed fenced block, with its language as `rule`."""
     return scan_fences(text)[0]
 
 
 def last_fenced_block(text: str, names: Collection[str] | None = None) -> Extraction[str]:
     """Return the last fenced block, or the last one whose language is in `names`.
 
-    A fence that is not closed hides the blocks before it: the model was cut off while it wrote another answer.
+    An unclosed last fence is `NoAnswer`: the model was cut off while it wrote another answer.
     """
     if len(text) > MAX_CHARACTERS:
         return NoAnswer(f"longer than {MAX_CHARACTERS:,} characters")
@@ -150,7 +153,7 @@ def last_fenced_block(text: str, names: Collection[str] | None = None) -> Extrac
         return NoAnswer("the last fenced block is not closed")
     candidates = [block for block in blocks if names is None or block.rule in names]
     if not candidates:
-        return NoAnswer("there is no fenced block" if names is None else f"there is no {min(names)} block")
+        return NoAnswer("no fenced block" if names is None else f"no {min(names)} block")
     if not candidates[-1].value.strip():
         return NoAnswer("the last fenced block is empty")
     return candidates[-1]

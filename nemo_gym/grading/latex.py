@@ -1,7 +1,7 @@
-r"""Rewrite the LaTeX of an answer in one spelling, and split it at its brackets and separators.
+r"""Normalise the LaTeX of an answer, and split it at its brackets and separators.
 
-Text in, text out: nothing is evaluated. `\dfrac` and `\tfrac` become `\frac`, spacing commands a space, `\left(` a
-bracket, `≤` becomes `\le`. Text commands become their content between guillemets, which marks words as words.
+Nothing is evaluated. `\dfrac` and `\tfrac` become `\frac`, spacing commands become a space, `\left(` becomes `(`, `≤`
+becomes `\le`. `\text{…}` becomes its content between guillemets (`«…»`), which marks it as words.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from nemo_gym.grading.text import fold
 
 MAX_LENGTH = 4000
-"""A longer text is not an answer."""
+"""Maximum length of an answer."""
 
 _REPLACED = {
     **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "\\frac"),
@@ -77,7 +77,7 @@ _SHORT_FRACTION = re.compile(r"\\frac\s*(?:(\d)|\{([^{}]*)\})\s*(?:(\d)|\{([^{}]
 
 
 def clean(text: str) -> str:
-    """Rewrite `text` so that everything that prints the same is spelled the same; at most a small multiple as long."""
+    """Normalise `text`, so that notations that look the same become equal strings."""
     text = strip_wrappers(text if text.isascii() else fold(text).text.replace("}^{", "").replace("}_{", ""))
     for symbol, command in _SYMBOLS.items():
         if symbol in text:
@@ -89,7 +89,7 @@ def clean(text: str) -> str:
 
 
 def _clean_ascii_math(text: str) -> str:
-    """Rewrite notation without LaTeX: `sqrt(3)`, `pi`, `x**2`, `x^10`."""
+    """Convert plain-text notation to LaTeX: `sqrt(3)`, `pi`, `x**2`, `x^10`."""
     text = _PLAIN_ROOT.sub(r"\\sqrt{\1}", text.replace("**", "^"))
     text = _PLAIN_NAME.sub(lambda match: "\\infty " if match[1][0] in "io" else f"\\{match[1]} ", text)
     return _RAISED.sub(lambda match: f"^{{{match[1] or match[2]}}}", text)
@@ -101,10 +101,10 @@ def _braced_fraction(match: re.Match[str]) -> str:
 
 
 def strip_wrappers(text: str) -> str:
-    """Remove dollar signs, math delimiters, emphasis and the full stop around `text`."""
-    before = None
-    while before != text:
-        before = text
+    """Remove dollar signs, math delimiters and emphasis around `text`, and punctuation after it."""
+    previous = None
+    while previous != text:
+        previous = text
         text = text.strip().strip("~").strip()
         if text.endswith((".", ",", ";")) and not text.endswith(("..", "\\,", "\\;")):
             text = text[:-1]
@@ -118,6 +118,7 @@ def strip_wrappers(text: str) -> str:
 
 
 def _clean_commands(text: str) -> str:
+    """Normalise every LaTeX command in `text`."""
     pieces: list[str] = []
     position = 0
     while (match := _COMMAND.search(text, position)) is not None:
@@ -134,17 +135,19 @@ def _clean_commands(text: str) -> str:
 
 
 def _clean_text_command(content: str) -> str:
+    """Return the normal form of `\\text{content}`."""
     content = content.replace("\\", "").replace("$", "")
     if content.strip().lower() in ("and", "or"):
         return f" {content.strip().lower()} "
     if content.strip() and not any(character.isalpha() for character in content):
-        return content  # a number in \\text is a number
+        return content  # only words are marked, not numbers
     if content.strip() in _FUNCTION_NAMES:
         return f"\\{content.strip()} "
     return f"«{content}»"
 
 
 def _clean_command(name: str) -> str:
+    """Return the normal form of the command `\\name`."""
     if replacement := _REPLACED.get(name):
         return replacement + (" " if replacement.startswith("\\") and replacement[-1].isalpha() else "")
     if name in _DROPPED:
@@ -153,7 +156,7 @@ def _clean_command(name: str) -> str:
         return "" if name == "!" else " "
     if name in "%$#&_":
         return name
-    if name in "()[]":  # a leftover of \( \) \[ \]
+    if name in "()[]":  # math delimiters \( \) \[ \]
         return ""
     return f"\\{name}" + (" " if name[0].isalpha() else "")
 
@@ -164,7 +167,7 @@ _DEPTH = re.compile(r"\\begin|\\end|\\[{}]|\\[a-zA-Z]+|[()\[\]{}«»]")
 
 
 def bracket_levels(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield every bracket as `(position, depth outside it, token)`."""
+    """Yield `(position, depth, token)` of every bracket; the depth is the number of brackets around it."""
     depth = 0
     for match in _DEPTH.finditer(text):
         token = match.group()
@@ -181,10 +184,10 @@ def outside_brackets(text: str) -> list[bool]:
     flags = [True] * len(text)
     start = None
     for position, depth, token in bracket_levels(text):
-        opens = token in _OPENING
-        if opens and depth == 0:
+        is_opening = token in _OPENING
+        if is_opening and depth == 0:
             start = position
-        elif not opens and depth == 0 and start is not None:
+        elif not is_opening and depth == 0 and start is not None:
             end = position + len(token)
             flags[start:end] = [False] * (end - start)
             start = None
@@ -206,7 +209,7 @@ def split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
 
 
 def split_brackets(text: str) -> tuple[str, str, str] | None:
-    """Return `(opening, inside, closing)` if one pair of brackets encloses all of `text`; `\\{` stays `\\{`."""
+    """Return `(opening, inside, closing)` if one pair of brackets encloses the whole `text`, else None."""
     opening = next((bracket for bracket in ("(", "[", "{", "\\{") if text.startswith(bracket)), None)
     if opening is None:
         return None
@@ -220,7 +223,7 @@ def split_brackets(text: str) -> tuple[str, str, str] | None:
 
 
 def is_balanced(text: str) -> bool:
-    """Return whether every brace is closed; `\\{` and `\\}` are text."""
+    """Return whether all braces are paired; `\\{` and `\\}` are text, not braces."""
     depth = 0
     for brace in re.finditer(r"\\.|[{}]", text, re.DOTALL):
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)

@@ -1,8 +1,8 @@
 """Extract mathematical answers from replies and compare them with the expected ones.
 
-Structure is compared here, numbers exactly. Expressions are left to the `symbolic` function that the caller passes,
-because symbolic work needs a hard time limit and runs in a separate process (`nemo_gym.workers.math_verifier`). The
-type of the expected answer decides what may equal it, and an unclear answer is not equal.
+This module compares the structure of answers, and numbers exactly. Expressions are compared by the `symbolic` function
+that the caller passes, because symbolic computation needs a hard time limit and therefore a separate process
+(`nemo_gym.workers.math_verifier`). An ambiguous answer is not equal.
 """
 
 import re
@@ -30,7 +30,7 @@ from nemo_gym.grading.numbers import Number, number_difference
 from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind
 
 Symbolic = Callable[[str, str], bool]
-"""Decide whether two LaTeX expressions (answer, gold) are equal. Raises `NotUnderstood` when one cannot be read."""
+"""Return whether two LaTeX expressions (answer, gold) are equal; raise `UnreadableExpression` if one is unreadable."""
 
 _BETWEEN_BOXES = re.compile(
     r"[\s$,;.]*(?:\\?\(|\\?\)|\\[,;! ]|(?:,|\\text\{)?\s*(?:and|or)\s*\}?)?[\s$,;]*", re.IGNORECASE
@@ -40,30 +40,30 @@ _SENTENCE_END = re.compile(r"\.\s|\.$|;\s|,? (?:because|since|so|which|as|where|
 _DOLLARS = re.compile(r"\$[^$\n]{1,500}\$")
 _MAX_LINE = 600
 MAX_QUESTION = 20_000
-"""Only the start of a question is searched for a copied answer."""
+"""Number of characters of a question that are searched for a copied answer."""
 
 
 class UnreadableExpression(Exception):
-    """The symbolic comparison could not read one of the two sides."""
+    """The symbolic comparison could not parse one of the two expressions."""
 
 
 class NeedsSymbols(Exception):
-    """The answer cannot be decided without understanding an expression."""
+    """The answers can only be compared symbolically."""
 
 
 @dataclass(frozen=True)
 class MathRules:
-    """Which answers count as equal."""
+    """Options of the comparison."""
 
-    worked_out: bool = True
-    """When a plain number is expected, arithmetic still to be done (`3 \\cdot 4`, `2^{10}`) is not an answer."""
+    require_evaluated: bool = True
+    """If a plain number is expected, reject unevaluated arithmetic (`3 \\cdot 4`, `2^{10}`)."""
 
 
 def extract_math_answer(text: str) -> Extraction[str]:
     r"""Extract the final answer: the last `\boxed{…}`, else the text after the last "answer is" or "answer:".
 
-    Boxes joined by nothing but "or", "and" or commas are one answer, so that naming candidates is not naming the
-    answer. When the last box is empty or not closed there is no answer.
+    Boxes separated only by "or", "and" or commas are one answer with several values, so that a list of candidates is
+    not correct. An empty or unclosed last box is `NoAnswer`.
     """
     boxes, has_open_box = find_boxes(text)
     if has_open_box:
@@ -74,6 +74,7 @@ def extract_math_answer(text: str) -> Extraction[str]:
 
 
 def _join_adjacent_boxes(text: str, boxes: list[ExtractedAnswer[str]]) -> Extraction[str]:
+    """Extract the last box together with the boxes directly before it."""
     last = boxes[-1]
     if not last.value.strip(" \t\r\n$~"):
         return NoAnswer("the last box is empty")
@@ -90,9 +91,10 @@ def _join_adjacent_boxes(text: str, boxes: list[ExtractedAnswer[str]]) -> Extrac
 
 
 def _after_phrase(text: str) -> Extraction[str]:
+    """Extract the text after the last "answer is" or "answer:"."""
     phrases = [match.end() for match in _PHRASE.finditer(text)]
     if not phrases:
-        return NoAnswer("there is no box and no 'answer is'")
+        return NoAnswer("no box and no 'answer is'")
     start = phrases[-1]
     while start < len(text) and text[start] in " \t\r\n":
         start += 1
@@ -100,11 +102,12 @@ def _after_phrase(text: str) -> Extraction[str]:
     line = text[start : len(text) if end < 0 else end][:_MAX_LINE]
     value = _first_statement(line)
     if not value:
-        return NoAnswer("nothing follows 'answer'")
+        return NoAnswer("no text after 'answer'")
     return ExtractedAnswer(value, (start, start + len(line)), "answer_phrase")
 
 
 def _first_statement(line: str) -> str:
+    """Return the formulas (`$…$`) at the start of a line, with a unit, or the first sentence."""
     math_parts = list(_DOLLARS.finditer(line))
     if math_parts and not line[: math_parts[0].start()].strip(" *_`("):
         adjacent = [math_parts[0]]
@@ -123,7 +126,7 @@ def compare_math(
 ) -> Verdict:
     """Compare `answer` with `gold`.
 
-    With `question`, an expression copied from the question is no answer.
+    With `question`, an expression copied from the question is wrong.
     """
     rules = rules or MathRules()
     expected, parsed = parse_math(gold), parse_math(answer)
@@ -144,19 +147,20 @@ def compare_math(
 
 
 def raise_needs_symbols(_answer: str, _gold: str) -> bool:
-    """Refuse a symbolic comparison; pass this as `symbolic` where none is possible."""
+    """Raise NeedsSymbols; pass this function as `symbolic` if no symbolic comparison is available."""
     raise NeedsSymbols
 
 
 def _is_copied(parsed: MathShape, answer: str, question: str) -> bool:
+    """Return whether the question contains the answer; words and plain numbers are never copied."""
     if isinstance(parsed, WordAnswer) or (isinstance(parsed, Number) and parsed.form != "fraction"):
         return False
-    copy = latex.clean(answer).replace(" ", "")
-    return len(copy) > 1 and copy in latex.clean(question[:MAX_QUESTION]).replace(" ", "")
+    compact = latex.clean(answer).replace(" ", "")
+    return len(compact) > 1 and compact in latex.clean(question[:MAX_QUESTION]).replace(" ", "")
 
 
 _GEOMETRY = re.compile(r"\\(?:angle|triangle|widehat|overline|vec|overrightarrow|parallel|perp|cong|sim)(?![a-zA-Z])")
-"""Letters after these are points; multiplying them would make different answers equal."""
+"""Commands of geometry, whose letters are points: as products, `AB` and `BA` would be equal."""
 _UNEVALUATED = re.compile(
     r"\\(int|iint|sum|prod|lim|sin|cos|tan|cot|sec|csc|log|ln|exp|binom|gcd|lcm|det|lfloor|lceil|arcsin|arccos|arctan"
     r"|max|min|mod|pmod|bmod|frac ?\{d\}|partial|nabla|dbinom)(?![a-zA-Z])|(!)"
@@ -164,13 +168,14 @@ _UNEVALUATED = re.compile(
 
 
 class _MathComparison:
-    """The comparison of one answer with one gold; every method returns why they differ, or None."""
+    """Compares answers with golds; every method returns the difference as text, or None if they are equal."""
 
     def __init__(self, symbolic: Symbolic, rules: MathRules) -> None:
         self.symbolic = symbolic
         self.rules = rules
 
     def difference(self, answer: MathShape, gold: MathShape) -> str | None:
+        """Compare two answers of any kind."""
         if is_empty(gold) or is_empty(answer):
             return None if is_empty(gold) and is_empty(answer) else "another kind of answer"
         if isinstance(gold, Assignment) or isinstance(answer, Assignment):
@@ -185,12 +190,13 @@ class _MathComparison:
         if isinstance(gold, WordAnswer) or isinstance(answer, WordAnswer):
             return None if answer == gold else "other words"
         if isinstance(answer, Number) and isinstance(gold, Number):
-            return number_difference(answer, gold, worked_out=self.rules.worked_out)
-        if isinstance(gold, Number) and self.rules.worked_out:
-            return "not a number, or one that is still to be worked out"
+            return number_difference(answer, gold, require_evaluated=self.rules.require_evaluated)
+        if isinstance(gold, Number) and self.rules.require_evaluated:
+            return "not an evaluated number"
         return self._expression_difference(answer, gold)
 
     def _expression_difference(self, answer: MathShape, gold: MathShape) -> str | None:
+        """Compare two expressions, or an expression with a number."""
         if answer == gold:
             return None
         answer_latex, gold_latex = to_latex(answer), to_latex(gold)
@@ -200,11 +206,14 @@ class _MathComparison:
             return "another unit"
         if _GEOMETRY.search(answer_latex) or _GEOMETRY.search(gold_latex):
             return "other points"
-        if self.rules.worked_out and (unevaluated := _functions(answer_latex) - _functions(gold_latex)):
-            return f"still to be worked out: {', '.join(sorted(unevaluated))}"
+        if self.rules.require_evaluated and (
+            unevaluated := _unevaluated_functions(answer_latex) - _unevaluated_functions(gold_latex)
+        ):
+            return f"not evaluated: {', '.join(sorted(unevaluated))}"
         return None if self.symbolic(answer_latex, gold_latex) else "another value"
 
     def _assignment_difference(self, answer: MathShape, gold: MathShape) -> str | None:
+        """Compare two answers of which at least one is an assignment (`x = 3`)."""
         if isinstance(answer, Relation) or isinstance(gold, Relation):
             return self._compound_difference(_as_relation(answer), _as_relation(gold))
         if isinstance(answer, Assignment) and isinstance(gold, Assignment) and answer.name != gold.name:
@@ -212,6 +221,7 @@ class _MathComparison:
         return self.difference(_assigned_value(answer), _assigned_value(gold))
 
     def _compound_difference(self, answer: MathShape, gold: MathShape) -> str | None:
+        """Compare unions, matrices and relations."""
         if isinstance(answer, SetUnion) and isinstance(gold, SetUnion):
             return self._unordered_difference(answer.parts, gold.parts)
         if isinstance(answer, Matrix) and isinstance(gold, Matrix):
@@ -224,16 +234,18 @@ class _MathComparison:
         return "another kind of answer"
 
     def _group_difference(self, answer: MathShape, gold: MathShape) -> str | None:
+        """Compare two answers of which at least one is a list, set, tuple or interval."""
         answer, gold = _vector_as_tuple(answer, gold), _vector_as_tuple(gold, answer)
         if isinstance(answer, ItemGroup) and isinstance(gold, ItemGroup):
             return self._two_group_difference(answer, gold)
         if isinstance(answer, ItemGroup):
-            single = _only_member(answer)
-            return "several things where one is expected" if single is None else self.difference(single, gold)
-        single = _only_member(gold)
-        return "one thing where several are expected" if single is None else self.difference(answer, single)
+            single = _single_item(answer)
+            return "several values where one is expected" if single is None else self.difference(single, gold)
+        single = _single_item(gold)
+        return "one value where several are expected" if single is None else self.difference(answer, single)
 
     def _two_group_difference(self, answer: ItemGroup, gold: ItemGroup) -> str | None:
+        """Compare two groups: bare lists and sets in any order, tuples and intervals item by item."""
         if answer.variable and gold.variable and answer.variable != gold.variable:
             return "another variable"
         if "{}" in (answer.brackets, gold.brackets) and (answer.is_ordered or gold.is_ordered):
@@ -241,7 +253,7 @@ class _MathComparison:
         if not answer.is_ordered and not gold.is_ordered:
             if "{}" in (answer.brackets, gold.brackets):
                 return self._unordered_difference([*dict.fromkeys(answer.items)], [*dict.fromkeys(gold.items)])
-            names, gold_names = _names(answer.items), _names(gold.items)
+            names, gold_names = _assigned_names(answer.items), _assigned_names(gold.items)
             if names != gold_names and len(names | gold_names) > 2:
                 return self._ordered_difference(answer.items, gold.items)
             return self._unordered_difference(answer.items, gold.items)
@@ -251,33 +263,33 @@ class _MathComparison:
 
     def _ordered_difference(self, answers: Sequence[MathShape], golds: Sequence[MathShape]) -> str | None:
         if len(answers) != len(golds):
-            return f"{len(answers)} things where {len(golds)} are expected"
+            return f"{len(answers)} values where {len(golds)} are expected"
         reasons = (self.difference(answer, gold) for answer, gold in zip(answers, golds, strict=True))
         return next((reason for reason in reasons if reason is not None), None)
 
     def _unordered_difference(self, answers: Sequence[MathShape], golds: Sequence[MathShape]) -> str | None:
-        """Pair every answer with one gold, in any order."""
+        """Match every answer with one gold, in any order."""
         if len(answers) != len(golds):
-            return f"{len(answers)} things where {len(golds)} are expected"
+            return f"{len(answers)} values where {len(golds)} are expected"
         unmatched = list(golds)
         for answer in answers:
-            partner = next((gold for gold in unmatched if self.difference(answer, gold) is None), None)
-            if partner is None:
-                return "something that is not expected"
-            unmatched.remove(partner)
+            equal_gold = next((gold for gold in unmatched if self.difference(answer, gold) is None), None)
+            if equal_gold is None:
+                return "an unexpected value"
+            unmatched.remove(equal_gold)
         return None
 
 
 def _vector_as_tuple(shape: MathShape, other: MathShape) -> MathShape:
-    """Return a column matrix as a tuple if it is compared with one."""
+    """Convert a column matrix to a tuple if `other` is a tuple."""
     is_column = isinstance(shape, Matrix) and len(shape.rows[0]) == 1
     if is_column and isinstance(other, ItemGroup) and other.brackets == "()":
         return ItemGroup("()", tuple(row[0] for row in shape.rows))  # type: ignore[union-attr]
     return shape
 
 
-def _only_member(group: MathShape) -> MathShape | None:
-    """Return the member of a set with one member, else None."""
+def _single_item(group: MathShape) -> MathShape | None:
+    """Return the item of a set with one item; None for any other group."""
     is_single = isinstance(group, ItemGroup) and group.brackets == "{}" and len(group.items) == 1
     return group.items[0] if is_single else None  # type: ignore[union-attr]
 
@@ -287,7 +299,7 @@ def _assigned_value(shape: MathShape) -> MathShape:
 
 
 def _is_bare_tuple(answer: ItemGroup, expected: ItemGroup) -> bool:
-    """Return whether one side is a tuple without its brackets; a two-sided interval needs them."""
+    """Return whether one side is the same tuple without brackets; `[a,b]` is an interval and needs its brackets."""
     bare, other = (answer, expected) if answer.brackets == "" else (expected, answer)
     if bare.brackets != "" or bare.variable or other.variable:
         return False
@@ -295,14 +307,14 @@ def _is_bare_tuple(answer: ItemGroup, expected: ItemGroup) -> bool:
 
 
 def _as_union(shape: MathShape) -> MathShape:
-    """Return `x < 1 or x > 2` as the union of its intervals."""
+    """Convert a list of intervals of one variable (`x < 1 or x > 2`) to a union; return other shapes unchanged."""
     if not (isinstance(shape, ItemGroup) and shape.brackets == "" and shape.items):
         return shape
     variables = {item.variable if isinstance(item, ItemGroup) else None for item in shape.items}
     return SetUnion(shape.items) if len(variables) == 1 and None not in variables else shape
 
 
-def _names(items: Sequence[MathShape]) -> set[str | None]:
+def _assigned_names(items: Sequence[MathShape]) -> set[str | None]:
     return {item.name if isinstance(item, Assignment) else None for item in items}
 
 
@@ -317,12 +329,12 @@ def _relation_text(shape: Relation) -> str:
     return f"{shape.left} {shape.sign} {shape.right}"
 
 
-def _functions(text: str) -> set[str]:
+def _unevaluated_functions(text: str) -> set[str]:
     return {match.group().strip() for match in _UNEVALUATED.finditer(text)}
 
 
 def to_latex(shape: MathShape) -> str:
-    """Write a number or expression as LaTeX."""
+    """Return a number or expression as LaTeX; raise UnreadableExpression for other shapes."""
     if isinstance(shape, Expression):
         return shape.text
     if isinstance(shape, Number):

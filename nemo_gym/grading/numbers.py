@@ -17,7 +17,7 @@ MAX_LENGTH = 400
 MAX_DIGITS = 300
 MAX_EXPONENT = 400
 MIN_ROUNDED_DIGITS = 6
-"""A decimal with at least this many digits may stand for a number it cannot write exactly (1/3, a root)."""
+"""A decimal with at least this many digits may be a rounding of a fraction (0.333333 for 1/3)."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ def parse_number(text: str) -> Number | None:
 
 
 def parse_cleaned_number(text: str) -> Number | None:
-    """Parse a number from text that `latex.clean` returned."""
+    """Parse a number from the result of `latex.clean`; None for anything else."""
     if len(text) > MAX_LENGTH or not any(character.isdigit() for character in text):
         return None
-    bare = _PERCENT.sub("", text).strip()
-    is_percent = bare != text.strip()
-    core, unit = split_unit(bare)
+    without_percent = _PERCENT.sub("", text).strip()
+    is_percent = without_percent != text.strip()
+    core, unit = split_unit(without_percent)
     if is_percent and unit is not None:
         return None
     parsed = _parse_signed(core)
@@ -77,6 +77,7 @@ def parse_cleaned_number(text: str) -> Number | None:
 
 
 def _parse_signed(core: str) -> Number | None:
+    """Parse a number without unit, with an optional sign and parentheses."""
     sign = 1
     if leading := _SIGN.match(core):
         sign, core = (-1 if leading[1] == "-" else 1), core[leading.end() :]
@@ -86,7 +87,7 @@ def _parse_signed(core: str) -> Number | None:
             sign, core = (-1 if inner[1] == "-" else 1), core[inner.end() :]
     if sum(character.isdigit() for character in core) > MAX_DIGITS:
         return None
-    parsed = _parse_decimal(core) or _parse_fraction(core) or _parse_repeating(core) or _parse_based(core)
+    parsed = _parse_decimal(core) or _parse_fraction(core) or _parse_repeating(core) or _parse_with_base(core)
     return replace(parsed, value=sign * parsed.value) if parsed else None
 
 
@@ -95,6 +96,7 @@ def _parse_whole(text: str | None) -> int:
 
 
 def _parse_decimal(core: str) -> Number | None:
+    """Parse an integer, a decimal or scientific notation."""
     if power := _POWER_OF_TEN.fullmatch(core):
         return _scale(Fraction(1), _exponent(power), "scientific", 1, 0)
     match = _DECIMAL.fullmatch(core)
@@ -121,20 +123,25 @@ def _scale(value: Fraction, exponent: int | None, form: str, digits: int, places
 
 
 def _parse_fraction(core: str) -> Number | None:
+    """Parse `3/4`, `\\frac{3}{4}` or a mixed number."""
     match = _FRACTION.fullmatch(core)
     if match is None:
         return None
-    above, below = _parse_whole(match["above"] or match["above2"]), _parse_whole(match["below"] or match["below2"])
-    if below == 0:
+    numerator, denominator = (
+        _parse_whole(match["above"] or match["above2"]),
+        _parse_whole(match["below"] or match["below2"]),
+    )
+    if denominator == 0:
         return None
     mixed = match["mixed"] or match["mixed2"]
-    part = Fraction(above, below)
+    part = Fraction(numerator, denominator)
     if mixed:
         return Number(int(mixed) + part, "mixed") if part < 1 and not match["sign"] else None
     return Number(-part if match["sign"] == "-" else part, "fraction")
 
 
 def _parse_repeating(core: str) -> Number | None:
+    """Parse a repeating decimal such as `0.\\overline{3}`."""
     match = _REPEATING.fullmatch(core)
     if match is None:
         return None
@@ -143,7 +150,8 @@ def _parse_repeating(core: str) -> Number | None:
     return Number(value + Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(part)), "repeating")
 
 
-def _parse_based(core: str) -> Number | None:
+def _parse_with_base(core: str) -> Number | None:
+    """Parse a number with its base as subscript, such as `101_2`."""
     match = _BASE.fullmatch(core)
     if match is None or not 2 <= int(match["base"]) <= 16:
         return None
@@ -153,14 +161,14 @@ def _parse_based(core: str) -> Number | None:
     return Number(Fraction(int(match["digits"], base)), "integer", base=base)
 
 
-def number_difference(answer: Number, gold: Number, *, worked_out: bool = True) -> str | None:
+def number_difference(answer: Number, gold: Number, *, require_evaluated: bool = True) -> str | None:
     """Return why `answer` differs from `gold`, or None if they are equal.
 
-    Values are compared exactly. A decimal with six or more digits may stand for a fraction it cannot write. A unit may
-    be left out or added, but two units must agree. With `worked_out`, `6/3` is not 2: the division is still to be done.
+    Values are compared exactly, but a decimal with six or more digits may be a rounding of a fraction. A unit may be
+    missing on one side, but two units must agree. With `require_evaluated`, `6/3` differs from 2: it is not evaluated.
     """
     if (answer.base == 10) != (gold.base == 10):
-        # Only one names its base: the same digits are the same answer.
+        # Only one number has a base: compare the digits.
         return None if _digits(answer) == _digits(gold) else "another base"
     value, expected = answer.value, gold.value
     if answer.unit and gold.unit:
@@ -170,39 +178,43 @@ def number_difference(answer: Number, gold: Number, *, worked_out: bool = True) 
     if answer.percent or gold.percent:
         if answer.unit or gold.unit:
             return "another unit"
-        value, expected = _percentages(answer, gold)
+        value, expected = _on_one_scale(answer, gold)
     if value != expected:
         has_same_scale = answer.unit is None or gold.unit is None or answer.unit == gold.unit
-        rounded = has_same_scale and answer.percent == gold.percent and is_rounding_of(answer, gold.value)
-        return None if rounded and gold.form in ("fraction", "mixed", "repeating") else "another value"
-    whole = gold.value.denominator == 1 and gold.form != "fraction" and not gold.percent
-    if worked_out and whole and answer.form == "fraction" and not (answer.unit and gold.unit):
-        return "a division that is still to be done"
+        is_rounded = has_same_scale and answer.percent == gold.percent and is_rounding_of(answer, gold.value)
+        return None if is_rounded and gold.form in ("fraction", "mixed", "repeating") else "another value"
+    is_whole = gold.value.denominator == 1 and gold.form != "fraction" and not gold.percent
+    if require_evaluated and is_whole and answer.form == "fraction" and not (answer.unit and gold.unit):
+        return "a division that is not evaluated"
     return None
 
 
 def _digits(number: Number) -> str:
+    """Return the digits of a whole number in its base; a fraction as text."""
     if number.value.denominator != 1:
         return str(number.value)
-    rest, digits = abs(number.value.numerator), ""
-    while rest:
-        rest, digit = divmod(rest, number.base)
+    remaining, digits = abs(number.value.numerator), ""
+    while remaining:
+        remaining, digit = divmod(remaining, number.base)
         digits = "0123456789ABCDEF"[digit] + digits
     return ("-" if number.value < 0 else "") + digits
 
 
-def _percentages(answer: Number, gold: Number) -> tuple[Fraction, Fraction]:
-    """Return both values on one scale; a percent sign on only one of them is a unit if the number is above 1."""
+def _on_one_scale(answer: Number, gold: Number) -> tuple[Fraction, Fraction]:
+    """Return both values as fractions, or both as percentages.
+
+    If only one has a percent sign, equal numbers above 1 (`50%` and `50`) are both percentages.
+    """
     if answer.percent == gold.percent:
         return answer.value, gold.value
-    sole, other = (answer, gold) if answer.percent else (gold, answer)
-    if sole.value == other.value and abs(other.value) > 1 and other.form != "fraction":
+    with_sign, other = (answer, gold) if answer.percent else (gold, answer)
+    if with_sign.value == other.value and abs(other.value) > 1 and other.form != "fraction":
         return answer.value, gold.value
     return (answer.value / 100, gold.value) if answer.percent else (answer.value, gold.value / 100)
 
 
 def is_rounding_of(answer: Number, value: Fraction) -> bool:
-    """Return whether `answer` is `value` rounded to at least six digits, within one unit of the last place."""
+    """Return whether `answer` has six or more digits and is within one unit of its last digit of `value`."""
     if answer.form not in ("decimal", "scientific") or answer.digits < MIN_ROUNDED_DIGITS:
         return False
     return abs(answer.value - value) < Fraction(1, 10) ** answer.places
@@ -217,23 +229,22 @@ _IN_PROSE = re.compile(
 def last_number(text: str) -> Extraction[Number]:
     """Extract the last number in a text, with thousands separators, fractions, exponents and percentages."""
     folded = fold(text)
-    last = deque(_IN_PROSE.finditer(folded.text), maxlen=1)
-    if not last:
-        return NoAnswer("there is no number")
-    start, end = last[0].span()
+    last_match = deque(_IN_PROSE.finditer(folded.text), maxlen=1)
+    if not last_match:
+        return NoAnswer("no number")
+    start, end = last_match[0].span()
     if end - start > MAX_LENGTH:
         return NoAnswer(f"the last number has more than {MAX_LENGTH} characters")
-    parsed = parse_cleaned_number(last[0].group().replace(" ", ""))
+    parsed = parse_cleaned_number(last_match[0].group().replace(" ", ""))
     if parsed is None:
         return NoAnswer("the last number cannot be read")
     return ExtractedAnswer(parsed, folded.span(start, end), "last_number")
 
 
 def last_value(text: str) -> float | None:
-    """Return the last number in a text as a float, or None.
+    """Return the last number in a text as a float; None if it is missing or not in plain ASCII digits.
 
-    Only plain ASCII digits count: a fraction is unevaluated arithmetic, and digits of other scripts or superscripts
-    may mean something else.
+    A fraction is unevaluated arithmetic, and superscripts or digits of other scripts may have another meaning.
     """
     extraction = last_number(text)
     if isinstance(extraction, NoAnswer) or extraction.value.form not in ("integer", "decimal", "scientific"):

@@ -1,7 +1,7 @@
 """Check data against a JSON Schema (2020-12), with bounded work and without network access.
 
-`jsonschema` does the checking and is imported on first use. References stay inside the schema; an unknown keyword is
-an error of the schema instead of a check that silently never happens.
+`jsonschema` does the checks and is imported on first use. References must stay inside the schema. An unknown keyword is
+an error of the schema, because `jsonschema` would ignore it.
 """
 
 import math
@@ -18,9 +18,9 @@ Check: TypeAlias = Callable[[Any, Any, Any, dict[str, Any]], Iterator[Any]]
 MAX_PROBLEMS = 20
 MAX_MESSAGE = 300
 MAX_STEPS = 2_000_000
-"""Keywords evaluated for one value; schemas that branch into themselves reach it."""
+"""Maximum number of keywords evaluated for one value; bounds recursive schemas."""
 MAX_PATTERN_INPUT = 10_000
-"""Longer strings are not matched against a `pattern`, which may backtrack."""
+"""Maximum length of strings matched against a `pattern`, which may backtrack."""
 
 _SCHEMA = {"items", "additionalProperties", "not", "propertyNames", "contains"}
 _SCHEMA_LISTS = {"anyOf", "oneOf", "allOf", "prefixItems"}
@@ -44,7 +44,7 @@ class _WorkLimitExceeded(Exception):
 
 
 def make_strict(schema: Any) -> Any:
-    """Return the schema with every property of every object required and no others allowed."""
+    """Return the schema with all properties of every object required and additional properties forbidden."""
     if isinstance(schema, list):
         return [make_strict(item) for item in schema]
     if not isinstance(schema, dict):
@@ -62,7 +62,7 @@ def make_strict(schema: Any) -> Any:
 
 
 def schema_problems(schema: Any) -> list[str]:
-    """Return why a schema cannot be used; empty if it can."""
+    """Return the problems of a schema; empty if it is valid."""
     from jsonschema import Draft202012Validator
 
     metaschema = Draft202012Validator(
@@ -76,16 +76,16 @@ def schema_problems(schema: Any) -> list[str]:
 
 
 def _keyword_problems(schema: Any, path: str) -> Iterator[str]:
-    """Yield what the metaschema allows and we refuse: unknown keywords, outside references, checks that never pass."""
+    """Yield problems that the metaschema allows: unknown keywords, external references, checks that never pass."""
     if not isinstance(schema, dict):
         return
     for key, value in schema.items():
         if key not in _KEYWORDS and not key.startswith("x-"):
             yield f"{path}: unknown keyword '{key}'"
         elif key == "$ref" and not value.startswith("#"):
-            yield f"{path}/$ref: a reference out of the schema"
+            yield f"{path}/$ref: a reference outside the schema"
         elif key == "enum" and not value:
-            yield f"{path}/enum: a list without values"
+            yield f"{path}/enum: an empty list"
         elif isinstance(value, float) and not math.isfinite(value):
             yield f"{path}/{key}: not a finite number"
         elif key in _SCHEMA:
@@ -99,16 +99,16 @@ def _keyword_problems(schema: Any, path: str) -> Iterator[str]:
 
 
 def find_violations(value: Any, schema: Schema) -> list[str]:
-    """Return where `value` does not conform to `schema`, at most 20 places; empty if it conforms.
+    """Return the violations of `schema` in `value`, at most 20; empty if the value conforms.
 
-    A schema that refers to itself without end, to a missing part or to another document is a violation.
+    An endless, missing or external reference in the schema is a violation, too.
     """
     from referencing import Registry
     from referencing.exceptions import Unresolvable
 
     token = _steps.set(iter(range(MAX_STEPS)))
     try:
-        # An explicit registry: the default one fetches references from the network.
+        # An empty registry, because the default one fetches references from the network.
         errors = _validator_class()(schema, registry=Registry()).iter_errors(value)
         return [_describe(error, "$") for error in islice(errors, MAX_PROBLEMS)]
     except RecursionError:
@@ -128,7 +128,7 @@ def _describe(error: Any, root: str) -> str:
 
 @cache
 def _validator_class() -> Any:
-    """Return the 2020-12 validator with counted steps, bounded patterns, exact multiples and linear uniqueness."""
+    """Return the 2020-12 validator class with a step limit, bounded patterns and our `multipleOf` and `uniqueItems`."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
@@ -140,6 +140,8 @@ def _validator_class() -> Any:
 
 
 def _with_counted_steps(check: Check) -> Check:
+    """Wrap a check so that it counts as one step and raises at the limit."""
+
     def counted_check(validator: Any, keyword: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
         if next(_steps.get(), None) is None:
             raise _WorkLimitExceeded
@@ -149,11 +151,13 @@ def _with_counted_steps(check: Check) -> Check:
 
 
 def _with_bounded_input(check: Check) -> Check:
+    """Wrap a check with patterns so that it rejects long strings instead of matching them."""
+
     def bounded_check(validator: Any, keyword: Any, value: Any, schema: dict[str, Any]) -> Iterator[Any]:
         uses_pattern = isinstance(keyword, str) or "patternProperties" in schema
         names = value if isinstance(value, dict) else [value]
         if uses_pattern and any(isinstance(name, str) and len(name) > MAX_PATTERN_INPUT for name in names):
-            yield _violation(f"longer than {MAX_PATTERN_INPUT:,} characters, which no pattern is tried on")
+            yield _violation(f"longer than {MAX_PATTERN_INPUT:,} characters, too long for a pattern")
         else:
             yield from check(validator, keyword, value, schema) or ()
 
@@ -161,7 +165,7 @@ def _with_bounded_input(check: Check) -> Check:
 
 
 def _check_multiple(validator: Any, step: float, value: Any, _schema: dict[str, Any]) -> Iterator[Any]:
-    """Check `multipleOf` on the decimals as written: 0.3 is a multiple of 0.1."""
+    """Check `multipleOf` with exact decimals, so that 0.3 is a multiple of 0.1."""
     if not validator.is_type(value, "number"):
         return
     is_finite = isinstance(value, int) or math.isfinite(value)
@@ -183,7 +187,7 @@ def _violation(message: str) -> Exception:
 
 
 def _fingerprint(value: Any) -> Any:
-    """Return a hashable value that is equal for equal JSON: True is not 1, 1.0 is 1."""
+    """Return a hashable value that is equal for equal JSON values; True differs from 1, and 1.0 equals 1."""
     if isinstance(value, list):
         return ("list", *map(_fingerprint, value))
     if isinstance(value, dict):

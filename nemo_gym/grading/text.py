@@ -1,6 +1,7 @@
 """Normalise text for comparison: width, look-alikes, invisible characters, case, articles, punctuation.
 
-Folding records positions, so that a span of the folded text can be converted to a span of the original.
+Folding a text replaces characters by common equivalents. It records positions, so that a span of the folded text can be
+converted to a span of the original.
 """
 
 import re
@@ -30,8 +31,8 @@ _SIGNS = {
 
 _CIRCLED = {chr(0x1F150 + i): chr(65 + i) for i in range(26)} | {chr(0x1F170 + i): chr(65 + i) for i in range(26)}
 
-_ROUNDS = 3
-"""Lower case creates new look-alikes; after this many rounds the text is stable."""
+_PASSES = 3
+"""Number of passes: case folding can create new look-alikes, which the next pass replaces."""
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
@@ -42,8 +43,9 @@ class FoldedText:
 
     text: str
     positions: "array[int] | None"
-    """Original position of every character, or None if no character moved."""
+    """Original position of every folded character; None if all positions are equal."""
     length: int
+    """Length of the original text."""
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         """Convert a span of the folded text to a span of the original."""
@@ -55,9 +57,9 @@ class FoldedText:
 
 
 def fold(text: str) -> FoldedText:
-    """Replace characters by the common ones they stand for; drop invisible ones, write superscripts as `^{2}`.
+    """Replace characters by common equivalents, drop invisible ones and write superscripts as `^{2}`.
 
-    Covers compatibility forms (NFKC), digits of any script, minus signs, quotes, and Cyrillic or Greek letters that
+    Includes compatibility forms (NFKC), digits of any script, minus signs, quotes, and Cyrillic or Greek letters that
     look Latin. Case is kept.
     """
     if text.isascii():
@@ -76,6 +78,7 @@ def fold(text: str) -> FoldedText:
 
 @lru_cache(maxsize=4096)
 def _fold_character(character: str) -> str:
+    """Return the replacement of one character; empty for an invisible one."""
     for table in (_LOOK_ALIKES, _SIGNS, _CIRCLED):
         if character in table:
             return table[character]
@@ -84,15 +87,15 @@ def _fold_character(character: str) -> str:
         return ""
     if category in ("Zs", "Zl", "Zp"):
         return "\n" if category in ("Zl", "Zp") else " "
-    form = unicodedata.decomposition(character)
+    decomposition = unicodedata.decomposition(character)
     compatible = unicodedata.normalize("NFKC", character)
-    if form.startswith("<super>"):
+    if decomposition.startswith("<super>"):
         return f"^{{{_ascii_signs(compatible)}}}"
-    if form.startswith("<sub>"):
+    if decomposition.startswith("<sub>"):
         return f"_{{{_ascii_signs(compatible)}}}"
-    if form.startswith("<fraction>"):
+    if decomposition.startswith("<fraction>"):
         return " " + compatible.replace("⁄", "/")
-    if form.startswith("<circle>") and len(compatible) == 1:
+    if decomposition.startswith("<circle>") and len(compatible) == 1:
         return compatible.upper()
     if len(compatible) == 1 and category == "Nd":
         return str(unicodedata.decimal(compatible))
@@ -108,7 +111,7 @@ def normalise_text(
 ) -> str:
     """Fold `text` and collapse spaces, so that equal answers become equal strings."""
     normalised = text
-    for _ in range(_ROUNDS if not text.isascii() else 1):
+    for _ in range(_PASSES if not text.isascii() else 1):
         normalised = unicodedata.normalize("NFKC", fold(normalised).text)
         if ignore_case:
             normalised = normalised.casefold()
@@ -127,7 +130,7 @@ def compare_text(
     ignore_articles: bool = False,
     ignore_punctuation: bool = False,
 ) -> Verdict:
-    """Compare `answer` with each of `golds` word by word. An empty answer is unparsed even if a gold is empty."""
+    """Compare the normalised `answer` with each of `golds`. An empty answer is unparsed even if a gold is empty."""
     normalise = partial(
         normalise_text,
         ignore_case=ignore_case,
@@ -139,4 +142,4 @@ def compare_text(
         return Verdict(VerdictKind.UNPARSED, reason="the answer is empty")
     if words in map(normalise, [golds] if isinstance(golds, str) else golds):
         return Verdict(VerdictKind.CORRECT, words, "text")
-    return Verdict(VerdictKind.WRONG, words, "text", "another text than the expected one")
+    return Verdict(VerdictKind.WRONG, words, "text", "differs from the expected text")

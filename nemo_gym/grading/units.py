@@ -7,7 +7,7 @@ from fractions import Fraction
 
 @dataclass(frozen=True)
 class MeasurementUnit:
-    """A unit as a factor of a dimension; units of one dimension convert exactly."""
+    """A unit: its dimension and its factor; units of the same dimension can be converted exactly."""
 
     dimension: str
     factor: Fraction = Fraction(1)
@@ -19,6 +19,7 @@ class MeasurementUnit:
 
 
 def _unit_table() -> dict[str, MeasurementUnit]:
+    """Return the units by every spelling of their names."""
     rows: dict[str, dict[str, str]] = {
         "length": {
             "mm millimeter millimetre": "1/1000",
@@ -75,11 +76,11 @@ _MAX_WORDS = 4
 
 
 def split_unit(text: str) -> tuple[str, MeasurementUnit | None]:
-    """Split the unit after a number or expression, or the currency before it, from the rest."""
+    """Split text into the number or expression and its unit: a unit after it or a currency before it."""
     if money := _CURRENCY.fullmatch(text):
         word = money["mark"].strip().lower()
-        core, behind = split_unit(money["rest"].strip())
-        if behind is not None and behind.is_multiplier:
+        core, trailing_unit = split_unit(money["rest"].strip())
+        if trailing_unit is not None and trailing_unit.is_multiplier:
             return text, None
         return f"{money['sign'].strip()}{core}", _UNITS[word]
     core, word = _split_trailing_word(text)
@@ -88,7 +89,7 @@ def split_unit(text: str) -> tuple[str, MeasurementUnit | None]:
 
 
 def _split_trailing_word(text: str) -> tuple[str, str]:
-    """Split after the last digit or bracket that only unit-like characters follow."""
+    """Split text into a core that ends with a digit or bracket, and the unit text after it (empty if none)."""
     end = len(text)
     start = end
     while start and (text[start - 1].isalpha() or text[start - 1] in "°¢$€£¥₹«»/ .*"):
@@ -105,6 +106,7 @@ def _split_trailing_word(text: str) -> tuple[str, str]:
 
 
 def _parse_unit(text: str, *, spaced: bool) -> MeasurementUnit | None:
+    """Parse a unit; `spaced`: a space separates it from the number."""
     power = ""
     if match := re.search(r"\^ ?\{? ?(-?[23]) ?\}?$", text):
         power, text = match[1], text[: match.start()].strip()
@@ -118,12 +120,12 @@ def _parse_unit(text: str, *, spaced: bool) -> MeasurementUnit | None:
         return (
             _raise_unit(_UNITS[singular[0]], singular[0], power) if spaced or _may_touch_digits(singular[0]) else None
         )
-    compound = "/" in text
-    if text[0] in "/*" or any(len(word) < 2 and not (compound and word in _UNITS) for word in words):
-        return None  # a letter is a variable
-    if not spaced and not compound:
+    is_ratio = "/" in text
+    if text[0] in "/*" or any(len(word) < 2 and not (is_ratio and word in _UNITS) for word in words):
+        return None  # a single letter is a variable
+    if not spaced and not is_ratio:
         return None
-    return MeasurementUnit(f"{('/' if compound else ' ').join(singular)}{'^' if power else ''}{power}")
+    return MeasurementUnit(f"{('/' if is_ratio else ' ').join(singular)}{'^' if power else ''}{power}")
 
 
 def _may_touch_digits(word: str) -> bool:
@@ -132,6 +134,7 @@ def _may_touch_digits(word: str) -> bool:
 
 
 def _singular(word: str) -> str:
+    """Return the name of a unit in singular and lower case, unless it is in the table as written."""
     if word in _UNITS:
         return word
     lower = word.lower()
@@ -141,6 +144,7 @@ def _singular(word: str) -> str:
 
 
 def _raise_unit(unit: MeasurementUnit, word: str, power: str) -> MeasurementUnit | None:
+    """Return the square or cube of a unit; None if it has none, such as a currency."""
     if not power:
         return unit
     if unit.is_multiplier or not word[0].isalpha():

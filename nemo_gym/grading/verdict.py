@@ -9,7 +9,7 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True)
 class ExtractedAnswer(Generic[ValueT]):
-    """An answer found in a text, its position and the rule that found it."""
+    """An answer extracted from a text, its position and the name of the rule that extracted it."""
 
     value: ValueT
     span: tuple[int, int]
@@ -19,7 +19,7 @@ class ExtractedAnswer(Generic[ValueT]):
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """The reason why a text contains no answer. Not the same as a wrong answer."""
+    """The reason why a text contains no answer; differs from a wrong answer."""
 
     reason: str
 
@@ -33,9 +33,9 @@ class VerdictKind(StrEnum):
     CORRECT = "correct"
     WRONG = "wrong"
     UNPARSED = "unparsed"
-    """The reply contains no answer that can be read."""
+    """The reply contains no answer that can be parsed."""
     UNDECIDED = "undecided"
-    """The answer was read, but comparing it hit a limit (time, memory) or is not possible."""
+    """The answer was parsed, but the comparison exceeded a limit (time, memory) or is not possible."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Verdict:
 
     outcome: VerdictKind
     answer: str | None = None
-    """The answer as it was read, for people."""
+    """The extracted answer, for display."""
     rule: str | None = None
-    """The rule that found or compared it."""
+    """The name of the rule that extracted or compared the answer."""
     reason: str | None = None
     """Why the answer is not correct."""
 
@@ -56,10 +56,10 @@ class Verdict:
 
     @property
     def reward(self) -> float:
-        """1 for a correct answer, else 0."""
+        """Return 1.0 for a correct answer, else 0.0."""
         return float(self.correct)
 
 
 def no_answer_verdict(missing: NoAnswer) -> Verdict:
-    """Return the verdict on a text without an answer."""
+    """Return the verdict `unparsed` with the reason why there is no answer."""
     return Verdict(VerdictKind.UNPARSED, reason=missing.reason)

@@ -1,8 +1,10 @@
 """Sandboxes: isolation for model-written code.
 
-- `api`: `AsyncSandbox` and `Sandbox`; `spec`: their specs, results and errors; `config`: sandbox blocks of a config
+A box is one isolated process tree: a sandbox of the provider `local`.
+
+- `api`: `AsyncSandbox` and `Sandbox`; `spec`: their specs, results and errors; `config`: sandbox blocks of configs
 - `providers`: `local`, `docker`, `apptainer`
-- `python`: run untrusted Python; `server`: base class of servers that do
+- `python`: run untrusted Python; `server`: base class of servers that run untrusted Python
 """
 
 from nemo_gym.sandbox.api import AsyncSandbox, Sandbox

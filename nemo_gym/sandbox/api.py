@@ -35,7 +35,7 @@ Provider = Mapping[str, Any] | SandboxProvider
 
 
 class AsyncSandbox:
-    """One sandbox. `async with` starts and stops it; a provider passed as a mapping is closed with it."""
+    """One sandbox. `async with` starts and stops it; `stop` also closes a provider that was passed as a mapping."""
 
     def __init__(self, provider: Provider, spec: SandboxSpec | None = None) -> None:
         self._owns_provider = not isinstance(provider, SandboxProvider)
@@ -54,7 +54,7 @@ class AsyncSandbox:
         """Return the handle of the running sandbox.
 
         Raises:
-            SandboxError: it is not started, or stopped.
+            SandboxError: the sandbox is not started, or is stopped.
         """
         if self._handle is None:
             raise SandboxError("the sandbox is not started", fix="await sandbox.start()")
@@ -66,15 +66,15 @@ class AsyncSandbox:
 
     @property
     def pty(self) -> "SandboxTerminals":
-        """Return the interactive terminals, if the provider supports them."""
+        """Return the interactive terminals; creating one raises if the provider has none."""
         return SandboxTerminals(self)
 
     async def start(self, spec: SandboxSpec | None = None) -> Self:
-        """Make the sandbox and wait until it is ready; attribution metadata comes from environment variables.
+        """Create the sandbox and wait until it is ready; add attribution metadata from environment variables.
 
         Raises:
-            SandboxCreateError: it could not be made.
-            SandboxError: it is already started.
+            SandboxCreateError: the sandbox could not be created.
+            SandboxError: the sandbox is already started.
         """
         if self._handle is not None:
             raise SandboxError("the sandbox is already started", where=self._handle.sandbox_id)
@@ -96,14 +96,14 @@ class AsyncSandbox:
         timeout_s: float | None = DEFAULT_EXEC_TIMEOUT_S,
         user: str | int | None = None,
     ) -> SandboxExecResult:
-        """Run a command and return its result, whatever its status.
+        """Run a command and return its result; a non-zero exit status does not raise.
 
-        A command that exceeds `timeout_s` is killed with all its processes and has `error_type="timeout"`.
+        A command that exceeds `timeout_s` is killed with all its processes; its result has `error_type="timeout"`.
         """
         return await self.provider.exec(self.handle, command, cwd=cwd, env=env, timeout_s=timeout_s, user=user)
 
     async def upload(self, source: str | Path, target: str) -> None:
-        """Copy a local file, or a directory's contents, to `target` inside.
+        """Copy a local file, or a directory's contents, to `target` in the sandbox.
 
         Raises:
             SandboxError: the source cannot be read, or the target cannot be written.
@@ -125,7 +125,7 @@ class AsyncSandbox:
             raise SandboxError(f"cannot be written: {error.strerror or error}", where=str(target)) from error
 
     async def status(self) -> SandboxStatus:
-        """Return the state of the sandbox; `stopped` before the start and after the end."""
+        """Return the state of the sandbox; `stopped` before `start` and after `stop`."""
         return SandboxStatus.STOPPED if self._handle is None else await self.provider.status(self._handle)
 
     async def endpoint(self, port: int) -> SandboxEndpoint:
@@ -133,7 +133,7 @@ class AsyncSandbox:
         return await self.provider.endpoint(self.handle, port)
 
     async def stop(self) -> None:
-        """End the sandbox and its processes; a second call does nothing."""
+        """Remove the sandbox and kill its processes. Idempotent."""
         handle, self._handle = self._handle, None
         try:
             if handle is not None:
@@ -143,7 +143,7 @@ class AsyncSandbox:
                 await self.provider.aclose()
 
     def serialize(self) -> dict[str, str]:
-        """Return what `connect` needs to find this sandbox from another process, without the provider's arguments."""
+        """Return the state from which `connect` finds this sandbox in another process, without provider arguments."""
         return {"provider_name": self.handle.provider_name, "sandbox_id": self.handle.sandbox_id}
 
     @classmethod
@@ -151,7 +151,7 @@ class AsyncSandbox:
         """Connect to the sandbox that `serialize` described.
 
         Raises:
-            SandboxError: it belongs to another provider or is not running.
+            SandboxError: the sandbox belongs to another provider or is not running.
         """
         sandbox = cls(provider)
         if state["provider_name"] != sandbox.provider.name:
@@ -181,7 +181,7 @@ class SandboxTerminals:
 def _blocking(
     method: Callable[Concatenate[AsyncSandbox, _P], Coroutine[Any, Any, _T]],
 ) -> "Callable[Concatenate[Sandbox, _P], _T]":
-    """Return the method of `Sandbox` that runs a method of `AsyncSandbox` to its end."""
+    """Convert a method of `AsyncSandbox` to a blocking method of `Sandbox`."""
 
     @wraps(method)
     def run(sandbox: "Sandbox", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -191,7 +191,7 @@ def _blocking(
 
 
 class Sandbox:
-    """`AsyncSandbox` for code without an event loop: the same calls, on a loop in a thread until `stop`."""
+    """`AsyncSandbox` for code without an event loop: the same methods, run on a loop in a separate thread."""
 
     def __init__(self, provider: Provider, spec: SandboxSpec | None = None) -> None:
         self._sandbox = AsyncSandbox(provider, spec)
@@ -216,6 +216,7 @@ class Sandbox:
         return self._sandbox.provider
 
     def start(self, spec: SandboxSpec | None = None) -> Self:
+        """Create the sandbox and wait until it is ready; see `AsyncSandbox.start`."""
         try:
             self._loop.run(self._sandbox.start(spec))
         except BaseException:
@@ -230,7 +231,7 @@ class Sandbox:
     endpoint = _blocking(AsyncSandbox.endpoint)
 
     def stop(self) -> None:
-        """End the sandbox and the thread; a second call does nothing."""
+        """Remove the sandbox and end the thread. Idempotent."""
         if self._loop.is_closed:
             return
         try:
@@ -243,6 +244,7 @@ class Sandbox:
 
     @classmethod
     def connect(cls, provider: Provider, state: Mapping[str, str]) -> Self:
+        """Connect to the sandbox that `serialize` described; see `AsyncSandbox.connect`."""
         sandbox = cls(provider)
         try:
             sandbox._sandbox = sandbox._loop.run(AsyncSandbox.connect(sandbox._sandbox.provider, state))
@@ -253,7 +255,7 @@ class Sandbox:
 
 
 class _LoopThread:
-    """An event loop in a separate thread, from the first call to `close`."""
+    """An event loop in a separate thread, which exists from the first `run` to `close`."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -263,9 +265,9 @@ class _LoopThread:
     def is_closed(self) -> bool:
         return self._loop is None
 
-    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run one coroutine to its end; cancel it if this thread is interrupted."""
-        future = asyncio.run_coroutine_threadsafe(work, self._running_loop())
+    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine on the loop and wait for its result; cancel it if the calling thread is interrupted."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
         try:
             return future.result()
         except BaseException:
@@ -273,6 +275,7 @@ class _LoopThread:
             raise
 
     def close(self) -> None:
+        """Stop the loop and join its thread. Idempotent."""
         loop, self._loop = self._loop, None
         thread, self._thread = self._thread, None
         if loop is None or thread is None:

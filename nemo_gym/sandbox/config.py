@@ -28,41 +28,41 @@ def resolve_provider_config(
     `ref` is the name of a top-level block (`sandbox`) or an inline block.
 
     Raises:
-        ConfigError: the block does not exist, or does not name exactly one provider.
+        ConfigError: the block does not exist, or does not have exactly one provider.
     """
-    block, where = _block(ref, named_configs)
+    block, location = _find_block(ref, named_configs)
     providers = {name: arguments for name, arguments in block.items() if name != DEFAULT_METADATA_KEY}
     if len(providers) != 1:
         names = ", ".join(sorted(providers)) or "none"
         raise ConfigError(
-            f"a sandbox block names exactly one provider, this one names {len(providers)} ({names})",
-            where=where,
+            f"a sandbox block must have exactly one provider, not {len(providers)} ({names})",
+            where=location,
             fix="{docker: {}} or the name of a top-level block",
         )
     ((name, arguments),) = providers.items()
     if arguments is not None and not isinstance(arguments, Mapping):
         raise ConfigError(
             f"the arguments of sandbox provider {name!r} must be a mapping, not {type(arguments).__name__}",
-            where=where,
+            where=location,
         )
     return {name: dict(arguments or {})}
 
 
 def resolve_provider_metadata(ref: ProviderRef, named_configs: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Return the `default_metadata` of a sandbox reference; empty without it.
+    """Return the `default_metadata` of a sandbox reference; empty if the block has none.
 
     Raises:
         ConfigError: the block does not exist, or the metadata is not a mapping.
     """
-    block, where = _block(ref, named_configs)
+    block, location = _find_block(ref, named_configs)
     metadata = block.get(DEFAULT_METADATA_KEY) or {}
     if not isinstance(metadata, Mapping):
-        raise ConfigError(f"{DEFAULT_METADATA_KEY} must be a mapping, not {type(metadata).__name__}", where=where)
+        raise ConfigError(f"{DEFAULT_METADATA_KEY} must be a mapping, not {type(metadata).__name__}", where=location)
     return {str(key): str(value) for key, value in metadata.items()}
 
 
 def attribution_metadata(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return team, user, workload and run of a sandbox, as far as environment variables name them."""
+    """Return the team, user, workload and run of a sandbox, each only if an environment variable sets it."""
     metadata: dict[str, str] = {}
     for name, variables in _ATTRIBUTION_VARIABLES.items():
         value = next((environ[variable] for variable in variables if environ.get(variable)), None)
@@ -71,14 +71,15 @@ def attribution_metadata(environ: Mapping[str, str]) -> dict[str, str]:
     return metadata
 
 
-def _block(ref: ProviderRef, named_configs: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
+def _find_block(ref: ProviderRef, named_configs: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
+    """Return the sandbox block of a reference, and its location for error messages."""
     if not isinstance(ref, str):
         return as_dict(ref), "sandbox provider"
     blocks = named_configs if named_configs is not None else {}
     if ref not in blocks:
         close = difflib.get_close_matches(ref, [str(name) for name in blocks], n=1)
         raise ConfigError(
-            f"there is no sandbox block named {ref!r}",
+            f"unknown sandbox block {ref!r}",
             fix=f"{close[0]}?"
             if close
             else "add nemo_gym/sandbox/providers/docker/configs/docker.yaml to config_paths",

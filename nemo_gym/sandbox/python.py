@@ -1,10 +1,10 @@
-"""Run untrusted Python: programs, function calls, and sessions that keep their names.
+"""Run untrusted Python: programs, function calls, and sessions that keep their variables.
 
     async with PythonRunner() as runner:
         result = await runner.run("print(int(input()) ** 2)", stdin="12", timeout_s=2)
 
-Every program gets a separate box that is discarded afterwards. Its output is untrusted data: the caller compares it
-with the expected answer outside, which never enters the box.
+Every program runs in a separate box that is discarded afterwards. Its output is untrusted data: the caller compares it
+with the expected answer, which is never passed into the box.
 """
 
 import json
@@ -17,7 +17,7 @@ from nemo_gym.sandbox.api import Provider
 from nemo_gym.sandbox.providers.archive import path_inside
 from nemo_gym.sandbox.providers.base import SandboxProvider
 from nemo_gym.sandbox.providers.local.bubblewrap import WORKDIR
-from nemo_gym.sandbox.providers.local.execution import OrderResult
+from nemo_gym.sandbox.providers.local.execution import TaskResult
 from nemo_gym.sandbox.providers.local.isolation_probe import probe
 from nemo_gym.sandbox.providers.local.provider import LocalProvider, UnsandboxedProvider
 from nemo_gym.sandbox.providers.local.python_session import LocalSession
@@ -43,9 +43,9 @@ _VALUES_BYTES = 16 << 20
 class PythonResult:
     """The result of a program.
 
-    `kind` is None if it ended by itself, with `exit_code` (1 for an uncaught exception). Otherwise it is the reason for
-    its end, one of `SandboxErrorKind`: timeout, cpu_time, memory, output, processes, disk, forbidden, crashed, sandbox.
-    Only `sandbox` is not the program's fault.
+    `kind` is None if the program exited by itself, with `exit_code` (1 for an uncaught exception). Otherwise `kind` is
+    one of `SandboxErrorKind`: timeout, cpu_time, memory, output, processes, disk, forbidden, crashed, sandbox. The
+    program causes all of them except `sandbox`.
     """
 
     stdout: str = ""
@@ -57,23 +57,23 @@ class PythonResult:
 
     @property
     def ok(self) -> bool:
-        """Return whether it ended by itself with status 0. Not a verdict: `os._exit(0)` has it, too."""
+        """Return whether the program exited by itself with status 0. Not a verdict: `os._exit(0)` is also ok."""
         return self.kind is None and self.exit_code == 0
 
 
 @dataclass(frozen=True)
 class PythonCall:
-    """The result of one call: its `value` in JSON types (tuples and sets are lists), or the `error` it raised."""
+    """The result of one call: its `value` in JSON types (tuples and sets as lists), or its `error` as text."""
 
     value: Any = None
     error: str | None = None
     done: bool = True
-    """False: the program ended before this call did."""
+    """False if the program ended before this call returned."""
 
 
 @dataclass(frozen=True)
 class PythonCalls:
-    """The results of several calls of one function, in order, and the result of the program."""
+    """The results of several calls of one function, in call order, and the result of the whole program."""
 
     result: PythonResult
     calls: list[PythonCall] = field(default_factory=list)
@@ -82,8 +82,9 @@ class PythonCalls:
 class PythonRunner:
     """Runs programs, each in a fresh box. Safe to share between tasks of one event loop.
 
-    `provider` is `{"local": {…}}` (the default) or a shared `LocalProvider`, which stays open. A machine without
-    isolation runs programs as ordinary processes if `allow_unsandboxed` is set; their results have `isolated=False`.
+    `provider` is `{"local": {…}}` (the default) or a shared `LocalProvider`, which `aclose` leaves open. On a machine
+    without isolation, programs run as ordinary processes if `allow_unsandboxed` is set; their results have
+    `isolated=False`.
     """
 
     def __init__(
@@ -106,20 +107,20 @@ class PythonRunner:
 
     @property
     def is_isolated(self) -> bool:
-        """Return whether programs are isolated; False only if that is impossible here and allowed."""
+        """Return whether programs are isolated; False only if this machine cannot and `allow_unsandboxed` is set."""
         return not isinstance(self._running_engine(), UnsandboxedProvider)
 
     async def start(self) -> Self:
-        """Start making boxes in advance; without this call, the first `run` does.
+        """Start creating boxes in advance; optional, because the first `run` also does so.
 
         Raises:
-            SandboxUnsupportedError: programs cannot be isolated here and `allow_unsandboxed` is not set.
+            SandboxUnsupportedError: this machine cannot isolate programs and `allow_unsandboxed` is not set.
         """
         await self._running_engine().open()
         return self
 
     async def aclose(self) -> None:
-        """End all programs and boxes; a second call does nothing."""
+        """Kill all programs and boxes. Idempotent."""
         engine, self._engine = self._engine, None
         if engine is not None and engine is not self._provider:
             await engine.aclose()
@@ -156,32 +157,33 @@ class PythonRunner:
         memory_mib: int = DEFAULT_MEMORY_MIB,
         files: Mapping[str, str | bytes] | None = None,
     ) -> PythonCalls:
-        """Run `code`, then call `function` once per element of `arguments`; the caller compares the values.
+        """Run `code`, then call `function` once per element of `arguments`, and return the values.
 
-        `function` is a name in the program, a dotted one (`Solution.add` makes a `Solution()`), or a method of a class
-        named `Solution`. The calls share one process and one clock.
+        `function` is a name in the program, a dotted name (`Solution.add` instantiates `Solution`), or a method of a
+        class named `Solution`. All calls run in one process, and the limits apply to their sum.
         """
-        order = {"task": "calls", "code": code, "function": function, "arguments": [list(item) for item in arguments]}
+        request = {"task": "calls", "code": code, "function": function, "arguments": [list(item) for item in arguments]}
         outcome = await self._run_once(
-            order, files, memory_mib, timeout_s=timeout_s, cpu_s=cpu_s, channel_limit=_VALUES_BYTES
+            request, files, memory_mib, timeout_s=timeout_s, cpu_s=cpu_s, channel_limit=_VALUES_BYTES
         )
         return PythonCalls(_python_result(outcome.result), _parse_calls(outcome.channel, len(arguments)))
 
     def session(self, *, memory_mib: int = DEFAULT_MEMORY_MIB) -> "PythonSession":
-        """Return a session in a separate box; `async with` or `aclose` ends it."""
+        """Return a new session, which runs in a separate box until `aclose` or the end of `async with`."""
         spec = SandboxSpec(resources=SandboxResources(memory_mib=memory_mib))
         return PythonSession(self._running_engine(), spec, self._max_output_bytes)
 
     async def _run_once(
-        self, order: dict[str, Any], files: Mapping[str, str | bytes] | None, memory_mib: int, **options: Any
-    ) -> OrderResult:
+        self, request: dict[str, Any], files: Mapping[str, str | bytes] | None, memory_mib: int, **options: Any
+    ) -> TaskResult:
+        """Run one task in a fresh box, with `files` in its working directory."""
         contents = {
             path_inside(name, WORKDIR).removeprefix(f"{WORKDIR}/"): _to_bytes(content)
             for name, content in (files or {}).items()
         }
         spec = SandboxSpec(resources=SandboxResources(memory_mib=memory_mib))
-        order = {**order, "files": contents}
-        return await self._running_engine().run_once(spec, order, max_output_bytes=self._max_output_bytes, **options)
+        request = {**request, "files": contents}
+        return await self._running_engine().run_once(spec, request, max_output_bytes=self._max_output_bytes, **options)
 
     def _running_engine(self) -> LocalProvider:
         if self._engine is None:
@@ -189,6 +191,7 @@ class PythonRunner:
         return self._engine
 
     def _choose_engine(self) -> LocalProvider:
+        """Return the provider that runs the programs: given, created from its arguments, or without isolation."""
         if isinstance(self._provider, LocalProvider):
             return self._provider
         if self._provider is None or not isinstance(self._provider, SandboxProvider):
@@ -201,9 +204,10 @@ class PythonRunner:
 
 
 class PythonSession:
-    """A Python process that keeps its names between calls, as in a notebook, and prints the value of a last expression.
+    """A Python process that keeps its variables between snippets, like a notebook.
 
-    Between calls the process is stopped. One call at a time.
+    The value of an expression at the end of a snippet is printed. The process is paused between snippets. Concurrent
+    calls of `execute` are not supported.
     """
 
     def __init__(self, engine: LocalProvider, spec: SandboxSpec, max_output_bytes: int) -> None:
@@ -222,17 +226,17 @@ class PythonSession:
 
     @property
     def generation(self) -> int:
-        """Return how often the names were lost: 0 until the process had to be killed."""
+        """Return how often the process was killed and its variables were lost."""
         return self._generation
 
     async def execute(self, code: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> PythonResult:
-        """Run one snippet; one that raises has `exit_code` 1.
+        """Run one snippet; `exit_code` is 1 if it raises.
 
-        A snippet that takes too long is interrupted and the names stay. If it has to be killed, the names are lost,
-        `generation` increases and the next call starts a new process.
+        A snippet that exceeds `timeout_s` is interrupted and the variables stay. If the process must be killed, the
+        variables are lost, `generation` increases and the next call starts a new process.
 
         Raises:
-            SandboxError: the session is closed, or no box can be made.
+            SandboxError: the session is closed, or no box can be created.
         """
         if self._closed:
             raise SandboxError("the session is closed")
@@ -242,13 +246,13 @@ class PythonSession:
         try:
             return _python_result(await process.execute(code, timeout_s))
         finally:
-            if process.lost:
+            if process.is_unusable:
                 self._process = None
                 self._generation += 1
                 await process.aclose()
 
     async def aclose(self) -> None:
-        """End the session and its processes; a second call does nothing."""
+        """Kill the processes of the session; later snippets raise. Idempotent."""
         self._closed = True
         process, self._process = self._process, None
         if process is not None:
@@ -258,19 +262,19 @@ class PythonSession:
 def require_isolation(config: Any) -> bool:
     """Check at start-up of a server that programs can be isolated; return whether they are.
 
-    `config` is the server's config (or a mapping). Without isolation this returns False if `config` sets
-    `allow_unsandboxed: true`.
+    `config` is the server's config or a mapping. The result is False only if this machine cannot isolate programs and
+    `config` sets `allow_unsandboxed: true`.
 
     Raises:
-        SandboxUnsupportedError: programs cannot be isolated and `allow_unsandboxed` is not set.
+        SandboxUnsupportedError: this machine cannot isolate programs and `allow_unsandboxed` is not set.
     """
     allowed = config.get(ALLOW_KEY) if isinstance(config, Mapping) else getattr(config, ALLOW_KEY, None)
     isolation = probe()
     if not isolation.available and allowed is not True:
         raise SandboxUnsupportedError(
-            f"programs cannot be isolated here: {isolation.problem}",
+            f"this machine cannot isolate programs: {isolation.problem}",
             where="sandbox local",
-            fix=f"{isolation.fix}; or set `{ALLOW_KEY}: true` in this server's config: programs then have your rights",
+            fix=f"{isolation.fix}; or set `{ALLOW_KEY}: true` in the server's config: no isolation, your permissions",
         )
     return isolation.available
 
@@ -280,6 +284,7 @@ def _to_bytes(content: str | bytes) -> bytes:
 
 
 def _python_result(result: SandboxExecResult) -> PythonResult:
+    """Convert the result of a sandbox command to the result of a program."""
     detail = result.detail
     return PythonResult(
         stdout=result.stdout,
@@ -292,17 +297,18 @@ def _python_result(result: SandboxExecResult) -> PythonResult:
 
 
 def _parse_calls(channel: bytes, count: int) -> list[PythonCall]:
-    """Parse the call results that the program reported, which are untrusted."""
+    """Parse the JSON lines that the program wrote, one per call; calls without a line have `done=False`."""
     calls = [_parse_call(line) for line in channel.split(b"\n")[:-1][:count]]
     return calls + [PythonCall(done=False) for _ in range(count - len(calls))]
 
 
 def _parse_call(line: bytes) -> PythonCall:
+    """Parse one line, which is untrusted: the program may have written anything."""
     try:
         call = json.loads(line)
     except (ValueError, RecursionError):
-        return PythonCall(error="the value cannot be read")
+        return PythonCall(error="the value is not valid JSON of a call")
     if not isinstance(call, dict) or call.keys() not in ({"value"}, {"error"}):
-        return PythonCall(error="the value cannot be read")
+        return PythonCall(error="the value is not valid JSON of a call")
     error = call.get("error")
     return PythonCall(value=call.get("value"), error=None if error is None else str(error))

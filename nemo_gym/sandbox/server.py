@@ -1,4 +1,7 @@
-"""The base class of servers that run model-written code: they start only with isolation and leave no process behind."""
+"""The base class of servers that run model-written code.
+
+Such a server starts only if programs can be isolated (or `allow_unsandboxed` is set) and kills all boxes at shutdown.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,15 +17,15 @@ from nemo_gym.sandbox.python import PythonRunner, require_isolation
 
 class SandboxServerConfig(BaseResourcesServerConfig):
     sandbox: str | dict[str, Any] | None = None
-    """A sandbox block, by name or inline (default: the provider `local`)."""
+    """A sandbox block: its name or the block itself. Default: the provider `local`."""
     allow_unsandboxed: bool = False
-    """Run model-written code without isolation on machines that have none; results then have `isolated: false`."""
+    """Run model-written code without isolation on machines that cannot isolate; results then have `isolated: false`."""
     memory_limit_mib: int = Field(default=1024, ge=32)
     """Memory limit of one program."""
 
 
 class SandboxServer(SimpleResourcesServer):
-    """Owns a `PythonRunner` from start-up to shutdown; the first boxes are made at start-up."""
+    """Owns a `PythonRunner` from start-up to shutdown; the first boxes are created at start-up."""
 
     HOSTING = "cell"
     MAX_OUTPUT_BYTES: ClassVar[int] = 1 << 20
@@ -33,10 +36,10 @@ class SandboxServer(SimpleResourcesServer):
     """False if programs run without isolation."""
 
     def model_post_init(self, context: Any, /) -> None:
-        """Check the isolation and make the runner.
+        """Check the isolation and create the runner.
 
         Raises:
-            SandboxUnsupportedError: programs cannot be isolated here and `allow_unsandboxed` is not set.
+            SandboxUnsupportedError: this machine cannot isolate programs and `allow_unsandboxed` is not set.
         """
         super().model_post_init(context)
         self._is_isolated = require_isolation(self.config)
@@ -53,14 +56,15 @@ class SandboxServer(SimpleResourcesServer):
         return resolve_provider_config(self.config.sandbox, self.server_client.global_config_dict)
 
     def setup_webserver(self) -> FastAPI:
+        """Build the application; its lifespan starts and closes the runner."""
         app = super().setup_webserver()
-        inner = app.router.lifespan_context
+        inner_lifespan = app.router.lifespan_context
 
         @asynccontextmanager
-        async def lifespan_with_runner(running: Any) -> AsyncIterator[Any]:
+        async def lifespan_with_runner(application: Any) -> AsyncIterator[Any]:
             try:
                 await self._runner.start()
-                async with inner(running) as state:
+                async with inner_lifespan(application) as state:
                     yield state
             finally:
                 await self.aclose()
@@ -69,5 +73,5 @@ class SandboxServer(SimpleResourcesServer):
         return app
 
     async def aclose(self) -> None:
-        """End every box; a second call does nothing."""
+        """Kill every box. Idempotent."""
         await self._runner.aclose()

@@ -11,7 +11,7 @@ from nemo_gym.errors import GymError
 DEFAULT_EXEC_TIMEOUT_S = 180.0
 DEFAULT_READY_TIMEOUT_S = 600.0
 DEFAULT_TTL_S = 24 * 3600.0
-"""An abandoned sandbox ends by itself after this time, if the engine supports that."""
+"""The engine removes an abandoned sandbox after this time, if it supports that."""
 
 TIMEOUT_RETURN_CODE = 124
 """Exit status of a command that exceeded its timeout, as in `timeout(1)`."""
@@ -22,7 +22,7 @@ class SandboxError(GymError, RuntimeError):
 
 
 class SandboxCreateError(SandboxError):
-    """A sandbox could not be made: the engine, its binary or the image is missing, or it took too long."""
+    """A sandbox could not be created: the engine, its binary or the image is missing, or a timeout passed."""
 
 
 class SandboxUnsupportedError(SandboxError, NotImplementedError):
@@ -41,7 +41,7 @@ class SandboxStatus(StrEnum):
 
 @dataclass
 class SandboxResources:
-    """Upper bounds; None keeps the engine's default."""
+    """Resource limits of a sandbox; None keeps the engine's default."""
 
     cpu: float | None = None
     memory_mib: int | None = None
@@ -80,7 +80,7 @@ class SandboxSpec:
 
 
 class SandboxErrorKind(StrEnum):
-    """The reason for the end of a command that did not end by itself."""
+    """Why a command was killed, or which limit made it fail."""
 
     TIMEOUT = "timeout"
     """It exceeded its wall-clock time."""
@@ -88,24 +88,24 @@ class SandboxErrorKind(StrEnum):
     """It exceeded its processor time."""
     MEMORY = "memory"
     OUTPUT = "output"
-    """It wrote more than the limit and was killed."""
+    """It wrote more output than the limit and was killed."""
     OUTPUT_LIMIT = "output_limit"
-    """It wrote more than the limit; it kept running, and the output is cut (docker, apptainer)."""
+    """It wrote more output than the limit; the output is cut, the command was not killed (docker, apptainer)."""
     PROCESSES = "processes"
     """It tried to start more processes or threads than the limit."""
     DISK = "disk"
     """It tried to write more than the disk limit."""
     FORBIDDEN = "forbidden"
-    """It failed on a forbidden system call, path or network."""
+    """It failed on a forbidden system call, path or network access."""
     CRASHED = "crashed"
-    """A signal ended it for none of the reasons above."""
+    """A signal killed it for none of the reasons above."""
     SANDBOX = "sandbox"
-    """The engine failed, and the command may not have started: not the command's fault."""
+    """The engine failed, not the command; the command may not have started."""
 
 
 @dataclass(frozen=True)
 class SandboxExecDetail:
-    """Details of a result; None where the engine does not measure them."""
+    """Measurements of a command; None if the engine does not provide one."""
 
     isolated: bool = True
     signal: int | None = None
@@ -118,7 +118,7 @@ class SandboxExecDetail:
 class SandboxExecResult:
     """The result of a command.
 
-    `error_type` is None if the command ended by itself with any status, otherwise one of `SandboxErrorKind`.
+    `error_type` is None if the command exited by itself with any status, otherwise one of `SandboxErrorKind`.
     """
 
     stdout: str = ""
@@ -146,5 +146,5 @@ class SandboxEndpoint:
 
 
 def command_argv(command: str | Sequence[str]) -> list[str]:
-    """Return the arguments of a command: text goes through `sh -c`, a list is used unchanged."""
+    """Return a command as an argument list; a string is run with `sh -c`."""
     return ["sh", "-c", command] if isinstance(command, str) else list(command)

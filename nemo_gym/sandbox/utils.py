@@ -1,4 +1,4 @@
-"""Names of container images."""
+"""Rewrite the names of container images."""
 
 from collections.abc import Iterable, Mapping
 

@@ -51,7 +51,7 @@ def compare(payload: dict[str, Any]) -> dict[str, Any]:
         payload["answer"],
         payload["gold"],
         symbolic=are_equal,
-        rules=MathRules(worked_out=payload["worked_out"]),
+        rules=MathRules(require_evaluated=payload["require_evaluated"]),
         question=payload["question"],
     )
     return {"outcome": verdict.outcome.value, "rule": verdict.rule, "reason": verdict.reason}

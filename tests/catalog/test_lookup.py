@@ -46,7 +46,7 @@ def test_a_misspelt_name_gets_the_nearest_one(tmp_path: Path) -> None:
     """The right name saves the user a search."""
     write(tmp_path / "environments/arithmetic/config.yaml")
 
-    with pytest.raises(ConfigError, match="nothing is called 'arithmetik'") as raised:
+    with pytest.raises(ConfigError, match="unknown name 'arithmetik'") as raised:
         config_file(ENVIRONMENT, "arithmetik", [tmp_path])
 
     assert raised.value.fix == "arithmetic"
@@ -76,7 +76,7 @@ def test_a_name_in_several_roots_says_which_is_used(tmp_path: Path, caplog: pyte
 
 def test_an_unknown_name_is_a_usage_error(tmp_path: Path) -> None:
     """Scripts distinguish typing mistakes by exit status 2."""
-    with pytest.raises(ValueError, match="nothing is called 'sums'") as caught:
+    with pytest.raises(ValueError, match="unknown name 'sums'") as caught:
         config_file(ENVIRONMENT, "sums", [tmp_path])
 
     assert isinstance(caught.value, ConfigError)

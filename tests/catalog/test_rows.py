@@ -46,14 +46,14 @@ ANY_ROWS = st.dictionaries(st.text(max_size=5), JSON, max_size=4)
         (b'\xef\xbb\xbf{"a": 1}', "the line begins with a byte order mark (BOM)"),
         (b'{"a": 1}\r', "the line ends in CRLF"),
         (b"\r", "the line is empty"),
-        (b'{"a": 1, "a": 2}', "the key 'a' is given more than once"),
-        (b'{"a": "\\u0022", "b\\u0022": 1, "c": {"d": 1, "d": 1}}', "c: the key 'd' is given more than once"),
+        (b'{"a": 1, "a": 2}', "the key 'a' is repeated"),
+        (b'{"a": "\\u0022", "b\\u0022": 1, "c": {"d": 1, "d": 1}}', "c: the key 'd' is repeated"),
         (b'{"a": [{"b": NaN}]}', "a[*].b: NaN is not JSON"),
         (b'{"a": -Infinity}', "a: Infinity"),
         (b'{"a": 1e999}', "a: Infinity, or a number beyond 1.8e308, is not JSON"),
         (b'{"a": "\xff"}', "the line is not UTF-8"),
         ('{"a": "é"}'.encode("latin-1"), "the line is not UTF-8"),
-        (b'{"a": "\\ud800"}', "a: the text holds half a character"),
+        (b'{"a": "\\ud800"}', "a: the text contains a lone surrogate"),
         (b'{"a": "x\ny"}'.replace(b"\n", b"\x00"), "the line is not JSON: invalid control character"),
         (b"[1]", "the line is a list, not a JSON object"),
         (b'"x"', "the line is a text, not a JSON object"),
@@ -126,7 +126,7 @@ def test_whole_numbers_beyond_64_bits_stay_exact():
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
 CHAT_TOOL = (
     "responses_create_params.tools[*].function: a Chat Completions tool — "
-    "here name, description and parameters stand beside type"
+    "here name, description and parameters are next to type"
 )
 ODD = st.sampled_from([None, 1, "x", [], {}, ["x"], {"type": "message"}, True, 0.5])
 TEXTS = st.text(max_size=3)
@@ -209,7 +209,7 @@ def test_more_settings_than_fit_the_cache_change_nothing(monkeypatch):
         ),
         (
             {"responses_create_params": {"input": "x", "messages": []}},
-            "responses_create_params.messages: not a field of the Responses API — it is called 'input' there",
+            "responses_create_params.messages: not a field of the Responses API — its name there is 'input'",
         ),
         (
             {"responses_create_params": {"input": "x", "temperature": "hot"}},
@@ -251,7 +251,7 @@ def test_an_unknown_kind_of_part_lists_the_known_ones():
     (problem,) = row_problems(row)
 
     assert str(problem).startswith(
-        "responses_create_params.input[*].content[*]: unknown type 'text': there are 'input_"
+        "responses_create_params.input[*].content[*]: unknown type 'text': expected one of 'input_"
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from nemo_gym.data import chunk_pool
 from nemo_gym.data.chunk_pool import ChunkWorkers, WorkerFailed, prepare_chunks
-from nemo_gym.data.chunks import ChunkTask, span_of
+from nemo_gym.data.chunks import ChunkTask, line_span
 from nemo_gym.data.row_metrics import Metrics
 from tests.processes import PATIENCE, eventually, is_gone
 
@@ -30,7 +30,7 @@ def rows(tmp_path):
 
 
 def tasks_of(path):
-    return [ChunkTask(chunk, "agent") for chunk in span_of(path).chunks(2000)]
+    return [ChunkTask(chunk, "agent") for chunk in line_span(path).chunks(2000)]
 
 
 def test_two_processes_return_the_results_of_one_in_the_same_order(rows):
@@ -109,13 +109,13 @@ def test_one_process_starts_no_worker(rows, monkeypatch):
 FORKING = """
 import os, sys
 from pathlib import Path
-from nemo_gym.data.chunks import ChunkTask, span_of
+from nemo_gym.data.chunks import ChunkTask, line_span
 
 from nemo_gym.data.chunk_pool import ChunkWorkers, ForkedWorker
 from nemo_gym.processes import has_single_thread
 
 assert has_single_thread()
-tasks = [ChunkTask(chunk, "agent") for chunk in span_of(Path(sys.argv[1])).chunks(2000)]
+tasks = [ChunkTask(chunk, "agent") for chunk in line_span(Path(sys.argv[1])).chunks(2000)]
 with ChunkWorkers(2) as running:
     assert all(isinstance(process, ForkedWorker) for process in running._workers)
     print(*[process.pid for process in running._workers], flush=True)

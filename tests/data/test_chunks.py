@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.data.chunks import ChunkPreparer, ChunkTask, PreparedChunk, span_of
+from nemo_gym.data.chunks import ChunkPreparer, ChunkTask, PreparedChunk, line_span
 
 ROW = {"responses_create_params": {"input": "hi"}}
-ADVICE = "leave the prompt config out, or use rows without an input"
+ADVICE = "remove the prompt config, or use rows without an input"
 LINE = json.dumps({**ROW, "question": "é", "tags": ["a", 1.5]}).encode()
 REF = {"type": "responses_api_agents", "name": "sums_agent"}
 LINES = st.lists(st.binary(max_size=12).map(lambda text: text.replace(b"\n", b"")), max_size=12)
@@ -24,7 +24,7 @@ def test_chunks_of_any_size_hold_every_line_once(tmp_path_factory, lines, ended,
     content = b"\n".join(lines) + (b"\n" if ended and lines else b"")
     path.write_bytes(content)
 
-    lines_read = [line for chunk in span_of(path).chunks(size) for line in chunk.lines()]
+    lines_read = [line for chunk in line_span(path).chunks(size) for line in chunk.lines()]
 
     assert lines_read == (content.removesuffix(b"\n").split(b"\n") if content else [])
 
@@ -37,7 +37,7 @@ def test_a_slice_is_the_slice_of_the_list_of_lines(tmp_path_factory, count, firs
     lines = [str(number).encode() for number in range(count)]
     path.write_bytes(b"".join(line + b"\n" for line in lines))
 
-    span = span_of(path, first, end)
+    span = line_span(path, first, end)
 
     assert [line for chunk in span.chunks(size) for line in chunk.lines()] == lines[first:end]
     assert span.lines_before == min(first or 0, count)
@@ -45,7 +45,7 @@ def test_a_slice_is_the_slice_of_the_list_of_lines(tmp_path_factory, count, firs
 
 def prepare(path: Path, content: bytes, **task) -> PreparedChunk:
     path.write_bytes(content)
-    (chunk,) = span_of(path).chunks(1 << 20)
+    (chunk,) = line_span(path).chunks(1 << 20)
     return ChunkPreparer().prepare(ChunkTask(chunk, "sums_agent", **task))
 
 
@@ -87,7 +87,7 @@ def test_any_name_of_an_agent_is_written_as_json(tmp_path_factory, name):
     """Names are YAML keys and may contain quotes."""
     path = tmp_path_factory.mktemp("stamp") / "rows.jsonl"
     path.write_bytes(json.dumps(ROW).encode())
-    (chunk,) = span_of(path).chunks(100)
+    (chunk,) = line_span(path).chunks(100)
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -196,7 +196,7 @@ class TestPrompts:
         result = prepare(path, content, prompt=prompt)
 
         assert str(result.problems).splitlines() == [
-            "lines 1–2: the template asks for 'question' (the row has: q)",
+            "lines 1–2: the row lacks the field 'question' of the template (it has: q)",
             f"line 3: responses_create_params.input: the row already has an input ({ADVICE})",
         ]
 
@@ -204,7 +204,7 @@ class TestPrompts:
 def test_rows_can_be_checked_without_being_measured(path):
     """Counting tokens takes half of the time, which `gym eval run` does not need to spend."""
     path.write_bytes(json.dumps(ROW).encode())
-    (chunk,) = span_of(path).chunks(100)
+    (chunk,) = line_span(path).chunks(100)
 
     result = ChunkPreparer(measure=False).prepare(ChunkTask(chunk, "a"))
 

@@ -147,7 +147,7 @@ class TestBadRows:
             run(out, source(good), source(bad), source(worse, kind="validation"))
 
         assert str(refused.value).splitlines() == [
-            "4 rows cannot be used; nothing was written",
+            "4 rows cannot be used; no file was written",
             f"{bad} (agent): 3 rows",
             "  lines 2–3: responses_create_params: field required",
             "  line 4: responses_create_params.input: should be a valid list",
@@ -210,7 +210,7 @@ def test_the_rows_themselves_are_never_overwritten(data, out):
     """Many users name their rows `train.jsonl`, like the output."""
     path = write(data / "train.jsonl", [row(1)])
 
-    with pytest.raises(DataError, match="would be overwritten") as refused:
+    with pytest.raises(DataError, match="would overwrite") as refused:
         run(data, source(path))
 
     assert "--output-dir" in str(refused.value)
@@ -220,7 +220,7 @@ def test_a_file_in_the_way_of_the_output_is_named(data, tmp_path):
     """A traceback at the end of an hour of work helps no one."""
     (tmp_path / "out").write_text("")
 
-    with pytest.raises(DataError, match="this is a file"):
+    with pytest.raises(DataError, match="is a file"):
         run(tmp_path / "out", source(write(data / "rows.jsonl", [row(1)])))
 
 
@@ -394,5 +394,5 @@ def test_a_row_of_another_agent_is_noted(data, out):
 
     done = run(out, source(path, "new"))
 
-    assert f"{path}: 1 row named the agent 'old' and is now for 'new'" in done.notes
+    assert f"{path}: 1 row referred to the agent 'old', now to 'new'" in done.notes
     assert read(out / "train.jsonl")[0]["agent_ref"]["name"] == "new"

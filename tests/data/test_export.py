@@ -364,7 +364,7 @@ def test_a_reward_of_nan_is_left_out_as_a_failure(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """A mistyped path is the most frequent mistake."""
-    with pytest.raises(ConfigPathNotFoundError, match=r"no file '.*r.jsonl'"):
+    with pytest.raises(ConfigPathNotFoundError, match=r"file not found: '.*r.jsonl'"):
         export(config_for(tmp_path))
 
 

@@ -43,7 +43,7 @@ def test_every_difference_is_reported_with_both_values():
     """Both values together show whether the data or the file is wrong."""
     result = list(differences(METRICS, {**METRICS, "Number of examples": 6, "Number of turns": {"Average": 2.5}}))
 
-    assert result == ["Number of examples: was 5, is 6", "Number of turns: Max: was 3.0, is gone"]
+    assert result == ["Number of examples: was 5, is 6", "Number of turns: Max: was 3.0, is missing"]
 
 
 def test_a_file_is_new_the_same_completed_or_in_conflict(tmp_path):

@@ -36,7 +36,7 @@ def test_other_formats_are_refused_at_once():
     """An error after an hour of reading rows is an hour late."""
     with pytest.raises(PlotRefused, match=r"written as \.png or \.svg, not as '\.gif'"):
         check_plot(Path("x.gif"))
-    with pytest.raises(PlotRefused, match="without ending"):
+    with pytest.raises(PlotRefused, match="without suffix"):
         check_plot(Path("x"))
 
 

@@ -25,7 +25,7 @@ def test_every_row_that_does_not_fit_is_reported_and_nothing_is_written(tmp_path
     result = render(rows, prompt, out)
 
     assert str(result.problems).splitlines()[:2] == [
-        "lines 2–3: the template asks for 'q' (the row has: question)",
+        "lines 2–3: the row lacks the field 'q' of the template (it has: question)",
         "line 4: the line is not JSON: expecting ',' delimiter (first: at column 8)",
     ]
     assert "line 5: responses_create_params.input: the row already has an input" in str(result.problems)
@@ -62,5 +62,5 @@ def test_the_rows_are_not_overwritten_by_themselves(tmp_path, prompt):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"q": 1}\n')
 
-    with pytest.raises(ConfigError, match="would be overwritten"):
+    with pytest.raises(ConfigError, match="would overwrite"):
         render(rows, prompt, rows)

@@ -8,20 +8,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.data.running_statistics import AVERAGE, COUNT, DEVIATION, HIGHEST, LOWEST, Distinct, Lengths, Numbers
+from nemo_gym.data.running_statistics import (
+    AVERAGE,
+    COUNT,
+    DEVIATION,
+    HIGHEST,
+    LOWEST,
+    DistinctCounter,
+    LengthHistogram,
+    NumberStats,
+)
 
 FINITE = st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | st.booleans()
 
 
-class SmallDistinct(Distinct):
+class SmallDistinctCounter(DistinctCounter):
     """Packs its hashes after three texts."""
 
     MOST_RECENT = 3
     BUCKETS = 4
 
 
-def numbers_of(values) -> Numbers:
-    numbers = Numbers()
+def numbers_of(values) -> NumberStats:
+    numbers = NumberStats()
     for value in values:
         numbers.add(value)
     return numbers
@@ -34,7 +43,7 @@ def test_parts_in_any_order_make_the_whole(parts, random):
     whole = numbers_of([value for part in parts for value in part]).statistics()
     random.shuffle(parts)
 
-    merged = Numbers()
+    merged = NumberStats()
     for part in parts:
         merged.merge(numbers_of(part))
 
@@ -68,7 +77,7 @@ def test_numbers_too_large_to_square_still_have_a_deviation():
 
 def test_a_value_added_n_times_counts_n_times():
     """Repeated rows are measured once, which must not change the result."""
-    repeated = Numbers()
+    repeated = NumberStats()
     repeated.add(0.1, times=1000)
     repeated.add(3, times=10)
 
@@ -79,7 +88,7 @@ def test_a_value_added_n_times_counts_n_times():
 @given(st.lists(st.integers(0, 50)), st.lists(st.integers(0, 50)))
 def test_lengths_merge_and_keep_their_histogram(first, second):
     """Plot and statistics must describe the same lengths."""
-    merged, other, whole = Lengths(), Lengths(), Lengths()
+    merged, other, whole = LengthHistogram(), LengthHistogram(), LengthHistogram()
     for value in first:
         merged.add(value)
     for value in second:
@@ -89,7 +98,7 @@ def test_lengths_merge_and_keep_their_histogram(first, second):
 
     merged.merge(other)
 
-    assert merged.seen == whole.seen
+    assert merged.counts == whole.counts
     assert merged.statistics() == numbers_of(first + second).statistics()
 
 
@@ -97,9 +106,9 @@ def test_lengths_merge_and_keep_their_histogram(first, second):
 @given(st.lists(st.lists(st.text(max_size=2), max_size=40), max_size=5))
 def test_distinct_counts_like_a_set(parts):
     """Packed, pickled and merged counts must stay exact: workers return them through a pipe."""
-    merged = SmallDistinct()
+    merged = SmallDistinctCounter()
     for part in parts:
-        counter = SmallDistinct()
+        counter = SmallDistinctCounter()
         for text in part:
             counter.add(text)
         merged.merge(pickle.loads(pickle.dumps(counter)))
@@ -109,7 +118,7 @@ def test_distinct_counts_like_a_set(parts):
 
 def test_many_distinct_values_take_little_memory():
     """A million answers must not take a hundred megabytes."""
-    result = Distinct()
+    result = DistinctCounter()
     for number in range(200_000):
         result.add(f"answer {number}")
 
@@ -119,7 +128,7 @@ def test_many_distinct_values_take_little_memory():
 
 def test_hashes_of_another_process_are_not_mixed_with_ours():
     """Hashes with another seed would count equal texts twice."""
-    ours, theirs = Distinct(), Distinct()
+    ours, theirs = DistinctCounter(), DistinctCounter()
     ours.add("a")
     theirs.add("a")
     theirs._seed = 1

@@ -62,7 +62,7 @@ def test_each_mode_has_its_types():
 
 def test_an_agent_without_such_data_lists_the_existing_types():
     """The usual cause is the wrong mode, and the list shows it."""
-    with pytest.raises(ConfigError, match=r"no agent has a dataset of type example \(there are: train\)"):
+    with pytest.raises(ConfigError, match=r"no agent has a dataset of type example \(existing types: train\)"):
         find_sources(instances(dataset("train", "t.jsonl")), "example_validation")
 
 
@@ -104,7 +104,7 @@ def test_every_missing_file_is_named_with_what_to_do():
 
     lines = str(missing.value).splitlines()
     assert lines[0] == "3 dataset files are missing"
-    assert lines[1].endswith("t.jsonl (sums_agent, train): write it, or say under 'source' where it can be downloaded")
+    assert lines[1].endswith("t.jsonl (sums_agent, train): write it, or configure its download under 'source'")
     assert lines[2].endswith("v.jsonl (sums_agent, validation): download it with --download")
     assert lines[3].endswith("b.jsonl (sums_agent, benchmark): prepare it first with 'gym eval prepare'")
     assert isinstance(missing.value, AssertionError)
@@ -114,7 +114,7 @@ def test_example_rows_are_never_downloaded():
     """They are kept with the code so that a reviewer sees them."""
     sources = find_sources(instances(dataset("example", "e.jsonl", source=HUB)), "example_validation")
 
-    with pytest.raises(MissingDatasetsError, match="kept with the code"):
+    with pytest.raises(MissingDatasetsError, match="not downloaded"):
         fetch_missing(sources, "example_validation", RegistryAccess(), ignore_progress)
 
 

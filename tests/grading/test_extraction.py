@@ -175,7 +175,7 @@ def test_fenced_blocks_have_their_language_as_rule() -> None:
         ("```\na\n```\n```\nb", "the last fenced block is not closed"),
         ("```\na\n```trailing", "the last fenced block is not closed"),
         ("```\n \n```", "the last fenced block is empty"),
-        ("text", "there is no fenced block"),
+        ("text", "no fenced block"),
         ("x" * (1 << 20) + "y", "longer than 1,048,576 characters"),
     ],
 )

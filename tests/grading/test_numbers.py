@@ -91,7 +91,7 @@ def test_a_division_still_to_be_done_is_no_answer_to_a_whole_number() -> None:
     assert whole is not None
 
     assert number_difference(division, whole) is not None
-    assert number_difference(division, whole, worked_out=False) is None
+    assert number_difference(division, whole, require_evaluated=False) is None
 
 
 @settings(max_examples=100, deadline=None)

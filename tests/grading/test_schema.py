@@ -153,7 +153,7 @@ def test_a_pattern_is_not_tried_on_a_huge_string(keyword: str) -> None:
     huge = "a" * 20_000 + "b"
     schema, value = ({"pattern": "(a+)+$"}, huge) if keyword == "pattern" else ({keyword: {"(a+)+$": {}}}, {huge: 1})
 
-    assert find_violations(value, schema) == ["$: longer than 10,000 characters, which no pattern is tried on"]
+    assert find_violations(value, schema) == ["$: longer than 10,000 characters, too long for a pattern"]
     assert find_violations({"text": huge, "date": "1"}, {"properties": {"date": {"pattern": "^1$"}}}) == []
 
 

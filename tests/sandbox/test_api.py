@@ -206,12 +206,12 @@ def test_a_name_is_not_taken_over_by_accident():
 
 def test_an_unknown_provider_or_argument_is_a_configuration_error():
     """The user can fix it, so it needs no traceback."""
-    with pytest.raises(ConfigError, match="no sandbox provider 'dokcer'") as caught:
+    with pytest.raises(ConfigError, match="unknown sandbox provider 'dokcer'") as caught:
         create_provider({"dokcer": {}})
     assert caught.value.fix == "docker"
     with pytest.raises(ConfigError, match="unexpected keyword argument 'binry'"):
         create_provider({"docker": {"binry": "x"}})
-    with pytest.raises(ConfigError, match="one name with its arguments, not 2"):
+    with pytest.raises(ConfigError, match="expected one sandbox provider, found 2"):
         create_provider({"docker": {}, "apptainer": {}})
 
 

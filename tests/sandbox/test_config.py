@@ -36,10 +36,10 @@ def test_an_omegaconf_configuration_is_accepted():
 @pytest.mark.parametrize(
     ("ref", "message"),
     [
-        ("sandbx", "no sandbox block named 'sandbx'"),
+        ("sandbx", "unknown sandbox block 'sandbx'"),
         ("number", "must be a mapping, not int"),
-        ({}, "names exactly one provider, this one names 0"),
-        ({"docker": {}, "apptainer": {}}, r"this one names 2 \(apptainer, docker\)"),
+        ({}, "must have exactly one provider, not 0"),
+        ({"docker": {}, "apptainer": {}}, r"not 2 \(apptainer, docker\)"),
         ({"docker": 3}, "arguments of sandbox provider 'docker' must be a mapping"),
     ],
 )

@@ -134,7 +134,7 @@ async def test_functions_are_found_in_modules_and_solution_classes(runner):
     missing = await runner.call(solution, "subtract", [[1, 2]], timeout_s=30)
 
     assert missing.calls == [PythonCall(done=False)]
-    assert "defines no function 'subtract'" in missing.result.stderr
+    assert "does not define a function 'subtract'" in missing.result.stderr
 
 
 async def test_a_session_keeps_its_names(runner):
@@ -205,7 +205,7 @@ async def test_a_session_whose_start_was_cancelled_starts_again():
     """The first snippet often waits long; cancelling it must not break the next."""
     provider = LocalProvider(warm=1)
     pool = await provider.open()
-    await pool.full()
+    await pool.wait_until_full()
     (box,) = pool._ready
     os.kill(box.pid, signal.SIGSTOP)
     async with PythonRunner(provider) as runner, runner.session() as session:
@@ -345,7 +345,7 @@ async def main():
     provider = LocalProvider(warm=1)
     handle = await provider.create(SandboxSpec())
     pool = await provider.open()
-    await pool.full()
+    await pool.wait_until_full()
     running = asyncio.ensure_future(provider.exec(handle, "sleep 3600 & setsid sleep 3600", timeout_s=3600))
     await asyncio.sleep(0.2)
     for box in pool._boxes:

@@ -155,7 +155,7 @@ def test_the_answer_is_found_behind_the_reasoning(verifier: MathVerifier) -> Non
 
 def test_arithmetic_counts_when_the_rules_allow_it() -> None:
     """Some environments expect an expression."""
-    with MathVerifier(size=1, rules=MathRules(worked_out=False)) as lenient:
+    with MathVerifier(size=1, rules=MathRules(require_evaluated=False)) as lenient:
         assert lenient.compare(r"3\cdot 4", "12").correct
         assert lenient.compare("2^{10}", "1024").correct
         assert not lenient.compare(r"3\cdot 5", "12").correct

@@ -20,7 +20,7 @@ from nemo_gym.config.instances import instances_of
 from nemo_gym.config.keys import value_of
 from nemo_gym.config.omega import as_dict
 from nemo_gym.config_types import DEPRECATED_UPLOAD_ROLLOUTS_KEY, ServerInstanceConfig
-from nemo_gym.data.chunks import ChunkPreparer, ChunkTask, span_of
+from nemo_gym.data.chunks import ChunkPreparer, ChunkTask, line_span
 from nemo_gym.data.collate import RowsRefused
 from nemo_gym.data.sources import (
     AGENTS,
@@ -237,7 +237,7 @@ def _checked_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:
     """Yield the rows as agents get them; at the end raise an error with all rows that cannot be used."""
     preparer, notice = ChunkPreparer(measure=False), ThrottledNotice()
     refused: list[tuple[DatasetSource, RowProblems]] = []
-    spans = [span_of(source.path, *source.rows) for source in sources]
+    spans = [line_span(source.path, *source.rows) for source in sources]
     total, done = sum(span.size for span in spans), 0
     for source, span in zip(sources, spans, strict=True):
         problems, lines = RowProblems(), span.lines_before

@@ -1,4 +1,4 @@
-"""Move files into and out of sandboxes as tar archives, without trusting what comes out."""
+"""Move files into and out of sandboxes as tar archives; archives from a sandbox are untrusted."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ MAX_ENTRIES = 100_000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_MODE = 0o755
-"""No unpacked entry becomes setuid or writable for others."""
+"""Permissions of unpacked entries: not setuid and not writable by other users."""
 
 
 class ArchiveProvider(SandboxProvider):
@@ -31,15 +31,15 @@ class ArchiveProvider(SandboxProvider):
 
     @abstractmethod
     async def _send_archive(self, handle: SandboxHandle, packed: IO[bytes], operation: str) -> None:
-        """Unpack a tar archive at the root of the sandbox; `operation` names it in errors."""
+        """Unpack a tar archive at the root of the sandbox; `operation` is its description in error messages."""
 
     @abstractmethod
     async def _receive_archive(self, handle: SandboxHandle, origin: str, packed: IO[bytes]) -> bool:
-        """Write a tar archive of `origin` to `packed`; False if it exceeds `max_transfer_bytes`."""
+        """Write a tar archive of `origin` to `packed`; return False if it exceeds `max_transfer_bytes`."""
 
     @abstractmethod
     def _workdir(self, handle: SandboxHandle) -> str | None:
-        """Return the directory that relative paths start at."""
+        """Return the working directory, to which relative paths are resolved."""
 
     async def upload(self, handle: SandboxHandle, source: Path, target: str) -> None:
         target = path_inside(target, self._workdir(handle))
@@ -53,44 +53,47 @@ class ArchiveProvider(SandboxProvider):
             packed.seek(0)
             await asyncio.to_thread(unpack, packed, origin, Path(target), max_bytes=self.max_transfer_bytes)
 
-    async def _place_files(self, handle: SandboxHandle, spec: SandboxSpec) -> None:
-        """Write the spec's files into a new sandbox; end the sandbox if that fails."""
+    async def _write_spec_files(self, handle: SandboxHandle, spec: SandboxSpec) -> None:
+        """Write the spec's files into a new sandbox; remove the sandbox on failure."""
         try:
             if spec.files:
                 await self._upload_files(handle, spec.files, "writing the spec's files")
         except BaseException as error:
             await asyncio.shield(self.close(handle))
             if isinstance(error, SandboxError | OSError):
-                raise SandboxCreateError(f"a file could not be placed: {error}", where=handle.sandbox_id) from error
+                raise SandboxCreateError(
+                    f"a file of the spec could not be written: {error}", where=handle.sandbox_id
+                ) from error
             raise
 
     async def _upload_files(
         self, handle: SandboxHandle, files: Mapping[str, str | bytes | Path], operation: str
     ) -> None:
+        """Upload files (path in the sandbox: content, local file or local directory) in one archive."""
         workdir = self._workdir(handle)
-        absolute = {path_inside(target, workdir): content for target, content in files.items()}
+        by_absolute_path = {path_inside(target, workdir): content for target, content in files.items()}
         with tempfile.TemporaryFile() as packed:
-            await asyncio.to_thread(pack, absolute, packed)
+            await asyncio.to_thread(pack, by_absolute_path, packed)
             packed.seek(0)
             await self._send_archive(handle, packed, operation)
 
 
 def path_inside(path: str, workdir: str | None) -> str:
-    """Return `path` as an absolute path in the sandbox; relative ones start at the working directory.
+    """Return `path` as an absolute path in the sandbox; a relative path is resolved against `workdir`.
 
     Raises:
-        SandboxError: it climbs with `..`, holds a zero byte, or is empty.
+        SandboxError: the path is empty or contains `..` or a zero byte.
     """
     pure = PurePosixPath(workdir or "/") / path
     if not path or "\0" in path or ".." in pure.parts:
-        raise SandboxError(f"not a path in the sandbox: {path!r}", fix="a path without '..'")
+        raise SandboxError(f"not a path in the sandbox: {path!r}", fix="use a path without '..'")
     return pure.as_posix()
 
 
 def pack(files: Mapping[str, str | bytes | Path], into: IO[bytes]) -> None:
-    """Write a tar archive of `files` (absolute path inside: content, local file or local directory) to `into`.
+    """Write a tar archive of `files` (absolute path in the sandbox: content, local file or local directory) to `into`.
 
-    The archive's names have no leading slash; a directory's contents go below its path. Links are stored as links.
+    Names in the archive have no leading slash. Links are stored as links.
     """
     with tarfile.open(fileobj=into, mode="w|") as archive:
         for target, content in files.items():
@@ -105,7 +108,7 @@ def pack(files: Mapping[str, str | bytes | Path], into: IO[bytes]) -> None:
 
 
 def _without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Remove the names and numbers of this machine's users."""
+    """Remove the user and group of this machine from an entry."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry
@@ -114,12 +117,12 @@ def _without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 def unpack(stream: IO[bytes], source: str, target: Path, *, max_bytes: int) -> None:
     """Write the tar archive that the engine made of `source` to `target`: one file, or a directory's contents.
 
-    Programs in the sandbox chose the names, links and sizes, so nothing is written outside `target`: every step starts
-    at an open folder and follows no link, so that neither names nor links created on the way lead out. Absolute names,
-    `..`, links that lead out and device files are refused, and the total size is bounded.
+    Programs in the sandbox choose the names, links and sizes, so entries are written relative to open folder
+    descriptors without following links: no name and no link can lead outside `target`. Absolute names, `..`, links
+    that lead outside and device files are rejected, and the total size is bounded.
 
     Raises:
-        SandboxError: an entry is not acceptable, or the archive is empty.
+        SandboxError: an entry is rejected, or the archive is empty, broken or too large.
     """
     try:
         with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -129,6 +132,7 @@ def unpack(stream: IO[bytes], source: str, target: Path, *, max_bytes: int) -> N
 
 
 def _unpack_entries(archive: tarfile.TarFile, source: str, target: Path, max_bytes: int) -> None:
+    """Write all entries; the first one is the file or directory that was requested."""
     total = 0
     root: str | None = None
     for count, entry in enumerate(archive):
@@ -138,17 +142,17 @@ def _unpack_entries(archive: tarfile.TarFile, source: str, target: Path, max_byt
         if root is None:
             root = entry.name.rstrip("/")
             if not entry.isdir():
-                _write_single(archive, entry, source, target)
+                _write_single_file(archive, entry, source, target)
                 return
             target.mkdir(parents=True, exist_ok=True)
             continue
         _write_entry(archive, entry, root, source, target)
     if root is None:
-        raise SandboxError("there is nothing to download", where=source)
+        raise SandboxError("the archive is empty", where=source)
 
 
 def _write_entry(archive: tarfile.TarFile, entry: tarfile.TarInfo, root: str, source: str, target: Path) -> None:
-    """Write one entry below `target`."""
+    """Write one entry below `target`; reject entries that are neither files, folders nor links inside it."""
     *parents, name = _parts_below(entry.name, root, source) or (".",)
     if entry.isdir():
         with _open_folder(target, (*parents, name), source):
@@ -167,51 +171,51 @@ def _write_entry(archive: tarfile.TarFile, entry: tarfile.TarInfo, root: str, so
             *other_parents, original = _parts_below(entry.linkname, root, source) or (".",)
             with _open_folder(target, other_parents, source) as other:
                 if not stat.S_ISREG(os.stat(original, dir_fd=other, follow_symlinks=False).st_mode):
-                    raise _refusal(entry.name, source)
+                    raise _rejected_entry(entry.name, source)
                 _remove_existing(folder, name)
                 os.link(original, name, src_dir_fd=other, dst_dir_fd=folder, follow_symlinks=False)
         else:
-            raise _refusal(entry.name, source)
+            raise _rejected_entry(entry.name, source)
 
 
 def _parts_below(name: str, root: str, source: str) -> tuple[str, ...]:
-    """Return the parts of a name below `root`: the engine's names start with the directory's own."""
+    """Return the parts of an entry's name relative to `root`, the name of the downloaded directory in the archive."""
     try:
         parts = PurePosixPath(name).relative_to(root or ".").parts
     except ValueError:
-        raise _refusal(name, source) from None
+        raise _rejected_entry(name, source) from None
     if ".." in parts:
-        raise _refusal(name, source)
+        raise _rejected_entry(name, source)
     return parts
 
 
 @contextlib.contextmanager
 def _open_folder(target: Path, parts: Sequence[str], source: str) -> Iterator[int]:
-    """Open a folder below `target`, created if missing, without following a link."""
+    """Open a folder below `target` without following links; create missing folders."""
     descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(part, _MAX_MODE, dir_fd=descriptor)
             try:
-                inner = os.open(part, _FOLDER, dir_fd=descriptor)
+                child = os.open(part, _FOLDER, dir_fd=descriptor)
             except NotADirectoryError:
-                raise _refusal("/".join(parts), source) from None
+                raise _rejected_entry("/".join(parts), source) from None
             os.close(descriptor)
-            descriptor = inner
+            descriptor = child
         yield descriptor
     finally:
         os.close(descriptor)
 
 
 def _stays_inside(link: str, depth: int) -> bool:
-    """Return whether a link in a folder `depth` levels below the target stays below the target.
+    """Return whether a link in a folder `depth` levels below the target resolves to a path below the target.
 
-    Only its first steps may go up: one that goes up after going down could have gone down through another link.
+    `..` is accepted only at the start: after a name, which may be a link itself, it could lead anywhere.
     """
     parts = PurePosixPath(link).parts
-    upward = next((count for count, part in enumerate(parts) if part != ".."), len(parts))
-    return bool(parts) and not link.startswith("/") and upward <= depth and ".." not in parts[upward:]
+    levels_up = next((count for count, part in enumerate(parts) if part != ".."), len(parts))
+    return bool(parts) and not link.startswith("/") and levels_up <= depth and ".." not in parts[levels_up:]
 
 
 def _remove_existing(folder: int, name: str) -> None:
@@ -219,11 +223,12 @@ def _remove_existing(folder: int, name: str) -> None:
         os.unlink(name, dir_fd=folder)
 
 
-def _refusal(name: str, source: str) -> SandboxError:
-    return SandboxError(f"refused an entry that leads out of the target: {name!r}", where=source)
+def _rejected_entry(name: str, source: str) -> SandboxError:
+    return SandboxError(f"rejected an archive entry outside the target: {name!r}", where=source)
 
 
-def _write_single(archive: tarfile.TarFile, entry: tarfile.TarInfo, source: str, target: Path) -> None:
+def _write_single_file(archive: tarfile.TarFile, entry: tarfile.TarInfo, source: str, target: Path) -> None:
+    """Write the only file of an archive to `target`."""
     content = archive.extractfile(entry) if entry.isreg() else None
     if content is None:
         raise SandboxError("only files and directories can be downloaded", where=source)

@@ -22,20 +22,20 @@ __all__ = ["SandboxCreateError", "SandboxExecResult", "SandboxProvider", "Sandbo
 
 
 class SandboxProvider(ABC):
-    """One engine; every call names a sandbox by its handle.
+    """The interface of a sandbox engine; every method takes the handle of a sandbox.
 
-    Every call ends: `create` within the spec's `ready_timeout_s`, `exec` within its `timeout_s`, the others within
-    the provider's bound. `close` may be called for a sandbox that has already ended.
+    Every method is bounded in time: `create` by the spec's `ready_timeout_s`, `exec` by its `timeout_s`, the others by
+    the provider's operation timeout. `close` may be called for a sandbox that has already ended.
     """
 
     name: ClassVar[str]
 
     @abstractmethod
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
-        """Start a sandbox; it is running and holds the spec's files when this returns.
+        """Start a sandbox and write the spec's files into it.
 
         Raises:
-            SandboxCreateError: it could not be made; nothing of it is left.
+            SandboxCreateError: the sandbox could not be created; a partial one has been removed.
         """
 
     @abstractmethod
@@ -49,11 +49,11 @@ class SandboxProvider(ABC):
         timeout_s: float | None = DEFAULT_EXEC_TIMEOUT_S,
         user: str | int | None = None,
     ) -> SandboxExecResult:
-        """Run a command (text through `sh -c`, a list unchanged) and return its result, whatever its status."""
+        """Run a command (a string with `sh -c`) and return its result; a non-zero exit status does not raise."""
 
     @abstractmethod
     async def upload(self, handle: SandboxHandle, source: Path, target: str) -> None:
-        """Copy a local file, or the contents of a directory, to `target` inside; create its parents."""
+        """Copy a local file, or the contents of a directory, to `target` in the sandbox; create missing parents."""
 
     @abstractmethod
     async def download(self, handle: SandboxHandle, source: str, target: Path) -> None:
@@ -65,7 +65,7 @@ class SandboxProvider(ABC):
 
     @abstractmethod
     async def close(self, handle: SandboxHandle) -> None:
-        """End the sandbox and everything in it."""
+        """Remove the sandbox and kill its processes."""
 
     async def endpoint(self, handle: SandboxHandle, port: int) -> SandboxEndpoint:  # noqa: ARG002
         """Return the URL of a port of the sandbox."""
@@ -84,7 +84,7 @@ class SandboxProvider(ABC):
         """Return a handle on an existing sandbox.
 
         Raises:
-            SandboxError: it is not running.
+            SandboxError: the sandbox is not running.
         """
         handle = SandboxHandle(sandbox_id=sandbox_id, provider_name=self.name)
         status = await self.status(handle)

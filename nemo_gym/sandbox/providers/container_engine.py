@@ -1,4 +1,4 @@
-"""Drive container engines through their command line: run it, bound it, explain its failures."""
+"""Run the command line of container engines with bounded time and output, and report their failures."""
 
 import asyncio
 import contextlib
@@ -44,11 +44,11 @@ class BoundedOutput:
         self.is_cut = False
 
     async def drain(self, stream: asyncio.StreamReader) -> None:
-        """Read a stream to its end, so that the writer is never blocked."""
+        """Read a stream to its end, so that the writer is never blocked by a full pipe."""
         while chunk := await stream.read(_CHUNK):
-            room = self.limit - self.size
-            self.is_cut = self.is_cut or len(chunk) > room
-            self.size += self.file.write(chunk[:room])
+            remaining = self.limit - self.size
+            self.is_cut = self.is_cut or len(chunk) > remaining
+            self.size += self.file.write(chunk[:remaining])
 
     def text(self) -> str:
         """Return the bytes kept in memory as text; invalid UTF-8 becomes replacement characters."""
@@ -56,8 +56,8 @@ class BoundedOutput:
 
 
 @dataclass(frozen=True)
-class ProcessEnd:
-    """The end of a process. `return_code` is None after a timeout."""
+class FinishedProcess:
+    """The exit status and output of a process. `return_code` is None after a timeout."""
 
     return_code: int | None
     stdout: str
@@ -69,7 +69,7 @@ class ProcessEnd:
         return self.return_code is None
 
     def last_lines(self) -> str:
-        """Return the last lines the process wrote, for an error message."""
+        """Return the last three lines of stderr (or stdout), for an error message."""
         lines = [line for line in (self.stderr or self.stdout).splitlines() if line.strip()]
         return " | ".join(lines[-3:])[-600:] or f"exit status {self.return_code}"
 
@@ -82,12 +82,12 @@ async def run_process(
     stderr: BoundedOutput,
     stdin: IO[bytes] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> ProcessEnd:
+) -> FinishedProcess:
     """Run `argv` in a new process group; kill the whole group on timeout or cancellation.
 
     Raises:
         OSError: the program cannot be started.
-        ValueError: an argument or a variable holds a zero byte.
+        ValueError: an argument or a variable contains a zero byte.
     """
     process = await asyncio.create_subprocess_exec(
         *argv,
@@ -100,19 +100,19 @@ async def run_process(
     assert process.stdout is not None
     assert process.stderr is not None
     readers = asyncio.gather(stdout.drain(process.stdout), stderr.drain(process.stderr))
-    has_ended = False
+    is_finished = False
     try:
         async with asyncio.timeout(timeout_s):
             await readers
             await process.wait()
-            has_ended = True
+            is_finished = True
     except TimeoutError:
         pass  # reported as `return_code` None
     finally:
-        if not has_ended:
+        if not is_finished:
             await _kill_group(process, readers)
-    return_code = process.returncode if has_ended else None
-    return ProcessEnd(return_code, stdout.text(), stderr.text(), stdout.is_cut or stderr.is_cut)
+    return_code = process.returncode if is_finished else None
+    return FinishedProcess(return_code, stdout.text(), stderr.text(), stdout.is_cut or stderr.is_cut)
 
 
 async def _kill_group(process: asyncio.subprocess.Process, readers: "asyncio.Future[tuple[None, None]]") -> None:
@@ -124,14 +124,14 @@ async def _kill_group(process: asyncio.subprocess.Process, readers: "asyncio.Fut
         await readers
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), KILL_GRACE_S)
-    # A grandchild that left the group may hold the pipes open; closing our ends frees the loop of them.
+    # A grandchild that left the group may hold the pipes open; closing our ends removes them from the event loop.
     transport = getattr(process, "_transport", None)
     if transport is not None:
         transport.close()
 
 
 class CommandLineProvider(ArchiveProvider):
-    """A provider whose engine is a program on this machine."""
+    """A provider that runs its engine's command-line program."""
 
     def __init__(
         self,
@@ -158,48 +158,49 @@ class CommandLineProvider(ArchiveProvider):
 
     @abstractmethod
     def _create_command(self, name: str, image: str, spec: SandboxSpec) -> tuple[list[str], dict[str, str]]:
-        """Return arguments and additional environment of the command that makes a sandbox."""
+        """Return the arguments and the additional environment of the command that creates a sandbox."""
 
     @abstractmethod
     def _remove_command(self, name: str) -> list[str]:
-        """Return the arguments of the command that ends a sandbox and everything in it."""
+        """Return the arguments of the command that removes a sandbox and kills its processes."""
 
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
         image = spec.image or self.image
         if not image:
-            raise SandboxCreateError("no image is named", where=self.name, fix="SandboxSpec(image=…)")
+            raise SandboxCreateError("an image is required", where=self.name, fix="set SandboxSpec(image=…)")
         raw = {"workdir": spec.workdir, "env": dict(spec.env)}
         handle = SandboxHandle(self._sandbox_name(), self.name, raw=raw)
         argv, environ = self._create_command(handle.sandbox_id, rewrite_image(image, self.image_rewrites), spec)
         try:
-            await self._run_create(argv, spec, environ)
+            await self._run_create_command(argv, spec, environ)
         except BaseException:
-            # The client can be killed after the engine accepted the command: the sandbox must not stay.
+            # The client may have been killed after the engine accepted the command: remove the sandbox if it exists.
             await asyncio.shield(self.close(handle))
             raise
-        await self._place_files(handle, spec)
+        await self._write_spec_files(handle, spec)
         return handle
 
-    async def _run_create(self, argv: Sequence[str], spec: SandboxSpec, environ: Mapping[str, str]) -> None:
+    async def _run_create_command(self, argv: Sequence[str], spec: SandboxSpec, environ: Mapping[str, str]) -> None:
+        """Run the command that creates a sandbox; any failure raises SandboxCreateError."""
         timeout_s = spec.ready_timeout_s or DEFAULT_READY_TIMEOUT_S
-        where = f"{self.name} {spec.image}"
+        location = f"{self.name} {spec.image}"
         try:
-            end = await self._run(argv, timeout_s=timeout_s, environ=environ)
+            finished = await self._run(argv, timeout_s=timeout_s, environ=environ)
         except SandboxError as error:
-            raise SandboxCreateError(error.problem, where=where, fix=error.fix) from error
-        if end.timed_out:
-            fix = "a longer ready_timeout_s, or pull the image first"
-            raise SandboxCreateError(f"not ready within {timeout_s:g} s", where=where, fix=fix)
-        if end.return_code:
-            raise SandboxCreateError(end.last_lines(), where=where)
+            raise SandboxCreateError(error.problem, where=location, fix=error.fix) from error
+        if finished.timed_out:
+            fix = "increase ready_timeout_s, or pull the image first"
+            raise SandboxCreateError(f"not ready within {timeout_s:g} s", where=location, fix=fix)
+        if finished.return_code:
+            raise SandboxCreateError(finished.last_lines(), where=location)
 
     async def close(self, handle: SandboxHandle) -> None:
         try:
-            end = await self._run(self._remove_command(handle.sandbox_id))
+            finished = await self._run(self._remove_command(handle.sandbox_id))
         except SandboxError:
-            return  # no engine, so no sandbox
-        if end.timed_out:
-            raise SandboxError("could not be removed in time", where=f"{self.name} {handle.sandbox_id}")
+            return  # without an engine there is no sandbox to remove
+        if finished.timed_out:
+            raise SandboxError("not removed in time", where=f"{self.name} {handle.sandbox_id}")
 
     async def _run(
         self,
@@ -210,8 +211,8 @@ class CommandLineProvider(ArchiveProvider):
         stdout: BoundedOutput | None = None,
         stderr: BoundedOutput | None = None,
         environ: Mapping[str, str] | None = None,
-    ) -> ProcessEnd:
-        """Run one command of the engine, by default within the bounds of an operation."""
+    ) -> FinishedProcess:
+        """Run one command of the engine; default bounds are `operation_timeout_s` and 1 MiB of output."""
         try:
             return await run_process(
                 [self.binary, *argv],
@@ -222,39 +223,39 @@ class CommandLineProvider(ArchiveProvider):
                 environ=None if environ is None else {**os.environ, **environ},
             )
         except FileNotFoundError:
-            fix = f"install {self.name}, or use another sandbox"
+            fix = f"install {self.name}, or use another sandbox provider"
             raise SandboxError(f"the program {self.binary!r} is not installed", fix=fix) from None
         except OSError as error:
             raise SandboxError(f"the program {self.binary!r} cannot be run: {error.strerror}") from error
         except ValueError as error:
-            raise SandboxError(f"the command cannot be passed on: {error}") from error
+            raise SandboxError(f"the command cannot be run: {error}") from error
 
-    def _check_end(self, end: ProcessEnd, handle: SandboxHandle, operation: str) -> str:
-        """Return the output of an operation that must succeed.
+    def _require_success(self, finished: FinishedProcess, handle: SandboxHandle, operation: str) -> str:
+        """Return the stdout of a finished operation.
 
         Raises:
-            SandboxError: it failed or took too long.
+            SandboxError: the operation failed or timed out.
         """
-        where = f"{self.name} {handle.sandbox_id}"
-        if end.timed_out:
-            raise SandboxError(f"{operation} took longer than {self.operation_timeout_s:g} s", where=where)
-        if end.return_code:
-            raise SandboxError(f"{operation} failed: {end.last_lines()}", where=where)
-        return end.stdout
+        location = f"{self.name} {handle.sandbox_id}"
+        if finished.timed_out:
+            raise SandboxError(f"{operation} took longer than {self.operation_timeout_s:g} s", where=location)
+        if finished.return_code:
+            raise SandboxError(f"{operation} failed: {finished.last_lines()}", where=location)
+        return finished.stdout
 
     def _workdir(self, handle: SandboxHandle) -> str | None:
         return handle_state(handle).get("workdir")
 
 
 def handle_state(handle: SandboxHandle) -> Mapping[str, Any]:
-    """Return the spec's `workdir` and `env`; empty for a handle from `connect`."""
+    """Return the `workdir` and `env` of the sandbox's spec; empty for a handle from `connect`."""
     return handle.raw if isinstance(handle.raw, Mapping) else {}
 
 
-def exec_result(end: ProcessEnd, timeout_s: float, *, stderr: str | None = None) -> SandboxExecResult:
-    """Convert the end of a command in the sandbox to the result of the API."""
-    stderr = end.stderr if stderr is None else stderr
-    if end.return_code is None:
+def exec_result(finished: FinishedProcess, timeout_s: float, *, stderr: str | None = None) -> SandboxExecResult:
+    """Convert a finished command to the API's result; `stderr` replaces its stderr."""
+    stderr = finished.stderr if stderr is None else stderr
+    if finished.return_code is None:
         note = f"killed after {timeout_s:g} s"
-        return SandboxExecResult(end.stdout, f"{stderr}\n{note}".lstrip("\n"), TIMEOUT_RETURN_CODE, "timeout")
-    return SandboxExecResult(end.stdout, stderr, end.return_code, "output_limit" if end.is_cut else None)
+        return SandboxExecResult(finished.stdout, f"{stderr}\n{note}".lstrip("\n"), TIMEOUT_RETURN_CODE, "timeout")
+    return SandboxExecResult(finished.stdout, stderr, finished.return_code, "output_limit" if finished.is_cut else None)

@@ -1,4 +1,4 @@
-"""Find sandbox providers by name: shipped, registered at run time, or offered by installed packages."""
+"""Find sandbox providers by name: shipped, registered at run time, or from entry points of installed packages."""
 
 import difflib
 import importlib
@@ -24,7 +24,7 @@ def register_provider(name: str, provider_cls: type[SandboxProvider], override: 
     """Register `provider_cls` as `name` in this process.
 
     Raises:
-        ValueError: another class has the name and `override` is not set.
+        ValueError: the name is already used by another class and `override` is not set.
     """
     if not override and name in list_providers() and _registered.get(name) is not provider_cls:
         raise ValueError(f"sandbox provider {name!r} is already registered; pass override=True to replace it")
@@ -32,7 +32,7 @@ def register_provider(name: str, provider_cls: type[SandboxProvider], override: 
 
 
 def get_provider_class(name: str) -> type[SandboxProvider]:
-    """Return the provider class called `name`: registered ones first, then shipped ones, then installed packages.
+    """Return the provider class called `name`; registered classes come before shipped ones and entry points.
 
     Raises:
         ConfigError: no provider has that name.
@@ -48,7 +48,7 @@ def get_provider_class(name: str) -> type[SandboxProvider]:
         return loaded
     names = list_providers()
     close = difflib.get_close_matches(name, names, n=1)
-    raise ConfigError(f"there is no sandbox provider {name!r}", fix=close[0] if close else f"one of {', '.join(names)}")
+    raise ConfigError(f"unknown sandbox provider {name!r}", fix=close[0] if close else f"one of {', '.join(names)}")
 
 
 def list_providers() -> list[str]:
@@ -59,15 +59,15 @@ def list_providers() -> list[str]:
 
 
 def create_provider(config: Mapping[str, Any]) -> SandboxProvider:
-    """Make the provider of a `{name: arguments}` mapping.
+    """Create a provider from a `{name: arguments}` mapping.
 
     Raises:
-        ConfigError: it does not name exactly one known provider, or the arguments do not fit.
+        ConfigError: the mapping does not have exactly one known provider, or its class rejects the arguments.
     """
     if len(config) != 1:
         raise ConfigError(
-            f"a sandbox provider is one name with its arguments, not {len(config)} names",
-            fix="resolve_provider_config(ref, named_configs) turns a sandbox block into that form",
+            f"expected one sandbox provider, found {len(config)}",
+            fix="convert a sandbox block with resolve_provider_config(ref, named_configs)",
         )
     ((name, arguments),) = config.items()
     provider_cls = get_provider_class(name)

@@ -86,7 +86,7 @@ def test_a_reply_without_a_program_is_reported_as_such() -> None:
     silent, bare, cut_off = verdicts([(EVEN_TOTAL, reply) for reply in replies])
 
     assert silent["metadata"]["error_code"] == bare["metadata"]["error_code"] == cut_off["metadata"]["error_code"] == -5
-    assert bare["metadata"]["detail"] == "there is no fenced block"
+    assert bare["metadata"]["detail"] == "no fenced block"
     assert cut_off["metadata"]["detail"] == "the last fenced block is not closed"
     assert (silent["extracted_model_code"], silent["result"], silent["reward"]) == (None, [], 0.0)
 

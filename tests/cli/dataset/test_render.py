@@ -40,7 +40,7 @@ def test_rows_that_do_not_fit_are_reported_together(capsys):
     Path("raw.jsonl").write_text('{"q": 1}\n{"x": 1}\n{"x": 2}\n')
 
     assert render() == 1
-    assert "lines 2–3: the template asks for 'q' (the row has: x)" in capsys.readouterr().err
+    assert "lines 2–3: the row lacks the field 'q' of the template (it has: x)" in capsys.readouterr().err
     assert render("--json") == 1
     assert json.loads(capsys.readouterr().out)["rows_refused"] == 2
 

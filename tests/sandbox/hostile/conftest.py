@@ -80,7 +80,7 @@ class Hostile:
             outcome = await self.provider.run(handle, order, **options)
         finally:
             await self.provider.close(handle)
-        await (await self.provider.open()).full()  # other tests of this process count threads and files
+        await (await self.provider.open()).wait_until_full()  # other tests of this process count threads and files
         return outcome.result, traces
 
     def close(self) -> None:

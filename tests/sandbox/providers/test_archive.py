@@ -63,7 +63,7 @@ def unpack_to(tmp_path, *entries, max_bytes=10**6):
 )
 def test_nothing_is_written_outside_the_target(tmp_path, bad):
     """A program in the sandbox chooses the names in an archive."""
-    with pytest.raises(SandboxError, match=r"leads out|broken archive|refused"):
+    with pytest.raises(SandboxError, match=r"rejected|broken archive"):
         unpack_to(tmp_path, BOX, bad)
 
     assert {path.name for path in tmp_path.rglob("*")} <= {"out", "here"}
@@ -116,7 +116,7 @@ def test_size_and_number_are_bounded(tmp_path, monkeypatch):
     [
         (b"", "broken archive"),
         (b"no archive at all" * 100, "broken archive"),
-        (tar_of().getvalue(), "nothing to download"),
+        (tar_of().getvalue(), "the archive is empty"),
         (tar_of(entry("box", tarfile.SYMTYPE, "/etc")).getvalue(), "only files and directories"),
         (tar_of(BOX, entry("box/a", size=3000)).getvalue()[:2000], "broken archive"),
     ],

@@ -124,7 +124,7 @@ async def test_a_sandbox_without_its_files_is_removed(docker, tmp_path):
     """A failed start must not leak a container."""
     spec = SandboxSpec(image="a", files={"/x": tmp_path / "nowhere"})
 
-    with pytest.raises(SandboxCreateError, match="a file could not be placed"):
+    with pytest.raises(SandboxCreateError, match="a file of the spec could not be written"):
         await AsyncSandbox(provider_of(docker), spec).start()
 
     assert docker.boxes == []
@@ -248,7 +248,7 @@ async def test_images_can_come_from_a_mirror(docker):
 
 async def test_a_missing_image_name_is_refused_first(docker):
     """The engine's message would be about arguments."""
-    with pytest.raises(SandboxCreateError, match="no image is named"):
+    with pytest.raises(SandboxCreateError, match="an image is required"):
         await AsyncSandbox(provider_of(docker)).start()
 
 

@@ -9,7 +9,7 @@ from typing import IO, Any, ClassVar
 from nemo_gym.sandbox.providers.container_engine import (
     BoundedOutput,
     CommandLineProvider,
-    ProcessEnd,
+    FinishedProcess,
     exec_result,
     handle_state,
 )
@@ -90,10 +90,12 @@ class ApptainerProvider(CommandLineProvider):
     ) -> SandboxExecResult:
         if user is not None and not (self.fakeroot and str(user) in ("root", "0")):
             raise SandboxUnsupportedError(
-                f"apptainer cannot run a command as {user!r}", where=handle.sandbox_id, fix="fakeroot: true for root"
+                f"apptainer cannot run a command as {user!r}",
+                where=handle.sandbox_id,
+                fix="for root, set fakeroot: true",
             )
         timeout_s = DEFAULT_EXEC_TIMEOUT_S if timeout_s is None else timeout_s
-        end = await self._run_inside(
+        finished = await self._run_inside(
             handle,
             command_argv(command),
             cwd=cwd or self._workdir(handle),
@@ -102,26 +104,28 @@ class ApptainerProvider(CommandLineProvider):
             stdout=BoundedOutput(self.max_output_bytes),
             stderr=BoundedOutput(self.max_output_bytes),
         )
-        if end.return_code == 255 and "FATAL:" in end.stderr:  # how the client reports its own failure
-            return SandboxExecResult(end.stdout, end.stderr, 255, "sandbox")
-        return exec_result(end, timeout_s)
+        if (
+            finished.return_code == 255 and "FATAL:" in finished.stderr
+        ):  # an error of the apptainer client, not of the command
+            return SandboxExecResult(finished.stdout, finished.stderr, 255, "sandbox")
+        return exec_result(finished, timeout_s)
 
     async def _send_archive(self, handle: SandboxHandle, packed: IO[bytes], operation: str) -> None:
-        end = await self._run_inside(handle, ["tar", "-xf", "-", "-C", "/"], stdin=packed)
-        self._check_end(end, handle, operation)
+        finished = await self._run_inside(handle, ["tar", "-xf", "-", "-C", "/"], stdin=packed)
+        self._require_success(finished, handle, operation)
 
     async def _receive_archive(self, handle: SandboxHandle, origin: str, packed: IO[bytes]) -> bool:
         output = BoundedOutput(self.max_transfer_bytes, packed)
-        end = await self._run_inside(handle, ["sh", "-c", _PACK, "sh", origin], stdout=output)
-        self._check_end(end, handle, f"download of {origin}")
+        finished = await self._run_inside(handle, ["sh", "-c", _PACK, "sh", origin], stdout=output)
+        self._require_success(finished, handle, f"download of {origin}")
         return not output.is_cut
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
-        end = await self._run(["instance", "list", "--json", handle.sandbox_id])
-        if end.return_code != 0:
+        finished = await self._run(["instance", "list", "--json", handle.sandbox_id])
+        if finished.return_code != 0:
             return SandboxStatus.UNKNOWN
         try:
-            instances = json.loads(end.stdout)["instances"]
+            instances = json.loads(finished.stdout)["instances"]
         except (ValueError, KeyError, TypeError):
             return SandboxStatus.UNKNOWN
         is_running = any(entry.get("instance") == handle.sandbox_id for entry in instances or ())
@@ -134,20 +138,22 @@ class ApptainerProvider(CommandLineProvider):
 
     async def _run_inside(
         self, handle: SandboxHandle, command: Sequence[str], *, cwd: str | None = None, **options: Any
-    ) -> ProcessEnd:
+    ) -> FinishedProcess:
+        """Run a command in the instance."""
         # Without a daemon, the processes inside belong to the client's process group and are killed with it.
         argv = ["exec", "--cleanenv", *(["--pwd", cwd] if cwd else []), f"instance://{handle.sandbox_id}", *command]
         return await self._run(argv, **options)
 
 
 def _image_location(image: str) -> str:
-    """Return the location as Apptainer expects it: paths and URLs unchanged, names in a Docker registry."""
+    """Return an image in the syntax of Apptainer: paths and URLs unchanged, other names with `docker://`."""
     if "://" in image or image.startswith(("/", "./", "../")) or image.endswith(".sif"):
         return image
     return f"docker://{image}"
 
 
 def _limit_arguments(spec: SandboxSpec) -> list[str]:
+    """Return the arguments of `apptainer instance start` for the spec's resource limits."""
     resources = spec.resources
     arguments: list[str] = []
     if resources.cpu is not None:
@@ -160,5 +166,5 @@ def _limit_arguments(spec: SandboxSpec) -> list[str]:
 
 
 def _client_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the client environment that passes `env` to the instance, without values in an argument list."""
+    """Return the variables for the client that set `env` in the instance; values stay out of the process list."""
     return {f"APPTAINERENV_{name}": str(value) for name, value in env.items()}

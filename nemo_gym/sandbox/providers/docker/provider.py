@@ -32,11 +32,11 @@ _STATUS = {
     "dead": SandboxStatus.ERROR,
 }
 
-# Variables that configure the client: passing these through its environment would change the client.
+# Variables that configure the docker client: set in its environment, they would change its behaviour.
 _CLIENT_VARIABLE = re.compile(r"PATH|HOME|TMPDIR|(DOCKER|BUILDKIT|LD|XDG|SSH|GO)_?.*|.*_proxy", re.IGNORECASE)
 
-# The shell prints its process id before it becomes the command, so that a timeout can kill the whole group inside.
-_ANNOUNCE = 'echo "$0:$$" >&2; exec "$@"'
+# The shell prints its process id before it executes the command, so that the whole process group can be killed.
+_PRINT_PID = 'echo "$0:$$" >&2; exec "$@"'
 
 
 @dataclass(kw_only=True)
@@ -44,7 +44,7 @@ class DockerCreateConfig:
     """Options of `docker run`. The defaults give a container no new privileges and a bounded number of processes."""
 
     network: str | None = None
-    """None is the engine's default network; `none` disconnects the sandbox."""
+    """None: the engine's default network; `none`: no network."""
     pull: str = "missing"
     platform: str | None = None
     runtime: str | None = None
@@ -63,7 +63,7 @@ class DockerCreateConfig:
 
     def arguments(self) -> list[str]:
         """Return these options as arguments of `docker run`."""
-        single = {
+        values = {
             "--network": self.network,
             "--pull": self.pull,
             "--platform": self.platform,
@@ -81,15 +81,15 @@ class DockerCreateConfig:
             "--security-opt": ["no-new-privileges"] if self.no_new_privileges else [],
         }
         return [
-            *(part for name, value in single.items() if value is not None for part in (name, str(value))),
+            *(part for name, value in values.items() if value is not None for part in (name, str(value))),
             *(name for name, is_set in flags.items() if is_set),
-            *(part for name, values in repeated.items() for value in values for part in (name, value)),
+            *(part for name, items in repeated.items() for value in items for part in (name, value)),
             *self.extra_args,
         ]
 
 
 class DockerProvider(CommandLineProvider):
-    """Runs every sandbox as one container, labelled with its run, that ends itself after its time to live."""
+    """Runs every sandbox as one container, labelled with its run id, that exits after its time to live."""
 
     name: ClassVar[str] = "docker"
 
@@ -145,57 +145,62 @@ class DockerProvider(CommandLineProvider):
             *(["--workdir", cwd] if cwd else []),
             *(["--user", str(user)] if user is not None else []),
             *variables,
-            *(handle.sandbox_id, "sh", "-c", _ANNOUNCE, mark),
+            *(handle.sandbox_id, "sh", "-c", _PRINT_PID, mark),
             *command_argv(command),
         ]
-        stdout = BoundedOutput(self.max_output_bytes)
-        errors = BoundedOutput(self.max_output_bytes + len(mark) + 32)
+        stdout_output = BoundedOutput(self.max_output_bytes)
+        stderr_output = BoundedOutput(self.max_output_bytes + len(mark) + 32)
         try:
-            end = await self._run(argv, timeout_s=timeout_s, environ=environ, stdout=stdout, stderr=errors)
+            finished = await self._run(
+                argv, timeout_s=timeout_s, environ=environ, stdout=stdout_output, stderr=stderr_output
+            )
         except asyncio.CancelledError:
-            await asyncio.shield(self._kill_inside(handle, _split_announcement(errors.text(), mark)[0]))
+            await asyncio.shield(self._kill_in_container(handle, _split_pid_line(stderr_output.text(), mark)[0]))
             raise
-        pid, stderr = _split_announcement(end.stderr, mark)
-        if end.timed_out:
-            await self._kill_inside(handle, pid)
+        pid, stderr = _split_pid_line(finished.stderr, mark)
+        if finished.timed_out:
+            await self._kill_in_container(handle, pid)
         elif pid is None:
-            # The shell never started, so the command never ran: stderr holds the engine's own error.
-            return SandboxExecResult(end.stdout, stderr, end.return_code or 1, "sandbox")
-        return exec_result(end, timeout_s, stderr=stderr)
+            # The shell did not start, so the command did not run: stderr is the error of the engine.
+            return SandboxExecResult(finished.stdout, stderr, finished.return_code or 1, "sandbox")
+        return exec_result(finished, timeout_s, stderr=stderr)
 
     async def _send_archive(self, handle: SandboxHandle, packed: IO[bytes], operation: str) -> None:
-        self._check_end(await self._run(["cp", "-", f"{handle.sandbox_id}:/"], stdin=packed), handle, operation)
+        self._require_success(await self._run(["cp", "-", f"{handle.sandbox_id}:/"], stdin=packed), handle, operation)
 
     async def _receive_archive(self, handle: SandboxHandle, origin: str, packed: IO[bytes]) -> bool:
         output = BoundedOutput(self.max_transfer_bytes, packed)
-        end = await self._run(["cp", "--follow-link", f"{handle.sandbox_id}:{origin}", "-"], stdout=output)
-        self._check_end(end, handle, f"download of {origin}")
+        finished = await self._run(["cp", "--follow-link", f"{handle.sandbox_id}:{origin}", "-"], stdout=output)
+        self._require_success(finished, handle, f"download of {origin}")
         return not output.is_cut
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
-        end = await self._run(["inspect", "--type", "container", "--format", "{{.State.Status}}", handle.sandbox_id])
-        if end.return_code and "no such" in end.stderr.lower():
+        finished = await self._run(
+            ["inspect", "--type", "container", "--format", "{{.State.Status}}", handle.sandbox_id]
+        )
+        if finished.return_code and "no such" in finished.stderr.lower():
             return SandboxStatus.STOPPED
-        return _STATUS.get(end.stdout.strip(), SandboxStatus.UNKNOWN)
+        return _STATUS.get(finished.stdout.strip(), SandboxStatus.UNKNOWN)
 
     async def endpoint(self, handle: SandboxHandle, port: int) -> SandboxEndpoint:
-        end = await self._run(["port", handle.sandbox_id, f"{port}/tcp"])
-        lines = self._check_end(end, handle, f"looking up port {port}").strip().splitlines()
+        finished = await self._run(["port", handle.sandbox_id, f"{port}/tcp"])
+        lines = self._require_success(finished, handle, f"looking up port {port}").strip().splitlines()
         if not lines or not re.fullmatch(r"[\w.\[\]:]+:\d+", lines[0]):
             raise SandboxError(
-                f"port {port} is not published", where=handle.sandbox_id, fix=f"SandboxSpec(ports=[{port}])"
+                f"port {port} is not published", where=handle.sandbox_id, fix=f"set SandboxSpec(ports=[{port}])"
             )
         return SandboxEndpoint(url=f"http://{lines[0]}")
 
-    async def _kill_inside(self, handle: SandboxHandle, pid: int | None) -> None:
-        """Kill the processes of an abandoned command: they outlive the engine's client."""
+    async def _kill_in_container(self, handle: SandboxHandle, pid: int | None) -> None:
+        """Kill the process group `pid` in the container: killing the docker client does not kill the command."""
         if pid is not None:
-            script = f"kill -9 -{pid}"  # no `--`: dash does not accept it here
+            script = f"kill -9 -{pid}"  # without `--`, which dash rejects
             argv = ["exec", "--user", "0", handle.sandbox_id, "sh", "-c", script]
             await self._run(argv, timeout_s=min(10.0, self.operation_timeout_s))
 
 
 def _limit_arguments(spec: SandboxSpec) -> list[str]:
+    """Return the arguments of `docker run` for the spec's resource limits."""
     resources = spec.resources
     arguments: list[str] = []
     if resources.cpu is not None:
@@ -210,7 +215,7 @@ def _limit_arguments(spec: SandboxSpec) -> list[str]:
 
 
 def _pass_environment(env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return arguments and client environment that pass `env` on without values in the process list."""
+    """Return arguments and client variables that set `env` in the container; values stay out of the process list."""
     arguments: list[str] = []
     environ: dict[str, str] = {}
     for name, value in env.items():
@@ -222,9 +227,9 @@ def _pass_environment(env: Mapping[str, str]) -> tuple[list[str], dict[str, str]
     return arguments, environ
 
 
-def _split_announcement(stderr: str, mark: str) -> tuple[int | None, str]:
-    """Return the process id that the shell printed, and stderr without that line."""
-    line = re.search(rf"^{mark}:(\d+)\n", stderr, re.MULTILINE)
-    if line is None:
+def _split_pid_line(stderr: str, mark: str) -> tuple[int | None, str]:
+    """Split stderr into the process id that the shell printed (None if missing) and the other lines."""
+    match = re.search(rf"^{mark}:(\d+)\n", stderr, re.MULTILINE)
+    if match is None:
         return None, stderr
-    return int(line[1]), stderr[: line.start()] + stderr[line.end() :]
+    return int(match[1]), stderr[: match.start()] + stderr[match.end() :]

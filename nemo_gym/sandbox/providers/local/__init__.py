@@ -1,10 +1,12 @@
-"""Sandboxes as boxes on this machine: no image, no daemon, no network.
+"""Sandboxes on this machine without image, daemon or network.
+
+A box is one isolated process tree. Its init process (process id 1 inside) runs one task at a time in a child process.
 
 - `provider`: `LocalProvider`, and `UnsandboxedProvider` for machines without isolation
-- `isolation`: `probe` finds out what this machine supports
+- `isolation_probe`: `probe` tests which isolation this machine supports
 - `bubblewrap`, `seccomp`, `cgroups`, `limits`: the layers of isolation
-- `launch`, `pool`: start boxes, and make them in advance
-- `execution`, `session`, `ending`: run programs and snippets and classify their ends
+- `box`, `pool`: start boxes, and create them in advance
+- `execution`, `python_session`, `end_reason`: run programs and snippets and classify how they ended
 - `inside`: the code that runs in a box
 """
 

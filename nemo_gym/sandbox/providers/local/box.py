@@ -1,4 +1,4 @@
-"""Start and end boxes: pass files to `bwrap`, map the user, wait until process 1 is ready."""
+"""Start and kill boxes: pass files to `bwrap`, map the user, wait until the init process is ready."""
 
 import contextlib
 import io
@@ -22,33 +22,33 @@ from nemo_gym.sandbox.providers.local.limits import child_pids
 from nemo_gym.sandbox.spec import SandboxCreateError
 
 START_TIMEOUT_S = 30.0
-"""For a very busy machine; an idle one needs a twentieth of a second."""
+"""Sufficient for a very busy machine; an idle one needs about 0.05 s."""
 
 END_TIMEOUT_S = 10.0
 
-_FIRST_OUTER_USER, _OUTER_USERS = 1_900_000_000, 100_000_000
-"""User ids of no account; every box takes a random one, so that boxes are isolated from each other as well."""
+_FIRST_HOST_USER, _HOST_USERS = 1_900_000_000, 100_000_000
+"""Unused user ids; every box gets a random one, so that boxes are isolated from each other as well."""
 
 _MESSAGE_BYTES = 4096
 
 
 @dataclass(eq=False)
 class Box:
-    """A running box as seen from outside: its processes, the socket to process 1, its control groups."""
+    """A running box on the host: its processes, the socket to its init process, its control groups."""
 
     name: str
     shape: BoxShape
     process: "subprocess.Popen[bytes]"
-    """Bubblewrap; without isolation, the supervisor itself."""
+    """Bubblewrap; without isolation, the init process itself."""
     pid: int
-    """Process id of process 1, valid while the box is alive."""
+    """Host process id of the init process, valid while the box is alive."""
     pidfd: int
-    """Descriptor of process 1; unlike an id it never refers to another process."""
+    """Process descriptor of the init process; unlike a process id it is never reused."""
     control: socket.socket
     workdir: str
     group: BoxCgroup | None = None
     has_own_user: bool = False
-    """Outside the box, too, its processes belong to a user id that is used for nothing else."""
+    """The processes have a host user id that no other process uses."""
     folder: "tempfile.TemporaryDirectory[str] | None" = None
     """The files of a box without isolation."""
     landlock: int = 0
@@ -60,14 +60,14 @@ class Box:
 
     @property
     def alive(self) -> bool:
-        """Return whether process 1 is running."""
+        """Return whether the init process is running."""
         return not self.is_closed and not _is_readable(self.pidfd, 0.0)
 
     def kill(self) -> None:
-        """Kill every process of the box. Bubblewrap reaps process 1 and ends by itself."""
+        """Kill every process of the box. Bubblewrap reaps the init process and exits by itself."""
         if self.is_closed:
             return
-        if not self.is_isolated:  # no namespace ends the program's process group together with process 1
+        if not self.is_isolated:  # without a namespace the kernel does not kill the program with the init process
             for child in child_pids(self.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child, signal.SIGKILL)
@@ -75,7 +75,7 @@ class Box:
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def close(self) -> bool:
-        """End the box and wait until nothing is left of it; False if that takes too long."""
+        """Kill the box, wait for its processes and remove its files and groups; return False on timeout."""
         if self.is_closed:
             return True
         self.kill()
@@ -97,6 +97,7 @@ class Box:
         return self._remove_group() and is_gone
 
     def _remove_group(self) -> bool:
+        """Remove the control groups, which is possible only after the last process has exited; False on timeout."""
         if self.group is None:
             return True
         deadline = time.monotonic() + END_TIMEOUT_S
@@ -107,16 +108,16 @@ class Box:
         return True
 
     def wait_ready(self) -> None:
-        """Wait until process 1 accepts orders.
+        """Wait until the init process accepts commands.
 
         Raises:
-            SandboxCreateError: it does not; nothing of the box is left.
+            SandboxCreateError: the init process exited or is not ready in time; the box has been removed.
         """
         try:
             self.control.settimeout(START_TIMEOUT_S)
             message = self.control.recv(_MESSAGE_BYTES)
             if not message:
-                raise SandboxCreateError(_last_lines(self.process), where="bubblewrap")
+                raise SandboxCreateError(_kill_and_read_stderr(self.process), where="bubblewrap")
             self.landlock = int(json.loads(message)["landlock"])
             self.control.setblocking(False)
         except BaseException as error:
@@ -127,32 +128,32 @@ class Box:
 
 
 def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: bool = False) -> Box:
-    """Start a box and wait until it accepts orders. Blocks; the box ends with the thread that calls this.
+    """Start a box and wait until it accepts commands. Blocks; the kernel kills the box when the calling thread exits.
 
-    With `preload`, process 1 imports the modules that programs often use: right for a box that is made in advance.
+    With `preload`, the init process imports modules that programs often use; useful for boxes created in advance.
 
     Raises:
-        SandboxCreateError: the box cannot be made; nothing of it is left.
+        SandboxCreateError: the box cannot be created; a partial one has been removed.
     """
     name = f"box-{secrets.token_hex(8)}"
-    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+    with contextlib.ExitStack() as cleanup, contextlib.ExitStack() as child_files:
         try:
-            group = None if cgroups is None else cgroups.group(name)
+            group = None if cgroups is None else cgroups.create_group(name)
             if group is not None:
-                ours.callback(group.remove)
+                cleanup.callback(group.remove)
             control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            ours.callback(control.close)
-            theirs.callback(remote.close)
-            box = _start_bwrap(name, bwrap, shape, group, control, remote, theirs, preload)
+            cleanup.callback(control.close)
+            child_files.callback(remote.close)
+            box = _start_bwrap(name, bwrap, shape, group, control, remote, child_files, preload)
         except OSError as error:
             raise SandboxCreateError(f"cannot be started: {error.strerror or error}", where="bubblewrap") from error
-        ours.pop_all()
+        cleanup.pop_all()
     box.wait_ready()
     return box
 
 
 def launch_without_isolation(shape: BoxShape, *, preload: bool = False) -> Box:
-    """Start the supervisor as an ordinary process in a temporary folder: same orders and limits, no isolation."""
+    """Start the init process as an ordinary process in a temporary folder: same commands and limits, no isolation."""
     folder = tempfile.TemporaryDirectory(prefix="nemo-gym-unsandboxed-")
     workdir, library = Path(folder.name, "work"), Path(folder.name, "lib")
     workdir.mkdir()
@@ -164,7 +165,7 @@ def launch_without_isolation(shape: BoxShape, *, preload: bool = False) -> Box:
         cleanup.callback(folder.cleanup)
         cleanup.callback(control.close)
         process = subprocess.Popen(
-            bubblewrap.supervisor_command(str(library), remote.fileno(), preload=preload),
+            bubblewrap.init_command(str(library), remote.fileno(), preload=preload),
             pass_fds=[remote.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -186,12 +187,12 @@ def find_bwrap() -> str | None:
 
 
 def can_map_users() -> bool:
-    """Return whether a box can have a user id that is unused outside: root of the machine may map one."""
+    """Return whether a box can get its own host user id: only host root may map one."""
     if os.geteuid() != 0:
         return False
-    mapped = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    last = _FIRST_OUTER_USER + _OUTER_USERS
-    return any(first <= _FIRST_OUTER_USER and last <= first + count for first, _, count in mapped)
+    ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    last = _FIRST_HOST_USER + _HOST_USERS
+    return any(first <= _FIRST_HOST_USER and last <= first + count for first, _, count in ranges)
 
 
 def _start_bwrap(
@@ -201,19 +202,20 @@ def _start_bwrap(
     group: BoxCgroup | None,
     control: socket.socket,
     remote: socket.socket,
-    theirs: contextlib.ExitStack,
+    child_files: contextlib.ExitStack,
     preload: bool,
 ) -> Box:
+    """Start `bwrap`, map the user of the box and move it into its control groups."""
     counts_memory = group is not None and MEMORY in group.folders
-    info, info_for_bwrap = _pipe(theirs)
-    block_for_bwrap, block = _pipe(theirs) if can_map_users() else (None, None)
+    info_pipe, info_for_bwrap = _pipe(child_files)
+    block_for_bwrap, block = _pipe(child_files) if can_map_users() else (None, None)
     files = Descriptors(
         control=remote.fileno(),
         info=info_for_bwrap.fileno(),
-        filter=_memory_file("filter", seccomp.filter_program(counts_memory=counts_memory), theirs),
-        passwd=_memory_file("passwd", bubblewrap.passwd_file(shape.workdir), theirs),
+        filter=_memory_file("filter", seccomp.filter_program(counts_memory=counts_memory), child_files),
+        passwd=_memory_file("passwd", bubblewrap.passwd_file(shape.workdir), child_files),
         block=None if block_for_bwrap is None else block_for_bwrap.fileno(),
-        entrances=[_open_for_writing(path, theirs) for path in (group.entrances() if group else [])],
+        join_files=[_open_for_writing(path, child_files) for path in (group.join_files() if group else [])],
     )
     process = subprocess.Popen(
         bubblewrap.bwrap_command(bwrap, shape, files, preload=preload),
@@ -228,14 +230,14 @@ def _start_bwrap(
     box: Box | None = None
     try:
         info_for_bwrap.close()
-        pid = _child_pid(info, process)
+        pid = _init_pid(info_pipe, process)
         pidfd = os.pidfd_open(pid)
         box = Box(name, shape, process, pid, pidfd, control, shape.workdir, group, block is not None)
         if block is not None:
             _map_users(pid)
             block.write(b"1")
-        if group is not None and not files.entrances:
-            group.admit(pid)
+        if group is not None and not files.join_files:
+            group.add_process(pid)
     except BaseException:
         if box is not None:
             box.close()
@@ -246,58 +248,59 @@ def _start_bwrap(
     return box
 
 
-def _child_pid(info: io.FileIO, process: "subprocess.Popen[bytes]") -> int:
-    """Read the process id of process 1 from bubblewrap's report."""
+def _init_pid(info_pipe: io.FileIO, process: "subprocess.Popen[bytes]") -> int:
+    """Return the host pid of the init process, from the JSON that bwrap writes to its info pipe."""
     deadline = time.monotonic() + START_TIMEOUT_S
-    report = b""
-    while b"}" not in report:
-        is_ready = _is_readable(info.fileno(), deadline - time.monotonic())
-        chunk = info.read(_MESSAGE_BYTES) if is_ready else b""
+    info = b""
+    while b"}" not in info:
+        is_ready = _is_readable(info_pipe.fileno(), deadline - time.monotonic())
+        chunk = info_pipe.read(_MESSAGE_BYTES) if is_ready else b""
         if not chunk:
-            raise SandboxCreateError(_last_lines(process), where="bubblewrap")
-        report += chunk
-    return int(json.loads(report)["child-pid"])
+            raise SandboxCreateError(_kill_and_read_stderr(process), where="bubblewrap")
+        info += chunk
+    return int(json.loads(info)["child-pid"])
 
 
 def _is_readable(descriptor: int, timeout_s: float) -> bool:
-    """Wait until a descriptor is readable; that of a process is readable once the process has ended."""
-    poll = select.poll()  # select.select cannot take descriptors above 1023, which a busy server has
+    """Wait until a descriptor is readable; a process descriptor is readable once the process has exited."""
+    poll = select.poll()  # select.select does not support descriptors above 1023, which a busy server has
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(max(0.0, timeout_s) * 1000))
 
 
-def _last_lines(process: "subprocess.Popen[bytes]") -> str:
-    """Kill a process and return the last lines of its stderr."""
+def _kill_and_read_stderr(process: "subprocess.Popen[bytes]") -> str:
+    """Kill a process and return the last three lines of its stderr, for an error message."""
     process.kill()
     assert process.stderr is not None
     output = os.read(process.stderr.fileno(), _MESSAGE_BYTES) if process.wait() is not None else b""
     lines = output.decode(errors="replace").strip().splitlines()
-    return " | ".join(lines[-3:]) or f"ended with status {process.returncode}"
+    return " | ".join(lines[-3:]) or f"exited with status {process.returncode}"
 
 
 def _map_users(pid: int) -> None:
-    """Map the box's user to an unused id outside; root is mapped only until process 1 changes its user."""
-    outer = _FIRST_OUTER_USER + secrets.randbelow(_OUTER_USERS)
-    mapping = f"0 0 1\n{bubblewrap.BOX_USER} {outer} 1\n"
+    """Map the box's user to an unused host id, and root, which the init process is until it changes its user."""
+    host_user = _FIRST_HOST_USER + secrets.randbelow(_HOST_USERS)
+    mapping = f"0 0 1\n{bubblewrap.BOX_USER} {host_user} 1\n"
     for kind in ("uid_map", "gid_map"):
         Path(f"/proc/{pid}/{kind}").write_text(mapping, encoding="ascii")
 
 
-def _pipe(theirs: contextlib.ExitStack) -> tuple[io.FileIO, io.FileIO]:
-    """Open a pipe as file objects: closing one twice cannot close a descriptor that reused its number."""
+def _pipe(child_files: contextlib.ExitStack) -> tuple[io.FileIO, io.FileIO]:
+    """Open a pipe as file objects, because closing a file object twice is harmless; a reused number is not closed."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
-    return theirs.enter_context(io.FileIO(read_end, "rb")), theirs.enter_context(io.FileIO(write_end, "wb"))
+    return child_files.enter_context(io.FileIO(read_end, "rb")), child_files.enter_context(io.FileIO(write_end, "wb"))
 
 
-def _memory_file(name: str, content: bytes, theirs: contextlib.ExitStack) -> int:
+def _memory_file(name: str, content: bytes, child_files: contextlib.ExitStack) -> int:
+    """Return the descriptor of an in-memory file with that content."""
     descriptor = os.memfd_create(name)
-    theirs.callback(os.close, descriptor)
+    child_files.callback(os.close, descriptor)
     os.write(descriptor, content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
 
-def _open_for_writing(path: Path, theirs: contextlib.ExitStack) -> int:
+def _open_for_writing(path: Path, child_files: contextlib.ExitStack) -> int:
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    theirs.callback(os.close, descriptor)
+    child_files.callback(os.close, descriptor)
     return descriptor

@@ -17,7 +17,7 @@ PRELOAD = (
     *("math", "operator", "random", "re", "statistics", "string", "textwrap", "time", "typing", "dataclasses", "enum"),
     *("contextlib", "traceback", "threading", "json", "socket", "ast", "signal"),
 )
-"""Modules that programs often import; a warm box loads them before it gets a program."""
+"""Modules that programs often import; the init process of a warm box imports them in advance."""
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SYSTEM_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
@@ -30,15 +30,15 @@ _BOOT = """\
 import sys
 sys.path.insert(0, LIBRARY)
 from nemo_gym.sandbox.providers.local.inside.init_process import main
-from nemo_gym.sandbox.providers.local.inside.child_tasks import run_order
+from nemo_gym.sandbox.providers.local.inside.child_tasks import run_task
 sys.path.remove(LIBRARY)
-run_order(main(SETTINGS))
+run_task(main(SETTINGS))
 """
 
 
 @dataclass(frozen=True)
 class BoxShape:
-    """The properties a box cannot change later; boxes of one shape are interchangeable."""
+    """The properties that are fixed when a box is created; boxes of the same shape are interchangeable."""
 
     workdir: str = WORKDIR
     disk_bytes: int = 256 << 20
@@ -46,40 +46,42 @@ class BoxShape:
 
     @property
     def writable(self) -> list[str]:
-        """Return the folders a program may write to; they end with the box."""
+        """Return the folders a program may write to; they are deleted with the box."""
         return [self.workdir, "/tmp", "/dev/shm"]
 
     def problem(self) -> str | None:
-        """Return why no box can have this shape, or None."""
+        """Return why a box of this shape cannot be created; None if it can."""
         path = os.path.normpath(self.workdir)
-        inside_system = any(path == part or path.startswith(f"{part}/") for part in _RESERVED)
-        if not path.startswith("/") or path == "/" or ".." in self.workdir.split("/") or inside_system:
+        is_reserved = any(path == part or path.startswith(f"{part}/") for part in _RESERVED)
+        if not path.startswith("/") or path == "/" or ".." in self.workdir.split("/") or is_reserved:
             return f"the working directory must be absolute and outside the system folders, not {self.workdir!r}"
-        missing = [
+        unreadable = [
             path for path in self.packages if not Path(path).is_dir() or Path(path).stat().st_mode & 0o005 != 0o005
         ]
-        return f"not a folder of packages that all users may read: {', '.join(missing)}" if missing else None
+        return f"not a folder that all users may read: {', '.join(unreadable)}" if unreadable else None
 
 
 @dataclass(frozen=True)
 class Descriptors:
-    """Open files passed to `bwrap`, by number."""
+    """Numbers of the file descriptors passed to `bwrap`."""
 
     control: int
     info: int
     filter: int
     passwd: int
     block: int | None
-    entrances: Sequence[int]
+    """Pipe on which `bwrap` waits until the users are mapped; None if they are not mapped."""
+    join_files: Sequence[int]
+    """Files of control groups; the init process joins a group by writing to its file."""
 
     def all(self) -> list[int]:
-        """Return all numbers, to pass to the process."""
+        """Return all descriptors, for `pass_fds`."""
         optional = [] if self.block is None else [self.block]
-        return [self.control, self.info, self.filter, self.passwd, *optional, *self.entrances]
+        return [self.control, self.info, self.filter, self.passwd, *optional, *self.join_files]
 
 
 def interpreter_path() -> str:
-    """Return the interpreter that runs in boxes: this one, outside its virtual environment."""
+    """Return the path of the Python interpreter for boxes: the base of this interpreter's virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
@@ -88,19 +90,19 @@ def search_path() -> str:
     return os.pathsep.join(dict.fromkeys([str(Path(interpreter_path()).parent), "/usr/local/bin", "/usr/bin", "/bin"]))
 
 
-def supervisor_command(
+def init_command(
     library: str,
     control: int,
     *,
     preload: bool,
-    entrances: Sequence[int] = (),
+    join_files: Sequence[int] = (),
     uid: int | None = None,
     writable: Sequence[str] | None = None,
 ) -> list[str]:
-    """Return the command of process 1. `writable` is None without isolation."""
+    """Return the command of the init process. `writable` is None without isolation."""
     settings = {
         "control": control,
-        "entrances": list(entrances),
+        "join_files": list(join_files),
         "uid": uid,
         "preload": list(PRELOAD) if preload else [],
         "writable": writable,
@@ -110,26 +112,29 @@ def supervisor_command(
 
 
 def bwrap_command(bwrap: str, shape: BoxShape, files: Descriptors, *, preload: bool) -> list[str]:
-    """Return the command that makes a box of this shape and starts process 1 in it."""
+    """Return the command that creates a box of this shape and starts its init process."""
     uid = None if files.block is None else BOX_USER
-    supervisor = supervisor_command(
-        _INSIDE, files.control, preload=preload, entrances=files.entrances, uid=uid, writable=shape.writable
+    init = init_command(
+        _INSIDE, files.control, preload=preload, join_files=files.join_files, uid=uid, writable=shape.writable
     )
     return [
         bwrap,
-        *_namespaces(files),
+        *_namespace_arguments(files),
         *_system_mounts(),
         *_private_mounts(shape, files),
-        *(part for path in shape.packages for part in _read_only(path, path)),
+        *(part for path in shape.packages for part in _read_only_mount(path, path)),
         *("--remount-ro", "/", "--chdir", shape.workdir),
         *("--seccomp", str(files.filter)),
         "--",
-        *supervisor,
+        *init,
     ]
 
 
-def _namespaces(files: Descriptors) -> list[str]:
-    """Unshare everything. With `block`, the caller maps the users and process 1 changes to one that owns nothing."""
+def _namespace_arguments(files: Descriptors) -> list[str]:
+    """Return the arguments that put the box into new namespaces.
+
+    With `files.block`, the host maps the users and the init process changes to an unprivileged one.
+    """
     arguments = [
         *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"),
         *("--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
@@ -137,12 +142,12 @@ def _namespaces(files: Descriptors) -> list[str]:
     ]
     if files.block is None:
         return [*arguments, "--cap-drop", "ALL", "--uid", str(BOX_USER), "--gid", str(BOX_USER)]
-    only_to_change_user = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
-    return [*arguments, *only_to_change_user, "--userns-block-fd", str(files.block)]
+    change_user_only = ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID")
+    return [*arguments, *change_user_only, "--userns-block-fd", str(files.block)]
 
 
 def _system_mounts() -> list[str]:
-    """Mount the programs and libraries of the operating system and the interpreter, read-only."""
+    """Return the bwrap arguments that mount the operating system and the interpreter read-only."""
     arguments: list[str] = []
     for path in _SYSTEM:
         if Path(path).is_symlink():
@@ -154,32 +159,35 @@ def _system_mounts() -> list[str]:
         arguments += ["--ro-bind-try", path, path]
     for path in dict.fromkeys([sys.base_prefix, sys.base_exec_prefix]):
         if not path.startswith("/usr"):
-            arguments += _read_only(path, path)
+            arguments += _read_only_mount(path, path)
     return arguments
 
 
-def _read_only(source: str, target: str) -> list[str]:
-    """Mount a folder below parents that all users may enter; bubblewrap would make them for the owner only."""
+def _read_only_mount(source: str, target: str) -> list[str]:
+    """Return the arguments that mount a folder read-only; its parents are created here, readable by all users.
+
+    Bubblewrap itself would create the parents for their owner only.
+    """
     parents = [str(parent) for parent in reversed(Path(target).parents) if str(parent) != "/"]
     return [*(part for parent in parents for part in ("--perms", "0755", "--dir", parent)), "--ro-bind", source, target]
 
 
 def _private_mounts(shape: BoxShape, files: Descriptors) -> list[str]:
-    """Mount devices, processes, and bounded writable folders in memory."""
+    """Return the arguments that mount `/dev`, `/proc`, our code, and writable folders in memory of bounded size."""
 
-    def writable(path: str, size: int) -> tuple[str, ...]:
+    def writable_mount(path: str, size: int) -> tuple[str, ...]:
         return ("--size", str(size), "--perms", "1777", "--tmpfs", path)
 
     return [
-        *_read_only(str(INSIDE_SOURCE), f"{_INSIDE}/{INSIDE_PACKAGE}"),
+        *_read_only_mount(str(INSIDE_SOURCE), f"{_INSIDE}/{INSIDE_PACKAGE}"),
         *("--perms", "0444", "--ro-bind-data", str(files.passwd), "/etc/passwd"),
-        *("--dev", "/dev", *writable("/dev/shm", _SHM_BYTES), "--remount-ro", "/dev"),
+        *("--dev", "/dev", *writable_mount("/dev/shm", _SHM_BYTES), "--remount-ro", "/dev"),
         *("--proc", "/proc"),
-        *writable("/tmp", shape.disk_bytes),
-        *writable(shape.workdir, shape.disk_bytes),
+        *writable_mount("/tmp", shape.disk_bytes),
+        *writable_mount(shape.workdir, shape.disk_bytes),
     ]
 
 
 def passwd_file(workdir: str) -> bytes:
-    """Return `/etc/passwd` of a box."""
+    """Return the content of `/etc/passwd` in a box."""
     return f"sandbox:x:{BOX_USER}:{BOX_USER}::{workdir}:/bin/sh\n".encode()

@@ -1,7 +1,7 @@
 """Limit and count memory, processes and processor time of a whole box with control groups, version 1 or 2.
 
-Groups are made below the group of this process, so that its own limits still apply. Where this process may not make
-groups, `Cgroups.find` returns None and only rlimits and sampling bound a box.
+Groups are created below the group of this process, so that its own limits still apply. If this process may not create
+groups, `Cgroups.find` returns None and boxes are limited only by rlimits and by sampling.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ CONTROLLERS = (MEMORY, PIDS, CPU)
 
 _PREFIX = "nemo-gym-"
 
-# Waits until its standard input closes, which happens when our process ends for any reason.
-_JANITOR = """
+# Waits until its standard input closes, which happens when our process exits for any reason; then removes the groups.
+_CLEANUP_SCRIPT = """
 while read -r _; do :; done
 for attempt in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
   left=
@@ -39,18 +39,18 @@ done
 
 @dataclass(frozen=True)
 class Usage:
-    """The resources a box has used, as far as its groups count them."""
+    """The resources a box has used; defaults for those that no control group counts."""
 
     memory_kills: int = 0
-    processes_refused: int = 0
+    forks_denied: int = 0
     cpu_s: float | None = None
     peak_memory_mib: float | None = None
 
     def since(self, before: "Usage") -> "Usage":
-        """Subtract `before`; the peak stays that of the whole life."""
+        """Return the usage since `before`; the memory peak is that of the whole lifetime."""
         return Usage(
             self.memory_kills - before.memory_kills,
-            self.processes_refused - before.processes_refused,
+            self.forks_denied - before.forks_denied,
             None if self.cpu_s is None else self.cpu_s - (before.cpu_s or 0.0),
             self.peak_memory_mib,
         )
@@ -67,11 +67,11 @@ class BoxCgroup:
         """Set the limits; they can change while the box runs.
 
         Raises:
-            OSError: the kernel refused.
+            OSError: the kernel rejects a limit.
         """
         if folder := self.folders.get(MEMORY):
             if self.version == 1:
-                # The limit with swap may not be below the one without: lowering and raising need opposite orders.
+                # The limit with swap must not be below the limit without: lowering and raising need opposite orders.
                 names = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
                 _write_pair(folder, {name: str(memory_bytes) for name in names})
             else:
@@ -82,12 +82,12 @@ class BoxCgroup:
         if folder := self.folders.get(PIDS):
             _write(folder / "pids.max", str(processes))
 
-    def entrances(self) -> list[Path]:
-        """Return the files through which a single-threaded process joins by writing 0 (version 1 only)."""
+    def join_files(self) -> list[Path]:
+        """Return the files to which a single-threaded process writes 0 to join the groups (version 1 only)."""
         return [folder / "tasks" for folder in self.folders.values()] if self.version == 1 else []
 
-    def admit(self, pid: int) -> None:
-        """Move a process into the groups from outside (version 2, where there is no faster way)."""
+    def add_process(self, pid: int) -> None:
+        """Move another process into the groups (version 2, which has no join files)."""
         for folder in set(self.folders.values()):
             _write(folder / "cgroup.procs", str(pid))
 
@@ -98,7 +98,7 @@ class BoxCgroup:
         peak = "memory.max_usage_in_bytes" if self.version == 1 else "memory.peak"
         return Usage(
             memory_kills=0 if memory is None else _field(memory / kills, "oom_kill"),
-            processes_refused=0 if pids is None else _field(pids / "pids.events", "max"),
+            forks_denied=0 if pids is None else _field(pids / "pids.events", "max"),
             cpu_s=None if cpu is None else self._cpu_seconds(cpu),
             peak_memory_mib=None if memory is None else _number(memory / peak) / (1 << 20),
         )
@@ -115,7 +115,7 @@ class BoxCgroup:
 
 
 class Cgroups:
-    """The parent groups below which this process makes the groups of its boxes."""
+    """The parent groups below which this process creates the groups of its boxes."""
 
     def __init__(self, parents: Mapping[str, Path], version: int) -> None:
         self.version = version
@@ -123,27 +123,30 @@ class Cgroups:
         name = f"{_PREFIX}{os.getpid()}-{_start_ticks(os.getpid())}-{secrets.token_hex(4)}"
         self._parents = dict(parents)
         self._folders = {controller: parent / name for controller, parent in parents.items()}
-        self._janitor: subprocess.Popen[bytes] | None = None
+        self._cleanup_process: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def find(cls) -> "Cgroups | None":
-        """Find out by trying which groups this process may make below its own; None if neither memory nor pids."""
+        """Test which groups this process may create; None if they can limit neither memory nor processes."""
         version, parents = _own_groups(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
-        usable = {name: folder for name, folder in parents.items() if _can_make(folder, name, version)}
+        usable = {name: folder for name, folder in parents.items() if _can_create(folder, name, version)}
         if MEMORY not in usable and PIDS not in usable:
             return None
         return cls(usable, version)
 
     def open(self) -> None:
-        """Make the parent groups and a janitor that removes them if this process is killed; sweep abandoned groups."""
+        """Create the parent groups and the cleanup process, which removes them if this process is killed.
+
+        Also remove the abandoned groups of earlier processes.
+        """
         for folder in set(self._parents.values()):
-            _sweep(folder)
+            _remove_abandoned(folder)
         for folder in set(self._folders.values()):
             folder.mkdir(exist_ok=True)
             if self.version == 2:
                 _delegate(folder, self.controllers)
-        self._janitor = subprocess.Popen(
-            ["/bin/sh", "-c", _JANITOR, "sandbox-janitor", *sorted({str(f) for f in self._folders.values()})],
+        self._cleanup_process = subprocess.Popen(
+            ["/bin/sh", "-c", _CLEANUP_SCRIPT, "sandbox-cleanup", *sorted({str(f) for f in self._folders.values()})],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -152,11 +155,11 @@ class Cgroups:
             start_new_session=True,
         )
 
-    def group(self, name: str) -> BoxCgroup:
-        """Make the groups of one box.
+    def create_group(self, name: str) -> BoxCgroup:
+        """Create the groups of one box.
 
         Raises:
-            OSError: the kernel refused.
+            OSError: a group cannot be created.
         """
         folders = {controller: folder / name for controller, folder in self._folders.items()}
         for folder in set(folders.values()):
@@ -164,46 +167,51 @@ class Cgroups:
         return BoxCgroup(folders, self.version)
 
     def close(self) -> None:
-        """Remove all groups; the janitor removes those that are still in use."""
+        """Remove all groups; the cleanup process removes those that are still in use."""
         for folder in set(self._folders.values()):
             _remove_tree(folder)
-        janitor, self._janitor = self._janitor, None
-        if janitor is not None:
-            assert janitor.stdin is not None
-            janitor.stdin.close()
+        cleanup_process, self._cleanup_process = self._cleanup_process, None
+        if cleanup_process is not None:
+            assert cleanup_process.stdin is not None
+            cleanup_process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                janitor.wait(timeout=5)
+                cleanup_process.wait(timeout=5)
 
 
 def _own_groups(cgroup: str, mountinfo: str) -> tuple[int, dict[str, Path]]:
-    """Return the version and this process's group per controller, from two files of `/proc/self`."""
+    """Return the cgroup version and the group of this process per controller.
+
+    The arguments are the contents of `/proc/self/cgroup` and `/proc/self/mountinfo`.
+    """
     mounts = list(_mounts(mountinfo))
-    first: dict[str, Path] = {}
+    version_1: dict[str, Path] = {}
     for line in cgroup.splitlines():
         _, names, path = line.split(":", 2)
         for name in names.split(","):
-            for kind, options, root, at in mounts:
+            for kind, options, root, mount_point in mounts:
                 if name in CONTROLLERS and kind == "cgroup" and name in options:
-                    first[name] = at / os.path.relpath(path, root)
-    if MEMORY in first or PIDS in first:
-        return 1, first
+                    version_1[name] = mount_point / os.path.relpath(path, root)
+    if MEMORY in version_1 or PIDS in version_1:
+        return 1, version_1
     for line in cgroup.splitlines():
         number, _, path = line.split(":", 2)
         if number == "0":
-            for kind, _, root, at in mounts:
+            for kind, _, root, mount_point in mounts:
                 if kind == "cgroup2":
-                    return 2, dict.fromkeys(CONTROLLERS, at / os.path.relpath(path, root))
+                    return 2, dict.fromkeys(CONTROLLERS, mount_point / os.path.relpath(path, root))
     return 2, {}
 
 
 def _mounts(mountinfo: str) -> Iterator[tuple[str, list[str], str, Path]]:
+    """Yield file system type, options, root and mount point of every mount."""
     for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, (kind, _, options) = before.split(), after.split(" ", 2)
+        mount, _, file_system = line.partition(" - ")
+        fields, (kind, _, options) = mount.split(), file_system.split(" ", 2)
         yield kind, options.split(","), fields[3], Path(fields[4])
 
 
-def _can_make(folder: Path, controller: str, version: int) -> bool:
+def _can_create(folder: Path, controller: str, version: int) -> bool:
+    """Return whether this process can create a group below `folder`, by creating and removing one."""
     trial = folder / f"{_PREFIX}trial-{os.getpid()}-{secrets.token_hex(4)}"
     if not os.access(folder, os.W_OK):
         return False
@@ -217,7 +225,7 @@ def _can_make(folder: Path, controller: str, version: int) -> bool:
 
 
 def _delegate(folder: Path, controllers: tuple[str, ...]) -> None:
-    """Enable controllers for the groups below; only a group without processes can do that, and ours rarely is one."""
+    """Enable controllers for the groups below `folder`; fails for a group that contains processes."""
     _write(folder / "cgroup.subtree_control", " ".join(f"+{_version_2_name(name)}" for name in controllers))
 
 
@@ -225,8 +233,8 @@ def _version_2_name(controller: str) -> str:
     return "cpu" if controller == CPU else controller
 
 
-def _sweep(parent: Path) -> None:
-    """Remove groups whose owner is gone and whose janitor was killed with it."""
+def _remove_abandoned(parent: Path) -> None:
+    """Remove groups whose owner and cleanup process have been killed."""
     for folder in parent.glob(f"{_PREFIX}[0-9]*"):
         match = re.fullmatch(rf"{_PREFIX}(\d+)-(\d+)-\w+", folder.name)
         if match and _start_ticks(int(match[1])) != int(match[2]):
@@ -234,7 +242,7 @@ def _sweep(parent: Path) -> None:
 
 
 def _start_ticks(pid: int) -> int:
-    """Return the start of a process in ticks since boot; 0 if the process does not exist."""
+    """Return the start time of a process in clock ticks since boot; 0 if the process does not exist."""
     return int((_read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split() or ["0"] * 20)[19])
 
 
@@ -245,6 +253,7 @@ def _remove_tree(folder: Path) -> bool:
 
 
 def _remove_folder(folder: Path) -> bool:
+    """Remove a group; False if it is in use."""
     try:
         folder.rmdir()
     except FileNotFoundError:
@@ -255,7 +264,7 @@ def _remove_folder(folder: Path) -> bool:
 
 
 def _write_pair(folder: Path, values: Mapping[str, str]) -> None:
-    """Write files that depend on each other, in the other order if the first one fails."""
+    """Write two limits of which one bounds the other; if the given order fails, write them in reverse."""
     existing = {folder / name: value for name, value in values.items() if (folder / name).exists()}
     try:
         for path, value in existing.items():

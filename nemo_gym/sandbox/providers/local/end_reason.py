@@ -1,4 +1,4 @@
-"""Classify the end of a program by its exit status, the control groups' counters and its last line of stderr."""
+"""Classify why a program ended: by its exit status, control-group counters and the last line of its stderr."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nemo_gym.sandbox.providers.local.cgroups import Usage
 from nemo_gym.sandbox.spec import SandboxErrorKind
 
-_LAST_LINES = (
+_LAST_LINE_PATTERNS = (
     (SandboxErrorKind.MEMORY, r"MemoryError\b|.*: Cannot allocate memory|.*\[Errno 12\]"),
     (SandboxErrorKind.PROCESSES, r".*can't start new thread|.*\[Errno 11\]|.*(Cannot fork|Resource temporarily un)"),
     (SandboxErrorKind.DISK, r".*\[Errno (27|28|122)\]|.*(No space left on device|File too large)"),
@@ -18,14 +18,14 @@ _LAST_LINES = (
     ),
 )
 
-_TAIL = 4000
+_MAX_TAIL_CHARACTERS = 4000
 
 
 @dataclass(frozen=True)
 class ProgramEnd:
-    """The end of a program: the limit it was killed for, and its `waitpid` status, None if the box is gone."""
+    """How a program ended: `exceeded` is the limit it was killed for, `status` its `waitpid` status (None: unknown)."""
 
-    stopped: SandboxErrorKind | None
+    exceeded: SandboxErrorKind | None
     status: int | None
     usage: Usage
     cpu_s: float
@@ -34,7 +34,7 @@ class ProgramEnd:
 
     @property
     def exit_code(self) -> int:
-        """Return the exit status, a signal as 128 plus its number, as shells do."""
+        """Return the exit status; for a signal 128 plus its number, as shells do."""
         if self.status is None:
             return 128 + signal.SIGKILL
         code = os.waitstatus_to_exitcode(self.status)
@@ -42,41 +42,43 @@ class ProgramEnd:
 
     @property
     def signal(self) -> int | None:
-        """Return the signal that ended the program."""
+        """Return the signal that killed the program; None if it exited."""
         return os.WTERMSIG(self.status) if self.status is not None and os.WIFSIGNALED(self.status) else None
 
 
-def error_kind(ending: ProgramEnd) -> SandboxErrorKind | None:
-    """Return the reason for the end; None if the program ended by itself.
+def error_kind(program_end: ProgramEnd) -> SandboxErrorKind | None:
+    """Return why a program ended; None if it exited by itself without hitting a limit.
 
-    The kernel's counters come first, then the clocks, then signals. A non-zero exit status is classified by the last
-    line of stderr: that way a program can only disguise its own failure as another failure.
+    Checked in this order: kernel counters, limits that this process enforces, signals, and for a non-zero exit status
+    the last line of stderr. A program that forges this line can only change one kind of failure to another.
     """
-    if ending.stopped is SandboxErrorKind.OUTPUT:
-        return ending.stopped
-    failed = ending.stopped is not None or ending.status != 0
-    if failed and ending.usage.processes_refused:  # a crowd often runs out of memory too
+    if program_end.exceeded is SandboxErrorKind.OUTPUT:
+        return program_end.exceeded
+    failed = program_end.exceeded is not None or program_end.status != 0
+    if failed and program_end.usage.forks_denied:  # too many processes often also exhaust memory
         return SandboxErrorKind.PROCESSES
-    if failed and ending.usage.memory_kills:
+    if failed and program_end.usage.memory_kills:
         return SandboxErrorKind.MEMORY
-    if ending.stopped is not None:
-        return ending.stopped
-    if ending.status is None:
+    if program_end.exceeded is not None:
+        return program_end.exceeded
+    if program_end.status is None:
         return SandboxErrorKind.SANDBOX
-    if ending.signal is not None:
-        return _signal_kind(ending, ending.signal)
-    return _last_line_kind(ending.stderr) if ending.status else None
+    if program_end.signal is not None:
+        return _signal_kind(program_end, program_end.signal)
+    return _last_line_kind(program_end.stderr) if program_end.status else None
 
 
-def _signal_kind(ending: ProgramEnd, number: int) -> SandboxErrorKind:
-    out_of_time = ending.cpu_limit_s is not None and ending.cpu_s >= ending.cpu_limit_s
-    if number == signal.SIGXCPU or (number == signal.SIGKILL and out_of_time):
+def _signal_kind(program_end: ProgramEnd, number: int) -> SandboxErrorKind:
+    """Classify a program that a signal killed."""
+    is_cpu_time_used = program_end.cpu_limit_s is not None and program_end.cpu_s >= program_end.cpu_limit_s
+    if number == signal.SIGXCPU or (number == signal.SIGKILL and is_cpu_time_used):
         return SandboxErrorKind.CPU_TIME
-    special = {signal.SIGXFSZ: SandboxErrorKind.DISK, signal.SIGSYS: SandboxErrorKind.FORBIDDEN}
-    return special.get(signal.Signals(number), SandboxErrorKind.CRASHED)
+    kinds = {signal.SIGXFSZ: SandboxErrorKind.DISK, signal.SIGSYS: SandboxErrorKind.FORBIDDEN}
+    return kinds.get(signal.Signals(number), SandboxErrorKind.CRASHED)
 
 
 def _last_line_kind(stderr: str) -> SandboxErrorKind | None:
-    lines = stderr[-_TAIL:].strip().splitlines()
+    """Classify a program by the error message in its last line of stderr; None for any other line."""
+    lines = stderr[-_MAX_TAIL_CHARACTERS:].strip().splitlines()
     last = lines[-1] if lines else ""
-    return next((kind for kind, pattern in _LAST_LINES if re.match(pattern, last)), None)
+    return next((kind for kind, pattern in _LAST_LINE_PATTERNS if re.match(pattern, last)), None)

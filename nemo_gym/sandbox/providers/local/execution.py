@@ -1,4 +1,8 @@
-"""Run one order in a box, seen from outside: bounded output, limits, and the reason for its end."""
+"""Run one task in a box, on the host side: bounded output, limits, and the reason why the task ended.
+
+A request is a dict with the name of a task of `inside/child_tasks.py` and its arguments. A command is a word sent to
+the init process: `run` (with a request), `kill`, `interrupt`, `pause` or `resume`.
+"""
 
 import asyncio
 import contextlib
@@ -24,34 +28,34 @@ from nemo_gym.sandbox.providers.local.limits import (
 from nemo_gym.sandbox.spec import SandboxErrorKind, SandboxExecDetail, SandboxExecResult
 
 KILL_GRACE_S = 5.0
-"""Longest time process 1 may take to end a program before the whole box is killed."""
+"""Maximum time for the init process to kill a program; then the whole box is killed."""
 
 START_S = 60.0
-"""Longest time process 1 may take to start a program; the program's clock is not running then."""
+"""Maximum time for the init process to start a program; not part of the program's own time limit."""
 
 _CHUNK = 1 << 16
 _MESSAGE = 1 << 16
 _POLL_S = 0.05
 
-_OWN_MEMORY = 16 << 20
-"""Memory of process 1 itself, added so that a program gets all of its limit."""
+_INIT_MEMORY = 16 << 20
+"""Memory of the init process, added to the limit so that a program can use its full limit."""
 
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
-EndEvent = dict[str, float]
-"""The `ended` message of process 1: status, cpu_s, peak_kib."""
+ExitEvent = dict[str, float]
+"""The `ended` message of the init process: status, cpu_s, peak_kib."""
 
 
 @dataclass
-class OrderResult:
-    """The result of an order. `channel` holds what the program sent there, cut at the limit."""
+class TaskResult:
+    """The result of a task. `channel` holds the data that the program wrote to the channel, cut at the limit."""
 
     result: SandboxExecResult
     channel: bytes = b""
 
 
 class BoundedPipe:
-    """A pipe into the box of which the first bytes are kept; one byte too many is reported."""
+    """A pipe from the box that collects up to `limit` bytes; one more byte stops reading and calls `when_full`."""
 
     def __init__(self, limit: int, when_full: Callable[[], None]) -> None:
         self.limit = limit
@@ -65,12 +69,12 @@ class BoundedPipe:
         self._loop.add_reader(self._read_end, self._read)
 
     def read_rest(self) -> None:
-        """Read what is in the pipe now."""
+        """Read the data that is in the pipe now."""
         while self._is_reading and not self.is_full and self._read():
             pass
 
     def take(self) -> bytes:
-        """Return and forget the data so far."""
+        """Return the data collected so far and remove it."""
         self.read_rest()
         data, self.data = bytes(self.data), bytearray()
         return data
@@ -83,12 +87,13 @@ class BoundedPipe:
         self.close_write_end()
 
     def close_write_end(self) -> None:
-        """Close our copy of the end that the box has received."""
+        """Close the host's copy of the write end; the box has its own copy."""
         if self.write_end >= 0:
             os.close(self.write_end)
             self.write_end = -1
 
     def _read(self) -> bool:
+        """Read one chunk; False if there is no data now or the pipe is closed."""
         try:
             chunk = os.read(self._read_end, _CHUNK)
         except BlockingIOError:
@@ -96,9 +101,9 @@ class BoundedPipe:
         if not chunk:
             self._stop_reading()
             return False
-        room = self.limit - len(self.data)
-        self.data += chunk[:room]
-        if len(chunk) > room:
+        remaining = self.limit - len(self.data)
+        self.data += chunk[:remaining]
+        if len(chunk) > remaining:
             self.is_full = True
             self._stop_reading()
             self._when_full()
@@ -112,20 +117,20 @@ class BoundedPipe:
 
 @dataclass
 class ControlSocket:
-    """The socket to process 1; every message arrives whole or not at all."""
+    """The socket to the init process of a box; it preserves message boundaries."""
 
     box: Box
 
-    def send(self, order: str, descriptors: list[int] | None = None) -> bool:
-        """Send an order; False if process 1 is gone."""
+    def send(self, command: str, descriptors: list[int] | None = None) -> bool:
+        """Send a command to the init process; return False if it has exited."""
         try:
-            socket.send_fds(self.box.control, [order.encode()], descriptors or [])
+            socket.send_fds(self.box.control, [command.encode()], descriptors or [])
         except OSError:
             return False
         return True
 
-    async def event(self, name: str) -> EndEvent | None:
-        """Wait for the next message of that name; None if the box is gone or sends an invalid message."""
+    async def event(self, name: str) -> ExitEvent | None:
+        """Wait for the next event of that name; None if the init process has exited or sends an invalid message."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -138,90 +143,93 @@ class ControlSocket:
 
 async def execute(
     box: Box,
-    order: Mapping[str, Any],
+    request: Mapping[str, Any],
     limits: BoxLimits,
     *,
     stdin: bytes = b"",
     channel: int | None = None,
     channel_limit: int | None = None,
-) -> OrderResult:
-    """Run one order of `inside/child_tasks.py` to its end. The wall clock starts when the program does.
+) -> TaskResult:
+    """Run one request and wait for its end. The time limit starts when the program starts.
 
-    `channel` is the box's end of an additional stream; with `channel_limit` one is opened and collected.
+    `channel` is the descriptor of an additional stream for the box. With `channel_limit`, a pipe is opened for it and
+    up to that many bytes are returned.
     """
-    full = asyncio.Event()
-    out, err = BoundedPipe(limits.output_bytes, full.set), BoundedPipe(limits.output_bytes, full.set)
-    extra = None if channel_limit is None else BoundedPipe(channel_limit, full.set)
+    output_full = asyncio.Event()
+    out, err = BoundedPipe(limits.output_bytes, output_full.set), BoundedPipe(limits.output_bytes, output_full.set)
+    extra = None if channel_limit is None else BoundedPipe(channel_limit, output_full.set)
     pipes = [pipe for pipe in (out, err, extra) if pipe is not None]
-    before = box_usage(box)
+    usage_before = box_usage(box)
     control = ControlSocket(box)
     try:
         channel = channel if extra is None else extra.write_end
         stdin_file = sealed_file(stdin)
         try:
             descriptors = [stdin_file, out.write_end, err.write_end, *([] if channel is None else [channel])]
-            has_started = await start_program(box, control, order, descriptors, limits)
+            has_started = await start_program(box, control, request, descriptors, limits)
         finally:
             os.close(stdin_file)
         for pipe in pipes:
             pipe.close_write_end()
         start = time.monotonic()
-        stopped: SandboxErrorKind | None = None
-        end: EndEvent | None = None
+        exceeded: SandboxErrorKind | None = None
+        exit_event: ExitEvent | None = None
         if has_started:
-            stopped, end = await _wait_for_end(box, control, full, limits, before)
+            exceeded, exit_event = await _wait_for_end(box, control, output_full, limits, usage_before)
         seconds = time.monotonic() - start
         for pipe in pipes:
             pipe.read_rest()
-        if stopped is None and full.is_set():
-            stopped = SandboxErrorKind.OUTPUT
-        result = build_result(box, out.data, err.data, stopped, end, before, limits, seconds)
-        return OrderResult(result, b"" if extra is None else bytes(extra.data))
+        if exceeded is None and output_full.is_set():
+            exceeded = SandboxErrorKind.OUTPUT
+        result = build_result(box, out.data, err.data, exceeded, exit_event, usage_before, limits, seconds)
+        return TaskResult(result, b"" if extra is None else bytes(extra.data))
     finally:
         for pipe in pipes:
             pipe.close()
 
 
 async def start_program(
-    box: Box, control: ControlSocket, order: Mapping[str, Any], descriptors: list[int], limits: BoxLimits
+    box: Box, control: ControlSocket, request: Mapping[str, Any], descriptors: list[int], limits: BoxLimits
 ) -> bool:
-    """Send an order and wait until its program runs; False if the box is gone.
+    """Send a request and wait until its program runs; return False if it does not start.
 
-    The box is killed if that takes too long or the wait is cancelled: an abandoned program must not start later.
+    If the start takes too long or is cancelled, the box is killed so that the program cannot start later.
     """
     is_memory_counted = box.group is not None and MEMORY in box.group.folders
     if box.group is not None:
         try:
-            box.group.limit(memory_bytes=limits.memory_bytes + _OWN_MEMORY, processes=limits.processes + 1)
+            box.group.limit(memory_bytes=limits.memory_bytes + _INIT_MEMORY, processes=limits.processes + 1)
         except OSError:
-            return False  # an unbounded program is not started
+            return False  # do not start a program without limits
     counts_processes = box.is_isolated and (box.has_own_user or counts_processes_by_namespace())
     rlimits = limits.rlimits(memory_counted=is_memory_counted, processes_counted=counts_processes)
-    order_file = sealed_file(marshal.dumps({**order, "limits": rlimits}))
+    request_file = sealed_file(marshal.dumps({**request, "limits": rlimits}))
     try:
-        if not control.send("run", [order_file, *descriptors]):
+        if not control.send("run", [request_file, *descriptors]):
             return False
     finally:
-        os.close(order_file)
-    started = None
+        os.close(request_file)
+    start_event = None
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_S):
-                started = await control.event("started")
+                start_event = await control.event("started")
     finally:
-        if started is None:
+        if start_event is None:
             box.kill()
-    return started is not None
+    return start_event is not None
 
 
-async def stop_program(box: Box, control: ControlSocket, end: "asyncio.Task[EndEvent | None]") -> EndEvent | None:
-    """Kill the program; kill the box if process 1 does not report the end in time."""
+async def stop_program(
+    box: Box, control: ControlSocket, exit_task: "asyncio.Task[ExitEvent | None]"
+) -> ExitEvent | None:
+    """Kill the program and return its exit event; kill the box if the init process does not report it in time."""
     control.send("kill")
-    done, _ = await asyncio.wait({end}, timeout=KILL_GRACE_S)
+    done, _ = await asyncio.wait({exit_task}, timeout=KILL_GRACE_S)
     if done:
-        return end.result()
+        return exit_task.result()
     box.kill()
-    end.cancel()
+    exit_task.cancel()
     return None
 
 
@@ -229,27 +237,27 @@ def build_result(
     box: Box,
     stdout: bytes | bytearray,
     stderr: bytes | bytearray,
-    stopped: SandboxErrorKind | None,
-    end: EndEvent | None,
-    before: Usage,
+    exceeded: SandboxErrorKind | None,
+    exit_event: ExitEvent | None,
+    usage_before: Usage,
     limits: BoxLimits,
     seconds: float,
 ) -> SandboxExecResult:
-    """Convert the end of an order to the result of the API."""
-    usage = box_usage(box).since(before)
+    """Build the API's result of a task; `usage_before` is the usage of the box when the task started."""
+    usage = box_usage(box).since(usage_before)
     error_text = stderr.decode(errors="replace")
     program_end = ProgramEnd(
-        stopped=stopped,
-        status=None if end is None else int(end["status"]),
+        exceeded=exceeded,
+        status=None if exit_event is None else int(exit_event["status"]),
         usage=usage,
-        cpu_s=0.0 if end is None else float(end["cpu_s"]),
+        cpu_s=0.0 if exit_event is None else float(exit_event["cpu_s"]),
         cpu_limit_s=limits.cpu_s,
         stderr=error_text,
     )
-    peak = usage.peak_memory_mib if end is None else float(end["peak_kib"]) / 1024
+    peak = usage.peak_memory_mib if exit_event is None else float(exit_event["peak_kib"]) / 1024
     kind = error_kind(program_end)
     if kind is SandboxErrorKind.SANDBOX:
-        error_text = f"{error_text}\nthe box ended before its program did".lstrip()
+        error_text = f"{error_text}\nthe box ended before its program".lstrip()
     return SandboxExecResult(
         stdout.decode(errors="replace"),
         error_text,
@@ -260,29 +268,30 @@ def build_result(
 
 
 async def _wait_for_end(
-    box: Box, control: ControlSocket, full: asyncio.Event, limits: BoxLimits, before: Usage
-) -> tuple[SandboxErrorKind | None, EndEvent | None]:
-    end = asyncio.ensure_future(control.event("ended"))
+    box: Box, control: ControlSocket, output_full: asyncio.Event, limits: BoxLimits, usage_before: Usage
+) -> tuple[SandboxErrorKind | None, ExitEvent | None]:
+    """Wait until the program exits or exceeds a limit; return that limit (or None) and the exit event."""
+    exit_task = asyncio.ensure_future(control.event("ended"))
     try:
-        stopped = await wait_or_limit({end}, box, full, limits, before)
-        return stopped, end.result() if stopped is None else await stop_program(box, control, end)
+        exceeded = await wait_for_end_or_limit({exit_task}, box, output_full, limits, usage_before)
+        return exceeded, exit_task.result() if exceeded is None else await stop_program(box, control, exit_task)
     except asyncio.CancelledError:
         box.kill()
         raise
     finally:
-        end.cancel()
+        exit_task.cancel()
 
 
-async def wait_or_limit(
-    ends: "set[asyncio.Task[Any]]", box: Box, full: asyncio.Event, limits: BoxLimits, before: Usage
+async def wait_for_end_or_limit(
+    end_tasks: "set[asyncio.Task[Any]]", box: Box, output_full: asyncio.Event, limits: BoxLimits, usage_before: Usage
 ) -> SandboxErrorKind | None:
-    """Wait until one of `ends` is done or a limit is reached; return the limit, or None if an end is done."""
-    too_much_output = asyncio.ensure_future(full.wait())
-    over_limit = asyncio.ensure_future(_wait_for_resource_limit(box, before, limits))
+    """Wait until one of `end_tasks` is done or a limit is exceeded; return that limit, or None."""
+    too_much_output = asyncio.ensure_future(output_full.wait())
+    over_limit = asyncio.ensure_future(_wait_for_resource_limit(box, usage_before, limits))
     try:
-        watched = {*ends, too_much_output, over_limit}
-        await asyncio.wait(watched, timeout=limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if any(end.done() for end in ends):
+        waiting = {*end_tasks, too_much_output, over_limit}
+        await asyncio.wait(waiting, timeout=limits.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if any(task.done() for task in end_tasks):
             return None
         if too_much_output.done():
             return SandboxErrorKind.OUTPUT
@@ -292,20 +301,20 @@ async def wait_or_limit(
         over_limit.cancel()
 
 
-async def _wait_for_resource_limit(box: Box, before: Usage, limits: BoxLimits) -> SandboxErrorKind:
-    """Wait until the box as a whole exceeds a bound that the kernel does not enforce, and return which."""
+async def _wait_for_resource_limit(box: Box, usage_before: Usage, limits: BoxLimits) -> SandboxErrorKind:
+    """Wait until the box as a whole exceeds a limit that the kernel does not enforce; return that limit."""
     counted = set() if box.group is None else set(box.group.folders)
     watched = {MEMORY, PIDS} - counted | ({CPU} if limits.cpu_s is not None else set())
     if not watched:
-        await asyncio.Event().wait()
+        await asyncio.Event().wait()  # until cancelled
     must_measure = bool(watched - counted)
-    first = measure_processes(box.pid) if must_measure else ProcessUsage()
+    initial = measure_processes(box.pid) if must_measure else ProcessUsage()
     while True:
-        now = measure_processes(box.pid) if must_measure else ProcessUsage()
-        cpu_s = box_usage(box).since(before).cpu_s if CPU in counted else now.cpu_s - first.cpu_s
-        if MEMORY in watched and now.memory_bytes > limits.memory_bytes + _OWN_MEMORY:
+        current = measure_processes(box.pid) if must_measure else ProcessUsage()
+        cpu_s = box_usage(box).since(usage_before).cpu_s if CPU in counted else current.cpu_s - initial.cpu_s
+        if MEMORY in watched and current.memory_bytes > limits.memory_bytes + _INIT_MEMORY:
             return SandboxErrorKind.MEMORY
-        if PIDS in watched and now.tasks > limits.processes + 1:
+        if PIDS in watched and current.tasks > limits.processes + 1:
             return SandboxErrorKind.PROCESSES
         if limits.cpu_s is not None and (cpu_s or 0.0) >= limits.cpu_s:
             return SandboxErrorKind.CPU_TIME
@@ -313,13 +322,13 @@ async def _wait_for_resource_limit(box: Box, before: Usage, limits: BoxLimits) -
 
 
 def box_usage(box: Box) -> Usage:
-    """Return what the box has used so far; zero without control groups."""
+    """Return the resources the box has used so far; zero without control groups."""
     return Usage() if box.group is None else box.group.usage()
 
 
 def sealed_file(content: bytes) -> int:
-    """Return the descriptor of a file in memory that no process can change."""
-    descriptor = os.memfd_create("order", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    """Return the descriptor of a read-only file in memory."""
+    descriptor = os.memfd_create("request", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(content)

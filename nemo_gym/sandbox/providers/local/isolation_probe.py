@@ -1,4 +1,4 @@
-"""Find out which isolation this machine supports, by trying it."""
+"""Test which isolation this machine supports, by starting a box."""
 
 import functools
 import os
@@ -23,23 +23,23 @@ class Isolation:
     landlock: int = 0
     """Version of Landlock; 0 if the kernel has none."""
     own_user: bool = False
-    """Outside the box, too, programs run as a user id that is used for nothing else."""
+    """Programs run with a host user id that no other process uses."""
     counted: tuple[str, ...] = ()
-    """Resources that control groups bound for a box as a whole; rlimits bound the others per process."""
+    """Resources that control groups limit for a box as a whole; the others have rlimits per process."""
 
     @property
     def available(self) -> bool:
         return self.problem is None
 
     def require(self) -> None:
-        """Refuse to continue without isolation.
+        """Raise if programs cannot be isolated.
 
         Raises:
-            SandboxUnsupportedError: programs cannot be isolated; names the missing part.
+            SandboxUnsupportedError: programs cannot be isolated; the message contains the missing part.
         """
         if self.problem is not None:
             raise SandboxUnsupportedError(
-                f"programs cannot be isolated here: {self.problem}", where="sandbox local", fix=self.fix
+                f"this machine cannot isolate programs: {self.problem}", where="sandbox local", fix=self.fix
             )
 
     def describe(self) -> str:
@@ -56,11 +56,11 @@ class Isolation:
 
 @functools.cache
 def probe() -> Isolation:
-    """Start a box and end it; the result is cached for the life of this process."""
+    """Return the isolation of this machine, found by starting a box; cached for the lifetime of this process."""
     if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
-        return Isolation("isolation needs Linux", "the docker provider")
+        return Isolation("isolation needs Linux", "use the docker provider")
     if not seccomp.is_supported():
-        return Isolation(f"no system call table for {os.uname().machine}", "the docker provider")
+        return Isolation(f"no system call table for {os.uname().machine}", "use the docker provider")
     bwrap = find_bwrap()
     if bwrap is None:
         return Isolation("bubblewrap is not installed", INSTALL)

@@ -15,7 +15,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class BoxLimits:
-    """Bounds of one order."""
+    """Resource limits of one task."""
 
     timeout_s: float
     cpu_s: float | None
@@ -26,26 +26,29 @@ class BoxLimits:
     open_files: int = 256
 
     def rlimits(self, *, memory_counted: bool, processes_counted: bool) -> dict[str, int]:
-        """Return rlimits by name: the bounds of the control groups once more, and those that groups do not have."""
-        beyond = _ADDRESS_SPACE_BEYOND_GROUP if memory_counted else _ADDRESS_SPACE_WITHOUT_GROUP
-        whole_machine = (self.timeout_s + 1) * (os.cpu_count() or 1) + 1
+        """Return rlimits by name, including limits that control groups also set.
+
+        `memory_counted` and `processes_counted`: the kernel counts this resource for the box as a whole.
+        """
+        margin = _ADDRESS_SPACE_BEYOND_GROUP if memory_counted else _ADDRESS_SPACE_WITHOUT_GROUP
+        cpu_s_of_all_cores = (self.timeout_s + 1) * (os.cpu_count() or 1) + 1
         limits = {
-            "AS": self.memory_bytes + beyond,
-            "CPU": math.ceil(whole_machine if self.cpu_s is None else self.cpu_s),
+            "AS": self.memory_bytes + margin,
+            "CPU": math.ceil(cpu_s_of_all_cores if self.cpu_s is None else self.cpu_s),
             "FSIZE": self.file_bytes,
             "NOFILE": self.open_files,
             "CORE": 0,
             "MEMLOCK": 0,
             "MSGQUEUE": 0,
         }
-        # NPROC counts a user's processes, which is the box's number only if the box has a user to itself or the kernel
-        # counts by namespace. A little above the group's bound, because the group counts refusals and this does not.
+        # NPROC counts a user's processes. These are the box's processes only if the box has its own user or the kernel
+        # counts by namespace. The limit is above that of the control group, which counts denied forks; NPROC does not.
         return {**limits, "NPROC": self.processes + 8} if processes_counted else limits
 
 
 @functools.cache
 def counts_processes_by_namespace() -> bool:
-    """Return whether the kernel counts a user's processes for each user namespace: since 5.14."""
+    """Return whether the kernel counts a user's processes per user namespace (Linux 5.14 or later)."""
     version = re.match(r"(\d+)\.(\d+)", os.uname().release)
     return version is not None and (int(version[1]), int(version[2])) >= (5, 14)
 
@@ -59,17 +62,17 @@ class ProcessUsage:
     cpu_s: float = 0.0
 
 
-def measure_processes(first: int) -> ProcessUsage:
-    """Measure process `first` and its descendants from outside; a process that ends meanwhile counts as nothing.
+def measure_processes(root_pid: int) -> ProcessUsage:
+    """Measure the process `root_pid` and its descendants; a process that exits meanwhile counts as zero.
 
-    Orphans of a box become children of its process 1, so none is missed.
+    Orphaned processes of a box become children of its init process, so they are measured as well.
     """
     memory = tasks = 0
     cpu_s = 0.0
-    for process in _descendants(first):
-        # Memory shared with other processes counts in part where the kernel reports it.
-        shared_out = _status_field(process / "smaps_rollup", "Pss")
-        memory += (shared_out or _status_field(process / "status", "RssAnon")) * 1024
+    for process in _process_folders(root_pid):
+        # Pss divides shared memory between the processes that share it; not every kernel reports it.
+        proportional = _status_field(process / "smaps_rollup", "Pss")
+        memory += (proportional or _status_field(process / "status", "RssAnon")) * 1024
         tasks += _status_field(process / "status", "Threads")
         fields = _read(process / "stat").rpartition(")")[2].split()
         cpu_s += sum(int(ticks) for ticks in fields[11:15]) / _TICKS
@@ -77,13 +80,14 @@ def measure_processes(first: int) -> ProcessUsage:
 
 
 def child_pids(pid: int) -> list[int]:
-    """Return the direct children of a process."""
+    """Return the process ids of the direct children of a process."""
     threads = Path(f"/proc/{pid}").glob("task/*/children")
     return [int(child) for children in threads for child in _read(children).split()]
 
 
-def _descendants(first: int) -> Iterator[Path]:
-    remaining = [first]
+def _process_folders(root_pid: int) -> Iterator[Path]:
+    """Yield the `/proc` folders of a process and its descendants."""
+    remaining = [root_pid]
     while remaining:
         pid = remaining.pop()
         yield Path(f"/proc/{pid}")

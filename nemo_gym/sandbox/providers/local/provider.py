@@ -14,7 +14,7 @@ from nemo_gym.sandbox.providers.local import bubblewrap
 from nemo_gym.sandbox.providers.local.box import Box, find_bwrap, launch, launch_without_isolation
 from nemo_gym.sandbox.providers.local.bubblewrap import BoxShape
 from nemo_gym.sandbox.providers.local.cgroups import Cgroups
-from nemo_gym.sandbox.providers.local.execution import OrderResult, execute
+from nemo_gym.sandbox.providers.local.execution import TaskResult, execute
 from nemo_gym.sandbox.providers.local.isolation_probe import probe
 from nemo_gym.sandbox.providers.local.limits import BoxLimits
 from nemo_gym.sandbox.providers.local.pool import BoxPool
@@ -34,7 +34,7 @@ from nemo_gym.sandbox.spec import (
 )
 
 _UNSUPPORTED = {
-    "image": "a local sandbox has no image: it sees this machine's system, read-only",
+    "image": "a local sandbox has no image: it uses this machine's system, read-only",
     "entrypoint": "a local sandbox has no entrypoint",
     "ports": "a local sandbox has no network",
 }
@@ -42,18 +42,18 @@ _UNSUPPORTED = {
 
 @dataclass
 class LocalSandbox:
-    """The state of one sandbox; one command at a time runs in it."""
+    """The state of one sandbox; `lock` lets it run one command at a time."""
 
     box: Box
     spec: SandboxSpec
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     ttl: asyncio.TimerHandle | None = None
 
 
 class LocalProvider(ArchiveProvider):
-    """Runs boxes on this machine. At most `max_running` programs run at once, the others wait in order.
+    """Runs boxes on this machine. At most `max_running` programs run at once; the others wait.
 
-    `warm` boxes are kept ready. The bounds apply where a spec sets none; `processes` counts threads, too, and files in
+    `warm` boxes are kept ready. The limits apply unless a spec sets its own; `processes` includes threads, and files in
     a box count as its memory. `packages` are folders of Python packages that programs may import.
     """
 
@@ -107,7 +107,7 @@ class LocalProvider(ArchiveProvider):
         sandbox.ttl = asyncio.get_running_loop().call_later(spec.ttl_s or DEFAULT_TTL_S, box.kill)
         handle = SandboxHandle(f"local-{secrets.token_hex(8)}", self.name, raw=sandbox)
         self._sandboxes[handle.sandbox_id] = handle
-        await self._place_files(handle, spec)
+        await self._write_spec_files(handle, spec)
         return handle
 
     async def exec(
@@ -121,31 +121,31 @@ class LocalProvider(ArchiveProvider):
         user: str | int | None = None,
     ) -> SandboxExecResult:
         if user not in (None, "sandbox", bubblewrap.BOX_USER, str(bubblewrap.BOX_USER)):
-            raise SandboxUnsupportedError(f"there is no user {user!r} in a local sandbox", where=handle.sandbox_id)
+            raise SandboxUnsupportedError(f"unknown user {user!r} in a local sandbox", where=handle.sandbox_id)
         argv = command_argv(command)
         if any("\0" in str(text) for text in (*argv, *(env or {}), *(env or {}).values())):
-            raise SandboxError("a command and its variables cannot hold a zero byte", where=handle.sandbox_id)
-        order = {"task": "command", "argv": argv, "cwd": cwd, "env": env}
+            raise SandboxError("a command and its variables cannot contain a zero byte", where=handle.sandbox_id)
+        request = {"task": "command", "argv": argv, "cwd": cwd, "env": env}
         timeout_s = DEFAULT_EXEC_TIMEOUT_S if timeout_s is None else timeout_s
-        return (await self.run(handle, order, timeout_s=timeout_s, cpu_s=self.cpu_s)).result
+        return (await self.run(handle, request, timeout_s=timeout_s, cpu_s=self.cpu_s)).result
 
-    async def run(self, handle: SandboxHandle, order: Mapping[str, Any], **options: Any) -> OrderResult:
-        """Run an order of `inside/child_tasks.py` in the sandbox; its clock starts when the program does."""
+    async def run(self, handle: SandboxHandle, request: Mapping[str, Any], **options: Any) -> TaskResult:
+        """Run a request of `inside/child_tasks.py` in the sandbox; its time limit starts when the program starts."""
         sandbox = self.sandbox(handle)
-        async with sandbox.turn, self.slots:
-            return await self._execute(sandbox.box, sandbox.spec, order, **options)
+        async with sandbox.lock, self.slots:
+            return await self._execute(sandbox.box, sandbox.spec, request, **options)
 
-    async def run_once(self, spec: SandboxSpec, order: Mapping[str, Any], **options: Any) -> OrderResult:
-        """Run one order, as `run` does, in a box that is used for nothing else and gone when this returns.
+    async def run_once(self, spec: SandboxSpec, request: Mapping[str, Any], **options: Any) -> TaskResult:
+        """Run one request in a new box and kill the box.
 
-        The box is made when the order's turn has come: a thousand waiting orders take no memory.
+        The box is created when the request gets a slot, so that waiting requests use no memory.
         """
         shape = self._shape(spec)
         pool = await self.open()
         async with self.slots:
             box = await pool.take(shape)
             try:
-                return await self._execute(box, spec, order, **options)
+                return await self._execute(box, spec, request, **options)
             finally:
                 await pool.end(box)
 
@@ -155,7 +155,7 @@ class LocalProvider(ArchiveProvider):
         return SandboxStatus.RUNNING if is_alive else SandboxStatus.STOPPED
 
     async def connect(self, sandbox_id: str) -> SandboxHandle:
-        """Return a sandbox of this provider; those of another process end with it and cannot be reached."""
+        """Return the handle of a sandbox of this provider object; sandboxes of other processes cannot be reached."""
         await super().connect(sandbox_id)
         return self._sandboxes[sandbox_id]
 
@@ -172,7 +172,7 @@ class LocalProvider(ArchiveProvider):
         """Check the isolation of this machine and start the pool; `create` calls it.
 
         Raises:
-            SandboxUnsupportedError: programs cannot be isolated on this machine.
+            SandboxUnsupportedError: this machine cannot isolate programs.
         """
         async with self._opening:
             if self._pool is None:
@@ -181,6 +181,7 @@ class LocalProvider(ArchiveProvider):
         return self._pool
 
     async def _prepare_launcher(self) -> Callable[..., Box]:
+        """Check the isolation and open the control groups; return the function that starts a box."""
         (await asyncio.to_thread(probe)).require()
         bwrap = find_bwrap()
         assert bwrap is not None
@@ -190,7 +191,7 @@ class LocalProvider(ArchiveProvider):
         return partial(launch, bwrap, self._cgroups)
 
     async def aclose(self) -> None:
-        """End every box of this provider."""
+        """Kill every box of this provider and remove its control groups."""
         pool, self._pool = self._pool, None
         self._sandboxes.clear()
         if pool is not None:
@@ -203,28 +204,28 @@ class LocalProvider(ArchiveProvider):
         self,
         box: Box,
         spec: SandboxSpec,
-        order: Mapping[str, Any],
+        request: Mapping[str, Any],
         *,
         timeout_s: float,
         cpu_s: float | None = None,
         max_output_bytes: int | None = None,
         **options: Any,
-    ) -> OrderResult:
+    ) -> TaskResult:
         limits = self.limits(spec, timeout_s, cpu_s, max_output_bytes)
-        return await execute(box, self.complete(box, spec, order), limits, **options)
+        return await execute(box, self.complete_request(box, spec, request), limits, **options)
 
-    def complete(self, box: Box, spec: SandboxSpec, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Add working directory, environment and packages to an order."""
+    def complete_request(self, box: Box, spec: SandboxSpec, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Add working directory, environment and package folders to a request."""
         env = {
             "PATH": bubblewrap.search_path(),
             "HOME": box.workdir,
             "LANG": "C.UTF-8",
             "TMPDIR": "/tmp" if box.is_isolated else box.workdir,
         }
-        variables = {**spec.env, **(order.get("env") or {})}
+        variables = {**spec.env, **(request.get("env") or {})}
         return {
-            **order,
-            "cwd": path_inside(order.get("cwd") or box.workdir, box.workdir),
+            **request,
+            "cwd": path_inside(request.get("cwd") or box.workdir, box.workdir),
             "env": {**env, **{str(name): str(value) for name, value in variables.items()}},
             "paths": list(self.packages),
         }
@@ -232,7 +233,7 @@ class LocalProvider(ArchiveProvider):
     def limits(
         self, spec: SandboxSpec, timeout_s: float, cpu_s: float | None, max_output_bytes: int | None = None
     ) -> BoxLimits:
-        """Return the limits of one order in a sandbox of that spec."""
+        """Return the limits of one request in a sandbox of that spec."""
         memory_mib = spec.resources.memory_mib or self.memory_mib
         return BoxLimits(
             timeout_s=timeout_s,
@@ -244,12 +245,17 @@ class LocalProvider(ArchiveProvider):
         )
 
     def sandbox(self, handle: SandboxHandle) -> LocalSandbox:
-        """Return the state behind a handle."""
+        """Return the state of the sandbox of a handle."""
         if not isinstance(handle.raw, LocalSandbox):
             raise SandboxError("this is not a local sandbox", where=handle.sandbox_id)
         return handle.raw
 
     def _shape(self, spec: SandboxSpec) -> BoxShape:
+        """Return the shape of the spec's box.
+
+        Raises:
+            SandboxCreateError: the spec has a setting that local sandboxes do not support.
+        """
         problems = [text for name, text in _UNSUPPORTED.items() if getattr(spec, name)]
         if spec.resources.gpu:
             problems.append("a local sandbox has no GPU")
@@ -262,23 +268,27 @@ class LocalProvider(ArchiveProvider):
         if problem is not None:
             problems.append(problem)
         if problems:
-            raise SandboxCreateError("; ".join(problems), where="local", fix="a docker sandbox, or a spec without it")
+            raise SandboxCreateError(
+                "; ".join(problems), where="local", fix="use a docker sandbox, or remove the setting"
+            )
         return shape
 
     async def _send_archive(self, handle: SandboxHandle, packed: IO[bytes], operation: str) -> None:
-        await self._operate(handle, {"task": "unpack"}, operation, channel=packed.fileno())
+        await self._run_operation(handle, {"task": "unpack"}, operation, channel=packed.fileno())
 
     async def _receive_archive(self, handle: SandboxHandle, origin: str, packed: IO[bytes]) -> bool:
-        order = {"task": "pack", "path": origin}
-        result = await self._operate(handle, order, f"download of {origin}", channel_limit=self.max_transfer_bytes)
+        request = {"task": "pack", "path": origin}
+        result = await self._run_operation(
+            handle, request, f"download of {origin}", channel_limit=self.max_transfer_bytes
+        )
         packed.write(result.channel)
         return result.result.error_type != SandboxErrorKind.OUTPUT
 
-    async def _operate(
-        self, handle: SandboxHandle, order: Mapping[str, Any], operation: str, **options: Any
-    ) -> OrderResult:
-        """Run an order that must succeed; only with `channel_limit` may it exceed its output limit."""
-        outcome = await self.run(handle, order, timeout_s=self.operation_timeout_s, **options)
+    async def _run_operation(
+        self, handle: SandboxHandle, request: Mapping[str, Any], operation: str, **options: Any
+    ) -> TaskResult:
+        """Run a request and raise if it fails; with `channel_limit`, exceeding the output limit is no failure."""
+        outcome = await self.run(handle, request, timeout_s=self.operation_timeout_s, **options)
         result = outcome.result
         is_cut = "channel_limit" in options and result.error_type == SandboxErrorKind.OUTPUT
         if (result.return_code or result.error_type) and not is_cut:
@@ -292,9 +302,9 @@ class LocalProvider(ArchiveProvider):
 
 
 class UnsandboxedProvider(LocalProvider):
-    """Runs programs as ordinary processes with rlimits, for servers that allow it on machines without isolation.
+    """Runs programs as ordinary processes with rlimits, if `allow_unsandboxed` is set on a machine without isolation.
 
-    Not registered by name: a configuration cannot select it. Its results have `isolated: false`.
+    Not registered by name, so a configuration cannot select it. Its results have `isolated: false`.
     """
 
     name: ClassVar[str] = "unsandboxed"
@@ -304,5 +314,5 @@ class UnsandboxedProvider(LocalProvider):
 
 
 def default_max_running() -> int:
-    """Return the number of usable processors, at least 2: more programs would only slow each other down."""
+    """Return the number of usable processors, at least 2; more programs would slow each other down."""
     return max(2, os.process_cpu_count() if hasattr(os, "process_cpu_count") else len(os.sched_getaffinity(0)))

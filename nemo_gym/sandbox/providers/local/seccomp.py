@@ -1,7 +1,7 @@
 """Forbid system calls in a box with the classic BPF program that `bwrap --seccomp` loads.
 
-A forbidden call fails with EPERM, an ordinary error for the program. A call of another architecture, whose numbers
-mean other calls, ends the process.
+A forbidden call fails with EPERM, an ordinary error for the program. A call of another architecture, where the numbers
+have other meanings, kills the process.
 """
 
 import errno
@@ -18,7 +18,7 @@ _ERRNO = 0x00050000
 _AT_NUMBER, _AT_ARCHITECTURE, _AT_ARGUMENTS = 0, 4, 16
 
 _X32 = 0x40000000
-"""x86_64 only: numbers from here on are the x32 variants of the same calls."""
+"""x86_64 only: from this number on, the numbers are x32 variants of the same calls."""
 
 _NEW_NAMESPACES = 0x7E020080
 """CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET."""
@@ -50,7 +50,7 @@ _FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "open_tree_attr": (467, 467),
     "unshare": (272, 97),
     "setns": (308, 268),
-    # large and often broken parts of the kernel
+    # kernel features with a large attack surface
     "keyctl": (250, 219),
     "add_key": (248, 217),
     "request_key": (249, 218),
@@ -98,8 +98,8 @@ _FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "ioperm": (173, None),
 }
 
-_WITHOUT_CGROUP: dict[str, tuple[int | None, int | None]] = {"memfd_create": (319, 279)}
-"""Memory that no rlimit counts; forbidden unless a control group counts it."""
+_FORBIDDEN_WITHOUT_CGROUP: dict[str, tuple[int | None, int | None]] = {"memfd_create": (319, 279)}
+"""Calls that allocate memory outside all rlimits; forbidden unless a control group limits memory."""
 
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
@@ -111,18 +111,20 @@ _QUERY_PERSONALITY = 0xFFFFFFFF
 
 
 def is_supported(machine: str | None = None) -> bool:
-    """Return whether the table covers this kind of processor."""
+    """Return whether the system call table includes this processor architecture."""
     return (machine or platform.machine()) in _ARCHITECTURES
 
 
 def filter_program(machine: str | None = None, *, counts_memory: bool = True) -> bytes:
-    """Return the filter for `machine` (default: this one); `counts_memory` if a control group bounds the box's memory.
+    """Return the BPF program for `machine` (default: this machine).
+
+    `counts_memory`: a control group limits the memory of the box.
 
     Raises:
-        KeyError: the table does not cover that processor.
+        KeyError: the table does not include that architecture.
     """
     column, architecture = _ARCHITECTURES[machine or platform.machine()]
-    forbidden = _FORBIDDEN if counts_memory else {**_FORBIDDEN, **_WITHOUT_CGROUP}
+    forbidden = _FORBIDDEN if counts_memory else {**_FORBIDDEN, **_FORBIDDEN_WITHOUT_CGROUP}
     numbers = sorted(number for pair in forbidden.values() if (number := pair[column]) is not None)
     denied = _ERRNO | errno.EPERM
     code = [
@@ -135,14 +137,14 @@ def filter_program(machine: str | None = None, *, counts_memory: bool = True) ->
         code += [_step(_JUMP_AT_LEAST, _X32, 0, 1), _step(_RETURN, _KILL_PROCESS)]
     for number in numbers:
         code += _when(number, [_step(_RETURN, denied)])
-    # The C library falls back to clone, whose flags can be read here; those of clone3 are behind a pointer.
+    # clone3 passes its flags behind a pointer, which a filter cannot read; on ENOSYS the C library uses clone.
     code += _when(_CLONE3[column], [_step(_RETURN, _ERRNO | errno.ENOSYS)])
-    code += _when(_CLONE[column], _argument(0, [_step(_JUMP_ANY_BIT, _NEW_NAMESPACES, 0, 1)], denied))
+    code += _when(_CLONE[column], _test_argument(0, [_step(_JUMP_ANY_BIT, _NEW_NAMESPACES, 0, 1)], denied))
     for call in (_SOCKET, _SOCKETPAIR):
-        code += _when(call[column], _argument(0, [_step(_JUMP_EQUAL, _AF_UNIX, 1, 0)], denied))
-    code += _when(_IOCTL[column], _one_of(1, (_TIOCSTI, _TIOCLINUX), denied))
-    code += _when(_PRLIMIT[column], _argument(0, [_step(_JUMP_EQUAL, 0, 1, 0)], denied))
-    code += _when(_PERSONALITY[column], _none_of(0, (0, _QUERY_PERSONALITY), denied))
+        code += _when(call[column], _test_argument(0, [_step(_JUMP_EQUAL, _AF_UNIX, 1, 0)], denied))
+    code += _when(_IOCTL[column], _deny_values(1, (_TIOCSTI, _TIOCLINUX), denied))
+    code += _when(_PRLIMIT[column], _test_argument(0, [_step(_JUMP_EQUAL, 0, 1, 0)], denied))
+    code += _when(_PERSONALITY[column], _allow_values(0, (0, _QUERY_PERSONALITY), denied))
     code.append(_step(_RETURN, _ALLOW))
     return b"".join(code)
 
@@ -152,22 +154,22 @@ def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 
 def _when(number: int | None, then: list[bytes]) -> list[bytes]:
-    """Apply `then` to one system call, whose number is loaded; every path through `then` returns."""
+    """Run the steps `then`, which must return, if the loaded system call number is `number`."""
     return [] if number is None else [_step(_JUMP_EQUAL, number, 0, len(then)), *then]
 
 
-def _argument(index: int, test: list[bytes], denied: int) -> list[bytes]:
-    """Refuse if `test` falls through on the lower half of an argument; a test that skips one step allows."""
+def _test_argument(index: int, test: list[bytes], denied: int) -> list[bytes]:
+    """Load the lower half of an argument and run `test`: if it falls through, deny; if it skips one step, allow."""
     return [_step(_LOAD, _AT_ARGUMENTS + 8 * index), *test, _step(_RETURN, denied), _step(_RETURN, _ALLOW)]
 
 
-def _one_of(index: int, values: Iterable[int], denied: int) -> list[bytes]:
-    """Refuse if an argument is one of `values`."""
+def _deny_values(index: int, values: Iterable[int], denied: int) -> list[bytes]:
+    """Deny the call if an argument is one of `values`."""
     tests = [part for value in values for part in (_step(_JUMP_EQUAL, value, 0, 1), _step(_RETURN, denied))]
     return [_step(_LOAD, _AT_ARGUMENTS + 8 * index), *tests, _step(_RETURN, _ALLOW)]
 
 
-def _none_of(index: int, values: Iterable[int], denied: int) -> list[bytes]:
-    """Refuse if an argument is none of `values`."""
+def _allow_values(index: int, values: Iterable[int], denied: int) -> list[bytes]:
+    """Deny the call unless an argument is one of `values`."""
     tests = [part for value in values for part in (_step(_JUMP_EQUAL, value, 0, 1), _step(_RETURN, _ALLOW))]
     return [_step(_LOAD, _AT_ARGUMENTS + 8 * index), *tests, _step(_RETURN, denied)]

@@ -35,7 +35,7 @@ def test_a_box_is_alive_until_it_is_closed_and_leaves_no_descriptor():
     ("script", "message"),
     [
         ("echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1", "setting up uid map: Permission denied"),
-        ("exit 7", "ended with status 7"),
+        ("exit 7", "exited with status 7"),
         ("echo one >&2; echo two >&2; kill -9 $$", r"one \| two"),
     ],
     ids=["refuses", "mute", "killed"],

@@ -92,7 +92,7 @@ def groups():
 def test_groups_are_made_limited_and_removed(groups):
     """Leaked groups accumulate until the kernel refuses new ones."""
     groups.open()
-    group = groups.group("box-test")
+    group = groups.create_group("box-test")
     group.limit(memory_bytes=64 << 20, processes=10)
     group.limit(memory_bytes=32 << 20, processes=10)
     group.limit(memory_bytes=128 << 20, processes=10)
@@ -108,9 +108,9 @@ def test_groups_are_made_limited_and_removed(groups):
 def test_a_group_is_removed_only_after_its_last_process(groups):
     """The caller must know that a process is left."""
     groups.open()
-    group = groups.group("box-busy")
+    group = groups.create_group("box-busy")
     process = subprocess.Popen(["sleep", "3600"])
-    group.admit(process.pid)
+    group.add_process(process.pid)
 
     assert not group.remove()
     process.kill()
@@ -118,7 +118,7 @@ def test_a_group_is_removed_only_after_its_last_process(groups):
     assert group.remove()
 
 
-def test_abandoned_groups_are_swept(tmp_path):
+def test_abandoned_groups_are_removed(tmp_path):
     """If a janitor was killed with its owner, the next provider cleans up, but not groups of live owners."""
     ended = subprocess.Popen(["true"])
     ended.wait()
@@ -126,7 +126,7 @@ def test_abandoned_groups_are_swept(tmp_path):
     for name in (f"nemo-gym-{ended.pid}-1-abcd/box-1", f"{mine}/box-1", "nemo-gym-trial-1-x", "other"):
         (tmp_path / name).mkdir(parents=True)
 
-    cgroups._sweep(tmp_path)
+    cgroups._remove_abandoned(tmp_path)
 
     assert {path.name for path in tmp_path.iterdir()} == {mine, "nemo-gym-trial-1-x", "other"}
 

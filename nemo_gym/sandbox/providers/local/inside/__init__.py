@@ -1,6 +1,6 @@
-"""The code that runs inside a box: `supervisor` (process 1), `programs` (its children), `confine`.
+"""The code that runs inside a box: `init_process`, `child_tasks` (its children), `confine` (their restrictions).
 
-This folder is the only part of this package that is mounted there. It uses little of the standard library, because
-every import costs every cold start: large modules (typing, json, socket, signal, contextlib) are avoided or imported
-where they are needed.
+This folder is the only part of this package that is mounted in a box. It uses little of the standard library, because
+every import slows down the start of every box: large modules (typing, json, socket, signal, contextlib) are avoided or
+imported where they are needed.
 """

@@ -1,4 +1,4 @@
-"""The tasks of a child of process 1: a command, a program, calls of a function, a session, files."""
+"""The tasks of a child of the init process: a command, a program, calls of a function, a session, file transfer."""
 
 # ruff: noqa: PTH103, PTH109, PTH112, PTH113, PTH119, PTH120, PTH123, SIM105
 # pathlib and contextlib would slow down every cold start.
@@ -26,11 +26,11 @@ SOURCE_NAME = "main.py"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 
 
-def run_order(order: dict[str, Any]) -> None:
-    """Run the task of an order and return, or end the process."""
+def run_task(request: dict[str, Any]) -> None:
+    """Run the task of a request in this process; most tasks do not return."""
     try:
-        os.chdir(order["cwd"])
-        _write_files(order.get("files", {}))
+        os.chdir(request["cwd"])
+        _write_files(request.get("files", {}))
     except OSError as error:
         _fail(NOT_EXECUTABLE, f"{error.filename}: {error.strerror}")
     tasks: dict[str, Callable[[dict[str, Any]], None]] = {
@@ -41,39 +41,39 @@ def run_order(order: dict[str, Any]) -> None:
         "pack": pack,
         "unpack": unpack,
     }
-    tasks[order["task"]](order)
+    tasks[request["task"]](request)
 
 
-def run_command(order: dict[str, Any]) -> NoReturn:
-    """Replace this process by the command."""
+def run_command(request: dict[str, Any]) -> NoReturn:
+    """Replace this process with the command."""
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
-    name = order["argv"][0]
+    name = request["argv"][0]
     try:
-        os.execvpe(name, order["argv"], order["env"])
+        os.execvpe(name, request["argv"], request["env"])
     except FileNotFoundError:
         _fail(NOT_FOUND, f"{name}: not found")
     except OSError as error:
         _fail(NOT_EXECUTABLE, f"{name}: {error.strerror}")
 
 
-def run_program(order: Mapping[str, Any]) -> None:
+def run_program(request: Mapping[str, Any]) -> None:
     """Run source text as the main program, as `python main.py` would."""
-    module = _fresh_main("__main__", order)
-    _end(_run_source(order["code"], module), module)
+    module = _new_main_module("__main__", request)
+    _exit(_run_source(request["code"], module), module)
 
 
-def run_calls(order: Mapping[str, Any]) -> None:
+def run_calls(request: Mapping[str, Any]) -> None:
     """Run the program, then call one of its functions once per list of arguments; write the values as JSON lines."""
     import json
 
-    module = _fresh_main("solution", order)
-    status = _run_source(order["code"], module)
+    module = _new_main_module("solution", request)
+    status = _run_source(request["code"], module)
     if status:
-        _end(status, module)
-    function = _find_function(module, order["function"])
+        _exit(status, module)
+    function = _find_function(module, request["function"])
     with os.fdopen(CHANNEL, "w", encoding="utf-8") as channel:
-        for arguments in order["arguments"]:
+        for arguments in request["arguments"]:
             try:
                 line = json.dumps({"value": to_json_value(function(*arguments))})
             except Exception as error:
@@ -81,49 +81,49 @@ def run_calls(order: Mapping[str, Any]) -> None:
             sys.stdout.flush()
             channel.write(f"{line}\n")
             channel.flush()
-    _end(0, module)
+    _exit(0, module)
 
 
-def run_session(order: Mapping[str, Any]) -> None:
+def run_session(request: Mapping[str, Any]) -> None:
     """Run snippets in one namespace until the host closes the channel."""
     import socket
 
-    module = _fresh_main("__main__", order)
+    module = _new_main_module("__main__", request)
     channel = socket.socket(fileno=CHANNEL)
     number = 0
     while True:
         try:
-            name, descriptors, _, _ = socket.recv_fds(channel, 64, 1)
+            token, descriptors, _, _ = socket.recv_fds(channel, 64, 1)
             if not descriptors:
                 return
             with os.fdopen(descriptors[0], "rb") as file:
                 file.seek(0)
                 code = file.read().decode()
             number += 1
-            failed = _run_snippet(code, f"cell {number}", module)
+            has_raised = _run_snippet(code, f"cell {number}", module)
             sys.stdout.flush()
             sys.stderr.flush()
-            channel.sendall(name + (b"failed" if failed else b"done"))
+            channel.sendall(token + (b"failed" if has_raised else b"done"))
         except KeyboardInterrupt:
             continue
 
 
-def pack(order: Mapping[str, Any]) -> None:
+def pack(request: Mapping[str, Any]) -> None:
     """Write a file or directory to the channel as a tar archive."""
     import tarfile
 
-    source = os.path.realpath(order["path"])
+    source = os.path.realpath(request["path"])
     if not os.path.isdir(source) and not os.path.isfile(source):
-        sys.exit(f"{order['path']}: no such file or directory")
+        sys.exit(f"{request['path']}: no such file or directory")
     with os.fdopen(CHANNEL, "wb") as file, tarfile.open(fileobj=file, mode="w|") as archive:
         archive.add(source, arcname=os.path.basename(source) or "root")
 
 
-def unpack(order: Mapping[str, Any]) -> None:
-    """Unpack the tar archive from the channel at the root; its names have no leading slash."""
+def unpack(request: Mapping[str, Any]) -> None:
+    """Unpack the tar archive from the channel at `/`; its names have no leading slash."""
     import tarfile
 
-    del order
+    del request
     try:
         with os.fdopen(CHANNEL, "rb") as file, tarfile.open(fileobj=file, mode="r|") as archive:
             for entry in archive:
@@ -146,15 +146,17 @@ def to_json_value(value: Any) -> Any:
         return [to_json_value(part) for part in sorted(value, key=repr)]
     if isinstance(value, list | tuple) or hasattr(value, "__iter__"):
         return [to_json_value(part) for part in value]
-    raise TypeError(f"a value of type {type(value).__name__} cannot be returned from the box")
+    raise TypeError(f"a value of type {type(value).__name__} cannot be returned from the sandbox")
 
 
 def _fail(status: int, message: str) -> NoReturn:
+    """Print a message and exit without cleanup."""
     os.write(2, f"{message}\n".encode())
     os._exit(status)
 
 
 def _write_files(files: Mapping[str, bytes]) -> None:
+    """Write files (name: content) below the working directory."""
     for name, content in files.items():
         folder = os.path.dirname(name)
         if folder:
@@ -163,11 +165,11 @@ def _write_files(files: Mapping[str, bytes]) -> None:
             file.write(content)
 
 
-def _fresh_main(name: str, order: Mapping[str, Any]) -> ModuleType:
-    """Make a new main module and remove the traces of this package from the interpreter."""
+def _new_main_module(name: str, request: Mapping[str, Any]) -> ModuleType:
+    """Create the module in which the program runs, and remove the modules and paths of this package."""
     for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] == "nemo_gym"]:
         del sys.modules[loaded]
-    sys.path[:] = [os.getcwd(), *order.get("paths", []), *(path for path in sys.path if path)]
+    sys.path[:] = [os.getcwd(), *request.get("paths", []), *(path for path in sys.path if path)]
     sys.argv[:] = [SOURCE_NAME]
     sys.orig_argv[:] = ["python", SOURCE_NAME]
     module = type(sys)(name)
@@ -176,14 +178,14 @@ def _fresh_main(name: str, order: Mapping[str, Any]) -> ModuleType:
 
 
 def _run_source(code: str, module: ModuleType) -> int:
-    """Run a whole program and return its exit status."""
+    """Run a program in `module` and return its exit status."""
     try:
         exec(compile(code, SOURCE_NAME, "exec"), module.__dict__)
-    except SystemExit as request:
-        return _exit_status(request)
+    except SystemExit as error:
+        return _exit_status(error)
     except BaseException as error:
         error.__traceback__ = _trim_traceback(error.__traceback__)
-        # The built-in hook cannot find the source, which is in no file.
+        # The built-in hook cannot show source lines, because the source is not in a file.
         if sys.excepthook is sys.__excepthook__:
             _print_traceback(error, code, SOURCE_NAME)
         else:
@@ -192,19 +194,19 @@ def _run_source(code: str, module: ModuleType) -> int:
     return 0
 
 
-def _exit_status(request: SystemExit) -> int:
-    """Interpret the argument of `sys.exit` as the interpreter does."""
-    if request.code is None or isinstance(request.code, int):
-        return (request.code or 0) & 0xFF
-    sys.stderr.write(f"{request.code}\n")
+def _exit_status(error: SystemExit) -> int:
+    """Return the exit status of `sys.exit`; print an argument that is not a number, as the interpreter does."""
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    sys.stderr.write(f"{error.code}\n")
     return 1
 
 
-def _end(status: int, module: ModuleType) -> NoReturn:
-    """End the process as the interpreter would, without its costly teardown.
+def _exit(status: int, module: ModuleType) -> NoReturn:
+    """Exit like the interpreter, but without its slow teardown.
 
-    Waits for threads, runs exit functions, deletes the program's names and flushes open files. The full teardown would
-    take ten times as long as a small program.
+    Waits for threads, runs exit functions, deletes the program's variables and flushes open files. The full teardown
+    takes ten times as long as a small program.
     """
     try:
         if "threading" in sys.modules:
@@ -224,7 +226,7 @@ def _end(status: int, module: ModuleType) -> NoReturn:
 
 
 def _run_snippet(code: str, name: str, module: ModuleType) -> bool:
-    """Run one snippet and print the value of a last expression; True if it raised."""
+    """Run one snippet and print the value of a last expression; return True if the snippet raised."""
     import ast
 
     try:
@@ -241,6 +243,7 @@ def _run_snippet(code: str, name: str, module: ModuleType) -> bool:
 
 
 def _find_function(module: ModuleType, name: str) -> Callable[..., Any]:
+    """Return the function of that dotted name, or the method of the class `Solution`; exit if it is missing."""
     first, *rest = name.split(".")
     target = getattr(module, first, None)
     solution = getattr(module, "Solution", None)
@@ -249,13 +252,13 @@ def _find_function(module: ModuleType, name: str) -> Callable[..., Any]:
     for part in rest:
         target = getattr(target() if isinstance(target, type) else target, part, None)
     if not callable(target):
-        sys.exit(f"the program defines no function {name!r}")
+        sys.exit(f"the program does not define a function {name!r}")
     function: Callable[..., Any] = target
     return function
 
 
 def _print_traceback(error: BaseException, code: str, name: str) -> None:
-    """Print a traceback with source lines, although the source is in no file."""
+    """Print a traceback with source lines, which the line cache must hold because the source is not in a file."""
     import linecache
     import traceback
 
@@ -264,7 +267,7 @@ def _print_traceback(error: BaseException, code: str, name: str) -> None:
 
 
 def _trim_traceback(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the first line of the program on."""
+    """Remove the frames of this module from the start of a traceback."""
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     return trace

@@ -31,29 +31,29 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def landlock_abi() -> int:
-    """Return the kernel's version of Landlock; 0 if it has none."""
+    """Return the Landlock version of the kernel; 0 if it has none."""
     version = _libc.syscall(_LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(_LANDLOCK_VERSION))
     return max(0, int(version))
 
 
-def rights(abi: int) -> int:
-    """Return every file right of this version; rights that no rule lists are then refused."""
+def all_file_rights(abi: int) -> int:
+    """Return all file rights of a Landlock version; the kernel denies those that no rule allows."""
     newer = {2: _REFER, 3: _TRUNCATE, 5: _IOCTL_DEV}
     return sum(bit for since, bit in newer.items() if abi >= since) | (_REFER - 1)
 
 
 def restrict_paths(writable: Iterable[str]) -> int:
-    """Allow reading mounted files and writing below `writable`; forbid TCP and signals to processes outside.
+    """Allow reading mounted files and writing below `writable`; forbid TCP and signals to processes outside the box.
 
-    A second layer on top of mounts and namespaces. Returns the version used; 0 without Landlock.
+    A second layer on top of mounts and namespaces. Returns the Landlock version; 0 if the kernel has none.
 
     Raises:
-        OSError: the kernel has Landlock and refused.
+        OSError: the kernel has Landlock and rejects the rules.
     """
     abi = landlock_abi()
     if not abi:
         return 0
-    handled = rights(abi)
+    handled = all_file_rights(abi)
     fields = [handled]
     if abi >= 4:
         fields.append(_BIND_TCP_AND_CONNECT_TCP)
@@ -76,36 +76,37 @@ def restrict_paths(writable: Iterable[str]) -> int:
 
 
 def restrict_resources(limits: Mapping[str, int]) -> None:
-    """Set soft and hard rlimits by name; a lower existing limit stays."""
+    """Set soft and hard rlimits by name; an existing lower limit is kept."""
     for name, value in limits.items():
-        which = getattr(resource, f"RLIMIT_{name}")
-        _, hard = resource.getrlimit(which)
+        kind = getattr(resource, f"RLIMIT_{name}")
+        _, hard = resource.getrlimit(kind)
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        # The soft limit sends SIGXCPU, which identifies the cause; one second later the hard limit kills.
-        last = bound + 1 if name == "CPU" and (hard == resource.RLIM_INFINITY or bound < hard) else bound
-        resource.setrlimit(which, (bound, last))
+        # At the soft limit the kernel sends SIGXCPU, which identifies the cause; one second later it kills.
+        hard_bound = bound + 1 if name == "CPU" and (hard == resource.RLIM_INFINITY or bound < hard) else bound
+        resource.setrlimit(kind, (bound, hard_bound))
 
 
-def prefer_as_victim() -> None:
-    """Make the kernel kill this process instead of process 1 when the box is out of memory."""
+def raise_oom_score() -> None:
+    """Make the kernel kill this process before the init process if the box is out of memory."""
     try:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("1000")
     except OSError:
-        pass  # without it the kernel kills the largest process, which is the program as well
+        pass  # then the kernel kills the largest process, which is the program anyway
 
 
 def hide_memory(hidden: bool) -> None:
-    """Forbid or allow other processes of the same user to access this process's memory and descriptors."""
+    """Deny (or allow) other processes of the same user access to this process's memory and descriptors."""
     _check_result(_libc.prctl(_PR_SET_DUMPABLE, ctypes.c_ulong(not hidden), 0, 0, 0))
 
 
-def die_with_parent() -> None:
-    """Have this process killed when its parent ends. A change of user resets this, so call it afterwards."""
+def exit_with_parent() -> None:
+    """Have the kernel kill this process when its parent exits. Changing the user resets this, so call it afterwards."""
     _check_result(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_SIGKILL), 0, 0, 0))
 
 
 def _allow(ruleset: int, path: str, allowed: int) -> None:
+    """Add a Landlock rule that allows these rights below `path`."""
     folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         rule = struct.pack("=Qi", allowed, folder)
@@ -115,8 +116,9 @@ def _allow(ruleset: int, path: str, allowed: int) -> None:
         os.close(folder)
 
 
-def _check_result(answer: int) -> int:
-    if answer < 0:
+def _check_result(result: int) -> int:
+    """Return the result of a system call; raise OSError if it failed."""
+    if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    return answer
+    return result

@@ -1,9 +1,9 @@
-"""Process 1 of a box: receives orders on a socket, runs each in a child and reports its end.
+"""The init process of a box (process id 1): receives commands on a socket, runs programs in children, reports results.
 
-Programs cannot reach it: they are other processes, its memory and descriptors are hidden from them, and the kernel
-delivers to process 1 only signals it handles. When it ends, the kernel ends every process of the box.
+Programs cannot tamper with it: its memory and descriptors are hidden from them, and the kernel delivers to process 1
+only signals for which it has a handler. When it exits, the kernel kills every process of the box.
 
-Without isolation the same code runs as an ordinary process; then it signals only the process group of its program.
+Without isolation the same code runs as an ordinary process and signals only the process group of its program.
 """
 
 # ruff: noqa: SIM105
@@ -31,38 +31,38 @@ if TYPE_CHECKING:
 MESSAGE_BYTES = 1 << 16
 MAX_DESCRIPTORS = 8
 REAP_S = 5.0
-"""Longest wait for the processes a program left behind; then the box ends."""
+"""Maximum wait for processes that a program left behind; then the init process exits."""
 
 
-class BoxSupervisor:
-    """Runs the orders of one box one after the other. Its messages are JSON: the host does not trust even process 1."""
+class InitProcess:
+    """Runs the requests of one box one after the other. Its messages are JSON: the host does not trust them either."""
 
     def __init__(self, control: _socket.socket) -> None:
         self.control = control
 
     def serve(self) -> tuple[dict[str, Any], list[int]]:
-        """Run orders until the socket closes; returns only in a child, with the order and files of that child."""
+        """Run requests until the socket closes; returns only in a child, with its request and descriptors."""
         self._report(f'{{"event": "ready", "landlock": {confine.landlock_abi()}}}')
         while True:
             name, descriptors = self._receive()
             if name == b"run":
-                order = marshal.loads(_read_all(descriptors.pop(0)))
+                request = marshal.loads(_read_all(descriptors.pop(0)))
                 pid = os.fork()
                 if pid == 0:
-                    return order, descriptors
+                    return request, descriptors
                 self._watch(pid)
             for descriptor in descriptors:
                 os.close(descriptor)
 
     def _watch(self, pid: int) -> None:
-        """Wait for the end of one child and forward signals meanwhile."""
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        """Wait until one child exits, execute the host's signal commands meanwhile, then report its exit."""
+        usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
         process = os.pidfd_open(pid)
         self._report('{"event": "started"}')
-        waiting = select.poll()
-        waiting.register(process, select.POLLIN)
-        waiting.register(self.control, select.POLLIN)
-        while process not in (ready for ready, _ in waiting.poll()):
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        poll.register(self.control, select.POLLIN)
+        while process not in (ready for ready, _ in poll.poll()):
             name, _ = self._receive()
             if name == b"kill":
                 _signal_program(pid, _signal.SIGKILL)
@@ -73,23 +73,23 @@ class BoxSupervisor:
             elif name == b"resume":
                 _signal_program(pid, _signal.SIGCONT)
         os.close(process)
-        _signal_program(pid, _signal.SIGKILL)  # before the id is free for another process
+        _signal_program(pid, _signal.SIGKILL)  # before waitpid, after which the process id can be reused
         _, status = os.waitpid(pid, 0)
-        if not _reap_rest():
+        if not _reap_remaining():
             os._exit(1)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        peak = after.ru_maxrss
+        usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu_s = usage_after.ru_utime + usage_after.ru_stime - usage_before.ru_utime - usage_before.ru_stime
+        peak = usage_after.ru_maxrss
         self._report(f'{{"event": "ended", "status": {status}, "cpu_s": {cpu_s:.6f}, "peak_kib": {peak}}}')
 
     def _receive(self) -> tuple[bytes, list[int]]:
-        """Receive the next order; end the box if the host has closed the socket."""
-        room = _socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
-        name, extras, _, _ = self.control.recvmsg(MESSAGE_BYTES, room, _socket.MSG_CMSG_CLOEXEC)
+        """Receive the next command and its descriptors; exit if the host has closed the socket."""
+        space = _socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
+        name, extras, _, _ = self.control.recvmsg(MESSAGE_BYTES, space, _socket.MSG_CMSG_CLOEXEC)
         if not name:
             os._exit(0)
-        files = b"".join(data for _, kind, data in extras if kind == _socket.SCM_RIGHTS)
-        return name, list(struct.unpack(f"{len(files) // 4}i", files))
+        numbers = b"".join(data for _, kind, data in extras if kind == _socket.SCM_RIGHTS)
+        return name, list(struct.unpack(f"{len(numbers) // 4}i", numbers))
 
     def _report(self, message: str) -> None:
         try:
@@ -99,51 +99,51 @@ class BoxSupervisor:
 
 
 def main(settings: dict[str, Any]) -> dict[str, Any]:
-    """Set up the box and run orders; returns the order in each child, after confining the child."""
+    """Set up the box and run requests; returns only in a confined child, with the child's request."""
     is_isolated = settings["writable"] is not None
     if is_isolated != (os.getpid() == 1):
-        raise SystemExit("the supervisor of a box must be its process 1")
+        raise SystemExit("the init process of a box must have process id 1")
     own_pid = os.getpid()
-    for entrance in settings["entrances"]:
-        os.write(entrance, b"0")
-        os.close(entrance)
+    for join_file in settings["join_files"]:
+        os.write(join_file, b"0")
+        os.close(join_file)
     if settings["uid"] is not None:
         os.setgroups([])
         os.setresgid(settings["uid"], settings["uid"], settings["uid"])
         os.setresuid(settings["uid"], settings["uid"], settings["uid"])
-    confine.die_with_parent()
+    confine.exit_with_parent()
     confine.hide_memory(True)
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     for name in settings["preload"]:
         __import__(name)
-    # Modules loaded so far are never garbage: children neither search nor copy them.
+    # Exclude the modules loaded so far from garbage collection, so that children do not copy their memory pages.
     gc.collect()
     gc.freeze()
-    order, descriptors = BoxSupervisor(_socket.socket(fileno=settings["control"])).serve()
+    request, descriptors = InitProcess(_socket.socket(fileno=settings["control"])).serve()
     if not is_isolated:
-        confine.die_with_parent()
+        confine.exit_with_parent()
         if os.getppid() != own_pid:
             os._exit(1)
-    _become_program(order, descriptors, settings["writable"])
-    return order
+    _confine_child(request, descriptors, settings["writable"])
+    return request
 
 
-def _become_program(order: dict[str, Any], descriptors: list[int], writable: list[str] | None) -> None:
-    """Keep only the files of the order, then apply all restrictions; runs in the child."""
+def _confine_child(request: dict[str, Any], descriptors: list[int], writable: list[str] | None) -> None:
+    """Keep only the descriptors of the request, then apply all restrictions; runs in the child."""
     os.setsid()
-    # First to high numbers, so that none overwrites another, then to their final ones.
+    # Move descriptors to high numbers first, so that none overwrites another, then to their final numbers.
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 64) for descriptor in descriptors]
     for number, descriptor in enumerate(moved):
         os.dup2(descriptor, number, inheritable=number < 3)
     os.closerange(max(3, len(moved)), 1 << 20)
     os.environ.clear()
-    os.environ.update(order["env"])
+    os.environ.update(request["env"])
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     confine.hide_memory(False)
-    confine.prefer_as_victim()
+    confine.raise_oom_score()
     if writable is not None:
         confine.restrict_paths(writable)
-    confine.restrict_resources(order["limits"])
+    confine.restrict_resources(request["limits"])
 
 
 def _read_all(descriptor: int) -> bytes:
@@ -153,16 +153,16 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def _signal_program(pid: int, number: int) -> None:
-    """Signal all processes of the program: in a box all but process 1, without isolation its process group."""
+    """Signal all processes of the program: all other processes of the box, or the process group without isolation."""
     for send, target in [(os.kill, -1)] if os.getpid() == 1 else [(os.killpg, pid), (os.kill, pid)]:
         try:
             send(target, number)
         except ProcessLookupError:
-            pass  # no such process is left, or the child does not lead its group yet
+            pass  # the processes have exited, or the child has not created its group yet
 
 
-def _reap_rest() -> bool:
-    """Kill and reap the processes a program left in its box; False if one does not end."""
+def _reap_remaining() -> bool:
+    """Kill and reap the processes that a program left in the box; False if one does not exit in time."""
     if os.getpid() != 1:
         return True
     deadline = time.monotonic() + REAP_S
