@@ -1,4 +1,4 @@
-"""Tools over the Model Context Protocol under their public names."""
+"""Tools over the Model Context Protocol (MCP). Re-exports `nemo_gym.serve.mcp`."""
 
 from nemo_gym.serve.mcp import (
     MCPExposureError,

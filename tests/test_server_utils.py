@@ -275,7 +275,7 @@ async def test_with_observability_calls_carry_their_rollout(monkeypatch):
 
 @pytest.mark.asyncio
 async def test_an_unknown_server_is_a_clear_error_and_a_dead_one_is_named(monkeypatch):
-    monkeypatch.setattr(server_utils, "SERVER_CALL", RetryPolicy(attempts=2, first_pause=0, longest_pause=0))
+    monkeypatch.setattr(server_utils, "SERVER_CALL", RetryPolicy(attempts=2, first_pause=0, max_pause=0))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         client = client_for(config_at(taken.getsockname()[1]))
@@ -412,10 +412,10 @@ def test_a_dry_run_builds_the_server_and_serves_nothing(monkeypatch):
     config = config_at(5, head_server={"host": "127.0.0.1", "port": 1}, dry_run=True)
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: config)
     monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", "sums")
-    for name in ("end_with_parent", "prefix_output", "start_logging", "raise_open_files_limit"):
-        monkeypatch.setattr(server_utils.run, name, lambda *_, **__: None)
+    for name in ("exit_with_parent", "prefix_output", "start_logging", "raise_open_files_limit"):
+        monkeypatch.setattr(server_utils.webserver, name, lambda *_, **__: None)
     served: list[object] = []
-    monkeypatch.setattr(server_utils.run, "serve", lambda app, options: served.append((app, options)))
+    monkeypatch.setattr(server_utils.webserver, "serve", lambda app, options: served.append((app, options)))
 
     assert SumsServer.run_webserver() is None
     assert served == []
@@ -432,10 +432,12 @@ def test_workers_are_started_by_entrypoint_and_give_their_app_back(monkeypatch):
     config.sums.resources_servers.sums_impl.num_workers = 3
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: config)
     monkeypatch.setenv("NEMO_GYM_CONFIG_PATH", "sums")
-    for name in ("end_with_parent", "prefix_output", "start_logging", "raise_open_files_limit"):
-        monkeypatch.setattr(server_utils.run, name, lambda *_, **__: None)
+    for name in ("exit_with_parent", "prefix_output", "start_logging", "raise_open_files_limit"):
+        monkeypatch.setattr(server_utils.webserver, name, lambda *_, **__: None)
     started: list[tuple[str, int]] = []
-    monkeypatch.setattr(server_utils.run, "serve_in_workers", lambda entry, n, options: started.append((entry, n)))
+    monkeypatch.setattr(
+        server_utils.webserver, "serve_in_workers", lambda entry, n, options: started.append((entry, n))
+    )
 
     assert SumsServer.run_webserver() is None
     assert started == [("resources_servers/sums_impl/app.py", 3)]

@@ -27,7 +27,7 @@ from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR, head_app
 from nemo_gym.serve.session import SESSION_SECRET_ENV_VAR
 from nemo_gym.serve.webserver import uvicorn_options
 from nemo_gym.transport import in_process
-from nemo_gym.transport.cell_link import CellLink, RemoteInstance, ask_cells
+from nemo_gym.transport.cell_link import CellLink, RemoteInstance, fetch_waiting_calls
 from nemo_gym.wire.call_reply import RolloutIndex
 
 
@@ -186,7 +186,7 @@ class Run:
     async def waiting_for(self, places: Sequence[RolloutIndex]) -> dict[RolloutIndex, str]:
         """Return what these rollouts (task, rollout) wait for now, as far as the cells can see."""
         self._make_links()
-        return await ask_cells(self._links, places)
+        return await fetch_waiting_calls(self._links, places)
 
     async def stop(self) -> None:
         """End every server and release every port. Safe to repeat."""

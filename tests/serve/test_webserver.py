@@ -105,8 +105,8 @@ print(child.pid, flush=True)
 """
 CHILD = """
 import sys, time
-from nemo_gym.serve.webserver import end_with_parent
-assert end_with_parent()
+from nemo_gym.serve.webserver import exit_with_parent
+assert exit_with_parent()
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -165,4 +165,4 @@ def test_ray_joins_the_configured_cluster_or_writes_its_own_address(monkeypatch)
 
 
 def test_the_signal_is_one_that_lets_uvicorn_stop_in_order():
-    assert webserver.end_with_parent.__defaults__ == (signal.SIGTERM,)
+    assert webserver.exit_with_parent.__defaults__ == (signal.SIGTERM,)
