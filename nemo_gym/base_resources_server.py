@@ -1,7 +1,7 @@
-"""Resources servers: the tools of an environment, the state of each session, and the verifier.
+"""Resources servers: tools, session state and verifier of an environment.
 
-A subclass overrides `verify`, adds tools as `POST /<tool_name>` routes after `super().setup_webserver()`, and keeps
-the state of one rollout under `request.session[SESSION_ID_KEY]`.
+A subclass overrides `verify`, adds tools as `POST /<tool_name>` routes after `super().setup_webserver()`, and stores
+the state of a rollout under the key `request.session[SESSION_ID_KEY]`, which the session cookie identifies.
 """
 
 from abc import abstractmethod
@@ -37,9 +37,9 @@ _MCP_PREFIX = "mcp__"
 
 
 def normalize_tool_name(name: str, server_name: str | None = None) -> str:
-    """Return the name of a tool without the `mcp__<server>__` that MCP clients put before it.
+    """Return a tool name without the prefix `mcp__<server>__` that MCP clients add.
 
-    With `server_name` only that server's prefix is removed; without, any server's.
+    If `server_name` is given, only the prefix of that server is removed.
     """
     if not name.startswith(_MCP_PREFIX):
         return name
@@ -55,19 +55,19 @@ class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
     REVERIFY_MODE: ClassVar[ReverifyMode] = ReverifyMode.UNKNOWN
 
     expose_tools_over_mcp: bool = False
-    """Offer the server's tools on `/mcp` as well."""
+    """Also offer the tools of the server over MCP, on `/mcp`."""
     reward_range: tuple[float, float] | None = None
-    """Lowest and highest reward, like `[0, 1]`; a rollout with another is a failure (`invalid_reward`)."""
+    """Minimum and maximum reward, for example `[0, 1]`; a reward outside the range is a failure (`invalid_reward`)."""
 
 
 class BaseResourcesServer(BaseServer):
-    """A server with the configuration of a resources server."""
+    """A server whose configuration is a `BaseResourcesServerConfig`."""
 
     config: BaseResourcesServerConfig
 
 
 class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleServer):
-    """The base of resources servers: sessions, verification and metrics behind HTTP."""
+    """Base class of resources servers: routes for sessions, verification and metrics."""
 
     def setup_webserver(self) -> FastAPI:
         """Build the app with the routes of every resources server. Subclasses call this first, then add their tools."""
@@ -81,27 +81,27 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         return app
 
     async def seed_session(self, body: BaseSeedSessionRequest) -> BaseSeedSessionResponse:  # noqa: ARG002
-        """Prepare a session before the first turn. Does nothing unless overridden."""
+        """Prepare a session before the first turn. The default does nothing."""
         return BaseSeedSessionResponse()
 
     @abstractmethod
     async def verify(self, body: BaseVerifyRequest) -> BaseVerifyResponse:
-        """Give the finished rollout its reward. May also take `request` before `body`."""
+        """Return the reward of a finished rollout. An override may also take `request` before `body`."""
 
     async def reverify_mode(self) -> dict[str, str]:
-        """Report whether stored responses can be verified again without their sessions."""
+        """Return the reverify mode: whether stored responses can be verified again without their sessions."""
         return {"reverify_mode": ReverifyMode(self.config.REVERIFY_MODE).value}
 
-    def mcp_tools(self, harvested: list[Any], catchall: Any = None) -> Iterable[Any]:  # noqa: ARG002
-        """Return the tools to offer over MCP: those of the routes, unless overridden."""
-        return harvested
+    def mcp_tools(self, route_tools: list[Any], catchall: Any = None) -> Iterable[Any]:  # noqa: ARG002
+        """Return the tools to offer over MCP. The default is `route_tools`, the tools found in the routes."""
+        return route_tools
 
     def mcp_allowed_tools_for_session(self, seed_body: Any) -> Iterable[str] | None:  # noqa: ARG002
-        """Return the names of the tools one session may use over MCP; None means all."""
+        """Return the names of the tools that a session may use over MCP; None means all."""
         return None
 
     def normalize_tool_name(self, name: str) -> str:
-        """Return the name of a tool without this server's MCP prefix."""
+        """Return a tool name without the MCP prefix of this server."""
         return normalize_tool_name(name, self.config.name)
 
 

@@ -1,8 +1,8 @@
-"""Agent servers: the loop between a model and an environment.
+"""Agent servers: the loop that alternates between a model and an environment.
 
-A subclass overrides `responses` (the episode: one request in, one finished response out) and `run` (one rollout:
-seed, episode, verify). When calls are observed, the paths it calls carry the rollout id, which `url_path_for_run` and
-related methods add.
+A subclass overrides `responses` (one episode: from a request to the final response) and `run` (one rollout: seed the
+session, run the episode, verify). When model calls are captured, the paths of calls contain the rollout id, which
+`url_path_for_run` and related methods add.
 """
 
 import functools
@@ -55,17 +55,17 @@ class BaseResponsesAPIAgentConfig(BaseRunServerInstanceConfig):
     """Configuration fields of every agent."""
 
     skip_verification: bool = False
-    """Collect without calling the verifier."""
+    """Collect rollouts without calling the verifier."""
     skip_verification_reward: float = 0.0
-    """Value of the reward field of such a rollout."""
+    """Reward of a rollout whose verification is skipped."""
     needs_model: bool = True
     """A rollout without a successful model call is a failure; `false` for agents that call no model."""
     token_id_capture: bool = False
-    """Keep the token ids of this agent's model calls for training, when the run captures them at all."""
+    """Capture the token ids of this agent's model calls, if the run has token id capture enabled."""
 
 
 class _CaptureFlags(NamedTuple):
-    """Which captures a configuration enables for an agent."""
+    """Captures that a configuration enables for an agent."""
 
     config: object
     model_calls: bool
@@ -74,16 +74,16 @@ class _CaptureFlags(NamedTuple):
 
 
 class BaseResponsesAPIAgent(BaseServer):
-    """A server with the configuration of an agent."""
+    """A server whose configuration is a `BaseResponsesAPIAgentConfig`."""
 
     config: BaseResponsesAPIAgentConfig
 
 
 class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, SimpleServer):
-    """The base of agents: `/v1/responses`, `/run` and `/aggregate_metrics` behind HTTP."""
+    """Base class of agent servers: routes `/v1/responses`, `/run` and `/aggregate_metrics`."""
 
     def setup_webserver(self) -> FastAPI:
-        """Build the app with the routes of every agent."""
+        """Build the app with the routes of every agent server."""
         app = create_app(title=type(self).__name__)
         self.setup_session_middleware(app)
         app.post(RESPONSES_PATH)(json_endpoint(self.responses))
@@ -94,14 +94,14 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
 
     @abstractmethod
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
-        """Run one episode: from the request to the last response. May also take `request` and `response`."""
+        """Run one episode and return the final response. An override may also take `request` and `response`."""
 
     @abstractmethod
     async def run(self, body: BaseRunRequest = Body()) -> BaseVerifyResponse:
-        """Run one rollout and return it verified. May also take `request`."""
+        """Run one rollout, verify it and return the result. An override may also take `request`."""
 
     async def aggregate_metrics(self, body: AggregateMetricsRequest = Body()) -> AggregateMetrics:
-        """Compute metrics over many rollouts; without verification they are empty."""
+        """Compute metrics over many rollouts; empty if verification is skipped."""
         if self.config.skip_verification:
             warnings.warn(
                 f"{self.config.name}: verification was skipped, so there are no metrics", RuntimeWarning, stacklevel=2
@@ -110,10 +110,10 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         return await super().aggregate_metrics(body)
 
     def rollout_id_from_run(self, body: BaseModel | Mapping[str, Any]) -> str | None:
-        """Return the rollout id of a run request; None when calls are not observed.
+        """Return the rollout id of a run request; None if nothing is captured.
 
         Raises:
-            ValueError: the request has an id that is not safe in a path.
+            ValueError: the rollout id in the request is not safe in a path.
         """
         return maybe_rollout_id_from_run_body(body) if self._captures().any else None
 
@@ -128,7 +128,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         )
 
     def url_path_for_request(self, url_path: str, request: Request) -> str:
-        """Return `url_path` with the rollout prefix of `request`, so that nested calls belong to the same rollout."""
+        """Return `url_path` with the rollout prefix of `request`, for nested calls of the same rollout."""
         return _inbound_prefix(request) + url_path
 
     def resolve_model_base_url(self, model_server_name: str, rollout_id: str | None = None) -> str:
@@ -151,7 +151,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         return []
 
     def _captures(self) -> _CaptureFlags:
-        """Return the enabled captures; read once per configuration, because reading is slow."""
+        """Return the enabled captures; cached per configuration, because reading the configuration is slow."""
         flags = self._capture_flags
         config = getattr(self.server_client, "global_config_dict", None)
         if not flags or flags[0].config is not config:
@@ -161,16 +161,20 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
         return flags[0]
 
     def _with_rollout(self, run: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-        """Wrap `run`: its calls belong to the rollout of its request, and a rollout of a collector is timed."""
+        """Wrap `run`: set the current rollout for its calls, and add phase times to the answer.
+
+        Phase times are measured if the request has an allowance, that is, if it comes from a collector.
+        """
         call = async_handler(run)
 
         @functools.wraps(run)
         async def run_with_rollout(*args: Any, **kwargs: Any) -> Any:
+            """Run one rollout with its rollout id and phase times."""
             body = next((value for value in (*args, *kwargs.values()) if isinstance(value, (BaseModel, dict))), None)
             try:
                 rollout_id = self.rollout_id_from_run(body) if body is not None else None
-            except ValueError as problem:
-                raise HTTPException(422, str(problem)) from None
+            except ValueError as error:
+                raise HTTPException(422, str(error)) from None
             if call_log.current_rollout() is None and body is not None:
                 call_log.set_current_rollout(rollout_index_from_run_body(body))
             timer = call_log.PhaseTimer() if deadlines.current_allowance() is not None else None
@@ -186,7 +190,7 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
                 raise
             if timer is None:
                 return answer
-            if isinstance(answer, BaseModel) and answer.__pydantic_extra__ is None:  # no room for another field
+            if isinstance(answer, BaseModel) and answer.__pydantic_extra__ is None:  # the model allows no extra fields
                 return json_response(answer, (*args, *kwargs.values()), {NG_PHASES_KEY: timer.sums()})
             return timer.add_to(answer)
 
@@ -195,13 +199,14 @@ class SimpleResponsesAPIAgent(BaseResponsesAPIAgent, AggregateMetricsMixin, Simp
 
 
 class _RolloutEndpoint:
-    """An endpoint that is served as part of the rollout in its path."""
+    """ASGI app: sets the current rollout id from the path parameter and runs an endpoint."""
 
     def __init__(self, endpoint: ASGIApp, *, token_capture: bool) -> None:
         self.endpoint = endpoint
         self.token_capture = token_capture
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the endpoint with the rollout id of the path; 422 if the id is invalid."""
         rollout_id = scope["path_params"]["rollout_id"]
         if not ROLLOUT_ID.fullmatch(rollout_id):
             raise HTTPException(422, f"not a rollout id: {rollout_id!r} must match {ROLLOUT_ID.pattern}")
@@ -210,7 +215,7 @@ class _RolloutEndpoint:
 
 
 def _add_rollout_routes(router: APIRouter) -> None:
-    """Serve the route added last under the rollout prefixes too. The handler sees the path with its prefix."""
+    """Also serve the last route of the router under the two rollout prefixes. The request path keeps its prefix."""
     original = router.routes[-1]
     assert isinstance(original, APIRoute)
     endpoint = plain_endpoint_app(original) or original.app
@@ -221,7 +226,7 @@ def _add_rollout_routes(router: APIRouter) -> None:
 
 
 def _inbound_prefix(request: Request) -> str:
-    """Return the rollout prefix of a request's path, or nothing."""
+    """Return the rollout prefix in the path of a request; empty without one."""
     parts = str(request.url.path).split("/")
     if len(parts) < 4 or parts[1] != ROLLOUT_PATH_PREFIX:
         return ""

@@ -1,10 +1,10 @@
-"""Model servers: one LLM endpoint behind the OpenAI Responses, Chat Completions and Anthropic Messages dialects.
+"""Model servers: offer an LLM in three API dialects (OpenAI Responses, Chat Completions, Anthropic Messages).
 
-A subclass overrides `responses` and `chat_completions`; either may take the `request` first. `/v1/messages` is
-answered through `responses`. Streams are made from the finished answer.
+A subclass overrides `responses` and `chat_completions`; both may take `request` as first parameter. `/v1/messages`
+calls `responses`. A streamed answer is generated from the complete answer.
 
-When the provider refuses, the answer is 500 with the provider's text, the header `x-nemo-gym-failed` names this server,
-and `x-nemo-gym-upstream-status` is the provider's status.
+If the provider answers with an error, the server answers 500 with the provider's text. Then the header
+`x-nemo-gym-failed` contains the name of this server and `x-nemo-gym-upstream-status` the status of the provider.
 """
 
 import inspect
@@ -54,21 +54,21 @@ class BaseResponsesAPIModelConfig(BaseRunServerInstanceConfig):
 
 
 class BaseResponsesAPIModel(BaseServer):
-    """A server with the configuration of a model."""
+    """A server whose configuration is a `BaseResponsesAPIModelConfig`."""
 
     config: BaseResponsesAPIModelConfig
 
 
 class _CaptureMiddleware:
-    """Remove the rollout prefix from the path; with a store, record the calls made under it."""
+    """Removes the rollout prefix from paths and, with a store, captures the model calls of rollouts."""
 
     LAYER = "rollout"
 
     def __init__(self, app: ASGIApp, store: CaptureStore | None = None, model_ref: str | None = None) -> None:
-        inner = app
+        inner_app = app
         if store is not None:
-            inner = CallCaptureMiddleware(app, store, rollout_id=current_rollout_id, model_ref=model_ref)
-        self.app = RolloutContextMiddleware(inner)
+            inner_app = CallCaptureMiddleware(app, store, rollout_id=current_rollout_id, model_ref=model_ref)
+        self.app = RolloutContextMiddleware(inner_app)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.app(scope, receive, send)
@@ -76,7 +76,7 @@ class _CaptureMiddleware:
 
 @dataclass(frozen=True)
 class _ModelMethod:
-    """A method of a model server with the class of its parameters, resolved once."""
+    """A method of a model server (`responses` or `chat_completions`) and the class of its body, resolved once."""
 
     call: Callable[..., Any]
     params: type[BaseModel]
@@ -84,18 +84,19 @@ class _ModelMethod:
 
     @classmethod
     def of(cls, method: Callable[..., Any], params: type[BaseModel]) -> "_ModelMethod":
-        """Take the parameter class from the annotation of `method`, else `params`."""
-        names = list(resolved_signature(method).parameters.values())
-        declared = names[-1].annotation if names else None
-        if inspect.isclass(declared) and issubclass(declared, BaseModel):
-            params = declared
-        return cls(async_handler(method), params, takes_request=bool(names) and names[0].name == "request")
+        """Describe `method`; its body class is the annotation of its last parameter or, without one, `params`."""
+        parameters = list(resolved_signature(method).parameters.values())
+        annotation = parameters[-1].annotation if parameters else None
+        if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+            params = annotation
+        takes_request = bool(parameters) and parameters[0].name == "request"
+        return cls(async_handler(method), params, takes_request=takes_request)
 
     def validate(self, body: dict[str, Any] | BaseModel) -> BaseModel:
-        """Validate the body as the method's parameters; an instance of their class passes as it is.
+        """Validate a request body as `params`; an instance of `params` is returned unchanged.
 
         Raises:
-            RequestValidationError: 422, in FastAPI's shape.
+            RequestValidationError: the body is invalid (422), in the format of FastAPI.
         """
         if isinstance(body, BaseModel) and not isinstance(body, self.params):
             body = body.model_dump(exclude_unset=True)
@@ -112,7 +113,7 @@ class _ModelMethod:
 
 
 class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
-    """The base of model servers: three dialects in front of two methods."""
+    """Base class of model servers: routes for three API dialects, implemented by two methods."""
 
     def setup_webserver(self) -> FastAPI:
         """Build the app with the routes of every model server."""
@@ -148,11 +149,11 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         self,
         body: NeMoGymChatCompletionCreateParamsNonStreaming = Body(),
     ) -> NeMoGymChatCompletion:
-        """Answer a Chat Completions request. May also take `request` before `body`."""
+        """Answer a Chat Completions request. An override may also take `request` before `body`."""
 
     @abstractmethod
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
-        """Answer a Responses request. May also take `request` before `body`."""
+        """Answer a Responses request. An override may also take `request` before `body`."""
 
     async def _answer_responses(
         self, method: _ModelMethod, request: Request, body: dict[str, Any] | BaseModel
@@ -168,13 +169,16 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
             answer = await method(request, params)
         except HTTPException:
             raise
-        except Exception as failure:  # a boundary: in this dialect the stream itself reports a failure
+        except Exception as failure:  # in this dialect a stream reports failures as events
             logger.error("%s: a streamed response failed", self.config.name, exc_info=failure)
-            problem = redact_text(_describe_failure(failure), self.config)
-            return _as_stream(responses_streaming.replay_failure(problem, str(body.get("model") or self.config.name)))
+            description = redact_text(_describe_failure(failure), self.config)
+            return _as_stream(
+                responses_streaming.replay_failure(description, str(body.get("model") or self.config.name))
+            )
         return answer if isinstance(answer, Response) else _as_stream(responses_streaming.replay(_as_data(answer)))
 
     async def _answer_chat(self, method: _ModelMethod, request: Request, body: dict[str, Any]) -> Response:
+        """Answer a Chat Completions request as JSON or as a stream."""
         if body.get("stream") is not True:
             return _as_json(await method(request, method.validate(body)))
         request_body, dropped = chat_streaming.sanitise_request(body)
@@ -187,11 +191,12 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
         return _as_stream(chat_streaming.replay(_as_data(answer), include_usage=include_usage))
 
     async def _answer_messages(self, method: _ModelMethod, request: Request, body: dict[str, Any]) -> Response:
+        """Answer a Messages request through `responses`, as JSON or as a stream."""
         converter = AnthropicConverter()
         try:
             params = method.params.model_validate(converter.request_to_responses(body))
-        except (ConversionError, ValidationError) as problem:
-            return _messages_refusal(_describe_failure(problem))
+        except (ConversionError, ValidationError) as error:
+            return _invalid_messages_request(_describe_failure(error))
         answer = await method(request, params)
         if isinstance(answer, Response):
             return answer
@@ -202,10 +207,11 @@ class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
 
     def _log_dropped(self, dropped: Iterable[str]) -> None:
         for field in dropped:
-            logger.warning("%s: left out of a streaming request: %s", self.config.name, field)
+            logger.warning("%s: field omitted from a streaming request: %s", self.config.name, field)
 
 
 def _as_json(answer: Any) -> Response:
+    """Return an answer as a JSON response; a response is returned unchanged."""
     if isinstance(answer, Response):
         return answer
     if isinstance(answer, BaseModel):
@@ -214,24 +220,24 @@ def _as_json(answer: Any) -> Response:
 
 
 def _as_data(answer: Any) -> dict[str, Any]:
-    """Return the answer with the same fields as without streaming."""
+    """Return the answer as a dict with the fields of the answer without streaming."""
     data: dict[str, Any] = answer.model_dump(mode="json", by_alias=True) if isinstance(answer, BaseModel) else answer
     return data
 
 
 def _as_stream(events: Iterable[bytes]) -> Response:
-    """Return the events as one body: all are complete already, and one write costs less than many."""
+    """Return all events as one response body: they are complete, and one write is cheaper than many."""
     return Response(b"".join(events), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
 
-def _messages_refusal(problem: str) -> Response:
-    """Answer 400 in the shape that Messages clients read."""
-    refusal = {"type": "error", "error": {"type": "invalid_request_error", "message": problem}}
-    return Response(json_bytes(refusal), status_code=400, media_type="application/json")
+def _invalid_messages_request(problem: str) -> Response:
+    """Return status 400 in the error format of the Messages API."""
+    body = {"type": "error", "error": {"type": "invalid_request_error", "message": problem}}
+    return Response(json_bytes(body), status_code=400, media_type="application/json")
 
 
 def _describe_failure(failure: Exception) -> str:
-    """Describe a failure, with the provider's answer if there is one."""
+    """Return the text of a failure, with the body of the provider's answer if the exception has it."""
     if isinstance(failure, ValidationError):
         problems = failure.errors(include_url=False, include_input=False)
         return "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems)

@@ -1,7 +1,7 @@
-"""Call a judge model from a verifier, so that a failing judge is a failed rollout and not a wrong answer.
+"""Judge calls: call a judge model from a verifier. If the judge fails, the rollout fails and gets no reward.
 
-A judge that cannot be reached, answers an error or answers in the wrong shape is a `JudgeError`. An answer whose text
-cannot be parsed is a verdict that the verifier must interpret.
+`JudgeError` is raised if the judge cannot be reached, answers with an error status, or its answer does not match the
+response model. If only the text of the answer cannot be interpreted, the verifier decides on the reward.
 """
 
 import functools
@@ -18,14 +18,14 @@ from nemo_gym.serve.endpoints import async_handler, resolved_signature
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 
 JUDGE_FAILED = "judge_failed"
-"""Value of `_ng_failure_class` on a row whose judge failed."""
+"""Value of `_ng_failure_class` in the record of a rollout whose judge failed."""
 
 ResultT = TypeVar("ResultT")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class JudgeError(EnvFailed):
-    """The judge gave no verdict, so the rollout has no reward."""
+    """The judge call failed, so the rollout has no reward."""
 
 
 async def reraise_judge_errors(call: Awaitable[ResultT]) -> ResultT:
@@ -34,17 +34,17 @@ async def reraise_judge_errors(call: Awaitable[ResultT]) -> ResultT:
         return await call
     except JudgeError:
         raise
-    except Exception as failure:  # a boundary: every way for the judge to fail is the same outcome
+    except Exception as failure:  # every failure of a judge has the same outcome
         raise JudgeError(f"{type(failure).__name__}: {failure}") from failure
 
 
 async def call_judge(
     server_client: ServerClient, *, server_name: str, url_path: str, json: Any, response_model: type[ModelT]
 ) -> ModelT:
-    """POST to a judge server and return its answer as a `response_model`.
+    """POST `json` to a judge server and return its answer as a `response_model`.
 
     Raises:
-        JudgeError: no answer, an error status, or an answer of another shape.
+        JudgeError: no answer, an error status, or an answer that is not a valid `response_model`.
     """
     return await reraise_judge_errors(_post_to_judge(server_client, server_name, url_path, json, response_model))
 
@@ -58,10 +58,10 @@ async def _post_to_judge(
 
 
 def judge_failsafe(verify: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-    """Wrap a verify endpoint: a `JudgeError` becomes a failure row instead of an error status.
+    """Wrap a verify endpoint so that a `JudgeError` becomes a failure record instead of an error status.
 
-    The row is the request as sent, `reward: 0.0` because readers expect the field, and `_ng_failure_class`,
-    which takes the row out of every mean and into the failures file.
+    The record contains the request, `reward: 0.0` (a required field) and `_ng_failure_class`. The collector excludes it
+    from all metrics and writes it to the failures file.
     """
 
     call = async_handler(verify)
@@ -71,16 +71,16 @@ def judge_failsafe(verify: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
         try:
             return await call(*args, **kwargs)
         except JudgeError as failure:
-            row = _request_body(*args, *kwargs.values())
-            row |= {"reward": 0.0, NG_FAILURE_CLASS_KEY: JUDGE_FAILED, NG_FAILURE_JUDGE_ERROR_KEY: str(failure)}
-            return Response(to_json(row, inf_nan_mode="null"), media_type="application/json")
+            record = _request_body(*args, *kwargs.values())
+            record |= {"reward": 0.0, NG_FAILURE_CLASS_KEY: JUDGE_FAILED, NG_FAILURE_JUDGE_ERROR_KEY: str(failure)}
+            return Response(to_json(record, inf_nan_mode="null"), media_type="application/json")
 
     verify_or_fail.__signature__ = resolved_signature(verify)  # type: ignore[attr-defined]
     return verify_or_fail
 
 
 def _request_body(*arguments: Any) -> dict[str, Any]:
-    """Return the request among a verifier's arguments, with the fields it was sent with."""
+    """Return the request body among the arguments of `verify`, with the fields that were sent; empty if not found."""
     for argument in arguments:
         if isinstance(argument, BaseModel) and "responses_create_params" in type(argument).model_fields:
             return argument.model_dump(mode="json", exclude_unset=True)

@@ -1,4 +1,4 @@
-"""Profiling under its public name."""
+"""CPU profiler of a server. Re-exports `nemo_gym.serve.profiling`."""
 
 from nemo_gym.serve.profiling import Profiler
 

@@ -1,4 +1,4 @@
-"""The rollout a request belongs to. A facade of `nemo_gym.serve.correlation`."""
+"""Rollout id of a request. Re-exports `nemo_gym.serve.correlation`."""
 
 from nemo_gym.serve.correlation import (
     RolloutContextMiddleware,

@@ -1,8 +1,8 @@
-"""Servers and the client they call each other with.
+"""Base classes of servers (`SimpleServer`, `HeadServer`) and the client for calls between servers (`ServerClient`).
 
-Server folders subclass, patch and import these names, so everything that a test may replace (`request`,
-`get_global_config_dict`, `get_global_aiohttp_client`) is looked up in this module when it is used. The
-work is done in `nemo_gym.transport` (calls) and `nemo_gym.serve` (serving).
+Server folders import, subclass and patch the names of this module. Functions that tests replace (`request`,
+`get_global_config_dict`, `get_global_aiohttp_client`) are therefore looked up in this module at each call. The
+implementation is in `nemo_gym.transport` (calls) and `nemo_gym.serve` (serving).
 """
 
 import os
@@ -70,7 +70,7 @@ HEAD_TIMEOUT_SECONDS = 5.0
 
 
 def get_global_aiohttp_client() -> ClientSession:
-    """Return the aiohttp session of the running loop, with the settings of the global configuration if there is one."""
+    """Return the aiohttp session of the running loop, with the settings of the global configuration if it is loaded."""
     if not http_sessions.is_configured():
         config = maybe_get_global_config_dict()
         if config is not None:
@@ -79,7 +79,7 @@ def get_global_aiohttp_client() -> ClientSession:
 
 
 def set_global_aiohttp_client(cfg: GlobalAIOHTTPAsyncClientConfig) -> ClientSession:
-    """Open the session of the running loop with these settings; it must not be open yet."""
+    """Open the aiohttp session of the running loop with these settings. The session must not be open."""
     assert not is_global_aiohttp_client_setup(), "the global aiohttp client is already set up"
     http_sessions.configure(cfg)
     return http_sessions.current_session()
@@ -94,7 +94,7 @@ def is_global_aiohttp_client_request_debug_enabled() -> bool:
 
 
 def global_aiohttp_client_exit() -> None:
-    """Close every session whose loop is not running; called at exit."""
+    """Close every aiohttp session whose loop is not running; called at exit."""
     http_sessions.close_all()
 
 
@@ -103,19 +103,20 @@ async def request(
     url: str,
     _internal: bool = False,
     *,
-    where: str | None = None,
+    callee: str | None = None,
     safe_to_repeat: bool = False,
     **kwargs: Any,
 ) -> ClientResponse:
-    """Send an HTTP request; `kwargs` are those of aiohttp. `_internal` calls get more attempts.
+    """Send an HTTP request with a deadline and retries; `kwargs` are those of aiohttp.
 
-    Unlike an aiohttp call it has a deadline, and a request that may have been executed is not sent twice.
+    `_internal` requests get more attempts. `callee` is the name of the server in errors. A request that the server may
+    have executed is repeated only if `safe_to_repeat` is True or its method is safe.
     """
     return await http.send(
         method,
         url,
         policy=SERVER_CALL if _internal else EXTERNAL_CALL,
-        where=where,
+        callee=callee,
         safe_to_repeat=safe_to_repeat,
         session=get_global_aiohttp_client(),
         **kwargs,
@@ -123,12 +124,12 @@ async def request(
 
 
 def get_server_url(server_name: str) -> str:
-    """Return `http://host:port` of a server instance of this process's configuration."""
+    """Return `http://host:port` of a server instance in the configuration of this process."""
     return address_of(get_global_config_dict(), server_name).base_url
 
 
 class ServerClient(BaseModel):
-    """Call server instances by name. Addresses are resolved once per configuration."""
+    """Client that calls server instances by name. Addresses are resolved once per configuration."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -142,7 +143,7 @@ class ServerClient(BaseModel):
 
     @classmethod
     def load_head_server_config(cls) -> BaseServerConfig:
-        """Return the address of the head server from this process's configuration."""
+        """Return the address of the head server in the configuration of this process."""
         config = get_global_config_dict()
         if config.get(HEAD_SERVER_KEY_NAME) is None:
             raise ConfigError("the configuration has no address of the head server", where=HEAD_SERVER_KEY_NAME)
@@ -150,7 +151,7 @@ class ServerClient(BaseModel):
 
     @classmethod
     def load_from_global_config(cls, head_server_config: BaseServerConfig | None = None) -> "ServerClient":
-        """Return a client for the servers that the head server knows.
+        """Fetch the configuration from the head server and return a client for its server instances.
 
         Raises:
             ValueError: the head server does not answer.
@@ -162,28 +163,32 @@ class ServerClient(BaseModel):
     def _build_server_base_url(self, server_config_dict: Any) -> str:
         return base_url(server_config_dict["host"], server_config_dict["port"])
 
-    @cached_property  # a normal attribute after the first use; pydantic's private attributes are slow
+    @cached_property  # an ordinary attribute after the first use; pydantic's private attributes are slow
     def _address_books(self) -> list[AddressBook]:
         return []
 
     def _addresses(self) -> AddressBook:
+        """Return the addresses of the current configuration; `_address_books` caches them."""
         books = self._address_books
         if not books or books[0].config is not self.global_config_dict:
             books[:] = [AddressBook(self.global_config_dict)]
         return books[0]
 
     async def request(self, server_name: str, url_path: str, method: str, **kwargs: Any) -> ClientResponse:
-        """Call a server instance; a pydantic `json` is sent without its unset fields.
+        """Call a server instance and return the response. `kwargs` are those of aiohttp.
 
-        An instance of this process, or of a cell linked to it, is called without HTTP.
+        A pydantic model as `json` is sent without its unset fields. Instances of this process and of linked cells are
+        called without HTTP. The call is logged in `call_log` if it belongs to a rollout.
         """
         addresses = self._addresses()
         address = addresses[server_name]
         body = kwargs.get("json")
-        if addresses.observes_rollouts:
+        if addresses.needs_rollout_ids:
             url_path = rollout_prefix(address, url_path, body) + url_path
         rollout, finished, began = call_log.current_rollout(), call_log.finished_calls(), call_log.clock()
-        if rollout is None and body is not None and url_path == "/run":  # an agent's request class may drop the index
+        if (
+            rollout is None and body is not None and url_path == "/run"
+        ):  # later the agent's request class may drop the index
             rollout = rollout_index_from_run_body(body)
         if rollout is not None:
             pending = (server_name, url_path, began)
@@ -193,13 +198,13 @@ class ServerClient(BaseModel):
             if app is not None and kwargs.keys() <= in_process.SUPPORTED_OPTIONS:
                 limit = deadlines.call_limit(address.server_type, url_path)
                 response = await in_process.request(
-                    app, method, address.base_url, url_path, where=server_name, limit=limit, rollout=rollout, **kwargs
+                    app, method, address.base_url, url_path, callee=server_name, limit=limit, rollout=rollout, **kwargs
                 )
                 return cast("ClientResponse", response)
             with deadlines.call_time_limit(address.server_type, url_path):
                 if isinstance(body, BaseModel):
                     kwargs["json"] = body.model_dump(exclude_unset=True)
-                options = {"where": server_name, "safe_to_repeat": address.keeps_no_state, **kwargs}
+                options = {"callee": server_name, "safe_to_repeat": address.is_stateless, **kwargs}
                 return await request(method=method, url=f"{address.base_url}{url_path}", _internal=True, **options)
         finally:
             if finished is not None:
@@ -214,10 +219,10 @@ class ServerClient(BaseModel):
         return await self.request(server_name=server_name, url_path=url_path, method="POST", **kwargs)
 
     def poll_for_status(self, server_name: str) -> ServerStatus:
-        """Send `GET /` to a server and report whether it answers; any status counts. Blocks the calling thread."""
+        """Send `GET /` to a server; return `success` for an answer of any status. Blocks the calling thread."""
         try:
             address = self._addresses()[server_name]
-            get_blocking(address.host, address.port, "/", timeout=HEAD_TIMEOUT_SECONDS, where=server_name)
+            get_blocking(address.host, address.port, "/", timeout=HEAD_TIMEOUT_SECONDS, callee=server_name)
         except DeadlineExceeded:
             return "timeout"
         except ServerUnreachable:
@@ -228,24 +233,25 @@ class ServerClient(BaseModel):
 
 
 def setup_server_client(head_server_config: BaseServerConfig | None = None) -> ServerClient:
-    """Return a client for running servers, for scripts outside them."""
+    """Return a client for running servers, for use in scripts."""
     return ServerClient.load_from_global_config(head_server_config)
 
 
 def server_config(cls: "type[BaseServer]", config: DictConfig, name: str) -> BaseRunServerInstanceConfig:
-    """Return the block of an instance, validated with the class that `cls` declares for its `config`.
+    """Return the configuration of an instance, validated with the class annotated on `cls.config`.
 
     Raises:
-        ConfigError: the block does not fit that class.
+        ConfigError: the block is invalid.
     """
     block = get_first_server_config_dict(config, name)
-    declared: Any = cls.model_fields["config"].annotation
-    loaded: BaseRunServerInstanceConfig = validate_config(declared, as_dict(block) | {"name": name}, where=name)
-    return loaded
+    config_class: Any = cls.model_fields["config"].annotation
+    values = as_dict(block) | {"name": name}
+    instance_config: BaseRunServerInstanceConfig = validate_config(config_class, values, instance=name)
+    return instance_config
 
 
 class BaseServer(BaseModel):
-    """A server with its block of the global configuration."""
+    """A server with its configuration."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -253,7 +259,7 @@ class BaseServer(BaseModel):
 
     @classmethod
     def load_config_from_global_config(cls) -> BaseRunServerInstanceConfig:
-        """Load the block of this process's instance, which `NEMO_GYM_CONFIG_PATH` names."""
+        """Load the configuration of the instance named by the environment variable `NEMO_GYM_CONFIG_PATH`."""
         name = os.environ.get(CONFIG_PATH_ENV_VAR)
         if not name:
             raise ConfigError(f"{CONFIG_PATH_ENV_VAR} is not set", where=cls.__name__, fix="use `gym env start`")
@@ -265,12 +271,12 @@ class BaseServer(BaseModel):
 
 
 class SimpleServer(BaseServer):
-    """A server instance: a FastAPI app with a configuration and a client for the others."""
+    """A server instance: a FastAPI app with a configuration and a client for calls to other servers."""
 
     HOSTING: ClassVar[Literal["cell", "process", "venv"]] = "process"
     """`cell`: may share a process and its event loop with other servers. `process`: needs a separate process."""
     SESSION_POLICY: ClassVar[SessionPolicy] = "per-session"
-    """How callers are distinguished; the config field `session_policy`, if there is one, has priority."""
+    """Policy for session cookies (`serve.session`); a config field `session_policy` has priority."""
 
     server_client: ServerClient
 
@@ -283,20 +289,20 @@ class SimpleServer(BaseServer):
         return f"{type(self).__name__}___{self.config.name}"
 
     def setup_session_middleware(self, app: FastAPI) -> None:
-        """Give requests a `session` with a `session_id`. Doing it twice changes nothing."""
+        """Add the session cookie middleware, which sets `request.session["session_id"]`. Idempotent."""
         if not any(getattr(middleware, "cls", None) is SessionMiddleware for middleware in app.user_middleware):
             policy = getattr(self.config, "session_policy", None) or self.SESSION_POLICY
             app.add_middleware(SessionMiddleware, key=self.get_session_middleware_key(), policy=policy)
 
     def setup_exception_middleware(self, app: FastAPI) -> None:
-        """Answer failures as JSON and cancel handlers past their deadline. Must be the last middleware added."""
+        """Add the middleware for error answers and deadlines. Must be added last."""
         app.add_middleware(DeadlineMiddleware, server_name=self.config.name)
         app.add_middleware(
             FailureMiddleware, server_name=self.config.name, redact=lambda text: redact_text(text, self.config)
         )
 
     def prepare_webserver(self, global_config: Mapping[str, Any]) -> FastAPI:
-        """Build the complete app: routes, tools over MCP, liveness, failures, profiling."""
+        """Build the complete app: routes, MCP tools, liveness, error answers, profiling."""
         app = self.setup_webserver()
         if getattr(self.config, "expose_tools_over_mcp", False):
             from nemo_gym.serve.mcp import maybe_auto_expose  # needs the mcp extra
@@ -312,9 +318,9 @@ class SimpleServer(BaseServer):
 
     @classmethod
     def run_webserver(cls) -> FastAPI | None:
-        """Serve this process's instance until a signal stops it; the entry of every `app.py`.
+        """Serve the instance of this process until a signal stops it; the entry point of every `app.py`.
 
-        Inside a uvicorn worker the app is returned instead. A dry run ends once the server is built.
+        In a uvicorn worker, return the app without serving it. In a dry run, return None after the server is created.
         """
         exit_with_parent(signal.SIGTERM)  # lets uvicorn stop in order
         global_config = get_global_config_dict()
@@ -344,12 +350,12 @@ class SimpleServer(BaseServer):
 
 
 def initialize_ray() -> None:
-    """Join the Ray cluster of the configuration, or start one and write its address there."""
+    """Join the Ray cluster in the configuration, or start a cluster and write its address to the configuration."""
     webserver.join_ray(get_global_config_dict())
 
 
 class HeadServer(BaseServer):
-    """Serves the configuration and the instances of a run over HTTP."""
+    """The head server: serves the configuration and the server instances of a run."""
 
     config: BaseServerConfig  # type: ignore[assignment]
 
@@ -363,7 +369,7 @@ class HeadServer(BaseServer):
 
     @classmethod
     def run_webserver(cls) -> tuple[Any, threading.Thread, "HeadServer"]:
-        """Serve in a thread at the address of `head_server`; return the uvicorn server, its thread and the head."""
+        """Serve in a thread at the configured address; return the uvicorn server, its thread and the head server."""
         config = ServerClient.load_head_server_config()
         head = cls(config=config)
         server, thread = webserver.serve_in_thread(head.setup_webserver(), host=config.host, port=config.port)

@@ -96,8 +96,8 @@ def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
 
 def test_a_drawing_program_that_fails_costs_only_the_picture(tmp_path, caplog):
     """Graphviz on a cluster node is a lottery."""
-    assert profiling._succeeds([sys.executable, "-c", "raise SystemExit(3)"]) is False
-    assert profiling._succeeds([str(tmp_path / "no-such-program")]) is False
+    assert profiling._run_program([sys.executable, "-c", "raise SystemExit(3)"]) is False
+    assert profiling._run_program([str(tmp_path / "no-such-program")]) is False
     assert caplog.text.count("no call graph") == 2
 
 

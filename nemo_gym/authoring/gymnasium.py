@@ -143,7 +143,7 @@ class GymnasiumServer(SimpleResourcesServer):
     def model_post_init(self, context: Any, /) -> None:
         super().model_post_init(context)
         config = self.config
-        self._episodes = SessionStore(most=config.max_sessions, idle_seconds=config.session_idle_seconds)
+        self._episodes = SessionStore(max_sessions=config.max_sessions, idle_seconds=config.session_idle_seconds)
 
     def setup_webserver(self) -> FastAPI:
         app = super().setup_webserver()

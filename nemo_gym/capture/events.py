@@ -1,4 +1,4 @@
-"""A captured stream: the answer its events add up to, and its end."""
+"""Parsing of a captured stream of server-sent events: the complete answer, and how the stream ended."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from nemo_gym.convert import sse
 from nemo_gym.convert.streams import completion_from_chunks, message_from_events, response_from_events
 from nemo_gym.errors import ConversionError
 
-_FOLD: dict[str, Callable[[Iterable[Any]], dict[str, Any]]] = {
+_ASSEMBLERS: dict[str, Callable[[Iterable[Any]], dict[str, Any]]] = {
     "responses": response_from_events,
     "chat": completion_from_chunks,
     "messages": message_from_events,
@@ -19,21 +19,21 @@ _FAILED_EVENTS = frozenset({"response.failed", "error"})
 
 
 @dataclass(frozen=True)
-class StreamReading:
-    """The answer of a stream and how it ended."""
+class StreamResult:
+    """The answer assembled from the events of a stream, and how the stream ended."""
 
     response: dict[str, Any] | None = None
-    """The complete answer; None when the events do not add up to one."""
-    finished: bool = False
-    """The dialect's own end mark was seen."""
-    failed: bool = False
-    """The stream reported a failure of the model."""
-    garbled: bool = False
-    """An event that was not cut off is not JSON."""
+    """The complete answer; None if it cannot be assembled from the events."""
+    is_finished: bool = False
+    """True if the stream contains the final event of its dialect."""
+    is_failed: bool = False
+    """True if the stream contains an error event."""
+    is_garbled: bool = False
+    """True if a complete event is not JSON."""
 
 
-def read_stream(dialect: str, body: bytes) -> StreamReading:
-    """Read a whole stream. Nothing is raised: a stream that cannot be parsed has no `response`."""
+def parse_stream(dialect: str, body: bytes) -> StreamResult:
+    """Parse a stream. Never raises: if the stream cannot be parsed, `response` is None."""
     events: list[dict[str, Any]] = []
     try:
         events.extend(sse.decode(body))
@@ -48,11 +48,11 @@ def read_stream(dialect: str, body: bytes) -> StreamReading:
     else:
         failed = bool(kinds & _FAILED_EVENTS)
         finished = bool(kinds & _LAST_EVENTS)
-    return StreamReading(_answer(dialect, events), finished=finished, failed=failed, garbled=garbled)
+    return StreamResult(_assemble(dialect, events), is_finished=finished, is_failed=failed, is_garbled=garbled)
 
 
-def _answer(dialect: str, events: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _assemble(dialect: str, events: list[dict[str, Any]]) -> dict[str, Any] | None:
     try:
-        return _FOLD[dialect](events)
+        return _ASSEMBLERS[dialect](events)
     except ConversionError:
         return None

@@ -1,4 +1,4 @@
-"""ASGI middleware of model servers that records the calls of a rollout."""
+"""ASGI middleware of model servers that captures the model calls of rollouts."""
 
 import asyncio
 import logging
@@ -32,10 +32,10 @@ DIALECT_OF_PATH: dict[str, Dialect] = {
 
 
 class CallCaptureMiddleware:
-    """Record each model call that belongs to a rollout; `rollout_id` returns the current one.
+    """Records the model calls of rollouts. `rollout_id` is a function that returns the current rollout id.
 
-    The last part of an answer is sent only after the call is on disk, so a client that has the answer can read the
-    capture. A call that cannot be stored marks its rollout incomplete; it is never refused.
+    The last part of an answer is sent after the call is stored on disk, so that a client with the complete answer can
+    read the capture. If a call cannot be stored, the rollout is marked incomplete and the call is served normally.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class CallCaptureMiddleware:
         self.model_ref = model_ref
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Record a POST to a model endpoint with a rollout id; pass other requests to the app."""
         is_call = scope["type"] == "http" and scope["method"] == "POST"
         dialect = DIALECT_OF_PATH.get(scope["path"]) if is_call else None
         rollout_id = self.rollout_id() if dialect else None
@@ -63,10 +64,10 @@ class CallCaptureMiddleware:
         )
 
     async def _store(self, rollout_id: str, build: BuildRecord) -> None:
-        """Build and append the record in a thread, so that neither a large body nor a slow disk blocks the loop."""
+        """Build and append the record in a thread, because parsing a large body and writing to disk block."""
         try:
             await asyncio.to_thread(self._append, rollout_id, build)
-        except Exception as failure:  # a boundary: a capture that fails must not fail the call
+        except Exception as failure:  # a failed capture must not fail the call
             logger.warning("a model call of rollout %s is not captured: %r", rollout_id, failure)
             await self._mark_incomplete(rollout_id, f"a call is missing: {failure!r}")
 
@@ -81,7 +82,7 @@ class CallCaptureMiddleware:
 
 
 class _CallRecorder:
-    """Keep both bodies and the times of one request, and write the record at its end."""
+    """Records the bodies and times of one request, and writes the record when the request ends."""
 
     def __init__(
         self,
@@ -99,40 +100,42 @@ class _CallRecorder:
         self._request = bytearray()
         self._response = bytearray()
         self._status: int | None = None
-        self._streamed = False
+        self._is_stream = False
         self._started_at = time.time()
-        self._started = time.perf_counter()
+        self._start = time.perf_counter()
         self._first_byte: float | None = None
         self._is_written = False
 
     async def run(self, app: ASGIApp, scope: Message) -> None:
+        """Serve the request and write its record, also if it fails or is cancelled."""
         try:
-            await app(scope, self._receive_and_keep, self._send_and_keep)
+            await app(scope, self._receive_and_record, self._send_and_record)
         except BaseException as failure:
-            self._keep_provider_answer(failure)
+            self._record_provider_answer(failure)
             # A cancelled call is recorded too: the task may still await while its cancellation propagates.
             await asyncio.shield(self._finish(category_of_exception(failure)))
             raise
-        await self._finish("stream_truncated" if self._streamed else "incomplete")
+        await self._finish("stream_truncated" if self._is_stream else "incomplete")
 
-    def _keep_provider_answer(self, failure: BaseException) -> None:
-        """Use the provider's answer, if the exception has it, as the answer of the call."""
+    def _record_provider_answer(self, failure: BaseException) -> None:
+        """Record the provider's status and body if the exception contains them."""
         if isinstance(failure, aiohttp.ClientResponseError) and self._status is None:
             self._status = failure.status
             self._response += getattr(failure, "response_content", b"") or b""
 
-    async def _receive_and_keep(self) -> Message:
+    async def _receive_and_record(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.request":
             self._request += message.get("body", b"")
         return message
 
-    async def _send_and_keep(self, message: Message) -> None:
+    async def _send_and_record(self, message: Message) -> None:
+        """Record a message of the response and send it; write the record before the last message."""
         if message["type"] == "http.response.start":
             headers = {name.lower(): value for name, value in message.get("headers", [])}
             upstream = headers.get(UPSTREAM_STATUS_HEADER.encode("ascii"), b"")
             self._status = int(upstream) if upstream.isdigit() else message["status"]
-            self._streamed = headers.get(b"content-type", b"").startswith(b"text/event-stream")
+            self._is_stream = headers.get(b"content-type", b"").startswith(b"text/event-stream")
         elif message["type"] == "http.response.body":
             body = message.get("body", b"")
             if body and self._first_byte is None:
@@ -143,17 +146,17 @@ class _CallRecorder:
         await self._send(message)
 
     async def _finish(self, category: ErrorCategory | None) -> None:
-        """Write the record once; later ends of the same call are ignored."""
+        """Write the record. Only the first call has an effect."""
         if self._is_written:
             return
         self._is_written = True
         now = time.perf_counter()
-        first = self._first_byte
+        first_byte = self._first_byte
         times = CallTimes(
             started_at=self._started_at,
-            completed_at=self._started_at + (now - self._started),
-            latency_ms=(now - self._started) * 1000,
-            latency_ttft_ms=None if first is None else (first - self._started) * 1000,
+            completed_at=self._started_at + (now - self._start),
+            latency_ms=(now - self._start) * 1000,
+            latency_ttft_ms=None if first_byte is None else (first_byte - self._start) * 1000,
         )
         await self._write(
             partial(
@@ -164,7 +167,7 @@ class _CallRecorder:
                 response_body=bytes(self._response),
                 model_ref=self._model_ref,
                 status_code=self._status,
-                streamed=self._streamed,
+                streamed=self._is_stream,
                 error_category=category,
             )
         )

@@ -1,4 +1,4 @@
-"""One captured model call: request, response, times and outcome."""
+"""The record of one captured model call: request, response, times and error category."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -8,7 +8,7 @@ import aiohttp
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
-from nemo_gym.capture.events import read_stream
+from nemo_gym.capture.events import parse_stream
 
 Dialect = Literal["responses", "chat", "messages"]
 
@@ -68,25 +68,25 @@ class ModelCallRecord(BaseModel):
     model_ref: str | None = None
     """Instance name of the model server."""
     started_at: float
-    """Seconds since the epoch, as are all moments here."""
+    """Seconds since the epoch."""
     completed_at: float
     latency_ms: float
     latency_ttft_ms: float | None = None
-    """Time to the first byte of the body; close to `latency_ms`, because answers are buffered."""
+    """Time to the first byte of the response body; close to `latency_ms`, because answers are buffered."""
     status_code: int | None = None
-    """The provider's status when it refused, else ours; None when the call ended without an answer."""
+    """Status of the provider if it answered with an error, else of this server; None without an answer."""
     error_category: ErrorCategory | None = None
-    """None for a call that went well."""
+    """None for a successful call."""
     request: dict[str, Any] | None = None
     response: Any = None
     request_raw: str | None = None
-    """The body as text, only when it is not a JSON object."""
+    """The request body as text if it is not a JSON object, else None."""
     response_raw: str | None = None
-    """The body as text, only when it could not be read in its dialect."""
+    """The response body as text if it could not be parsed, else None."""
 
 
 class CallTimes(BaseModel):
-    """Times of one call: wall clock for the record, a monotonic clock for durations."""
+    """Times of one call: start and end by the wall clock, durations by a monotonic clock."""
 
     started_at: float
     completed_at: float
@@ -95,7 +95,7 @@ class CallTimes(BaseModel):
 
 
 def category_of_status(status: int) -> ErrorCategory | None:
-    """Return the failure category of an HTTP status; None for success."""
+    """Return the error category of an HTTP status; None for a status below 400."""
     if status < 400:
         return None
     category = _CATEGORY_OF_STATUS.get(status)
@@ -105,7 +105,7 @@ def category_of_status(status: int) -> ErrorCategory | None:
 
 
 def category_of_exception(failure: BaseException) -> ErrorCategory:
-    """Return the failure category of an exception. A cancelled call is `incomplete`."""
+    """Return the error category of an exception; `incomplete` for a cancellation."""
     if isinstance(failure, aiohttp.ClientResponseError):
         return category_of_status(failure.status) or "upstream_error"
     if isinstance(failure, TimeoutError):
@@ -127,10 +127,10 @@ def build_model_call_record(
     streamed: bool = False,
     error_category: ErrorCategory | None = None,
 ) -> ModelCallRecord:
-    """Parse both bodies and categorise the failure, if there was one.
+    """Build a record: parse both bodies and set the error category.
 
-    `error_category` is set by a caller that knows the failure (an exception, a cut connection); it has priority over
-    the status and the bodies.
+    `error_category` has priority over the category of the status and of the bodies; callers pass it after an exception
+    or a closed connection.
     """
     record = ModelCallRecord(
         model_call_id=model_call_id or f"mc_{uuid4().hex}",
@@ -152,7 +152,7 @@ def build_model_call_record(
 
 
 def usage_of(record: ModelCallRecord) -> dict[str, int]:
-    """Return the token counts this call reported, by our names; unreported ones are absent."""
+    """Return the token counts in the response (`tokens_in`, `tokens_out`, …), without those it does not report."""
     usage = record.response.get("usage") if isinstance(record.response, Mapping) else None
     if not isinstance(usage, Mapping):
         return {}
@@ -164,7 +164,7 @@ def usage_of(record: ModelCallRecord) -> dict[str, int]:
         if isinstance(value, int):
             counts[name] = value
     if record.dialect == "messages" and "tokens_in" in counts:
-        # Only this dialect counts the cached part of the prompt separately.
+        # Only in this dialect `input_tokens` excludes cached tokens.
         cached = (usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens"))
         counts["tokens_in"] += sum(count for count in cached if isinstance(count, int))
     if "tokens_total" not in counts and {"tokens_in", "tokens_out"} <= counts.keys():
@@ -173,24 +173,25 @@ def usage_of(record: ModelCallRecord) -> dict[str, int]:
 
 
 def _read_response(record: ModelCallRecord, body: bytes, *, streamed: bool) -> ErrorCategory | None:
-    """Fill `response` or `response_raw`; return the failure that the body itself shows."""
+    """Set `response` or `response_raw` of a record; return the error category of the body, None without an error."""
     if not body:
         return "incomplete"
     if not streamed:
         record.response, record.response_raw = _json_value(body)
         return "capture_parse_error" if record.response_raw is not None else None
-    reading = read_stream(record.dialect, body)
-    record.response = reading.response
-    if reading.response is None:
+    stream = parse_stream(record.dialect, body)
+    record.response = stream.response
+    if stream.response is None:
         record.response_raw = body.decode("utf-8", "replace")
-    if reading.failed:
+    if stream.is_failed:
         return "upstream_error"
-    if not reading.finished:
-        return "capture_parse_error" if reading.garbled else "stream_truncated"
-    return "capture_parse_error" if reading.response is None else None
+    if not stream.is_finished:
+        return "capture_parse_error" if stream.is_garbled else "stream_truncated"
+    return "capture_parse_error" if stream.response is None else None
 
 
 def _json_value(body: bytes) -> tuple[Any, str | None]:
+    """Return the parsed body and None, or None and the body as text."""
     try:
         return from_json(body), None
     except ValueError:
@@ -198,6 +199,7 @@ def _json_value(body: bytes) -> tuple[Any, str | None]:
 
 
 def _json_object(body: bytes) -> tuple[dict[str, Any] | None, str | None]:
+    """Return the parsed JSON object and None, or None and the body as text."""
     value, raw = _json_value(body)
     if isinstance(value, dict):
         return value, None

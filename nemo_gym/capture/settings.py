@@ -1,4 +1,4 @@
-"""Settings of captures in the merged configuration."""
+"""Capture settings in the merged configuration: model call capture and token id capture."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +13,12 @@ TOKEN_ID_CAPTURE_KEY = "token_id_capture"
 
 
 def captures_model_calls(config: object) -> bool:
-    """Return whether model calls are captured; False for anything but a configuration, such as a test's stand-in."""
+    """Return True if the configuration enables model call capture; False if `config` is a mock."""
     return isinstance(config, Mapping) and config.get(OBSERVABILITY_ENABLED_KEY) is True
 
 
 def captures_token_ids(config: object, *, for_this_agent: bool) -> bool:
-    """Return whether token ids are captured: the capture is on, and for this agent or for all."""
+    """Return True if token id capture is enabled, and `for_this_agent` or for all agents."""
     block: Any = config.get(TOKEN_ID_CAPTURE_KEY) if isinstance(config, Mapping) else None
     if not isinstance(block, Mapping) or block.get("enabled") is not True:
         return False
@@ -26,10 +26,10 @@ def captures_token_ids(config: object, *, for_this_agent: bool) -> bool:
 
 
 def capture_store(config: object) -> CaptureStore | None:
-    """Return the store of captured model calls, or None when they are not captured.
+    """Return the store of captured model calls; None if model calls are not captured.
 
     Raises:
-        ConfigError: calls are captured, but the folder is missing or not an absolute path.
+        ConfigError: `model_call_capture_dir` is missing or not an absolute path.
     """
     if not captures_model_calls(config):
         return None

@@ -1,4 +1,7 @@
-"""Captured model calls on disk: one append-only file per rollout, safe against crashes and several writers."""
+"""Capture files: captured model calls on disk, one append-only JSONL file per rollout.
+
+Writes are synced to disk and locked, so that crashes and concurrent writers lose no stored call.
+"""
 
 import fcntl
 import os
@@ -19,7 +22,7 @@ from nemo_gym.keys import NG_MODEL_CALL_CAPTURE_KEY
 ROLLOUT_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 LOCK_TIMEOUT_S = 30.0
-"""A writer holds the lock for one append; a longer wait means that another process is stuck."""
+"""A writer holds the lock for one append only, so a longer wait means that another process hangs."""
 
 _LOCK_POLL_S = 0.005
 
@@ -27,34 +30,34 @@ _SUMMED = ("tokens_in", "tokens_out", "tokens_reasoning", "tokens_total", "cache
 
 
 @dataclass
-class CaptureReading:
-    """The readable calls of one rollout, and its gaps."""
+class RolloutCapture:
+    """The stored calls of one rollout, and its gaps: missing or unreadable calls."""
 
     records: list[ModelCallRecord] = field(default_factory=list)
     gaps: list[dict[str, Any]] = field(default_factory=list)
 
 
 class CaptureStore:
-    """The folder `model_call_capture_dir`. Methods block on the disk: call them from a thread."""
+    """Reads and writes the capture files in `directory`. Methods block on disk I/O; call them from a thread."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
 
     def path_for(self, rollout_id: str) -> Path:
-        """Return the path of a rollout's capture file, which need not exist."""
+        """Return the path of the capture file of a rollout."""
         return self.directory / f"{_safe_file_name(rollout_id)}.capture.jsonl"
 
     def incomplete_path_for(self, rollout_id: str) -> Path:
-        """Return the path of the marker of a rollout with missing calls."""
+        """Return the path of the marker file of an incomplete rollout."""
         return self.directory / f"{_safe_file_name(rollout_id)}.capture.incomplete"
 
     def append(self, rollout_id: str, record: ModelCallRecord) -> None:
-        """Append one line and return when it is on disk.
+        """Append one line and sync it to disk.
 
-        A line torn by a crash is cut off first, and the rollout is marked incomplete.
+        A torn last line, left by a crash, is removed first, and the rollout is marked incomplete.
 
         Raises:
-            OSError: the write failed; TimeoutError when another process keeps the lock.
+            OSError: the write failed; TimeoutError if another process holds the lock for too long.
         """
         line = record.model_dump_json(exclude_none=True).encode("utf-8") + b"\n"
         path = self.path_for(rollout_id)
@@ -70,7 +73,7 @@ class CaptureStore:
             _sync_directory(self.directory)
 
     def mark_incomplete(self, rollout_id: str, reason: str) -> None:
-        """Mark a rollout whose call could not be stored."""
+        """Write the marker file of a rollout with a missing call."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with self.incomplete_path_for(rollout_id).open("a", encoding="utf-8") as marker:
             marker.write(reason.replace("\n", " ") + "\n")
@@ -81,65 +84,66 @@ class CaptureStore:
     def is_incomplete(self, rollout_id: str) -> bool:
         return self.incomplete_path_for(rollout_id).exists()
 
-    def read(self, rollout_id: str) -> CaptureReading:
-        """Read everything stored for a rollout. Bad lines become gaps; without a file the result is empty."""
-        reading = CaptureReading()
+    def read(self, rollout_id: str) -> RolloutCapture:
+        """Read the capture of a rollout. Unreadable lines become gaps; without a file the result is empty."""
+        capture = RolloutCapture()
         if self.is_incomplete(rollout_id):
             reasons = self.incomplete_path_for(rollout_id).read_text(encoding="utf-8").split("\n")
-            reading.gaps += [_gap("capture_incomplete", reason) for reason in reasons if reason]
-            reading.gaps = reading.gaps or [_gap("capture_incomplete", "a call could not be stored")]
+            capture.gaps += [_gap("capture_incomplete", reason) for reason in reasons if reason]
+            capture.gaps = capture.gaps or [_gap("capture_incomplete", "a call could not be stored")]
         path = self.path_for(rollout_id)
         if not path.exists():
-            return reading
+            return capture
         *lines, torn = path.read_bytes().split(b"\n")
         if torn:
-            reading.gaps.append(_gap("capture_torn_line", f"{path.name} ends in the middle of a line"))
+            capture.gaps.append(_gap("capture_torn_line", f"{path.name} ends in the middle of a line"))
         for number, line in enumerate(lines, start=1):
             try:
-                reading.records.append(ModelCallRecord.model_validate(from_json(line)))
-            except ValueError:  # also pydantic's
-                reading.gaps.append(_gap("capture_parse_error", f"{path.name}:{number} is not a model call"))
-        return reading
+                capture.records.append(ModelCallRecord.model_validate(from_json(line)))
+            except ValueError:  # includes pydantic.ValidationError
+                capture.gaps.append(_gap("capture_parse_error", f"{path.name}:{number} is not a model call"))
+        return capture
 
     def clear(self, rollout_ids: Iterable[str]) -> None:
-        """Delete the captures of these rollouts, as before they are run again."""
+        """Delete the captures of these rollouts, before the rollouts are repeated."""
         for rollout_id in rollout_ids:
             self.path_for(rollout_id).unlink(missing_ok=True)
             self.incomplete_path_for(rollout_id).unlink(missing_ok=True)
 
 
 def read_model_call_records(store: CaptureStore, rollout_id: str) -> list[ModelCallRecord]:
-    """Return the captured calls of one rollout, in the order they ended."""
+    """Return the captured calls of one rollout, ordered by completion."""
     return store.read(rollout_id).records
 
 
 def aggregate_model_call_metrics(store: CaptureStore, rollout_id: str) -> dict[str, Any]:
-    """Return totals over the captured calls of one rollout. A count that no call reported is None, not zero."""
+    """Return totals over the captured calls of one rollout. A count that no call reports is None."""
     return _metrics(read_model_call_records(store, rollout_id))
 
 
 def merge_model_call_capture_into_record(
     record: dict[str, Any], store: CaptureStore, rollout_id: str
 ) -> dict[str, Any]:
-    """Put `ng_model_call_capture` on a result row, in place, and return the row."""
-    reading = store.read(rollout_id)
+    """Set `ng_model_call_capture` on a rollout record, in place, and return the record."""
+    stored = store.read(rollout_id)
     capture: dict[str, Any] = {
         "rollout_id": rollout_id,
-        "metrics": _metrics(reading.records),
-        "calls": [call.model_dump(exclude_none=True) for call in reading.records],
+        "metrics": _metrics(stored.records),
+        "calls": [call.model_dump(exclude_none=True) for call in stored.records],
     }
-    if reading.gaps:
-        capture["gaps"] = reading.gaps
+    if stored.gaps:
+        capture["gaps"] = stored.gaps
     record[NG_MODEL_CALL_CAPTURE_KEY] = capture
     return record
 
 
 def clear_model_call_captures_for_rollouts(store: CaptureStore, rollout_ids: Iterable[str]) -> None:
-    """Delete the captures of these rollouts, as before they are run again."""
+    """Delete the captures of these rollouts, before the rollouts are repeated."""
     store.clear(rollout_ids)
 
 
 def _metrics(records: list[ModelCallRecord]) -> dict[str, Any]:
+    """Return the totals of tokens, latency and calls."""
     usages = [usage_of(record) for record in records]
     totals: dict[str, Any] = {}
     for name in _SUMMED:
@@ -155,7 +159,7 @@ def _gap(code: str, detail: str) -> dict[str, Any]:
 
 
 def _safe_file_name(rollout_id: str) -> str:
-    """Return the id if it is safe as a file name."""
+    """Return the rollout id; raise ValueError if it is not safe as a file name."""
     if not ROLLOUT_ID_PATTERN.fullmatch(rollout_id):
         raise ValueError(f"not a rollout id: {rollout_id!r} (letters, digits, '.', '_', '-'; first a letter or digit)")
     return rollout_id
@@ -163,14 +167,14 @@ def _safe_file_name(rollout_id: str) -> str:
 
 @contextmanager
 def _lock(descriptor: int) -> Iterator[None]:
-    """Hold the file's advisory lock. It is polled, because a blocking `flock` has no timeout."""
-    give_up_at = time.monotonic() + LOCK_TIMEOUT_S
+    """Hold the advisory lock of a file. The lock is polled, because a blocking `flock` has no timeout."""
+    lock_deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
-            if time.monotonic() > give_up_at:
+            if time.monotonic() > lock_deadline:
                 raise TimeoutError(f"another process kept the capture file locked for {LOCK_TIMEOUT_S:.0f} s") from None
             time.sleep(_LOCK_POLL_S)
     try:
@@ -180,7 +184,7 @@ def _lock(descriptor: int) -> Iterator[None]:
 
 
 def _cut_torn_line(descriptor: int) -> bool:
-    """Cut the file back to its last whole line; return whether there was something to cut."""
+    """Truncate the file after its last complete line; return True if there was a torn line."""
     size = os.fstat(descriptor).st_size
     end = last_line_begin(descriptor, size)
     if end == size:
@@ -190,7 +194,7 @@ def _cut_torn_line(descriptor: int) -> bool:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Sync a folder, because the name of a new file is durable only then."""
+    """Sync a directory, which makes the name of a new file durable."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

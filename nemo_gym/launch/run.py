@@ -27,7 +27,7 @@ from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR, head_app
 from nemo_gym.serve.session import SESSION_SECRET_ENV_VAR
 from nemo_gym.serve.webserver import uvicorn_options
 from nemo_gym.transport import in_process
-from nemo_gym.transport.cell_link import CellLink, RemoteInstance, ask_cells
+from nemo_gym.transport.cell_link import CellLink, RemoteInstance, fetch_waiting_calls
 from nemo_gym.wire.call_reply import RolloutIndex
 
 
@@ -189,7 +189,7 @@ class Run:
     async def pending_calls(self, rollouts: Sequence[RolloutIndex]) -> dict[RolloutIndex, str]:
         """Return the pending call of each of these rollouts (task, rollout), as reported by the cells."""
         self._create_links()
-        return await ask_cells(self._links, rollouts)
+        return await fetch_waiting_calls(self._links, rollouts)
 
     async def stop(self) -> None:
         """Stop every server and release every port. Idempotent."""

@@ -29,7 +29,7 @@ from nemo_gym.rollouts.outcome import (
 )
 from nemo_gym.rollouts.retries import NO_RETRIES, ROLLOUT_DEADLINE, RolloutRetryPolicy
 from nemo_gym.transport import deadlines
-from nemo_gym.transport.call_log import phases_from_error, phases_of
+from nemo_gym.transport.call_log import phase_seconds, phases_from_error
 from nemo_gym.wire.stored_rollout import RolloutKey, total_tokens
 
 logger = logging.getLogger("nemo_gym.rollouts")
@@ -257,7 +257,7 @@ def _failed_attempt(
     logger.log(logging.ERROR if is_bug else logging.DEBUG, "rollout %s: %s", job.key, error, exc_info=is_bug)
     if not is_call_timeout(error):
         failure = _recognize_rollout_deadline(failure, seconds, rules.rollout_seconds)
-    phases = phases_of({NG_PHASES_KEY: phases_from_error(error)}, seconds)
+    phases = phase_seconds({NG_PHASES_KEY: phases_from_error(error)}, seconds)
     return FailedRollout(job, failure, {NG_PHASES_KEY: phases} if phases is not None else {}, seconds=seconds)
 
 
@@ -265,7 +265,7 @@ def add_timing(result: Any, seconds: float) -> Any:
     """Return an agent's answer with its duration and, if the agent measured them, the seconds by phase."""
     if not isinstance(result, dict):
         return result
-    phases = phases_of(result, seconds)
+    phases = phase_seconds(result, seconds)
     timing = {NG_SECONDS_KEY: truncate_to_microseconds(seconds)}
     return {**result, **timing, **({NG_PHASES_KEY: phases} if phases is not None else {})}
 

@@ -1,9 +1,14 @@
-"""The server side: apps, sessions, and the one path from a call to its reply.
+"""The server side: apps, session cookies, error answers, and the path from a call to its reply.
 
-- `handle`: `handle(call) -> Reply` for every carrier, and the ASGI adapter for uvicorn
-- `app`: the FastAPI app of our servers; `endpoints`: plain JSON endpoints; `requests`: what handlers receive
-- `session`, `correlation`, `failures`: session cookies, rollout ids, error answers and deadlines, also as middleware
+A plain JSON endpoint is an async handler whose only inputs are a JSON body, the request and a response to set cookies
+on. Such endpoints are called directly; all others through FastAPI.
+
+- `call_handler`: `handle(call) -> Reply` for every carrier, and the ASGI adapter for uvicorn
+- `app`: the FastAPI app of our servers; `endpoints`: plain JSON endpoints; `requests`: request objects of handlers
+- `session`: session cookies; `session_store`: values per session; `correlation`: rollout ids in paths
+- `failures`: error answers and deadlines (middleware)
 - `mcp`, `mcp_tools`: tools over the Model Context Protocol; `profiling`: CPU profiles of a server
 - `head`: routes of the head server; `addresses`: addresses of the instances of a configuration
-- `run`, `uvicorn_server`: serve an app in this process; `watch`: blocked event loops; `gc_tuning`: garbage collection
+- `webserver`, `uvicorn_server`: serve an app in this process
+- `blocked_loop`: detection of blocked event loops; `gc_tuning`: garbage collection thresholds
 """

@@ -1,4 +1,4 @@
-"""Addresses of the server instances of a configuration, resolved once instead of at every call."""
+"""Address (host and port) of each server instance of a configuration, resolved once and cached."""
 
 import logging
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ from nemo_gym.transport.in_process import address_key
 
 logger = logging.getLogger("nemo_gym.serve")
 
-Model = TypeVar("Model", bound=BaseModel)
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 MODEL_ENDPOINTS = frozenset({"/v1/responses", "/v1/chat/completions", "/v1/messages"})
 
 
 @dataclass(frozen=True)
 class Address:
-    """One server instance: its type and where it listens."""
+    """Type, host and port of a server instance."""
 
     name: str
     server_type: str
@@ -37,8 +37,8 @@ class Address:
     port: int
 
     @property
-    def keeps_no_state(self) -> bool:
-        """Calls may be sent twice without harm, because models keep nothing between calls."""
+    def is_stateless(self) -> bool:
+        """True for model servers, which keep nothing between calls, so that a call may be repeated."""
         return self.server_type == "responses_api_models"
 
     @cached_property
@@ -47,17 +47,17 @@ class Address:
 
     @cached_property
     def key(self) -> tuple[str, int]:
-        """Key under which a server of this process is mounted at this address."""
+        """Key of this address in `transport.in_process`."""
         return address_key(self.host, self.port)
 
 
 class AddressBook(dict[str, Address]):
-    """Addresses of the instances of one configuration, resolved on first use."""
+    """Maps instance names of one configuration to addresses, resolved on first use."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         self.config = config
-        self.observes_rollouts = observes_rollouts(config)
+        self.needs_rollout_ids = needs_rollout_ids(config)
 
     def __missing__(self, name: str) -> Address:
         address = self[name] = address_of(self.config, name)
@@ -69,17 +69,17 @@ def base_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host and not host.startswith("[") else f"http://{host}:{port}"
 
 
-def first_block(config: Mapping[str, Any], name: str) -> tuple[str, Any]:
-    """Return the server type and implementation block of an instance: the first key at each level.
+def server_type_and_block(config: Mapping[str, Any], name: str) -> tuple[str, Any]:
+    """Return the server type and the implementation block of an instance: the first key at each level.
 
     Raises:
-        ServerRefNotFoundError: the configuration has no such instance.
+        ServerRefNotFoundError: the configuration does not define the instance.
     """
     instance = config.get(name) if isinstance(name, str) else None
     if not isinstance(instance, Mapping) or not instance:
         names = [str(key) for key, value in config.items() if is_server_block(value)]
         raise ServerRefNotFoundError(
-            f"there is no server instance {name!r}", fix="one of " + ", ".join(names) if names else "define it"
+            f"unknown server instance {name!r}", fix="one of " + ", ".join(names) if names else "define it"
         )
     server_type = next(iter(instance))
     implementations = instance[server_type]
@@ -90,30 +90,30 @@ def address_of(config: Mapping[str, Any], name: str) -> Address:
     """Return the address of an instance.
 
     Raises:
-        ServerRefNotFoundError: there is no such instance.
-        ConfigError: the instance has no host or port yet.
+        ServerRefNotFoundError: the configuration does not define the instance.
+        ConfigError: the instance has no host or port.
     """
-    server_type, block = first_block(config, name)
+    server_type, block = server_type_and_block(config, name)
     host, port = block.get("host"), block.get("port")
     if not isinstance(host, str) or not isinstance(port, int):
         raise ConfigError("the instance has no host and port", where=name, fix="start the servers or set both")
     return Address(name, server_type, host, port)
 
 
-def observes_rollouts(config: Mapping[str, Any]) -> bool:
-    """Return whether calls must carry the id of their rollout."""
+def needs_rollout_ids(config: Mapping[str, Any]) -> bool:
+    """Return True if calls must carry a rollout id, because model calls or token ids are captured."""
     tokens = config.get("token_id_capture")
     return bool(config.get("observability_enabled")) or bool(isinstance(tokens, Mapping) and tokens.get("enabled"))
 
 
 def entrypoint_of(config: Mapping[str, Any], name: str) -> str:
     """Return `<type>/<implementation>/<entrypoint>` of an instance."""
-    server_type, block = first_block(config, name)
+    server_type, block = server_type_and_block(config, name)
     return f"{server_type}/{next(iter(config[name][server_type]))}/{block['entrypoint']}"
 
 
 def rollout_prefix(address: Address, url_path: str, body: Any) -> str:
-    """Return the path prefix with the rollout of a call; empty if the path has it already or calls are not observed."""
+    """Return the path prefix with the rollout id for a call; empty if the path already has a prefix or needs none."""
     if url_path.startswith(f"/{ROLLOUT_PATH_PREFIX}/"):
         return ""
     rollout_id = current_rollout_id()
@@ -126,19 +126,19 @@ def rollout_prefix(address: Address, url_path: str, body: Any) -> str:
     return ""
 
 
-def validate_config(declared: type[Model], values: Mapping[str, Any], where: str) -> Model:
-    """Validate `values` with the config class `declared`.
+def validate_config(config_class: type[ModelT], values: Mapping[str, Any], instance: str) -> ModelT:
+    """Validate the block of `instance` with its config class; log warnings.
 
     Raises:
-        ConfigError: the values do not fit; the message names the fields, never their values, which may be secret.
+        ConfigError: a value is invalid. The message has the field names but not the values, which may be secret.
     """
-    for problem in check_server_block(where, values, declared):
+    for problem in check_server_block(instance, values, config_class):
         if problem.is_warning:
-            logger.warning("%s: %s", where, problem)
+            logger.warning("%s: %s", instance, problem)
     try:
-        return declared.model_validate(values)
+        return config_class.model_validate(values)
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors(include_input=False)
         )
-        raise ConfigError(f"not a valid {declared.__name__}: {problems}", where=where) from None
+        raise ConfigError(f"not a valid {config_class.__name__}: {problems}", where=instance) from None

@@ -1,4 +1,4 @@
-"""The FastAPI app of our servers: strict JSON bodies, fast JSON answers, `GET /` for liveness."""
+"""The FastAPI app of our servers: strict JSON parsing, orjson responses, liveness at `GET /`."""
 
 import logging
 import warnings
@@ -32,7 +32,7 @@ logger = logging.getLogger("nemo_gym.serve")
 
 
 class GymRoute(APIRoute):
-    """A route that passes its handler a `GymRequest`."""
+    """A FastAPI route whose handler receives a `GymRequest`."""
 
     IS_PLAIN = True
 
@@ -46,11 +46,12 @@ class GymRoute(APIRoute):
 
 
 class GymApp(FastAPI):
-    """FastAPI that answers calls (`handle`), and takes the same path for HTTP requests to plain JSON endpoints."""
+    """A FastAPI app with `handle(call)`. HTTP requests to plain JSON endpoints take the same path as calls."""
 
     _handler: CallHandler | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request to a plain JSON endpoint directly, and other requests through FastAPI."""
         if scope["type"] == "http" and OUTCOME_KEY not in scope:
             handler = self.call_handler
             if handler is not None and await handler.serve_http(scope, receive, send):
@@ -59,12 +60,12 @@ class GymApp(FastAPI):
 
     @cached_property
     def handle(self) -> Handle:
-        """Answer a `Call` with a `Reply`."""
+        """The function that answers a `Call` with a `Reply`."""
         if self.call_handler is not None:
             return self.call_handler.handle
 
         async def handle_through_stack(call: Call, alarm: deadlines.Alarm | None = None) -> Reply:
-            return await run_app(self, call, caller_keeps_time=alarm is not None)
+            return await run_app(self, call, caller_enforces_deadline=alarm is not None)
 
         return handle_through_stack
 
@@ -76,7 +77,7 @@ class GymApp(FastAPI):
         return self._handler
 
     def build_middleware_stack(self) -> ASGIApp:
-        """Build FastAPI's stack, without its outer error layers if our own answer every failure."""
+        """Build the middleware stack; omit FastAPI's outer error middleware if `FailureMiddleware` is installed."""
         layers: list[object] = [middleware.cls for middleware in self.user_middleware]
         if FailureMiddleware not in layers:
             return super().build_middleware_stack()
@@ -90,6 +91,7 @@ class GymApp(FastAPI):
         return stack
 
     def _make_handler(self, instances: list[Any]) -> CallHandler | None:
+        """Return the handler of plain JSON endpoints; None if the app has unknown middleware or features."""
         router = self.router.middleware_stack
         telemetry = getattr(self, "_native_telemetry", None)
         has_telemetry = telemetry is not None and telemetry.enabled()
@@ -107,21 +109,21 @@ class GymApp(FastAPI):
         )
 
     def openapi(self) -> dict[str, Any]:
-        # FastAPI silences this warning while a route is made, but types that are built on first use are built later.
+        # FastAPI suppresses this warning when it creates a route, but some types are built later, on first use.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsupportedFieldAttributeWarning)
             return super().openapi()
 
 
 class GymJSONResponse(JSONResponse):
-    """JSON by orjson, for handlers that declare no response model."""
+    """JSON response encoded by orjson, for handlers without a response model."""
 
     def render(self, content: Any) -> bytes:
         return json_bytes(content)
 
 
-async def invalid_request(request: Request, error: Exception) -> Response:
-    """Answer 422 in FastAPI's usual shape, without secrets, and log the problems."""
+async def answer_invalid_request(request: Request, error: Exception) -> Response:
+    """Answer 422 in the format of FastAPI with secrets masked, and log the problems."""
     assert isinstance(error, RequestValidationError)
     problems = [_without_secrets(problem) for problem in error.errors()]
     summary = "; ".join(f"{'.'.join(map(str, p.get('loc', ())))}: {p.get('msg', '')}" for p in problems[:5])
@@ -130,11 +132,12 @@ async def invalid_request(request: Request, error: Exception) -> Response:
 
 
 def _without_secrets(problem: dict[str, Any]) -> dict[str, Any]:
-    rest = {key: value for key, value in problem.items() if key != "input"}
-    detail: dict[str, Any] = jsonable_encoder(rest, custom_encoder={ValueError: str, AssertionError: str})
+    """Return a validation problem as JSON data with secrets masked in its `input`."""
+    fields = {key: value for key, value in problem.items() if key != "input"}
+    detail: dict[str, Any] = jsonable_encoder(fields, custom_encoder={ValueError: str, AssertionError: str})
     if "input" in problem:
-        secret = any(isinstance(part, str) and is_secret_name(part) for part in problem.get("loc", ()))
-        detail["input"] = MASK if secret else mask_secrets(_as_json_data(problem["input"]))
+        is_secret = any(isinstance(part, str) and is_secret_name(part) for part in problem.get("loc", ()))
+        detail["input"] = MASK if is_secret else mask_secrets(_as_json_data(problem["input"]))
     return detail
 
 
@@ -143,11 +146,11 @@ def _as_json_data(value: Any) -> Any:
 
 
 def create_app(title: str = "NeMo Gym server", **options: Any) -> FastAPI:
-    """Create a FastAPI app with our request parsing, JSON responses and 422 answers. `options` are FastAPI's."""
+    """Create a FastAPI app with our request parsing, JSON responses and 422 answers. `options` are those of FastAPI."""
     app = GymApp(title=title, default_response_class=Default(GymJSONResponse), **options)
     app.router.route_class = GymRoute
     app.router.middleware_stack = EndpointRouter(app.router)
-    app.add_exception_handler(RequestValidationError, invalid_request)
+    app.add_exception_handler(RequestValidationError, answer_invalid_request)
     return app
 
 
@@ -156,6 +159,6 @@ async def _answer_ok(_: Request) -> Response:
 
 
 def add_liveness(app: FastAPI) -> None:
-    """Answer `GET /` with `{"status": "ok"}`, outside the API schema. Doing it twice changes nothing."""
+    """Answer `GET /` with `{"status": "ok"}`, outside the API schema. Idempotent."""
     if not any(isinstance(route, Route) and route.endpoint is _answer_ok for route in app.router.routes):
         app.router.routes.append(Route("/", _answer_ok, methods=["GET"], include_in_schema=False))

@@ -1,7 +1,7 @@
-"""Report a handler that blocks the event loop, with its server and route.
+"""Detect a blocked event loop and log the handler that blocks it, with its server and route.
 
-One blocking call in one tool stops every rollout of the process. A thread checks a heartbeat of the loop; when it
-stops, `handlers_by_task` names the handler of the running task.
+A blocking call in one tool stops every rollout of the process. A thread checks the heartbeat of the loop; when the
+heartbeat stops, `handlers_by_task` identifies the handler of the running task.
 """
 
 import asyncio
@@ -17,27 +17,28 @@ logger = logging.getLogger("nemo_gym.serve")
 
 BEAT_SECONDS = 0.05
 BLOCKED_SECONDS = 0.8
-BEATS_KEPT = 6000
+MAX_DELAYS = 6000
+"""Heartbeat delays kept for `summary`: ten minutes."""
 STACK_LINES = 6
 NO_HANDLER = "something outside any request"
-PATIENCE_WITHOUT_HANDLER = 5
-"""Factor of time before a block outside any request is reported: a library that loads cannot be fixed by the user."""
+NO_HANDLER_FACTOR = 5
+"""Factor on the threshold for blocks outside any request, which are often imports that users cannot avoid."""
 
 handlers_by_task: dict["asyncio.Task[Any] | None", tuple[str, str, str]] = {}
-"""Server, method and path of the innermost handler in each task; written by `handle` and `FailureMiddleware`."""
+"""Server, method and path of the innermost handler in each task; written by `CallHandler` and `FailureMiddleware`."""
 
 
 class LoopWatch:
-    """Watch the running loop from a daemon thread until closed."""
+    """Monitor the running loop from a daemon thread until `close`."""
 
     def __init__(self, blocked_seconds: float = BLOCKED_SECONDS) -> None:
         self._blocked_seconds = blocked_seconds
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._last_beat = time.monotonic()
-        self._stopped = threading.Event()
+        self._stop_event = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._delays: deque[float] = deque(maxlen=BEATS_KEPT)
+        self._delays: deque[float] = deque(maxlen=MAX_DELAYS)
         self._thread = threading.Thread(target=self._watch, name="nemo-gym-loop-watch", daemon=True)
 
     def start(self) -> None:
@@ -45,54 +46,56 @@ class LoopWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching, and log the delays of the heartbeat in a verbose run."""
-        self._stopped.set()
+        """Stop monitoring and log the summary at level DEBUG."""
+        self._stop_event.set()
         if self._timer is not None:
             self._timer.cancel()
         logger.debug("%s", self.summary())
 
     def summary(self) -> str:
-        """Describe how late the loop was over the last ten minutes."""
+        """Return a sentence with the p99 and maximum delay of the loop in the last ten minutes."""
         delays = sorted(self._delays)
         if not delays:
-            return "the event loop was not watched long enough to tell how late it was"
+            return "the event loop was not watched long enough to tell how delay it was"
         p99 = delays[min(len(delays) - 1, int(0.99 * len(delays)))]
-        return f"the event loop was late by {1000 * p99:.1f} ms (p99), {1000 * delays[-1]:.1f} ms at most"
+        return f"the event loop was delay by {1000 * p99:.1f} ms (p99), {1000 * delays[-1]:.1f} ms at most"
 
     def _beat(self) -> None:
+        """Record the heartbeat and its delay, and schedule the next one."""
         now = time.monotonic()
         if self._timer is not None:
             self._delays.append(max(0.0, now - self._last_beat - BEAT_SECONDS))
         self._last_beat = now
-        if not self._stopped.is_set():
+        if not self._stop_event.is_set():
             self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
 
     def _watch(self) -> None:
-        reported: float | None = None
-        while not self._stopped.wait(BEAT_SECONDS):
+        """Check the heartbeat in the thread; report each block once."""
+        reported_beat: float | None = None
+        while not self._stop_event.wait(BEAT_SECONDS):
             beat = self._last_beat
-            late = time.monotonic() - beat
-            if late > self._blocked_seconds and reported != beat and self._report(late):
-                reported = beat
+            delay = time.monotonic() - beat
+            if delay > self._blocked_seconds and reported_beat != beat and self._report(delay):
+                reported_beat = beat
 
-    def _report(self, late: float) -> bool:
-        """Log the handler that blocks the loop; False if none does and the block may be short, like an import."""
+    def _report(self, delay: float) -> bool:
+        """Log the handler that blocks the loop; skip a short block outside any request and return False."""
         handler = running_handler(self._loop)
-        if handler == NO_HANDLER and late < self._blocked_seconds * PATIENCE_WITHOUT_HANDLER:
+        if handler == NO_HANDLER and delay < self._blocked_seconds * NO_HANDLER_FACTOR:
             return False
         frame = sys._current_frames().get(self._loop_thread)
         stack = "".join(traceback.format_stack(frame)[-STACK_LINES:]) if frame is not None else ""
         logger.warning(
-            "%s has blocked the event loop for %.1f s; nothing else in this process moves. "
+            "%s has blocked the event loop for %.1f s; no other code of this process runs. "
             "Move the work to a thread or process (asyncio.to_thread).\n%s",
             handler,
-            late,
+            delay,
             stack,
         )
         return True
 
 
 def running_handler(loop: asyncio.AbstractEventLoop) -> str:
-    """Name the server and route of the handler that runs in a loop right now; callable from any thread."""
+    """Return `server: METHOD /path` of the handler that is running in a loop. Thread-safe."""
     handler = handlers_by_task.get(asyncio.current_task(loop))
     return NO_HANDLER if handler is None else f"{handler[0]}: {handler[1]} {handler[2]}"

@@ -1,14 +1,13 @@
-"""The one path of a call through a server: `handle` turns a `Call` into exactly one `Reply`.
+"""The path of a call through a server: `CallHandler.handle` turns a `Call` into a `Reply`.
 
-A call to a plain JSON endpoint runs directly: deadline, allowance and rollout are set in a context of its handler, the
-session is opened, the body validated, the handler run, and the answer handed over as a model or bytes. The in-process
-and cell-link carriers call `handle`; `serve_http` is the ASGI adapter that takes the same path for uvicorn.
+A call to a plain JSON endpoint runs directly: set deadline, allowance and rollout in a new context, open the session,
+validate the body, run the handler, and return its answer as a model or bytes. The in-process and cell-link carriers
+call `handle`; `serve_http` is the ASGI adapter that takes the same path for uvicorn.
 
-Everything else goes through the app's own ASGI stack: other endpoints, and the unusual outcomes of plain ones (an
-exception, a response the handler made, cookies or a status it set), which enter the stack where the endpoint would have
-produced them. So there is one implementation of what callers see of them. An app is handled here only if all its
-middleware is ours, unchanged and in its place; with a subclass, foreign middleware, a foreign route class or a root
-path every call goes through the stack.
+All other calls go through the ASGI stack of the app. So do the unusual outcomes of plain JSON endpoints (an exception,
+a response object, cookies or a status set by the handler): they enter the stack at the position of the endpoint, so
+that responses have one implementation. An app has a `CallHandler` only if all its middleware is ours, unmodified and in
+the expected order; with a subclass of the app, other middleware or a root path, every call goes through the stack.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ from nemo_gym.wire.call_reply import Call, Reply
 _REQUEST_HEADERS = frozenset(
     {"accept", "content-encoding", "content-length", "content-type", "cookie", DEADLINE_HEADER, "host"}
 )
-"""Headers about the body, the session or the deadline; a call that sets one itself goes through the ASGI stack."""
+"""Headers about the body, the session or the deadline. A call that sets one of them goes through the ASGI stack."""
 
 _UNUSUAL = (Response, BaseException)
 
@@ -42,7 +41,7 @@ Result = TypeVar("Result")
 
 
 class Layer(Protocol):
-    """A middleware as an app lists it: its class and arguments."""
+    """An entry of `app.user_middleware`: the class and arguments of a middleware."""
 
     @property
     def cls(self) -> Any: ...
@@ -52,24 +51,24 @@ class Layer(Protocol):
 
 
 def has_only_known_layers(layers: Sequence[Layer]) -> bool:
-    """Return whether these layers, outermost first, are ours, each in its place and without a capture store."""
+    """Return True if all layers (outermost first) are ours, in the expected order and without a capture store."""
     names = [vars(layer.cls).get("LAYER") for layer in layers]
-    inner = names[2:]
+    inner_names = names[2:]
     return (
         names[:2] == ["failures", "deadline"]
-        and None not in inner
-        and set(inner) <= {"session", "rollout"}
-        and len(set(inner)) == len(inner)
+        and None not in inner_names
+        and set(inner_names) <= {"session", "rollout"}
+        and len(set(inner_names)) == len(inner_names)
         and all(layer.kwargs.get("store") is None for layer in layers)
     )
 
 
 class run_in_context(Generic[Result]):  # noqa: N801 - awaited like a function, once for every call
-    """`await run_in_context(coroutine, context)`: run a coroutine in this task, but with other context variables.
+    """`await run_in_context(coroutine, context)`: run a coroutine in this task with other context variables.
 
-    A handler called in memory must not see or change its caller's context variables, because over HTTP it could not. A
-    separate task costs more than most handlers; stepping the coroutine in another context does the same. Cancelling the
-    task cancels the coroutine.
+    As over HTTP, a handler cannot read or change the context variables of its caller. A separate task would cost more
+    than most handlers; this class steps the coroutine in another context instead. Cancelling the task cancels the
+    coroutine.
     """
 
     __slots__ = ("_context", "_coroutine")
@@ -79,6 +78,7 @@ class run_in_context(Generic[Result]):  # noqa: N801 - awaited like a function, 
         self._context = context
 
     def __await__(self) -> Generator[Any, Any, Result]:
+        """Step the coroutine inside the context; pass its futures to the event loop and errors back to it."""
         step, coroutine = self._context.run, self._coroutine
         try:
             future = step(coroutine.send, None)
@@ -92,13 +92,13 @@ class run_in_context(Generic[Result]):  # noqa: N801 - awaited like a function, 
                     future = step(coroutine.throw, error)
                 else:
                     future = step(coroutine.send, value)
-        except StopIteration as end:
-            result: Result = end.value
+        except StopIteration as returned:
+            result: Result = returned.value
             return result
 
 
 class CallHandler:
-    """Answers the calls to one app."""
+    """Answers calls to the plain JSON endpoints of one app; passes other calls to its ASGI stack."""
 
     def __init__(
         self,
@@ -119,22 +119,22 @@ class CallHandler:
         self._sets_cookies = session is not None and session.policy == "per-session"
 
     def handle(self, call: Call, alarm: deadlines.Alarm | None = None) -> Awaitable[Reply]:
-        """Answer a call. Given the caller's `alarm`, the caller enforces the deadline; otherwise this method does."""
+        """Answer a call. With `alarm` the caller enforces the deadline, otherwise this method does."""
         plan, prefix = self._find_plan(call.method, call.path)
         if plan is None or (call.headers and not _REQUEST_HEADERS.isdisjoint(map(str.lower, call.headers))):
-            return run_app(self.app, call, caller_keeps_time=alarm is not None)
+            return run_app(self.app, call, caller_enforces_deadline=alarm is not None)
         body: Any = call.body
         if type(body) is not bytes and not plan.takes_models and plan.body_name is not None:
             fields = plan.body_fields.extract(body) if plan.body_fields is not None else None
             body = call.body_bytes() if fields is None else fields
         if alarm is None:
-            work = self._run_in_time(call, plan, body, prefix)
+            outcome = self._run_within_deadline(call, plan, body, prefix)
         else:
-            work = self._run(call, plan, body, alarm, prefix)
-        return run_in_context(work, Context())  # type: ignore[arg-type]  # an outcome only leaves `serve_http`
+            outcome = self._run(call, plan, body, alarm, prefix)
+        return run_in_context(outcome, Context())  # type: ignore[arg-type]  # always a Reply without `request`
 
     async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Answer an HTTP request for a plain JSON endpoint; False leaves the request to the app's ASGI stack."""
+        """Answer an HTTP request to a plain JSON endpoint; False if the app's ASGI stack must answer it."""
         plan, prefix = self._find_plan(scope["method"], scope["path"])
         if plan is None or scope.get("root_path"):
             return False
@@ -144,7 +144,7 @@ class CallHandler:
         request = GymRequest(self._route_scope(dict(scope), plan, prefix), receive, send)
         seconds = deadlines.parse_seconds(headers.get(DEADLINE_HEADER))
         call = Call(scope["method"], "", scope["path"], headers=headers, server=self.server_name, seconds=seconds)
-        outcome = await self._run_in_time(call, plan, None, prefix, request)
+        outcome = await self._run_within_deadline(call, plan, None, prefix, request)
         if isinstance(outcome, Reply):
             await write_reply(outcome, send)
             return True
@@ -152,14 +152,14 @@ class CallHandler:
         return False
 
     def _find_plan(self, method: str, path: str) -> tuple[EndpointPlan | None, re.Match[str] | None]:
-        """Return the plan for a path and the rollout prefix that the path begins with."""
+        """Return the plan of the endpoint at a path, and the rollout prefix of the path; each None if absent."""
         prefix = None
         if self._has_rollout_prefixes and path.startswith(ROLLOUT_PREFIX_START):
             path, prefix = split_path(path)
         plan = self.router.plan(method, path)
         return (plan if plan is not None and plan.has_plain_path else None), prefix
 
-    async def _run_in_time(
+    async def _run_within_deadline(
         self,
         call: Call,
         plan: EndpointPlan,
@@ -167,26 +167,29 @@ class CallHandler:
         prefix: re.Match[str] | None,
         request: GymRequest | None = None,
     ) -> Reply | EndpointOutcome:
-        """Run the endpoint and enforce the deadline of the call."""
+        """Run the endpoint; if the deadline of the call passes, cancel it and answer with `DeadlineExceeded`."""
         if call.seconds is None:
             return await self._run(call, plan, body, None, prefix, request)
         try:
             with deadlines.Alarm(call.seconds) as alarm:
                 return await self._run(call, plan, body, alarm, prefix, request)
         except TimeoutError:
-            if not alarm.has_rung:
+            if not alarm.has_fired:
                 raise
         problem = f"{call.method} {call.path} was not done within the {call.seconds:.1f} s its caller allowed"
-        late = DeadlineExceeded(problem, where=alarm.awaited_server or self.server_name or None)
-        return await self._finish(call, EndpointOutcome(late, None), request)
+        error = DeadlineExceeded(problem, where=alarm.awaited_server or self.server_name or None)
+        return await self._finish(call, EndpointOutcome(error, None), request)
 
     async def _finish(
         self, call: Call, outcome: EndpointOutcome, request: GymRequest | None
     ) -> Reply | EndpointOutcome:
-        """Send an unusual outcome through the app's stack; for HTTP the caller does that with the real connection."""
+        """Send an unusual outcome through the app's stack and return the reply.
+
+        For an HTTP request, return the outcome: `serve_http` sends it through the stack with the real connection.
+        """
         if request is not None and not isinstance(request, CallRequest):
             return outcome
-        scope = scope_of(call, caller_keeps_time=True)
+        scope = scope_of(call, caller_enforces_deadline=True)
         scope[OUTCOME_KEY] = outcome
         return await collect_reply(self.app, call, scope)
 
@@ -199,7 +202,7 @@ class CallHandler:
         prefix: re.Match[str] | None,
         request: GymRequest | None = None,
     ) -> Reply | EndpointOutcome:
-        """Run the endpoint in the current context, which is new and belongs to this call."""
+        """Run the endpoint in the current context, which must be new: open the session, validate, call, reply."""
         _adopt_caller(call, alarm, prefix)
         session: dict[str, Any] | None = None
         if request is not None:
@@ -208,7 +211,7 @@ class CallHandler:
             cookie = call.cookie(self._session.cookie_name)
             session = self._session.open_session(() if cookie is None else (cookie,))
         task = alarm.task if alarm is not None else asyncio.current_task()
-        outer = handlers_by_task.get(task)
+        outer_handler = handlers_by_task.get(task)
         handlers_by_task[task] = (self.server_name, call.method, call.path)
         try:
             if request is None and plan.request_name is not None:
@@ -220,13 +223,13 @@ class CallHandler:
             result: Any = plan.result(answer, injected)
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # the boundary of a server, also for `sys.exit` in a verifier
+        except BaseException as error:  # also `sys.exit` in a verifier: one handler must not end the server
             result = error
         finally:
-            if outer is None:
+            if outer_handler is None:
                 handlers_by_task.pop(task, None)
             else:
-                handlers_by_task[task] = outer
+                handlers_by_task[task] = outer_handler
         if request is not None:
             session = request.final_session()
         reply = self._plain_reply(result, session)
@@ -238,7 +241,7 @@ class CallHandler:
             request.scope["session"] = self._session.open_session(cookies)
 
     def _plain_reply(self, result: Any, session: dict[str, Any] | None) -> Reply | None:
-        """Return the reply, if neither the result nor the session needs the app's middleware."""
+        """Return the reply; None if the result or the session must go through the app's middleware."""
         if isinstance(result, _UNUSUAL):
             return None
         cookie = None
@@ -247,7 +250,7 @@ class CallHandler:
                 if not session:
                     return None
                 cookie = (self._session.cookie_name, self._session.codec.encode(session), COOKIE_ATTRIBUTES)
-            except TypeError:  # the session holds something that is not JSON
+            except TypeError:  # the session contains a value that is not JSON
                 return None
         return Reply(200, result, cookie=cookie)
 
@@ -256,12 +259,12 @@ class CallHandler:
         return self._session.open_session(())
 
     def scope_for(self, call: Call, plan: EndpointPlan) -> Scope:
-        """Return the scope of a call that came without HTTP, as its handler would see it."""
+        """Return the ASGI scope that the handler of a call would receive over HTTP."""
         prefix = split_path(call.path)[1] if len(call.path) > len(plan.route.path) else None
-        return self._route_scope(scope_of(call, caller_keeps_time=True), plan, prefix)
+        return self._route_scope(scope_of(call, caller_enforces_deadline=True), plan, prefix)
 
     def _route_scope(self, scope: dict[str, Any], plan: EndpointPlan, prefix: re.Match[str] | None) -> dict[str, Any]:
-        """Add to a scope what the middleware and the router of the app would add."""
+        """Return the scope with the entries that the middleware and the router of the app would add."""
         if prefix is not None:
             path = plan.route.path
             scope |= {"path": path, "raw_path": path.encode("ascii"), ROLLOUT_PREFIX_SCOPE_KEY: prefix[0]}
@@ -269,6 +272,7 @@ class CallHandler:
 
 
 def _as_response(result: Any) -> Response | BaseException:
+    """Return a response or exception unchanged, and a model or bytes as a JSON response."""
     if isinstance(result, _UNUSUAL):
         return result
     body = result if isinstance(result, bytes) else result.model_dump_json(by_alias=True).encode()
@@ -276,7 +280,7 @@ def _as_response(result: Any) -> Response | BaseException:
 
 
 def _adopt_caller(call: Call, alarm: deadlines.Alarm | None, prefix: re.Match[str] | None) -> None:
-    """Set deadline, allowance and rollout of a call in the current context."""
+    """Set the deadline, allowance and rollout of a call in the current context."""
     if alarm is not None:
         deadlines.adopt_alarm(alarm)
     if call.headers:

@@ -1,7 +1,7 @@
-"""The rollout a request belongs to.
+"""Rollout id of a request, sent as a path prefix: `/ng-rollout/<id>[/training-token-capture]/…`.
 
-Its id travels in the path, `/ng-rollout/<id>[/training-token-capture]/…`, because many clients let their user set only
-a base URL. The middleware removes the prefix and keeps the id while the request is served.
+The id is in the path because many clients can only be configured with a base URL. The middleware removes the prefix and
+sets the current rollout id while the request is served.
 """
 
 import re
@@ -23,10 +23,10 @@ from nemo_gym.keys import (
 from nemo_gym.wire.call_reply import RolloutIndex
 
 ROLLOUT_PREFIX_SCOPE_KEY = "nemo_gym_rollout_prefix"
-"""In the ASGI scope: the prefix that was removed from the path, for calls that pass it on."""
+"""Key in the ASGI scope: the prefix that was removed from the path, for nested calls."""
 
 ROLLOUT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""Also a safe file name, because capture files are named by it."""
+"""Pattern of rollout ids, which are also safe file names, because capture files are named after them."""
 
 _PREFIX = re.compile(
     rf"/{ROLLOUT_PATH_PREFIX}/(?P<id>{ROLLOUT_ID.pattern})(?P<tokens>/{TOKEN_CAPTURE_PATH_SEGMENT})?(?=/|$)"
@@ -38,29 +38,29 @@ _token_capture: ContextVar[bool] = ContextVar("nemo_gym_token_capture", default=
 
 
 def current_rollout_id() -> str | None:
-    """Return the id of the rollout being served, or None."""
+    """Return the rollout id of the request being served; None without one."""
     return _rollout_id.get()
 
 
 def current_token_capture() -> bool:
-    """Return whether the token ids of the request being served are kept for training."""
+    """Return True if the token ids of the request being served are captured for training."""
     return _token_capture.get()
 
 
 def split_path(path: str) -> tuple[str, re.Match[str] | None]:
-    """Split the rollout prefix off a path; the result is the rest and the match of the prefix, if there is one."""
+    """Return the path without its rollout prefix, and the match of the prefix (None without one)."""
     prefix = _PREFIX.match(path) if path.startswith(ROLLOUT_PREFIX_START) else None
     return (path, None) if prefix is None else (path[prefix.end() :] or "/", prefix)
 
 
 def adopt_rollout(prefix: re.Match[str]) -> None:
-    """Make the rollout of a path prefix current in this context, which must be new."""
+    """Set the current rollout id from a path prefix. The current context must be new."""
     _rollout_id.set(prefix["id"])
     _token_capture.set(prefix["tokens"] is not None)
 
 
 class rollout_context:  # noqa: N801 - called like a function, once for every rollout
-    """`with rollout_context(rollout_id)`: make this the current rollout of the enclosed code."""
+    """`with rollout_context(rollout_id)`: set the current rollout id inside the block."""
 
     __slots__ = ("_tokens", "_values")
 
@@ -76,6 +76,7 @@ class rollout_context:  # noqa: N801 - called like a function, once for every ro
 
 
 def _field(body: Any, name: str) -> Any:
+    """Return a field of a mapping or model, including extra fields; None if it is missing."""
     if type(body) is dict:
         return body.get(name)
     if isinstance(body, BaseModel):
@@ -87,6 +88,7 @@ def _field(body: Any, name: str) -> Any:
 
 
 def _index(body: Any, name: str) -> int | None:
+    """Return a field as an integer; None if it is missing or not a whole number."""
     value = _field(body, name)
     if value is None or isinstance(value, bool):
         return None
@@ -96,16 +98,18 @@ def _index(body: Any, name: str) -> int | None:
 
 
 def rollout_index_from_run_body(body: BaseModel | Mapping[str, Any]) -> RolloutIndex | None:
-    """Return the task and rollout index of a run request, if it has both."""
+    """Return the task index and rollout index of a run request; None if either is missing."""
     task, rollout = _index(body, TASK_INDEX_KEY_NAME), _index(body, ROLLOUT_INDEX_KEY_NAME)
     return None if task is None or rollout is None else (task, rollout)
 
 
 def maybe_rollout_id_from_run_body(body: BaseModel | Mapping[str, Any]) -> str | None:
-    """Return the rollout id of a run request: `_ng_rollout_id`, else `<task>-<rollout>`; later attempts add `-a<n>`.
+    """Return the rollout id of a run request: `_ng_rollout_id`, else `<task>-<rollout>`; None without either.
+
+    Attempts after the first add `-a<n>`.
 
     Raises:
-        ValueError: an explicit id has characters that are not safe in a path or file name.
+        ValueError: `_ng_rollout_id` has characters that are not safe in a path or file name.
     """
     rollout_id = _field(body, ROLLOUT_ID_KEY_NAME)
     if rollout_id is None:
@@ -123,7 +127,7 @@ def maybe_rollout_id_from_run_body(body: BaseModel | Mapping[str, Any]) -> str |
 
 
 def rollout_path_prefix(rollout_id: str | None, *, token_capture: bool = False) -> str:
-    """Return `/ng-rollout/<id>[/training-token-capture]`, or nothing without an id."""
+    """Return `/ng-rollout/<id>[/training-token-capture]`; empty without an id."""
     if not rollout_id:
         return ""
     tokens = f"/{TOKEN_CAPTURE_PATH_SEGMENT}" if token_capture else ""
@@ -143,7 +147,7 @@ def apply_rollout_prefix(base_url: str, rollout_id: str | None, *, token_capture
 
 
 class RolloutContextMiddleware:
-    """Remove the rollout prefix from the path and make its id current while the request is served."""
+    """Remove the rollout prefix from the path and set the current rollout id while the request is served."""
 
     LAYER = "rollout"
 
@@ -151,13 +155,14 @@ class RolloutContextMiddleware:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request to the app without its rollout prefix."""
         path, prefix = split_path(scope["path"]) if scope["type"] in ("http", "websocket") else ("", None)
         if prefix is None:
             await self.app(scope, receive, send)
             return
-        inner = {**scope, "path": path, ROLLOUT_PREFIX_SCOPE_KEY: prefix[0]}
+        inner_scope = {**scope, "path": path, ROLLOUT_PREFIX_SCOPE_KEY: prefix[0]}
         if scope.get("raw_path"):
-            # Ids need no quoting, so the prefix has the same length in both forms.
-            inner["raw_path"] = scope["raw_path"][prefix.end() :] or b"/"
+            # Rollout ids need no percent-encoding, so the prefix has the same length in both paths.
+            inner_scope["raw_path"] = scope["raw_path"][prefix.end() :] or b"/"
         with rollout_context(prefix["id"], token_capture=prefix["tokens"] is not None):
-            await self.app(inner, receive, send)
+            await self.app(inner_scope, receive, send)

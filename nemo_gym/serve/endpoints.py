@@ -1,9 +1,9 @@
-"""Endpoints: handlers as FastAPI routes, and plans to call the plain JSON endpoints among them directly.
+"""Endpoints: handlers as FastAPI routes, and direct calls of plain JSON endpoints.
 
-Most endpoints take a JSON body, perhaps the request or a response to set cookies on, and nothing else. For those the
-general machinery of FastAPI (matching every route, dependency graphs, exit stacks) costs several times what the handler
-does. `EndpointRouter` finds their `EndpointPlan` by method and path; validation and errors are the same. Every other
-route is left to FastAPI.
+The only inputs of a plain JSON endpoint are a JSON body, the request, and a response to set cookies on. For such
+endpoints the general code of FastAPI (route matching, dependency graphs, exit stacks) costs several times as much as
+the handler. `EndpointRouter` finds the `EndpointPlan` of a plain JSON endpoint by method and path; validation and
+errors are the same as in FastAPI. FastAPI serves all other routes.
 
 This is the only module that relies on FastAPI's internal description of a route (`dependant`, `_embed_body_fields`);
 `tests/serve/test_dependencies.py` fails when that changes.
@@ -35,7 +35,7 @@ from nemo_gym.wire.call_reply import encode_json, parse_json
 Handler = Callable[..., Any]
 
 OUTCOME_KEY = "nemo_gym.endpoint_outcome"
-"""In a scope: the `EndpointOutcome` of a handler that already ran."""
+"""Key in the ASGI scope: the `EndpointOutcome` of a handler that has already run."""
 
 _PLAIN_PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9_.~-]*)+")
 
@@ -53,10 +53,10 @@ _UNSUPPORTED_PARTS = (
 
 
 def json_endpoint(handler: Handler) -> Handler:
-    """Make an endpoint whose returned model is written by pydantic, once, with every field it has.
+    """Wrap a handler so that a model it returns is encoded once, by pydantic, with all its fields.
 
-    FastAPI would validate the returned model a second time and drop the fields that the annotated class does not have.
-    Cookies and status set on an injected `Response` are kept. Anything but a model is left to FastAPI.
+    FastAPI would validate the returned model again and drop the fields that the annotated class does not have. Cookies
+    and a status set on an injected `Response` are kept. FastAPI encodes all values that are not models.
     """
     call = async_handler(handler)
 
@@ -73,7 +73,7 @@ def json_endpoint(handler: Handler) -> Handler:
 def json_response(
     answer: BaseModel, arguments: Iterable[Any] = (), extra_fields: Mapping[str, Any] | None = None
 ) -> Response:
-    """Write a model as a response, with what was set on a `Response` among the handler's arguments."""
+    """Return a model as a response, with the headers and status of a `Response` among the handler's arguments."""
     body = answer.model_dump_json(by_alias=True).encode()
     response = Response(_add_fields(body, extra_fields or {}), media_type="application/json")
     for argument in arguments:
@@ -84,7 +84,7 @@ def json_response(
 
 
 def _add_fields(json_object: bytes, fields: Mapping[str, Any]) -> bytes:
-    """Append fields to an encoded JSON object."""
+    """Return an encoded JSON object with additional fields."""
     if not fields or not json_object.endswith(b"}"):
         return json_object
     separator = b"," if len(json_object) > 2 else b""
@@ -92,7 +92,7 @@ def _add_fields(json_object: bytes, fields: Mapping[str, Any]) -> bytes:
 
 
 def async_handler(handler: Handler) -> Callable[..., Awaitable[Any]]:
-    """Return `handler` as an async function; a synchronous one runs in a thread, as in FastAPI."""
+    """Return `handler` as an async function; a synchronous handler runs in a thread, as in FastAPI."""
     if inspect.iscoroutinefunction(inspect.unwrap(handler)) or inspect.iscoroutinefunction(handler):
         return handler
 
@@ -104,9 +104,9 @@ def async_handler(handler: Handler) -> Callable[..., Awaitable[Any]]:
 
 
 def resolved_signature(handler: Handler) -> inspect.Signature:
-    """Return the signature with annotations as types, also where the module postpones their evaluation.
+    """Return the signature of a handler with string annotations resolved to types.
 
-    Annotations that cannot be resolved stay as written, and FastAPI reports them.
+    If an annotation cannot be resolved, the signature is returned unchanged, and FastAPI reports the problem.
     """
     signature = inspect.signature(handler)
     try:
@@ -124,35 +124,40 @@ def resolved_signature(handler: Handler) -> inspect.Signature:
 
 @dataclass(frozen=True)
 class BodyFields:
-    """Fields of a declared body that a model of another server in this process can pass without JSON.
+    """Fields of a request body that are passed between servers of one process as objects, without JSON.
 
-    A run request carries two models that were validated when they were made: the model request and its response. If
-    the receiver declares the very same classes, they pass as they are; every other field is encoded and parsed, so
-    that the receiver sees what it would see over HTTP. Only senders that declare `PARTS_ARE_CHECKED = True` on their
-    class are trusted to hold nothing unvalidated in these models. Saves 19 % of a rollout's CPU.
+    A run request contains two models that are already validated: the model request and its response. If the receiver
+    declares the same classes, the objects are passed unchanged; all other fields are encoded and parsed, as over HTTP.
+    Only senders whose class sets `FIELDS_ARE_VALIDATED = True` are trusted to hold validated models. Saves 19 % of a
+    rollout's CPU.
     """
 
     kinds: dict[str, type[BaseModel]]
-    """Class of each field that is declared as one model class and nothing else."""
+    """Model class of each field whose annotation is a model class."""
     names: frozenset[str] | None
-    """Fields the receiver reads; None if it reads all."""
+    """Fields that the receiver declares; None if it also accepts other fields."""
 
     @classmethod
     def of(cls, declared: FieldInfo) -> "BodyFields | None":
-        """Return None for a receiver that inspects its raw input or expects another shape."""
+        """Build the description; None unless the body is a model class without aliases and raw validators."""
         model = declared.annotation
-        if not inspect.isclass(model) or not issubclass(model, BaseModel) or declared.metadata or _sees_input(model):
+        if (
+            not inspect.isclass(model)
+            or not issubclass(model, BaseModel)
+            or declared.metadata
+            or _reads_raw_input(model)
+        ):
             return None
         fields = model.model_fields
         if any(field.alias or field.validation_alias for field in fields.values()):
             return None
         kinds = {name: field.annotation for name, field in fields.items() if _is_model_class(field)}
-        ignores_others = model.model_config.get("extra", "ignore") == "ignore"
-        return cls(kinds, frozenset(fields) if ignores_others else None)  # type: ignore[arg-type]
+        ignores_extra = model.model_config.get("extra", "ignore") == "ignore"
+        return cls(kinds, frozenset(fields) if ignores_extra else None)  # type: ignore[arg-type]
 
     def extract(self, sender: BaseModel) -> dict[str, Any] | None:
-        """Return the fields of a sent model as input for the receiver; None if the sender's class is not trusted."""
-        if not getattr(type(sender), "PARTS_ARE_CHECKED", False):
+        """Return the fields of `sender` as input for the receiver; None if the class of `sender` is not trusted."""
+        if not getattr(type(sender), "FIELDS_ARE_VALIDATED", False):
             return None
         names = set(sender.model_fields_set)
         if self.names is not None:
@@ -162,9 +167,9 @@ class BodyFields:
             for name in names & self.kinds.keys()
             if type(value := getattr(sender, name, None)) is self.kinds[name]
         }
-        rest = names - fields.keys()
-        if rest:
-            fields.update(parse_json(encode_json(sender.model_dump(include=rest, exclude_unset=True))))
+        other_names = names - fields.keys()
+        if other_names:
+            fields.update(parse_json(encode_json(sender.model_dump(include=other_names, exclude_unset=True))))
         return fields
 
 
@@ -172,12 +177,12 @@ def _is_model_class(field: FieldInfo) -> bool:
     return inspect.isclass(field.annotation) and issubclass(field.annotation, BaseModel) and not field.metadata
 
 
-def _sees_input(model: type[BaseModel]) -> bool:
-    """Return whether the model has code that sees its input before pydantic validates it."""
+def _reads_raw_input(model: type[BaseModel]) -> bool:
+    """Return True if the model has validators or a constructor that receive the input before validation."""
     decorators = model.__pydantic_decorators__
-    own: list[Any] = [*decorators.model_validators.values(), *decorators.field_validators.values()]
+    validators: list[Any] = [*decorators.model_validators.values(), *decorators.field_validators.values()]
     return (
-        any(decorator.info.mode != "after" for decorator in own)
+        any(decorator.info.mode != "after" for decorator in validators)
         or bool(decorators.root_validators or decorators.validators)
         or "__get_pydantic_core_schema__" in vars(model)
         or model.__init__ is not BaseModel.__init__
@@ -186,12 +191,12 @@ def _sees_input(model: type[BaseModel]) -> bool:
 
 @dataclass(frozen=True)
 class EndpointPlan:
-    """How to call one plain JSON endpoint."""
+    """Everything needed to call a plain JSON endpoint: handler, parameter names, validators."""
 
     route: APIRoute
     endpoint: Callable[..., Awaitable[Any]]
     raw_handler: Callable[..., Awaitable[Any]] | None
-    """The endpoint without the step that turns its model into a response, for callers in this process."""
+    """The handler without the conversion of its model to a response, for callers in this process."""
     request_name: str | None
     response_name: str | None
     body_name: str | None
@@ -200,16 +205,16 @@ class EndpointPlan:
     answer: TypeAdapter[Any] | None
     status: int
     takes_models: bool
-    """The endpoint accepts any model a caller in this process sent (`takes_models = True` on it)."""
+    """True if the endpoint accepts models from callers in this process (attribute `takes_models` of the endpoint)."""
     has_plain_path: bool
-    """No client and no server would write the path differently."""
+    """True if the path contains no characters that clients or servers could encode differently."""
 
     def validate_body(self, body: Any) -> Any:
-        """Validate a body given as bytes or as fields of a model; a model passes, because the endpoint takes models.
+        """Validate a body given as bytes or as a dict of fields; return a model unchanged.
 
         Raises:
-            RequestValidationError: 422, in FastAPI's shape.
-            HTTPException: 413.
+            RequestValidationError: the body is invalid (422).
+            HTTPException: the body is too long (413).
         """
         assert self.body is not None
         if type(body) is bytes:
@@ -221,7 +226,7 @@ class EndpointPlan:
         return validate_body(self.body, body)
 
     def arguments(self, body: Any, request: Any, injected: Response | None) -> dict[str, Any]:
-        """Return the keyword arguments of the handler; `body` is already validated."""
+        """Return the keyword arguments for the handler; `body` must be validated."""
         values: dict[str, Any] = {}
         if self.body_name is not None:
             values[self.body_name] = body
@@ -232,19 +237,19 @@ class EndpointPlan:
         return values
 
     def new_response(self) -> Response | None:
-        """Return the response that the handler may set cookies, headers and a status on, if it asks for one."""
+        """Return an empty response for the handler to set cookies, headers and a status on; None if it takes none."""
         if self.response_name is None:
             return None
         response = Response()
         del response.headers["content-length"]
-        response.status_code = 0  # until the endpoint sets one
+        response.status_code = 0  # replaced if the handler sets a status
         return response
 
     def encode(self, answer: Any) -> bytes:
-        """Validate and encode the value an endpoint returned.
+        """Validate the value returned by the endpoint and encode it as JSON.
 
         Raises:
-            ResponseValidationError: the value is not what the endpoint declares.
+            ResponseValidationError: the value does not match the declared response model.
         """
         if self.answer is None:
             return json_bytes(answer)
@@ -255,7 +260,7 @@ class EndpointPlan:
         return self.answer.serializer.to_json(validated, by_alias=True)
 
     def response(self, answer: Any, injected: Response | None) -> Response:
-        """Encode the value an endpoint returned, with what it set on the injected response."""
+        """Return the value of the endpoint as a response, with the headers and status of the injected response."""
         status = injected.status_code if injected is not None and injected.status_code else self.status
         response = Response(self.encode(answer), status_code=status, media_type="application/json")
         if injected is not None:
@@ -263,7 +268,7 @@ class EndpointPlan:
         return response
 
     def result(self, answer: Any, injected: Response | None) -> Response | BaseModel | bytes:
-        """Return the model or JSON of an ordinary answer, and a response for everything else."""
+        """Return an ordinary answer as a model or JSON bytes, and any other answer as a response."""
         has_extras = injected is not None and (injected.raw_headers or injected.status_code)
         if self.raw_handler is not None and isinstance(answer, BaseModel):
             return json_response(answer, (injected,)) if has_extras else answer
@@ -275,11 +280,11 @@ class EndpointPlan:
 
 
 def plan_for(route: APIRoute) -> EndpointPlan | None:
-    """Return the plan of a route, if it is a plain JSON endpoint."""
+    """Return the plan of a route; None if the route is not a plain JSON endpoint."""
     dependant = route.dependant
     endpoint = dependant.call
     if type(route) is not APIRoute and not vars(type(route)).get("IS_PLAIN"):
-        return None  # a foreign route class may treat requests differently
+        return None  # another route class may process requests differently
     if endpoint is None or not inspect.iscoroutinefunction(endpoint) or "{" in route.path:
         return None
     if any(getattr(dependant, part, None) for part in _UNSUPPORTED_PARTS) or len(dependant.body_params) > 1:
@@ -311,6 +316,7 @@ def plan_for(route: APIRoute) -> EndpointPlan | None:
 
 
 def _has_default_response(route: APIRoute) -> bool:
+    """Return True if the route has no response options other than a model and a status with a body."""
     return (
         isinstance(route.response_class, DefaultPlaceholder)
         and (route.status_code is None or 200 <= int(route.status_code) < 600)
@@ -325,12 +331,14 @@ def _has_default_response(route: APIRoute) -> bool:
 
 
 def plain_endpoint_app(route: APIRoute) -> ASGIApp | None:
-    """Return a route as an ASGI app that skips FastAPI's machinery, if it is a plain JSON endpoint."""
+    """Return an ASGI app that calls a plain JSON endpoint without FastAPI; None for other routes."""
     plan = plan_for(route)
     return None if plan is None else _endpoint_app(plan)
 
 
 def _endpoint_app(plan: EndpointPlan) -> ASGIApp:
+    """Return an ASGI app that reads the body, calls the endpoint and sends its response."""
+
     async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
         request = GymRequest(scope, receive, send)
         body = None if plan.body is None else validate_body(plan.body, await _read_body(request))
@@ -344,7 +352,7 @@ def _endpoint_app(plan: EndpointPlan) -> ASGIApp:
 
 
 class EndpointOutcome:
-    """An exception or response of a handler that already ran, on its way through the middleware of its app."""
+    """The exception or response of a handler that has already run, as an ASGI app behind the app's middleware."""
 
     __slots__ = ("answer", "session")
 
@@ -353,6 +361,7 @@ class EndpointOutcome:
         self.session = session
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raise the exception or send the response."""
         if self.session is not None:
             scope["session"] = self.session
         if isinstance(self.answer, BaseException):
@@ -361,7 +370,7 @@ class EndpointOutcome:
 
 
 class EndpointRouter:
-    """The routes of an app: plain JSON endpoints by method and path, everything else by FastAPI's own router."""
+    """Routes requests: to plain JSON endpoints by method and path, all others through FastAPI's router."""
 
     def __init__(self, router: APIRouter) -> None:
         self.router = router
@@ -370,6 +379,7 @@ class EndpointRouter:
         self._seen_routes: list[BaseRoute] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request: the outcome in the scope, a plain JSON endpoint, or FastAPI's router."""
         if OUTCOME_KEY in scope:
             await scope[OUTCOME_KEY](scope, receive, send)
             return
@@ -381,27 +391,27 @@ class EndpointRouter:
             await self._plans[scope["method"], scope["path"]][1](scope, receive, send)
 
     def plan(self, method: str, path: str) -> EndpointPlan | None:
-        """Return the plan of the plain JSON endpoint at a path, if there is one."""
+        """Return the plan of the plain JSON endpoint at a path; None without one."""
         if self._seen_routes != self.router.routes:
             self._index_routes()
         entry = self._plans.get((method, path))
         return None if entry is None else entry[0]
 
     def route_scope(self, plan: EndpointPlan) -> dict[str, Any]:
-        """Return what FastAPI's router adds to a scope."""
+        """Return the entries that FastAPI's router adds to a scope."""
         return {"router": self.router, "route": plan.route, "endpoint": plan.route.endpoint, "path_params": {}}
 
     def _index_routes(self) -> None:
-        """Collect the plain JSON endpoints, leaving out those that an earlier route would win against."""
+        """Collect the plain JSON endpoints, except those that an earlier route matches first."""
         plans: dict[tuple[str, str], tuple[EndpointPlan, ASGIApp]] = {}
-        earlier: list[Route] = []
+        earlier_routes: list[Route] = []
         for route in self.router.routes:
             if not isinstance(route, Route):
-                break  # a mount may match anything, so FastAPI must match the routes after it
+                break  # a mount may match any path, so FastAPI must match the routes after it
             plan = plan_for(route) if isinstance(route, APIRoute) else None
-            if plan is not None and not any(other.path_regex.match(route.path) for other in earlier):
+            if plan is not None and not any(other.path_regex.match(route.path) for other in earlier_routes):
                 plans.update({(method, route.path): (plan, _endpoint_app(plan)) for method in route.methods or ()})
-            earlier.append(route)
+            earlier_routes.append(route)
         self._plans = plans
         self._seen_routes = list(self.router.routes)
 
@@ -412,7 +422,7 @@ def is_json_type(content_type: str) -> bool:
 
 
 async def _read_body(request: GymRequest) -> Any:
-    """Return the body as plain data if its content type is JSON, else its bytes."""
+    """Return the parsed body if its content type is JSON, else the bytes."""
     body = await request.body()
     return _parse_body(body) if not body or is_json_type(request.headers.get("content-type", "")) else body
 
@@ -421,6 +431,7 @@ _NO_BODY = object()
 
 
 def _parse_body(body: bytes) -> Any:
+    """Parse a JSON body; raise `RequestValidationError` in the format of FastAPI if it is not JSON."""
     if not body:
         return _NO_BODY
     try:
@@ -440,7 +451,7 @@ def validate_body(adapter: TypeAdapter[Any], body: Any) -> Any:
     """Validate a parsed body.
 
     Raises:
-        RequestValidationError: 422, in FastAPI's shape.
+        RequestValidationError: the body is missing or invalid (422), in the format of FastAPI.
     """
     if body is _NO_BODY:
         raise RequestValidationError([{"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}])

@@ -1,4 +1,4 @@
-"""Failed requests: the error answer, the server it is attributed to, and the end of requests past their deadline."""
+"""Error answers of servers: exceptions as JSON, attribution headers, and cancellation of requests at their deadline."""
 
 import asyncio
 import logging
@@ -14,14 +14,14 @@ from nemo_gym.errors import DeadlineExceeded, GymError
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.serve.blocked_loop import handlers_by_task
 from nemo_gym.transport import deadlines
-from nemo_gym.transport.asgi import CALLER_KEEPS_TIME
+from nemo_gym.transport.asgi import CALLER_ENFORCES_DEADLINE
 from nemo_gym.transport.call_log import phase_headers
 from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 
 logger = logging.getLogger("nemo_gym.serve")
 
 ATTRIBUTION_HEADERS = (FAILED_HEADER, FAILED_PATH_HEADER, ERROR_HEADER, UPSTREAM_STATUS_HEADER)
-"""Headers of an error answer that every server passes on unchanged."""
+"""Headers of an error answer that every server in a chain of calls copies unchanged."""
 
 _FAILED = FAILED_HEADER.encode("ascii")
 _FAILED_PATH = FAILED_PATH_HEADER.encode("ascii")
@@ -29,14 +29,14 @@ _DEADLINE = DEADLINE_HEADER.encode("ascii")
 _ALLOWANCE = deadlines.ALLOWANCE_HEADER.encode("ascii")
 
 MAX_INNER_CONTENT = 64 * 1024
-"""Bytes of a failed callee's body that are passed on."""
+"""Maximum bytes of a callee's error body that are copied into the answer."""
 
 
 class FailureMiddleware:
-    """Turn exceptions into JSON answers: 500 with the answer of a failed callee, 504 for a passed deadline.
+    """Turn exceptions into JSON answers: 504 for an exceeded deadline, 500 for all others.
 
-    The headers of every error answer name the server that failed first, so that callers need not guess. Cancellation
-    is not a failure and passes through. `redact` removes secrets from the text.
+    The answer to a failed nested call contains the body of the callee's error. The headers of every error answer name
+    the server that failed first. A cancellation is re-raised. `redact` removes secrets from the text.
     """
 
     LAYER = "failures"
@@ -47,6 +47,7 @@ class FailureMiddleware:
         self.redact = redact
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; answer an exception as JSON if the response has not started."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -64,31 +65,31 @@ class FailureMiddleware:
             await send(message)
 
         task = asyncio.current_task()
-        outer = handlers_by_task.get(task)
+        outer_handler = handlers_by_task.get(task)
         handlers_by_task[task] = (self.server_name, scope["method"], scope["path"])
         try:
             await self.app(scope, receive, attributing_send)
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
-        except BaseException as error:  # the boundary of a server; also stops `sys.exit` in a verifier
+        except BaseException as error:  # also `sys.exit` in a verifier: one handler must not end the server
             status, text = self._answer(scope, error)
-            if has_started:  # too late for another status: break the connection so that the caller notices
+            if has_started:  # the status is already sent: close the connection, so that the caller gets an error
                 raise
             headers = attribution_headers(error, self.server_name, scope["path"]) | phase_headers(error)
             await _send_json_text(send, status, self.redact(text), headers)
         finally:
-            if outer is None:
+            if outer_handler is None:
                 handlers_by_task.pop(task, None)
             else:
-                handlers_by_task[task] = outer
+                handlers_by_task[task] = outer_handler
 
     def _answer(self, scope: Scope, error: BaseException) -> tuple[int, str]:
-        """Log an exception and return the status and text of its answer."""
+        """Log an exception; return the status and text of the answer."""
         server = self.server_name or "this server"
         request = f"{scope['method']} {scope['path']}"
         if isinstance(error, ClientResponseError) and hasattr(error, "response_content"):
             inner = _inner_text(error.response_content)
-            # Not its repr: that shows the headers of the request, cookies and keys among them.
+            # Not the repr of the error, which contains the request headers with cookies and keys.
             problem = f"{error.request_info.real_url} answered {error.status}: {inner[:2000]}"
             logger.error("%s: %s failed: %s", server, request, self._for_log(problem))
             return 500, f"Hit an exception in {server} calling an inner server: {inner}"
@@ -102,31 +103,31 @@ class FailureMiddleware:
         return 500, f"{type(error).__name__}({str(error)!r})" if isinstance(error, GymError) else repr(error)
 
     def _for_log(self, text: str) -> str:
-        """Remove secrets from `text`, and lone surrogates, which no log file can hold."""
+        """Return `text` without secrets and with lone surrogates escaped, because log files cannot contain them."""
         return self.redact(text).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def attribution_headers(error: BaseException, server_name: str, path: str = "") -> dict[str, str]:
-    """Return the headers that attribute a failure: server, path, exception class, status of a provider."""
+    """Return the headers that attribute a failure: server, path, exception class, upstream status."""
     if isinstance(error, ClientResponseError):
         received: Mapping[str, str] = error.headers or {}
         if received.get(FAILED_HEADER):
-            passed_on = {name: received[name] for name in ATTRIBUTION_HEADERS if received.get(name)}
-            return {UPSTREAM_STATUS_HEADER: str(error.status), **passed_on}  # keep the first status of all
+            copied = {name: received[name] for name in ATTRIBUTION_HEADERS if received.get(name)}
+            return {UPSTREAM_STATUS_HEADER: str(error.status), **copied}  # an upstream status in `copied` has priority
         return {FAILED_HEADER: server_name, FAILED_PATH_HEADER: path, UPSTREAM_STATUS_HEADER: str(error.status)}
     where = error.where if isinstance(error, GymError) else None
-    at = {} if where and where != server_name else {FAILED_PATH_HEADER: path}  # the path at another server is unknown
-    return {FAILED_HEADER: where or server_name, **at, ERROR_HEADER: type(error).__name__}
+    failed_path = {} if where and where != server_name else {FAILED_PATH_HEADER: path}  # unknown at another server
+    return {FAILED_HEADER: where or server_name, **failed_path, ERROR_HEADER: type(error).__name__}
 
 
 def _attributed_headers(
     headers: Iterable[tuple[bytes, bytes]], server_name: str, path: str
 ) -> list[tuple[bytes, bytes]]:
-    """Add this server and the path to the headers of an error answer, unless they name a server already."""
-    plain_headers = list(headers)
-    if any(name == _FAILED for name, _ in plain_headers) or not server_name:
-        return plain_headers
-    return [*plain_headers, (_FAILED, _header_value(server_name)), (_FAILED_PATH, _header_value(path))]
+    """Return the headers with this server and path added, unless they already name a failed server."""
+    header_list = list(headers)
+    if any(name == _FAILED for name, _ in header_list) or not server_name:
+        return header_list
+    return [*header_list, (_FAILED, _header_value(server_name)), (_FAILED_PATH, _header_value(path))]
 
 
 def _header_value(text: str) -> bytes:
@@ -140,6 +141,7 @@ def _inner_text(content: object) -> str:
 
 
 async def _send_json_text(send: Send, status: int, text: str, extra: Mapping[str, str]) -> None:
+    """Send a response whose body is `text` as a JSON string, with extra headers."""
     body = orjson.dumps(text.encode("utf-8", errors="replace").decode("utf-8"))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode("ascii"))]
     headers += [(name.encode("ascii"), _header_value(value)) for name, value in extra.items() if value]
@@ -148,9 +150,9 @@ async def _send_json_text(send: Send, status: int, text: str, extra: Mapping[str
 
 
 class DeadlineMiddleware:
-    """Serve a request only as long as its caller waits for it, and keep its deadline and allowance for its own calls.
+    """Set the deadline and the allowance of a request while it is served, for its nested calls.
 
-    When the time is over the handler is cancelled and `DeadlineExceeded` raised.
+    At the deadline the handler is cancelled and `DeadlineExceeded` is raised.
     """
 
     LAYER = "deadline"
@@ -160,6 +162,7 @@ class DeadlineMiddleware:
         self.server_name = server_name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the deadline and allowance headers and serve the request with them."""
         headers = dict(scope["headers"]) if scope["type"] == "http" else {}
         seconds = deadlines.parse_seconds(headers.get(_DEADLINE))
         if seconds is None:
@@ -169,7 +172,8 @@ class DeadlineMiddleware:
             await self._serve(seconds, scope, receive, send)
 
     async def _serve(self, seconds: float, scope: Scope, receive: Receive, send: Send) -> None:
-        if CALLER_KEEPS_TIME in scope:
+        """Serve a request with a deadline; enforce the deadline unless the caller does."""
+        if CALLER_ENFORCES_DEADLINE in scope:
             with deadlines.time_limit(seconds):
                 await self.app(scope, receive, send)
             return
@@ -177,7 +181,7 @@ class DeadlineMiddleware:
             with deadlines.DeadlineAlarm(seconds) as alarm:
                 await self.app(scope, receive, send)
         except TimeoutError as error:
-            if not alarm.has_rung:
+            if not alarm.has_fired:
                 raise
             raise DeadlineExceeded(
                 f"{scope['method']} {scope['path']} was not done within the {seconds:.1f} s its caller allowed",

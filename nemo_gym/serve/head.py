@@ -1,4 +1,4 @@
-"""Routes of the head server: the instances of a run, its configuration, and the calls its rollouts wait for."""
+"""Routes of the head server: configuration and server instances of a run, and pending calls of its rollouts."""
 
 import os
 import secrets
@@ -19,11 +19,11 @@ from nemo_gym.wire.call_reply import RolloutIndex
 
 RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"
 RUN_TOKEN_HEADER = "x-nemo-gym-run-token"
-"""Processes of one run share this token; the head server shows secrets only to them."""
+"""Header with the token shared by the processes of a run; requests without it get the configuration without secrets."""
 
 WAITING_PATH = "/rollouts_waiting_for"
 MAX_ROLLOUTS = 100
-"""Rollouts per question."""
+"""Maximum rollouts per status request."""
 
 ServerStatus = Literal["success", "connection_error", "timeout", "unknown_error"]
 
@@ -47,24 +47,24 @@ class ServerInstanceDisplayConfig(BaseModel):
 
 
 class HeadServerUnreachable(ServerUnreachable, ValueError):
-    """No head server answers at its address."""
+    """The head server cannot be reached, or another program answers at its address."""
 
 
 def run_token_headers() -> dict[str, str]:
-    """Return the header that proves membership of the run, if this process has the token."""
+    """Return the header with the run token; empty if this process has no token."""
     token = os.environ.get(RUN_TOKEN_ENV_VAR)
     return {RUN_TOKEN_HEADER: token} if token else {}
 
 
-def fetch_config_yaml(host: str, port: int, patience: float) -> str:
+def fetch_config_yaml(host: str, port: int, timeout: float) -> str:
     """Fetch the configuration from the head server at this address.
 
     Raises:
-        HeadServerUnreachable: there is no answer, or not that of a head server.
+        HeadServerUnreachable: no answer within `timeout` seconds, or the answer of another program.
     """
     try:
         status, body = get_blocking(
-            host, port, "/global_config_dict_yaml", timeout=patience, headers=run_token_headers(), where="head server"
+            host, port, "/global_config_dict_yaml", timeout=timeout, headers=run_token_headers(), callee="head server"
         )
     except GymError as error:
         raise _unreachable(host, port, str(error)) from error
@@ -85,27 +85,27 @@ def _unreachable(host: str, port: int, reason: str) -> HeadServerUnreachable:
     )
 
 
-def is_of_this_run(request: Request) -> bool:
-    """Return whether the request carries the token of the run; never true without a token."""
+def has_run_token(request: Request) -> bool:
+    """Return True if the request has the token of this run; False if the run has no token."""
     expected = os.environ.get(RUN_TOKEN_ENV_VAR)
     token = request.headers.get(RUN_TOKEN_HEADER)
     return bool(expected and token) and secrets.compare_digest(str(expected).encode(), str(token).encode())
 
 
 def config_yaml(config: DictConfig, *, with_secrets: bool) -> str:
-    """Write the whole configuration as YAML; interpolations stay as written."""
+    """Return the configuration as YAML, with interpolations unresolved and, unless `with_secrets`, secrets masked."""
     return OmegaConf.to_yaml(config if with_secrets else mask_secrets(config))
 
 
 class WaitingFor(BaseModel):
-    """The call that one rollout waits for: a server and a path."""
+    """The pending call of one rollout: server and path."""
 
     task: int
     rollout: int
     call: str
 
 
-async def _no_waiting_calls(rollouts: Sequence[RolloutIndex]) -> dict[RolloutIndex, str]:  # noqa: ARG001 - a default
+async def _no_waiting_calls(rollouts: Sequence[RolloutIndex]) -> dict[RolloutIndex, str]:  # noqa: ARG001 - signature of `waiting_for`
     return {}
 
 
@@ -114,12 +114,12 @@ def head_app(
     instances: Callable[[], list[dict[str, Any]]],
     waiting_for: Callable[[Sequence[RolloutIndex]], Awaitable[dict[RolloutIndex, str]]] = _no_waiting_calls,
 ) -> FastAPI:
-    """Build the app of the head server. All arguments are called at every request."""
+    """Build the app of the head server. The arguments are called at each request and return the current values."""
     app = create_app("NeMo Gym head server")
 
     @app.get("/global_config_dict_yaml")
     async def global_config_dict_yaml(request: Request) -> str:
-        return config_yaml(config(), with_secrets=is_of_this_run(request))
+        return config_yaml(config(), with_secrets=has_run_token(request))
 
     @app.get("/server_instances")
     async def server_instances() -> list[dict[str, Any]]:

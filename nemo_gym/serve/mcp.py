@@ -1,8 +1,8 @@
-"""The tools of a resources server on `/mcp`, for agents that speak the Model Context Protocol.
+"""MCP endpoint `/mcp`: the tools of a resources server for agents that use the Model Context Protocol.
 
-`POST /seed_session` answers with a token for the session it began; a client that sends the token back in a header
-works in that session. A tool call becomes an ordinary request to the server's own route, in memory and through all
-its middleware, so a tool behaves the same over MCP and over HTTP.
+The answer of `POST /seed_session` contains a token for the new session; MCP requests with the token in a header use
+that session. A tool call is sent in process to the HTTP route of the tool, through all middleware, so that a tool
+behaves the same over MCP and over HTTP.
 """
 
 import importlib
@@ -56,31 +56,31 @@ __all__ = [
 
 @dataclass(frozen=True)
 class SessionGrant:
-    """The session and the tools that a token grants."""
+    """Contents of a token: a session id and the tools that the session may use."""
 
     session_id: str
     tools: tuple[str, ...] | None = None
-    """Names of the tools this session may use; None means all."""
+    """Names of the allowed tools; None means all."""
 
     def allows(self, tool: str) -> bool:
         return self.tools is None or tool in self.tools
 
 
 class TokenSigner:
-    """Grants to tokens and back, signed with the secret of session cookies.
+    """Creates and verifies session tokens, signed with the secret of session cookies.
 
-    `key` is specific to a server: a token is valid only for the server that issued it.
+    `key` identifies the server: a token is valid only for the server that issued it.
     """
 
     def __init__(self, key: str, secret: str | None = None) -> None:
         self._serializer = URLSafeTimedSerializer(secret or session_secret(), salt=f"{TOKEN_SALT}:{key}")
 
     def sign(self, session_id: str, tools: Iterable[str] | None = None) -> str:
-        """Return a token for one session."""
+        """Return a token for a session; `tools` are the allowed tools, None means all."""
         return str(self._serializer.dumps({"sid": session_id, "tools": None if tools is None else list(tools)}))
 
     def verify(self, token: str) -> SessionGrant | None:
-        """Return the grant of a token; None if this server did not issue it or it expired."""
+        """Return the grant of a token; None if the token is expired or not from this server."""
         try:
             claims = self._serializer.loads(token, max_age=MAX_AGE_SECONDS)
         except BadData:
@@ -90,47 +90,47 @@ class TokenSigner:
 
 
 class ToolServer(Protocol):
-    """The part of a resources server that offers tools."""
+    """The attributes of a resources server that this module uses."""
 
     config: Any
 
     def get_session_middleware_key(self) -> str: ...
-    def mcp_tools(self, harvested: list[MCPTool], catchall: MCPTool | None) -> Iterable[MCPTool]: ...
+    def mcp_tools(self, route_tools: list[MCPTool], catchall: MCPTool | None) -> Iterable[MCPTool]: ...
     def mcp_allowed_tools_for_session(self, seed_body: Any) -> Iterable[str] | None: ...
     def normalize_tool_name(self, name: str) -> str: ...
 
 
 def maybe_auto_expose(server: Any, app: FastAPI) -> None:
-    """Offer the tools of `app` on `/mcp` if the server's configuration says `expose_tools_over_mcp: true`."""
+    """Offer the tools of `app` on `/mcp` if the configuration of the server has `expose_tools_over_mcp: true`."""
     if getattr(server.config, "expose_tools_over_mcp", False):
         install_auto_exposure(server, app)
 
 
 def install_auto_exposure(server: ToolServer, app: FastAPI) -> None:
-    """Offer the tools of `app` on `/mcp`. Call it after all routes are added; doing it twice changes nothing.
+    """Offer the tools of `app` on `/mcp`. Must be called after all routes are added. Idempotent.
 
     Raises:
-        MCPExposureError: (a ValueError) the routes do not make a usable set of tools.
+        MCPExposureError: (a ValueError) a route cannot be offered as a tool, or there are no tools.
         ConfigError: the package `mcp` is not installed.
     """
-    installed: list[Any] = [middleware.cls for middleware in app.user_middleware]
-    if ToolsOverMCP in installed:
+    installed_classes: list[Any] = [middleware.cls for middleware in app.user_middleware]
+    if ToolsOverMCP in installed_classes:
         return
-    if SessionMiddleware not in installed:
+    if SessionMiddleware not in installed_classes:
         raise MCPExposureError(
             "tools over MCP need sessions, and this app has no session middleware",
             where=server.config.name,
             fix="call self.setup_session_middleware(app) in setup_webserver",
         )
     exposure = Exposure.of(server, app)
-    # Innermost: the session is known by then and the rollout prefix is off the path.
+    # Innermost, so that the session is open and the rollout prefix is removed from the path.
     app.user_middleware.append(Middleware(ToolsOverMCP, exposure=exposure, protocol=_protocol_server(exposure)))
 
 
 async def call_direct(
     app: ASGIApp, tool: MCPTool, arguments: Mapping[str, Any], *, cookies: Mapping[str, str], prefix: str = ""
 ) -> LocalResponse:
-    """Post `arguments` to the route of `tool` in memory, with the caller's session cookie."""
+    """Send `arguments` to the route of `tool` in process, with the session cookie of the caller."""
     return await dispatch(
         app, "POST", f"http://mcp.local{prefix}{tool.route_path}", json=dict(arguments), cookies=dict(cookies)
     )
@@ -138,7 +138,7 @@ async def call_direct(
 
 @dataclass(frozen=True)
 class Exposure:
-    """The tools of one server, and the tokens and cookies of its sessions."""
+    """The tools of one server, with the token signer and the session cookie for calling them."""
 
     server: ToolServer
     app: FastAPI
@@ -148,13 +148,14 @@ class Exposure:
 
     @classmethod
     def of(cls, server: ToolServer, app: FastAPI) -> "Exposure":
+        """Collect the tools of `server` from the routes of `app`."""
         tools = index_tools(server.mcp_tools(*harvest_tools(app)), server.config.name)
         key = server.get_session_middleware_key()
-        # Only for its cookie: the app makes the instance that serves requests.
+        # This middleware only encodes cookies; the app creates the instance that serves requests.
         return cls(server, app, tools, TokenSigner(key), SessionMiddleware(app, key))
 
     def metadata(self, session_id: str, seed_body: Any) -> dict[str, Any]:
-        """Return what `/seed_session` answers about the tools of this session."""
+        """Return the MCP metadata for the answer of `/seed_session`: server name, path and token header."""
         allowed = self.server.mcp_allowed_tools_for_session(seed_body)
         names = None if allowed is None else list(allowed)
         unknown = [name for name in names or () if name not in self.tools]
@@ -169,24 +170,24 @@ class Exposure:
         return MCPServerMetadata(server_name=self.server.config.name, url_path=MCP_PATH, headers=headers).model_dump()
 
     def grant(self, headers: Mapping[str, str]) -> SessionGrant | None:
-        """Return the grant of a request; None without a valid token."""
+        """Return the grant of the token in request headers; None without a valid token."""
         return self.signer.verify(headers.get(MCP_SESSION_TOKEN_HEADER, ""))
 
     def tools_for(self, grant: SessionGrant) -> list[MCPTool]:
         return [tool for tool in self.tools.values() if grant.allows(tool.name)]
 
     async def call(self, grant: SessionGrant, name: str, arguments: Mapping[str, Any], prefix: str) -> tuple[str, bool]:
-        """Call a tool; the result is its answer as text and whether that is an error."""
+        """Call a tool; return its answer as text and True if the answer is an error."""
         if name not in {tool.name for tool in self.tools_for(grant)}:
-            offered = ", ".join(tool.name for tool in self.tools_for(grant)) or "none"
-            return f"there is no tool '{name}' in this session; available: {offered}", True
+            available = ", ".join(tool.name for tool in self.tools_for(grant)) or "none"
+            return f"unknown tool '{name}'; available in this session: {available}", True
         cookies = {self.sessions.cookie_name: self.sessions.codec.encode({SESSION_ID_KEY: grant.session_id})}
         response = await call_direct(self.app, self.tools[name], arguments, cookies=cookies, prefix=prefix)
         return await response.text(), not response.ok
 
 
 class ToolsOverMCP:
-    """Answer on `/mcp`, add a token to `/seed_session`, and give `/verify` the tools' plain names."""
+    """Middleware: serve `/mcp`, add a token to `/seed_session`, remove MCP prefixes from tool names in `/verify`."""
 
     def __init__(self, app: ASGIApp, exposure: Exposure, protocol: Any) -> None:
         self.app = app
@@ -194,6 +195,7 @@ class ToolsOverMCP:
         self.protocol = protocol
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the MCP paths; pass other requests to the app."""
         path = scope.get("path") if scope["type"] == "http" else None
         if path == MCP_PATH:
             await self._serve_protocol(scope, receive, send)
@@ -205,16 +207,18 @@ class ToolsOverMCP:
             await self.app(scope, receive, send)
 
     async def _serve_protocol(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST":  # this server opens no stream and keeps no protocol session
+        """Answer an MCP request; 405 for methods other than POST."""
+        if scope["method"] != "POST":  # no server-side streams and no MCP protocol sessions
             await JSONResponse({"detail": "Method Not Allowed"}, 405, {"Allow": "POST"})(scope, receive, send)
             return
         transport = importlib.import_module("mcp.server.streamable_http_manager")
-        # One per request: nothing outlives it, so it needs no lifespan and no particular event loop.
+        # One manager per request: it keeps no state, so it needs no lifespan and no particular event loop.
         manager = transport.StreamableHTTPSessionManager(self.protocol, json_response=True, stateless=True)
         async with manager.run():
             await manager.handle_request(scope, receive, send)
 
     async def _seed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve `/seed_session` and add the MCP metadata to its answer."""
         body = await read_body(receive)
         session_id = scope["session"][SESSION_ID_KEY]
         seed = _parse_or_none(body)
@@ -227,32 +231,33 @@ class ToolsOverMCP:
         await self.app(scope, _replay(body, receive), _ResponseRewriter(send, with_metadata))
 
     async def _verify(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve `/verify` with tool names without MCP prefixes; restore the original names in the answer."""
         body = await read_body(receive)
         request = _parse_or_none(body)
-        renamed: dict[int, str] = {}
+        original_names: dict[int, str] = {}
         for index, item in _function_calls(request):
-            own = self.exposure.server.normalize_tool_name(item["name"])
-            if own != item["name"]:
-                renamed[index] = item["name"]
-                item["name"] = own
-        if not renamed:
+            plain_name = self.exposure.server.normalize_tool_name(item["name"])
+            if plain_name != item["name"]:
+                original_names[index] = item["name"]
+                item["name"] = plain_name
+        if not original_names:
             await self.app(scope, _replay(body, receive), send)
             return
 
-        def with_names_as_sent(answer: Any) -> Any:
+        def with_original_names(answer: Any) -> Any:
             for index, item in _function_calls(answer):
-                if index in renamed:
-                    item["name"] = renamed[index]
+                if index in original_names:
+                    item["name"] = original_names[index]
             return answer
 
-        changed = json_bytes(request)
+        new_body = json_bytes(request)
         await self.app(
-            _with_length(scope, len(changed)), _replay(changed, receive), _ResponseRewriter(send, with_names_as_sent)
+            _with_length(scope, len(new_body)), _replay(new_body, receive), _ResponseRewriter(send, with_original_names)
         )
 
 
 def _protocol_server(exposure: Exposure) -> Any:
-    """Build the server of the `mcp` package that answers from `exposure`."""
+    """Build a server of the `mcp` package that lists and calls the tools of `exposure`."""
     try:
         types = importlib.import_module("mcp_types")
         server_class = importlib.import_module("mcp.server.lowlevel.server").Server
@@ -274,8 +279,8 @@ def _protocol_server(exposure: Exposure) -> Any:
         return grant
 
     async def list_tools(context: Any, _params: Any) -> Any:
-        offered = exposure.tools_for(require_grant(context))
-        tools = [types.Tool(name=t.name, description=t.description, input_schema=t.input_schema) for t in offered]
+        allowed = exposure.tools_for(require_grant(context))
+        tools = [types.Tool(name=t.name, description=t.description, input_schema=t.input_schema) for t in allowed]
         return types.ListToolsResult(tools=tools)
 
     async def call_tool(context: Any, params: Any) -> Any:
@@ -289,7 +294,7 @@ def _protocol_server(exposure: Exposure) -> Any:
 
 
 class _ResponseRewriter:
-    """Hold a JSON response back until it is complete, then send it with its content changed."""
+    """A `send` that buffers a successful JSON response and sends it with the content returned by `change`."""
 
     def __init__(self, send: Send, change: Callable[[Any], Any]) -> None:
         self._send = send
@@ -298,6 +303,7 @@ class _ResponseRewriter:
         self._chunks: list[bytes] = []
 
     async def __call__(self, message: Message) -> None:
+        """Buffer the messages of a successful response; send all others unchanged."""
         if message["type"] == "http.response.start" and 200 <= message["status"] < 300:
             self._start = message
         elif self._start is None or message["type"] != "http.response.body":
@@ -308,6 +314,7 @@ class _ResponseRewriter:
                 await self._finish(self._start)
 
     async def _finish(self, start: Message) -> None:
+        """Send the buffered response; a body that is not JSON is sent unchanged."""
         body = b"".join(self._chunks)
         try:
             content = parse_json(body)
@@ -326,7 +333,7 @@ def _with_length(message: Any, length: int) -> Any:
 
 
 def _replay(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
-    """Return a `receive` that gives `body` first and then continues with the original."""
+    """Return a `receive` that returns `body` first and then calls the original `receive`."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive_replayed() -> Message:
@@ -336,7 +343,7 @@ def _replay(body: bytes, receive: Receive) -> Callable[[], Awaitable[Message]]:
 
 
 def _parse_or_none(body: bytes) -> Any:
-    """Parse a JSON body; None if it is not JSON, which the route itself reports."""
+    """Parse a JSON body; None if it is not JSON. The route reports that error."""
     try:
         return parse_json(body)
     except json.JSONDecodeError:
@@ -344,7 +351,7 @@ def _parse_or_none(body: bytes) -> Any:
 
 
 def _function_calls(body: Any) -> list[tuple[int, dict[str, Any]]]:
-    """Return the function calls among the output items of a verify request or answer, with their positions."""
+    """Return position and item of each function call in the output of a verify request or answer."""
     response = body.get("response") if isinstance(body, dict) else None
     output = response.get("output") if isinstance(response, dict) else None
     return [

@@ -1,7 +1,7 @@
-"""CPU profiles of a server, measured by yappi and written to files on demand.
+"""CPU profiles of a server, measured by yappi and written to files on request.
 
-Needs the extra `nemo-gym[profiling]`; the call graph also needs graphviz's `dot`. Without that only the graph is
-missing, never the figures.
+Needs the extra `nemo-gym[profiling]`. The picture of the call graph also needs `dot` of graphviz; without it, all other
+files are still written.
 """
 
 import importlib
@@ -27,23 +27,23 @@ logger = logging.getLogger("nemo_gym.serve")
 EXTRA = "nemo-gym[profiling]"
 COLUMNS = {0: ("name", 200), 1: ("ncall", 12), 2: ("tsub", 10), 3: ("ttot", 10), 4: ("tavg", 10)}
 DRAWING_SECONDS = 60.0
-SMALLEST_SHARE = "5"
-"""Percent of the time below which a function or a call is left out of the graph."""
+MIN_PERCENT = "5"
+"""Functions and calls below this percentage of the time are omitted from the graph."""
 
 
 @dataclass
 class Profiler:
-    """A CPU profile of this process: `start`, `dump` any number of times, `stop`."""
+    """CPU profiler of this process: call `start`, `dump` any number of times, then `stop`."""
 
     name: str
-    """Name of the files."""
+    """Base name of the files."""
     base_profile_dir: str | Path
-    """Folder of the files; created when needed."""
+    """Folder of the files; created if missing."""
     required_str: str | None = None
-    """List only functions whose full name contains this."""
+    """If set, list only functions whose full name contains this text."""
 
     def start(self) -> None:
-        """Start counting from zero.
+        """Reset the statistics and start profiling.
 
         Raises:
             ConfigError: yappi is not installed.
@@ -54,7 +54,7 @@ class Profiler:
         yappi.start()
 
     def stop(self) -> None:
-        """Stop counting and write the profile."""
+        """Stop profiling and write the files."""
         _yappi().stop()
         self.dump()
 
@@ -68,7 +68,7 @@ class Profiler:
         with log.open("w", encoding="utf-8") as stream:
             stats.print_all(out=stream, columns=COLUMNS)
         stats.save(str(callgrind), type="callgrind")
-        self._draw(callgrind)
+        self._draw_call_graph(callgrind)
         return log
 
     def _path(self, ending: str) -> Path:
@@ -77,49 +77,50 @@ class Profiler:
     def _is_listed(self, stat: Any) -> bool:
         return (self.required_str or "") in stat.full_name
 
-    def _draw(self, callgrind: Path) -> None:
+    def _draw_call_graph(self, callgrind: Path) -> None:
+        """Write the call graph as `.dot` and `.png`; log a warning if a program is missing."""
         dot = shutil.which("dot")
         if importlib.util.find_spec("gprof2dot") is None:
             logger.warning("no call graph of %s: gprof2dot is missing (pip install '%s')", self.name, EXTRA)
             return
         graph = self._path(".dot")
-        share = ["--node-thres", SMALLEST_SHARE, "--edge-thres", SMALLEST_SHARE]
-        options = ["--format=callgrind", *share, "--output", str(graph)]
-        if not _succeeds([sys.executable, "-m", "gprof2dot", *options, str(callgrind)]):
+        thresholds = ["--node-thres", MIN_PERCENT, "--edge-thres", MIN_PERCENT]
+        options = ["--format=callgrind", *thresholds, "--output", str(graph)]
+        if not _run_program([sys.executable, "-m", "gprof2dot", *options, str(callgrind)]):
             return
         if dot is None:
             logger.warning("no picture of %s: the program 'dot' (graphviz) is not on the path", graph)
             return
-        _succeeds([dot, "-Tpng", str(graph), "-o", str(self._path(".png"))])
+        _run_program([dot, "-Tpng", str(graph), "-o", str(self._path(".png"))])
 
 
 def setup_profiling(app: FastAPI, name: str, results_dirpath: str | Path | None) -> None:
-    """Profile the server from its start to its end; `GET /stats` writes the files and answers with the log.
+    """Profile a server while it runs; `GET /stats` writes the files and answers with the log.
 
     Raises:
         ConfigError: no folder is configured, or yappi is not installed.
     """
     if not results_dirpath:
         raise ConfigError(
-            "profiling_enabled is set, but no folder for the results",
+            "profiling_enabled is set, but profiling_results_dirpath is not",
             where=name,
             fix="+profiling_results_dirpath=<folder>",
         )
     _yappi()
     profiler = Profiler(name=name, base_profile_dir=results_dirpath)
-    inner = app.router.lifespan_context
+    inner_lifespan = app.router.lifespan_context
 
     @asynccontextmanager
-    async def profiling_lifespan(running: Any) -> AsyncIterator[Any]:
+    async def profiling_lifespan(running_app: Any) -> AsyncIterator[Any]:
         profiler.start()
         try:
-            async with inner(running) as state:
+            async with inner_lifespan(running_app) as state:
                 yield state
         finally:
             profiler.stop()
 
     def stats() -> PlainTextResponse:
-        """Write the profile so far."""
+        """Write the current profile and return its log."""
         return PlainTextResponse(profiler.dump().read_text(encoding="utf-8"))
 
     app.router.lifespan_context = profiling_lifespan
@@ -133,8 +134,8 @@ def _yappi() -> ModuleType:
         raise ConfigError("profiling needs the package yappi", fix=f"pip install '{EXTRA}'") from None
 
 
-def _succeeds(command: list[str]) -> bool:
-    """Run a program that draws the graph; log a failure, because the figures are already written."""
+def _run_program(command: list[str]) -> bool:
+    """Run a program that draws the graph; return False and log a warning if it fails."""
     try:
         subprocess.run(command, check=True, capture_output=True, timeout=DRAWING_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:

@@ -1,6 +1,6 @@
-"""Requests as handlers see them: strict JSON, a size limit, and a scope that is only built when a handler reads it.
+"""Request objects of handlers: strict JSON, a size limit, and a scope that is built on first access.
 
-The only module that relies on private attributes of starlette's `Request`; `tests/serve/test_dependencies.py` fails
+This is the only module that uses private attributes of starlette's `Request`; `tests/serve/test_dependencies.py` fails
 when they change.
 """
 
@@ -16,11 +16,11 @@ from starlette.types import Message, Scope
 from nemo_gym.wire.call_reply import Call, parse_json
 
 MAX_BODY_BYTES = 512 * 1024 * 1024
-"""A longer request body is refused with 413 before it is read to the end."""
+"""A longer request body is rejected with 413 before it is read completely."""
 
 
 def json_bytes(value: Any) -> bytes:
-    """Encode anything FastAPI can encode; values orjson refuses (huge integers, lone surrogates) take the slow way."""
+    """Encode a value as JSON with orjson; use the slower `json` for values that orjson rejects (large integers)."""
     try:
         return orjson.dumps(value, default=jsonable_encoder, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
@@ -32,9 +32,10 @@ def body_too_long() -> HTTPException:
 
 
 class GymRequest(Request):
-    """A request whose JSON is parsed strictly and whose body has a limit."""
+    """A starlette request with strict JSON parsing and a limit on the body size."""
 
     async def body(self) -> bytes:
+        """Return the body; raise 413 if it is longer than `MAX_BODY_BYTES`."""
         if not hasattr(self, "_body"):
             chunks = []
             size = 0
@@ -52,12 +53,12 @@ class GymRequest(Request):
         return self._json
 
     def final_session(self) -> dict[str, Any] | None:
-        """Return the session as the handler left it; the handler may have replaced it."""
+        """Return the session after the handler ran, which may have replaced it; None without sessions."""
         return self.scope.get("session")
 
 
 class ScopeSource(Protocol):
-    """Builds what a `CallRequest` shows its handler."""
+    """Builds the scope and the session of a `CallRequest`."""
 
     @property
     def has_sessions(self) -> bool: ...
@@ -68,7 +69,7 @@ class ScopeSource(Protocol):
 
 
 class CallRequest(GymRequest):
-    """The request of a call that came without HTTP. Scope, headers and an anonymous session are made on first use."""
+    """The request object of a call without HTTP. Scope, headers and a new session are built on first access."""
 
     def __init__(self, source: ScopeSource, call: Call, plan: Any, session: dict[str, Any] | None) -> None:
         self._source = source
@@ -109,9 +110,11 @@ class CallRequest(GymRequest):
     def final_session(self) -> dict[str, Any] | None:
         return self._session if self._scope is None else self._scope.get("session")
 
-    async def _receive(self) -> Message:  # a method, because a bound method as attribute would be a reference cycle
+    async def _receive(
+        self,
+    ) -> Message:  # overrides an attribute of starlette: a bound method stored there would be a reference cycle
         if self._has_sent_body:
-            never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-            return await never  # the caller stays connected until this task is cancelled
+            disconnected: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+            return await disconnected  # never set: the caller stays connected until this task is cancelled
         self._has_sent_body = True
         return {"type": "http.request", "body": self._call.body_bytes(), "more_body": False}

@@ -1,4 +1,4 @@
-"""A bounded store of per-session values: sessions that are no longer used are dropped."""
+"""A bounded store of values per session, which evicts idle sessions."""
 
 import time
 from collections import OrderedDict
@@ -9,27 +9,27 @@ ValueT = TypeVar("ValueT")
 
 
 class SessionStore(Generic[ValueT]):
-    """Keep one value per session id.
+    """Maps session ids to values.
 
-    Drops a session that was not used for `idle_seconds` and, beyond `most` sessions, the least recently used one: an
-    agent that dies between two calls must not cost memory until the server stops.
+    Evicts sessions that were not used for `idle_seconds` and, above `max_sessions`, the least recently used session, so
+    that crashed agents do not leak memory.
     """
 
     def __init__(
-        self, *, most: int = 10_000, idle_seconds: float = 3600.0, clock: Callable[[], float] = time.monotonic
+        self, *, max_sessions: int = 10_000, idle_seconds: float = 3600.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._most, self._idle_seconds, self._clock = most, idle_seconds, clock
+        self._max_sessions, self._idle_seconds, self._clock = max_sessions, idle_seconds, clock
         self._entries: OrderedDict[str, tuple[ValueT, float]] = OrderedDict()  # least recently used first
 
     def put(self, session_id: str, value: ValueT) -> None:
-        """Store `value` in place of the session's old value."""
+        """Set the value of a session."""
         self._entries[session_id] = (value, self._clock())
         self._entries.move_to_end(session_id)
-        self._drop_unused()
+        self._evict()
 
     def get(self, session_id: str) -> ValueT | None:
-        """Return the session's value and mark the session as used; None if it has no value or was dropped."""
-        self._drop_unused()
+        """Return the value of a session and mark the session as used; None if it has no value or was evicted."""
+        self._evict()
         entry = self._entries.get(session_id)
         if entry is None:
             return None
@@ -38,18 +38,19 @@ class SessionStore(Generic[ValueT]):
         return entry[0]
 
     def pop(self, session_id: str) -> ValueT | None:
-        """Remove the session and return its value."""
+        """Remove a session and return its value; None if it has no value or was evicted."""
+        self._evict()
         entry = self._entries.pop(session_id, None)
-        self._drop_unused()
         return entry[0] if entry else None
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def _drop_unused(self) -> None:
+    def _evict(self) -> None:
+        """Evict idle sessions and those above `max_sessions`, least recently used first."""
         oldest_allowed = self._clock() - self._idle_seconds
         while self._entries:
-            first = next(iter(self._entries))
-            if len(self._entries) <= self._most and self._entries[first][1] >= oldest_allowed:
+            oldest_id = next(iter(self._entries))
+            if len(self._entries) <= self._max_sessions and self._entries[oldest_id][1] >= oldest_allowed:
                 return
-            del self._entries[first]
+            del self._entries[oldest_id]

@@ -1,4 +1,4 @@
-"""A uvicorn server that reports to its launcher when it accepts connections."""
+"""A uvicorn server that reports readiness to its launcher."""
 
 import os
 import socket
@@ -13,12 +13,13 @@ from nemo_gym.serve.webserver import READY_FD_ENV_VAR, report_ready
 
 
 class ReportingServer(uvicorn.Server):
-    """Serve one app and report when it is up; `options` are uvicorn's."""
+    """Serves an app, reports readiness through a pipe and monitors the event loop. `options` are those of uvicorn."""
 
     def __init__(self, app: ASGIApp, options: Mapping[str, Any]) -> None:
         super().__init__(uvicorn.Config(app, **options))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the server; then monitor the loop and report readiness on the descriptor of `READY_FD_ENV_VAR`."""
         await super().startup(sockets=sockets)
         self._watch = LoopWatch()
         fd = os.environ.pop(READY_FD_ENV_VAR, None)

@@ -28,28 +28,28 @@ ENTRYPOINT_ENV_VAR = "IS_NEMO_GYM_FASTAPI_ENTRYPOINT"
 NUM_WORKERS_ENV_VAR = "NEMO_GYM_FASTAPI_NUM_WORKERS"
 
 LISTEN_FD_ENV_VAR = "NEMO_GYM_LISTEN_FD"
-"""Descriptor of a socket that already listens on this server's address: the launcher binds, the server serves."""
+"""File descriptor of the listening socket that the launcher opened for this server."""
 READY_FD_ENV_VAR = "NEMO_GYM_READY_FD"
-"""Descriptor of the pipe on which the launcher waits for the server to report that it is up."""
+"""File descriptor of the pipe on which the server reports readiness to the launcher."""
 
 OPEN_FILES = 65535
 KEEP_ALIVE_SECONDS = 30
-"""Longer than the 15 s of our clients, so that the client closes idle connections."""
+"""Longer than the 15 s of our clients, so that the client closes idle connections and not the server."""
 GRACEFUL_SHUTDOWN_SECONDS = 0.5
 
 
 def is_fastapi_worker() -> bool:
-    """Return whether this process is a uvicorn worker of a server with `num_workers` > 1."""
+    """Return True if this process is a uvicorn worker of a server with `num_workers` > 1."""
     return os.environ.get(WORKER_ENV_VAR) == "1"
 
 
 def is_fastapi_entrypoint(file_path: str) -> bool:
-    """Return whether uvicorn imports this file as the app of a worker."""
+    """Return True if uvicorn imports this file as the app of a worker."""
     entrypoint = os.environ.get(ENTRYPOINT_ENV_VAR)
     if not is_fastapi_worker() or not entrypoint:
         return False
-    ending = Path(entrypoint).parts
-    return Path(file_path).resolve().parts[-len(ending) :] == ending
+    suffix = Path(entrypoint).parts
+    return Path(file_path).resolve().parts[-len(suffix) :] == suffix
 
 
 def uvicorn_options(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,8 +67,8 @@ def uvicorn_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def serve(app: ASGIApp, options: Mapping[str, Any]) -> None:
-    """Serve `app` until a signal ends the process, on the socket of the launcher if there is one."""
-    from nemo_gym.serve.uvicorn_server import ReportingServer  # uvicorn, which only a serving process needs
+    """Serve `app` until a signal ends the process, on the launcher's socket if this process has one."""
+    from nemo_gym.serve.uvicorn_server import ReportingServer  # imports uvicorn, which only a serving process needs
 
     server = ReportingServer(app, options)
     server.run(sockets=inherited_sockets())
@@ -77,29 +77,29 @@ def serve(app: ASGIApp, options: Mapping[str, Any]) -> None:
 
 
 def inherited_sockets() -> list[socket.socket] | None:
-    """Return the socket that the launcher bound; None for a server started by hand."""
+    """Return the listening socket opened by the launcher; None if there is no launcher."""
     fd = os.environ.get(LISTEN_FD_ENV_VAR)
     return [socket.socket(fileno=int(fd))] if fd else None
 
 
 def is_launched() -> bool:
-    """Return whether a launcher started this process and holds its socket."""
+    """Return True if a launcher started this process."""
     return LISTEN_FD_ENV_VAR in os.environ
 
 
 def report_ready(fd: int, *, failed: str | None = None) -> None:
-    """Report to the launcher that this process is up, or the reason why it is not. Only the first report counts."""
+    """Report readiness, or the reason of a failed start, to the launcher. Only the first report has an effect."""
     try:
         os.write(fd, orjson.dumps({"failed": failed} if failed else {"ready": True}) + b"\n")
         os.close(fd)
     except OSError:
-        return  # the launcher ended, or has a report already
+        return  # the launcher exited, or this process has already reported
 
 
 def serve_in_workers(entrypoint: str, num_workers: int, options: Mapping[str, Any]) -> None:
-    """Serve `<type>/<implementation>/<file>.py` from `num_workers` processes that import it themselves.
+    """Serve `<type>/<implementation>/<file>.py` in `num_workers` processes, each of which imports the file.
 
-    They share one signing secret, because each must accept a session that another one began.
+    The processes share the signing secret of session cookies, so that each accepts the sessions of the others.
     """
     os.environ[WORKER_ENV_VAR] = "1"
     os.environ[ENTRYPOINT_ENV_VAR] = entrypoint
@@ -112,7 +112,7 @@ def serve_in_workers(entrypoint: str, num_workers: int, options: Mapping[str, An
 
 
 def join_ray(config: DictConfig) -> None:
-    """Join the Ray cluster that `config` names, or start one and write its address there.
+    """Join the Ray cluster in `config`, or start a cluster and write its address to `config`.
 
     Raises:
         ConfigError: Ray is not installed.
@@ -133,39 +133,39 @@ def join_ray(config: DictConfig) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that already accepts connections, so that no later call is too early.
+    """Return a listening socket, which queues connections until the server accepts them.
 
     Raises:
         ConfigError: the address cannot be used, usually because the port is taken.
     """
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(2048)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
     except OSError as error:
-        listening.close()
+        listener.close()
         raise ConfigError(
             f"cannot listen ({error.strerror or error})",
             where=f"{host}:{port}",
-            fix="stop what uses the port, or choose another one",
+            fix="stop the process that uses the port, or choose another port",
         ) from error
-    return listening
+    return listener
 
 
 def serve_in_thread(app: ASGIApp, *, host: str, port: int) -> "tuple[uvicorn.Server, threading.Thread]":
-    """Start serving in a daemon thread; set `should_exit` on the server to stop it."""
-    listening = listen(host, port)
+    """Serve `app` in a daemon thread; return the server and the thread. `server.should_exit = True` stops it."""
+    listener = listen(host, port)
     import uvicorn  # only a serving process needs it
 
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, loop="asyncio"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="nemo-gym-head", daemon=True)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="nemo-gym-head", daemon=True)
     thread.start()
     return server, thread
 
 
 def raise_open_files_limit(limit: int = OPEN_FILES) -> None:
-    """Allow this process `limit` open files, or as many as the system permits."""
+    """Raise the open-file limit of this process to `limit`, or to the maximum that the system permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     if soft == resource.RLIM_INFINITY or soft >= allowed:
@@ -173,11 +173,11 @@ def raise_open_files_limit(limit: int = OPEN_FILES) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     except (ValueError, OSError) as error:
-        logger.warning("the limit of open files stays at %d (%s)", soft, error)
+        logger.warning("the open-file limit remains %d (%s)", soft, error)
 
 
 class PrefixedStream:
-    """A text stream that puts a prefix before every line; everything else is the wrapped stream's."""
+    """A text stream that adds a prefix to every line; other methods are those of the wrapped stream."""
 
     def __init__(self, stream: TextIO, prefix: str) -> None:
         self._stream = stream
@@ -185,6 +185,7 @@ class PrefixedStream:
         self._at_line_start = True
 
     def write(self, text: str) -> int:
+        """Write `text` with the prefix at the start of each non-empty line."""
         if text:
             lines = text.split("\n")
             prefixed = [
@@ -204,10 +205,7 @@ class PrefixedStream:
 
 
 def prefix_output(name: str) -> None:
-    """Put `(<name>) ` before every line this process writes, logs included, unless a launcher does that.
-
-    Doing it twice changes nothing.
-    """
+    """Prefix every line on stdout and stderr with `(<name>) `, unless a launcher does that. Idempotent."""
     if is_launched():
         return
     prefix = f"({name}) "
@@ -218,7 +216,7 @@ def prefix_output(name: str) -> None:
 
 
 def start_logging(*, verbose: bool) -> None:
-    """Send our log to stderr, unless logging is configured already."""
+    """Log to stderr, unless logging is already configured; `verbose` sets level DEBUG for nemo_gym."""
     level = logging.DEBUG if verbose else logging.INFO
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("nemo_gym").setLevel(level)

@@ -1,10 +1,18 @@
 """The client side: send a call to a server and return its reply, within its deadline.
 
-- `in_process`, `cell_link`, `http`: the three carriers; `model_connections` is the HTTP client for model endpoints
-- `deadlines`: deadlines, alarms and the allowance of a rollout
+A carrier moves a call to its server and the reply back. There are three:
+
+- `in_process`: function call to a server of the same process
+- `cell_link`: Unix socket to a cell (a process that hosts many server instances)
+- `http`: HTTP with retries; `http_sessions` has its aiohttp sessions, `model_connections` a faster client for models
+
+Other modules:
+
+- `deadlines`: rollout deadline, call timeouts, and the allowance: the limits of a rollout (time, turns, tokens)
 - `retries`: retry policy, circuit breaker, endpoint health
-- `model_client`: the OpenAI client of model servers and its adaptive limit; `shared_semaphore`: limits across processes
-- `call_log`: calls a rollout waits for, and the time it spent in each phase
-- `responses`: reading responses; `asgi`: ASGI to `Call` and `Reply` and back; `event_loop`: coalesced writes
-- `http_sessions`: aiohttp sessions and their settings; `blocking`: a GET without an event loop
+- `model_client`: the OpenAI client of model servers and its concurrency limit
+- `shared_semaphore`: concurrency limits across processes
+- `call_log`: pending calls of each rollout, and the time it spent in each phase
+- `client_response`: reading responses; `asgi`: ASGI to `Call` and `Reply` and back
+- `event_loop`: one object per event loop, coalesced writes; `blocking_get`: a GET request without an event loop
 """

@@ -1,4 +1,4 @@
-"""Between ASGI and calls: the scope of a call, the reply of an app, and a reply written to a connection."""
+"""Conversion between ASGI and `Call`/`Reply`: scope of a call, reply of an app, reply to ASGI messages."""
 
 import asyncio
 import contextvars
@@ -23,8 +23,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-CALLER_KEEPS_TIME = "nemo_gym.caller_keeps_time"
-"""In a scope: the caller is in this process, and its alarm cancels the app."""
+CALLER_ENFORCES_DEADLINE = "nemo_gym.caller_enforces_deadline"
+"""Scope key: the caller is in this process, and its alarm cancels the app at the deadline."""
 
 
 def call_url(call: Call) -> URL:
@@ -32,7 +32,7 @@ def call_url(call: Call) -> URL:
 
 
 def request_headers(call: Call) -> CIMultiDict[str]:
-    """Return the headers aiohttp would send with a call."""
+    """Return the headers that aiohttp would send with a call: those of the call, cookies and content type."""
     headers: CIMultiDict[str] = CIMultiDict(call.headers or {})
     if call.cookies:
         jar: SimpleCookie = SimpleCookie(headers.pop("Cookie", ""))
@@ -49,16 +49,16 @@ def request_headers(call: Call) -> CIMultiDict[str]:
     return headers
 
 
-def scope_of(call: Call, *, caller_keeps_time: bool) -> dict[str, Any]:
-    """Return the scope uvicorn would make of a call."""
-    url, sent = call_url(call), request_headers(call)
+def scope_of(call: Call, *, caller_enforces_deadline: bool) -> dict[str, Any]:
+    """Return the ASGI scope that uvicorn would build for a call."""
+    url, call_headers = call_url(call), request_headers(call)
     if call.seconds is not None:
-        seconds = deadlines.seconds_for_callee(call.seconds) if caller_keeps_time else call.seconds
-        sent.setdefault(DEADLINE_HEADER, deadlines.format_seconds(seconds))
-    headers = [(name.lower().encode("latin-1"), value.encode("utf-8")) for name, value in sent.items()]
-    if "host" not in sent:
+        seconds = deadlines.seconds_for_callee(call.seconds) if caller_enforces_deadline else call.seconds
+        call_headers.setdefault(DEADLINE_HEADER, deadlines.format_seconds(seconds))
+    headers = [(name.lower().encode("latin-1"), value.encode("utf-8")) for name, value in call_headers.items()]
+    if "host" not in call_headers:
         headers.insert(0, (b"host", url.raw_authority.encode("latin-1")))
-    if "accept" not in sent:
+    if "accept" not in call_headers:
         headers.append((b"accept", b"*/*"))
     scope = {
         "type": "http",
@@ -74,11 +74,11 @@ def scope_of(call: Call, *, caller_keeps_time: bool) -> dict[str, Any]:
         "client": ("127.0.0.1", 0),
         "server": (url.host, url.port),
     }
-    return {**scope, CALLER_KEEPS_TIME: True} if caller_keeps_time else scope
+    return {**scope, CALLER_ENFORCES_DEADLINE: True} if caller_enforces_deadline else scope
 
 
 class _ReplyCollector:
-    """The server's side of one request: give the body once, collect the response."""
+    """The `receive` and `send` of one ASGI request: `receive` returns the body, `send` collects the response."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -107,10 +107,11 @@ class _ReplyCollector:
                 self._done.set()
 
     async def run(self, app: ASGIApp, scope: MutableMapping[str, Any]) -> Reply:
+        """Run the app and return its complete response; 500 if it raised or ended without one."""
         try:
             await app(scope, self.receive, self.send)
         except Exception:
-            # The boundary of a server: like uvicorn, log and answer 500 unless a response was already complete.
+            # Like uvicorn: log the exception and answer 500, unless the response was already complete.
             if not self._is_complete:
                 logger.exception("%s %s failed", scope["method"], scope["path"])
         finally:
@@ -122,21 +123,21 @@ class _ReplyCollector:
 
 
 async def collect_reply(app: ASGIApp, call: Call, scope: MutableMapping[str, Any]) -> Reply:
-    """Run an app to the end of its response and return that; an exception becomes a 500, as under uvicorn."""
+    """Run an app and return its complete response; an exception becomes a 500, as under uvicorn."""
     return await _ReplyCollector(call).run(app, scope)
 
 
-async def run_app(app: ASGIApp, call: Call, *, caller_keeps_time: bool) -> Reply:
-    """Call an app in a task with an empty context; cancelling the caller cancels it.
+async def run_app(app: ASGIApp, call: Call, *, caller_enforces_deadline: bool) -> Reply:
+    """Run an app in a new task with an empty context. Cancelling the caller cancels the task.
 
-    A handler must not see or change the context variables of its caller, because over HTTP it could not.
+    As over HTTP, the handler cannot read or change the context variables of its caller.
     """
-    work = collect_reply(app, call, scope_of(call, caller_keeps_time=caller_keeps_time))
-    return await asyncio.get_running_loop().create_task(work, context=contextvars.Context())
+    reply = collect_reply(app, call, scope_of(call, caller_enforces_deadline=caller_enforces_deadline))
+    return await asyncio.get_running_loop().create_task(reply, context=contextvars.Context())
 
 
 async def write_reply(reply: Reply, send: Send) -> None:
-    """Send a reply over a connection."""
+    """Send a reply as ASGI messages."""
     body = reply.body_bytes()
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.header_list()]
     if reply.headers is None and not isinstance(reply.body, bytes):
@@ -146,7 +147,7 @@ async def write_reply(reply: Reply, send: Send) -> None:
 
 
 async def read_body(receive: Receive) -> bytes:
-    """Read the whole body of a request."""
+    """Read the whole body of an ASGI request."""
     chunks: list[bytes] = []
     while True:
         message = await receive()

@@ -1,4 +1,4 @@
-"""A GET request for code without an event loop, such as a question to the head server."""
+"""A blocking GET request for code without an event loop, used for requests to the head server."""
 
 import http.client
 from collections.abc import Mapping
@@ -13,15 +13,17 @@ def get_blocking(
     *,
     timeout: float,
     headers: Mapping[str, str] | None = None,
-    where: str | None = None,
+    callee: str | None = None,
 ) -> tuple[int, bytes]:
-    """Send one GET request and return its status and body. `timeout` limits each wait for the server.
+    """Send one GET request and return its status and body.
+
+    `timeout` is the limit in seconds of each socket operation; `callee` names the server in errors.
 
     Raises:
-        DeadlineExceeded: no answer in time.
-        ServerUnreachable: no connection, or it was lost.
+        DeadlineExceeded: the server did not answer within `timeout`.
+        ServerUnreachable: the connection failed or was lost.
     """
-    callee = where or f"{host}:{port}"
+    callee = callee or f"{host}:{port}"
     connection = http.client.HTTPConnection("127.0.0.1" if host == "0.0.0.0" else host, port, timeout=timeout)
     try:
         connection.request("GET", path, headers=dict(headers or {}))

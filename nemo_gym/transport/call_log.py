@@ -1,8 +1,8 @@
-"""Calls of the rollouts in this process: the call each one waits for, and the time each spent in its phases.
+"""Log of the calls that rollouts make in this process: pending calls, and phase times (time spent in each phase).
 
-`ServerClient.request` writes both. `pending_calls` has an entry for every call of a rollout that has no answer yet, so
-that a hanging run can report what it waits for. `PhaseTimer` times an agent's `/run` as a whole and sums the calls the
-agent made; the answer carries the sums to the collector, which adds the time before the agent began.
+`ServerClient.request` writes both. `pending_calls` lists the unanswered calls of each rollout, so that a hanging run
+can report them. `PhaseTimer` measures the duration of an agent's `/run` and sums the durations of the agent's calls by
+phase; the answer carries the sums to the collector, which adds the time before the agent started.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from nemo_gym.wire.call_reply import RolloutIndex
 SEED, MODEL, TOOLS, VERIFY, OTHER = range(5)
 
 PHASES_HEADER = "x-nemo-gym-phases"
-"""On an error answer: the sums, because there is no body to put them into."""
+"""Header of an error answer: the phase times, because an error answer has no JSON object to add them to."""
 
 _MODELS, _ENVIRONMENTS = "responses_api_models", "resources_servers"
 _PHASE_OF_PATH = {"/seed_session": SEED, VERIFY_PATH: VERIFY}
@@ -30,26 +30,26 @@ clock = time.perf_counter
 
 
 PendingCall = tuple[str, str, float]
-"""Server, path and begin of a call that has no answer yet."""
+"""Server, path and start time of a call without an answer."""
 
 FinishedCall = tuple[str, str, float, float]
-"""Type of the called server, path, begin and end of the call."""
+"""Server type, path, start time and end time of an answered or failed call."""
 
 pending_calls: dict[RolloutIndex, list[PendingCall]] = {}
-"""Calls without an answer by rollout, in the order they began; the last one is what the rollout waits for."""
+"""Calls without an answer by rollout, in the order of their start; a rollout waits for the last call of its list."""
 
 _rollout: ContextVar[RolloutIndex | None] = ContextVar("nemo_gym_rollout", default=None)
 _finished: ContextVar[list[FinishedCall] | None] = ContextVar("nemo_gym_finished_calls", default=None)
 
 current_rollout = _rollout.get
-"""Return the rollout in hand; None outside one."""
+"""Return the index of the current rollout; None outside a rollout."""
 set_current_rollout = _rollout.set
 finished_calls = _finished.get
-"""Return the list to add finished calls of the rollout in hand to; None when it is not timed."""
+"""Return the list that collects the finished calls of the current rollout; None if the rollout is not timed."""
 
 
 def remove_pending(rollout: RolloutIndex, call: PendingCall) -> None:
-    """Remove a call that ended, and the entry of its rollout with the last one."""
+    """Remove a finished call, and the rollout's entry when no call is left."""
     calls = pending_calls[rollout]
     calls.remove(call)
     if not calls:
@@ -57,17 +57,17 @@ def remove_pending(rollout: RolloutIndex, call: PendingCall) -> None:
 
 
 class PhaseTimer:
-    """Time one `/run`: the calls made in this context, which must be that of one rollout, are summed by phase."""
+    """Measure one `/run`: its duration, and the calls made in the current context summed by phase."""
 
-    __slots__ = ("_began", "_calls")
+    __slots__ = ("_calls", "_start")
 
     def __init__(self) -> None:
-        self._began = clock()
+        self._start = clock()
         self._calls: list[FinishedCall] = []
         _finished.set(self._calls)
 
     def add_to(self, answer: Any) -> Any:
-        """Put the sums on an agent's answer, if that has room for a field its class does not name."""
+        """Add the phase times to an agent's answer, if it is a dict or a model that allows extra fields."""
         if isinstance(answer, BaseModel):
             extra = answer.__pydantic_extra__
             if extra is not None:
@@ -77,26 +77,26 @@ class PhaseTimer:
         return answer
 
     def add_to_error(self, error: Exception) -> None:
-        """Keep the sums on the exception that ended a rollout, for `phase_headers`."""
-        with contextlib.suppress(AttributeError):  # an exception that takes no attributes
+        """Attach the phase times to the exception that end the rollout, for `phase_headers`."""
+        with contextlib.suppress(AttributeError):  # an exception class with __slots__
             setattr(error, _SUMS_ATTRIBUTE, self.sums())
 
     def sums(self) -> list[float]:
-        """Return the seconds of seeding, model, tools and verification, then of the whole."""
-        whole = clock() - self._began
+        """Return the seconds spent in seeding, model, tools and verification, and the total duration."""
+        total = clock() - self._start
         sums = seconds_by_phase(self._calls)
-        sums[OTHER] = whole
+        sums[OTHER] = total
         return sums
 
 
 def phase_headers(error: BaseException) -> dict[str, str]:
-    """Return the header with the sums for an error answer; empty if the rollout was not timed."""
+    """Return the header with the phase times for an error answer; empty if the rollout was not timed."""
     sums = getattr(error, _SUMS_ATTRIBUTE, None)
     return {PHASES_HEADER: ",".join(f"{seconds:.6f}" for seconds in sums)} if isinstance(sums, list) else {}
 
 
 def phases_from_error(error: Exception) -> list[float] | None:
-    """Return the sums that an error answer to `/run` carried, if it did."""
+    """Return the phase times in the headers of an error answer to `/run`; None if they are missing or malformed."""
     headers = getattr(error, "headers", None)
     value = headers.get(PHASES_HEADER) if isinstance(headers, Mapping) else None
     try:
@@ -106,28 +106,29 @@ def phases_from_error(error: Exception) -> list[float] | None:
 
 
 def seconds_by_phase(calls: Iterable[FinishedCall]) -> list[float]:
-    """Sum wall time by phase; overlapping calls of one phase count once. `calls` are in the order they ended."""
+    """Sum the wall time of `calls`, ordered by end, by phase; overlapping calls of one phase count once."""
     sums, ends = [0.0] * 5, [0.0] * 5
-    for kind, path, began, ended in calls:
-        phase = MODEL if kind == _MODELS else phase_of(kind, path)
-        if began < ends[phase]:
+    for kind, path, start, end in calls:
+        phase = MODEL if kind == _MODELS else call_phase(kind, path)
+        if start < ends[phase]:
             return _sum_overlapping(calls)
-        sums[phase] += ended - began
-        ends[phase] = ended
+        sums[phase] += end - start
+        ends[phase] = end
     return sums
 
 
 def _sum_overlapping(calls: Iterable[FinishedCall]) -> list[float]:
+    """Sum the wall time of calls by phase when calls of one phase overlap."""
     sums, ends = [0.0] * 5, [0.0] * 5
-    for kind, path, began, ended in sorted(calls, key=lambda call: call[2]):
-        phase = phase_of(kind, path)
-        sums[phase] += max(0.0, ended - max(began, ends[phase]))
-        ends[phase] = max(ended, ends[phase])
+    for kind, path, start, end in sorted(calls, key=lambda call: call[2]):
+        phase = call_phase(kind, path)
+        sums[phase] += max(0.0, end - max(start, ends[phase]))
+        ends[phase] = max(end, ends[phase])
     return sums
 
 
-def phase_of(server_type: str, path: str) -> int:
-    """Return the phase that a call to a server of this type belongs to."""
+def call_phase(server_type: str, path: str) -> int:
+    """Return the phase of a call: MODEL, SEED, VERIFY, TOOLS, or OTHER for a call to an agent."""
     if server_type == _MODELS:
         return MODEL
     if server_type != _ENVIRONMENTS:
@@ -135,24 +136,24 @@ def phase_of(server_type: str, path: str) -> int:
     return _PHASE_OF_PATH.get(path[path.rfind("/") :], TOOLS)
 
 
-def phases_of(answer: Mapping[str, Any], seconds: float) -> dict[str, float] | None:
-    """Return the phases of a rollout whose answer came after `seconds`; None when its agent was not timed.
+def phase_seconds(answer: Mapping[str, Any], seconds: float) -> dict[str, float] | None:
+    """Return the seconds per phase of a rollout that took `seconds`; None if its answer has no phase times.
 
-    The phases add up to `seconds`, unless the agent called the model while a tool was running.
+    The values add up to `seconds`, unless the agent called the model while a tool was running.
     """
     sums = answer.get(NG_PHASES_KEY)
     if sums is None:
         return None
     try:
-        seed, model, tools, verify, whole = sums
-        own, queued = whole - seed - model - tools - verify, seconds - whole
-    except (TypeError, ValueError):  # an unrelated field of that name
+        seed, model, tools, verify, total = sums
+        agent, queue = total - seed - model - tools - verify, seconds - total
+    except (TypeError, ValueError):  # the answer has an unrelated field of that name
         return None
     return {
-        "queue": queued // 1e-6 / 1e6 if queued > 0.0 else 0.0,
+        "queue": queue // 1e-6 / 1e6 if queue > 0.0 else 0.0,
         "seed_session": seed // 1e-6 / 1e6,
         "model": model // 1e-6 / 1e6,
         "tools": tools // 1e-6 / 1e6,
         "verify": verify // 1e-6 / 1e6,
-        "agent": own // 1e-6 / 1e6 if own > 0.0 else 0.0,
+        "agent": agent // 1e-6 / 1e6 if agent > 0.0 else 0.0,
     }

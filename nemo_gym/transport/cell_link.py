@@ -1,8 +1,8 @@
-"""The carrier between processes of a run: calls and replies as frames over a Unix socket.
+"""The cell link, the carrier between processes of a run: calls and replies as frames over a Unix socket.
 
-A frame is two lengths, a JSON head and a body. `CellLink` is the caller's end and carries any number of calls at once;
-`CellListener` is where a cell answers them. `RemoteInstance` stands for an instance of another process wherever an app
-of this process can stand.
+A frame consists of two lengths, a JSON head and a body. `CellLink` is the client and multiplexes concurrent calls on
+one connection; `CellListener` is the server in a cell. `RemoteInstance` represents an instance of another process and
+can be mounted like an app of this process.
 """
 
 import asyncio
@@ -23,25 +23,25 @@ from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send, read_body, write_reply
 from nemo_gym.transport.call_log import pending_calls
 from nemo_gym.transport.event_loop import CoalescingTransport, current_wake_up_queue
-from nemo_gym.transport.in_process import answer
+from nemo_gym.transport.in_process import answer_call
 from nemo_gym.wire.call_reply import Call, Reply, RolloutIndex
 
 LENGTHS = struct.Struct("!II")
 MAX_FRAME_BYTES = 1024 * 1024 * 1024
 
 WAITING_CALLS = "(waiting calls)"
-"""Name under which a cell reports what its rollouts wait for; no instance can have it."""
+"""Reserved instance name: a call to it returns the pending calls of rollouts (`waiting_calls_app`)."""
 _ROLLOUT_PREFIX = re.compile(rf"^/{ROLLOUT_PATH_PREFIX}/[^/]+(?:/training-token-capture)?")
 
 OnFrame = Callable[[dict[str, Any], bytes], None]
 
 
 class FrameProtocol(asyncio.Protocol):
-    """Frames in and out of one connection."""
+    """Split the bytes of one connection into frames and write frames to it."""
 
-    def __init__(self, on_frame: OnFrame, on_lost: Callable[[], None]) -> None:
+    def __init__(self, on_frame: OnFrame, on_disconnect: Callable[[], None]) -> None:
         self._on_frame = on_frame
-        self._on_lost = on_lost
+        self._on_disconnect = on_disconnect
         self._buffer = bytearray()
         self._transport: CoalescingTransport | None = None
 
@@ -50,44 +50,47 @@ class FrameProtocol(asyncio.Protocol):
         self._transport = CoalescingTransport(cast("asyncio.Transport", transport))
 
     def data_received(self, data: bytes) -> None:
-        arrived: bytes | bytearray = data  # usually whole frames, which need no buffer
+        """Call `on_frame` for every complete frame; keep an incomplete frame in the buffer."""
+        unread: bytes | bytearray = data  # usually complete frames, which are not copied into the buffer
         if self._buffer:
             self._buffer += data
-            arrived = self._buffer
-        done = 0
-        while len(arrived) - done >= LENGTHS.size:
-            head, body = LENGTHS.unpack_from(arrived, done)
-            if head + body > MAX_FRAME_BYTES:
+            unread = self._buffer
+        position = 0
+        while len(unread) - position >= LENGTHS.size:
+            head_size, body_size = LENGTHS.unpack_from(unread, position)
+            if head_size + body_size > MAX_FRAME_BYTES:
                 self.close()
                 return
-            start = done + LENGTHS.size
-            end = start + head + body
-            if len(arrived) < end:
+            head_start = position + LENGTHS.size
+            body_start = head_start + head_size
+            frame_end = body_start + body_size
+            if len(unread) < frame_end:
                 break
-            done = end
-            self._on_frame(orjson.loads(arrived[start : start + head]), bytes(arrived[start + head : end]))
-        if arrived is data:
-            self._buffer += data[done:]
+            position = frame_end
+            self._on_frame(orjson.loads(unread[head_start:body_start]), bytes(unread[body_start:frame_end]))
+        if unread is data:
+            self._buffer += data[position:]
         else:
-            del self._buffer[:done]
+            del self._buffer[:position]
 
     def send(self, head: Mapping[str, Any], body: bytes = b"") -> None:
+        """Write a frame; do nothing if the connection is closed."""
         if self._transport is None or self._transport.is_closing():
             return
         encoded = orjson.dumps(head)
         self._transport.write(b"".join((LENGTHS.pack(len(encoded), len(body)), encoded, body)))
 
     def close(self) -> None:
-        """Close the connection after sending what was written before."""
+        """Close the connection after sending the buffered frames."""
         if self._transport is not None:
             self._transport.close()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's signature
-        self._on_lost()
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - signature of asyncio.Protocol
+        self._on_disconnect()
 
 
 class CellLink:
-    """The caller's end: one connection to one cell."""
+    """Client of one cell: sends concurrent calls over one connection, which is opened on first use."""
 
     def __init__(self, address: str, token: str, name: str) -> None:
         self._address = address
@@ -98,34 +101,37 @@ class CellLink:
         self._protocol: FrameProtocol | None = None
         self._connecting = asyncio.Lock()
         self.in_flight = 0
-        """Calls without a reply so far, including those that wait for the connection."""
+        """Number of calls without a reply, including calls that wait for the connection."""
 
     async def _connect(self) -> FrameProtocol:
+        """Return the open connection, or open it and send the token."""
         async with self._connecting:
             if self._protocol is None:
                 _, protocol = await asyncio.get_running_loop().create_unix_connection(
-                    lambda: FrameProtocol(self._on_frame, self._on_lost), sock=self._open_socket()
+                    lambda: FrameProtocol(self._on_frame, self._on_disconnect), sock=self._open_socket()
                 )
                 protocol.send({"token": self._token})
                 self._protocol = protocol
             return self._protocol
 
     def _open_socket(self) -> socket.socket:
-        """Connect a socket; uvloop itself cannot connect to an abstract name."""
+        """Return a connected socket; uvloop cannot connect to an abstract socket address itself."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
-            connection.connect(self._address)  # to a Unix socket this succeeds or fails at once
+            connection.connect(
+                self._address
+            )  # does not block: connecting to a Unix socket succeeds or fails immediately
         except OSError as error:
             connection.close()
             raise ServerUnreachable(f"cannot be reached: {error.strerror}", where=self._name) from error
         return connection
 
     async def send(self, instance: str, call: Call) -> Reply:
-        """Send a call to an instance and return its reply. Cancelling cancels the handler at the other end.
+        """Send a call to an instance and return its reply. Cancelling this coroutine cancels the handler in the cell.
 
         Raises:
-            ServerUnreachable: the cell ended before it answered.
+            ServerUnreachable: the cell exited or closed the connection before it answered.
         """
         self.in_flight += 1
         try:
@@ -150,12 +156,12 @@ class CellLink:
             reply = _reply_from_frame(head, body)
             current_wake_up_queue().put(lambda: None if future.done() else future.set_result(reply))
 
-    def _on_lost(self) -> None:
+    def _on_disconnect(self) -> None:
         self._protocol = None
-        problem = ServerUnreachable("ended before it answered", where=self._name)
+        error = ServerUnreachable("ended before it answered", where=self._name)
         for reply in list(self._replies.values()):
             if not reply.done():
-                reply.set_exception(problem)
+                reply.set_exception(error)
 
     def close(self) -> None:
         if self._protocol is not None:
@@ -163,6 +169,7 @@ class CellLink:
 
 
 def _call_head(number: int, instance: str, call: Call) -> dict[str, Any]:
+    """Return the head of the frame that carries a call."""
     head: dict[str, Any] = {
         "id": number,
         "call": instance,
@@ -182,6 +189,7 @@ def _call_head(number: int, instance: str, call: Call) -> dict[str, Any]:
 
 
 def _call_from_frame(head: dict[str, Any], body: bytes) -> Call:
+    """Return the call that a frame carries."""
     pairs, rollout = head.get("headers"), head.get("rollout")
     headers: Mapping[str, str] | None = None
     if pairs:
@@ -202,6 +210,7 @@ def _call_from_frame(head: dict[str, Any], body: bytes) -> Call:
 
 
 def _reply_head(number: int, reply: Reply) -> dict[str, Any]:
+    """Return the head of the frame that carries a reply; default values are omitted."""
     head: dict[str, Any] = {"id": number}
     if reply.status != 200:
         head["status"] = reply.status
@@ -213,6 +222,7 @@ def _reply_head(number: int, reply: Reply) -> dict[str, Any]:
 
 
 def _reply_from_frame(head: dict[str, Any], body: bytes) -> Reply:
+    """Return the reply that a frame carries."""
     headers, cookie = head.get("headers"), head.get("cookie")
     return Reply(
         head.get("status", 200),
@@ -223,17 +233,17 @@ def _reply_from_frame(head: dict[str, Any], body: bytes) -> Reply:
 
 
 class RemoteInstance:
-    """An instance in another process, as a handler of calls and as an ASGI app."""
+    """An instance of another process, callable through `handle` and as an ASGI app."""
 
     def __init__(self, instance: str, choose_link: Callable[[], CellLink]) -> None:
         self._instance = instance
         self._choose_link = choose_link
 
-    def handle(self, call: Call, alarm: deadlines.Alarm | None = None) -> Awaitable[Reply]:  # noqa: ARG002 - a `Handle`
+    def handle(self, call: Call, alarm: deadlines.Alarm | None = None) -> Awaitable[Reply]:  # noqa: ARG002 - signature of `Handle`
         return self._choose_link().send(self._instance, call)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Forward an HTTP request; the other process sees it as it came."""
+        """Forward an HTTP request with its path, headers and body unchanged."""
         query = scope["query_string"].decode("latin-1")
         path = (scope.get("raw_path") or scope["path"].encode("utf-8")).decode("latin-1")
         call = Call(
@@ -247,7 +257,7 @@ class RemoteInstance:
 
 
 class CellListener:
-    """A cell's end: answer frames with the app of the instance they name."""
+    """Server of a cell: answers each call with the app of the instance that the call names."""
 
     def __init__(self, apps: Mapping[str, ASGIApp], token: str) -> None:
         self._apps = apps
@@ -255,20 +265,20 @@ class CellListener:
         self._connections: set[CellConnection] = set()
 
     def protocol(self) -> FrameProtocol:
-        """Make the protocol of one new connection."""
+        """Return the protocol for a new connection."""
         connection = CellConnection(self._apps, self._token, self._connections.discard)
         self._connections.add(connection)
         return connection.protocol
 
     async def close(self) -> None:
-        """Close every connection and cancel what they have in flight."""
+        """Close every connection and cancel its pending calls."""
         for connection in list(self._connections):
             connection.protocol.close()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the loop calls `connection_lost`, which cancels the calls, in its next iteration
 
 
 class CellConnection:
-    """One accepted connection and the calls it has in flight."""
+    """One accepted connection and its pending calls. The first frame must contain the token."""
 
     def __init__(self, apps: Mapping[str, ASGIApp], token: str, on_closed: Callable[["CellConnection"], None]) -> None:
         self._apps = apps
@@ -277,9 +287,10 @@ class CellConnection:
         self._is_authenticated = False
         self._queued: set[int] = set()
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self.protocol = FrameProtocol(self._on_frame, self._on_lost)
+        self.protocol = FrameProtocol(self._on_frame, self._on_disconnect)
 
     def _on_frame(self, head: dict[str, Any], body: bytes) -> None:
+        """Check the token, cancel a call, or queue a new call."""
         if not self._is_authenticated:
             self._is_authenticated = secrets.compare_digest(str(head.get("token", "")), self._token)
             if not self._is_authenticated:
@@ -304,42 +315,43 @@ class CellConnection:
         task.add_done_callback(lambda _: self._tasks.pop(number, None))
 
     async def _answer(self, number: int, call: Call) -> None:
+        """Run the instance's app and send its reply; 404 for an unknown instance, 500 for an exception."""
         app = self._apps.get(call.server or "")
         try:
             if app is None:
-                reply = _failure(404, f"no instance '{call.server}' in this cell")
+                reply = _error_reply(404, f"unknown instance '{call.server}' in this cell")
             else:
-                reply = await answer(app, call)
-        except Exception as error:  # the boundary of a server: an exception that its app lets through is a 500
-            reply = _failure(500, repr(error))
+                reply = await answer_call(app, call)
+        except Exception as error:  # an exception in an app must not end the cell
+            reply = _error_reply(500, repr(error))
         self.protocol.send(_reply_head(number, reply), reply.body_bytes())
 
-    def _on_lost(self) -> None:
+    def _on_disconnect(self) -> None:
         self._queued.clear()
         for task in list(self._tasks.values()):
             task.cancel()
         self._on_closed(self)
 
 
-def _failure(status: int, text: str) -> Reply:
+def _error_reply(status: int, text: str) -> Reply:
     return Reply(status, orjson.dumps(text), headers=[("content-type", "application/json")])
 
 
 def waiting_calls(rollouts: Iterable[RolloutIndex]) -> dict[RolloutIndex, str]:
-    """Return the innermost call without an answer, as `server /path`, of each rollout that this process runs."""
+    """Return the innermost pending call, as `server /path`, of each rollout that runs in this process."""
     innermost = {rollout: calls[-1] for rollout in rollouts if (calls := pending_calls.get(rollout))}
     return {key: f"{server} {_ROLLOUT_PREFIX.sub('', path)}" for key, (server, path, _) in innermost.items()}
 
 
-async def waiting_calls_app(scope: Message, receive: Receive, send: Send) -> None:  # noqa: ARG001 - an ASGI app
-    """Answer a list of rollouts with what each of them waits for."""
+async def waiting_calls_app(scope: Message, receive: Receive, send: Send) -> None:  # noqa: ARG001 - signature of an ASGI app
+    """ASGI app: read a list of rollouts from the body and answer with the pending call of each."""
     rollouts = [(int(task), int(rollout)) for task, rollout in orjson.loads(await read_body(receive))]
     calls = waiting_calls(rollouts)
     await write_reply(Reply(200, orjson.dumps([[*rollout, call] for rollout, call in calls.items()])), send)
 
 
-async def ask_cells(links: Sequence[CellLink], rollouts: Sequence[RolloutIndex]) -> dict[RolloutIndex, str]:
-    """Ask every cell what the rollouts wait for; a cell that does not answer contributes nothing."""
+async def fetch_waiting_calls(links: Sequence[CellLink], rollouts: Sequence[RolloutIndex]) -> dict[RolloutIndex, str]:
+    """Return the pending call of each rollout, as reported by the cells. Unreachable cells are skipped."""
     call = Call("POST", "http://127.0.0.1", "/", body=orjson.dumps([list(rollout) for rollout in rollouts]))
     replies = await asyncio.gather(*[link.send(WAITING_CALLS, call) for link in links], return_exceptions=True)
     calls: dict[RolloutIndex, str] = {}

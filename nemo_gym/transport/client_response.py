@@ -1,7 +1,7 @@
-"""Responses: an aiohttp-like view of a reply, reading JSON bodies, and errors that keep what the server answered.
+"""Client responses: an aiohttp-like view of a `Reply`, functions that read bodies, and errors with the response body.
 
-The reading functions also take the stand-ins that tests of server folders return from mocked calls: objects that have
-only some of `.ok`, `.status`, `.read()`, `.json()` and `.content.read()`.
+The reading functions also accept the mock responses of server folders' tests: objects with only some of `.ok`,
+`.status`, `.read()`, `.json()` and `.content.read()`.
 """
 
 import inspect
@@ -24,25 +24,25 @@ from nemo_gym.transport.asgi import call_url, request_headers
 from nemo_gym.wire.call_reply import Call, Reply
 
 FAILED_HEADER = "x-nemo-gym-failed"
-"""On an error response: the instance that failed first. Callers attribute the failure to it, once."""
+"""Header of an error response: the instance that failed first. The failure is attributed to this instance."""
 FAILED_PATH_HEADER = "x-nemo-gym-failed-path"
-"""On an error response: the path that failed at that instance, which distinguishes a tool from a verifier."""
+"""Header of an error response: the request path that failed at that instance, for example a tool or `/verify`."""
 UPSTREAM_STATUS_HEADER = "x-nemo-gym-upstream-status"
-"""On an error response: the status the failure began with, for example that of a model provider."""
+"""Header of an error response: the first error status in the chain of calls, usually that of a model provider."""
 ERROR_HEADER = "x-nemo-gym-error"
-"""On an error response: the class of the exception behind it."""
+"""Header of an error response: the class name of the exception that caused it."""
 
-Model = TypeVar("Model", bound=BaseModel)
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _JSON_TYPES = (dict, list, str, int, float, bool, type(None))
 
 
 class ResponseTooLong(GymError, ValueError):
-    """A response body is longer than the caller accepts."""
+    """The response body is longer than the limit of the caller."""
 
 
 class LocalContent:
-    """The body as a stream, like `aiohttp.StreamReader`: bytes that were read are not returned again."""
+    """A body in memory with the reading methods of `aiohttp.StreamReader`."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -78,7 +78,7 @@ class LocalContent:
 
 
 class LocalResponse:
-    """A complete response with the members of `aiohttp.ClientResponse` that callers use, computed on first use."""
+    """A complete response with the members of `aiohttp.ClientResponse` that callers use, computed on first access."""
 
     history: "tuple[LocalResponse, ...]" = ()
     closed = False
@@ -91,13 +91,13 @@ class LocalResponse:
 
     @property
     def model(self) -> BaseModel | None:
-        """The answer itself, if the handler returned a model; its bytes are written when they are read."""
+        """The pydantic model that the handler returned; None if the body is bytes."""
         body = self.reply.body
         return None if isinstance(body, bytes) else body
 
     @property
     def _body(self) -> bytes:
-        if self._encoded is None:  # not a cached_property: its lock costs more than most bodies
+        if self._encoded is None:  # not a cached_property: its lock costs more than encoding most bodies
             self._encoded = self.reply.body_bytes()
         return self._encoded
 
@@ -136,7 +136,7 @@ class LocalResponse:
 
     @cached_property
     def cookies(self) -> SimpleCookie:
-        """Cookies set by this response."""
+        """Cookies of the `Set-Cookie` headers."""
         cookies = SimpleCookie()
         for header in self.headers.getall("Set-Cookie", ()):
             cookies.load(header)
@@ -144,7 +144,7 @@ class LocalResponse:
 
     @property
     def cookie_values(self) -> dict[str, str]:
-        """Values of the cookies set by this response, without their attributes."""
+        """Names and values of the cookies set by this response, without cookie attributes."""
         reply = self.reply
         if reply.headers is None:
             return {} if reply.cookie is None else {reply.cookie[0]: reply.cookie[1]}
@@ -187,6 +187,7 @@ class LocalResponse:
         loads: Callable[[str], Any] = standard_json.loads,
         content_type: str | None = "application/json",
     ) -> Any:
+        """Parse the body as `aiohttp.ClientResponse.json` does; None for an empty body."""
         if content_type and not self._has_type(content_type):
             raise ContentTypeError(
                 self.request_info,
@@ -199,6 +200,7 @@ class LocalResponse:
         return loads(text) if text else None
 
     def _has_type(self, expected: str) -> bool:
+        """Check the content type by the rules of aiohttp."""
         actual = self.content_type
         if expected == "application/json":
             return actual == expected or (actual.startswith("application/") and actual.endswith("+json"))
@@ -235,8 +237,8 @@ async def _await_if_needed(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-async def _stand_in_body(response: Any) -> bytes | None:
-    """Read the body of a response or stand-in; None if it offers no way to read one."""
+async def _try_read_body(response: Any) -> bytes | None:
+    """Read the body of a response or mock; None if it has no method that returns bytes or text."""
     for reader in (getattr(response, "read", None), getattr(getattr(response, "content", None), "read", None)):
         if callable(reader):
             body = await _await_if_needed(reader())
@@ -248,11 +250,15 @@ async def _stand_in_body(response: Any) -> bytes | None:
 
 
 async def read_body(response: ClientResponse | LocalResponse) -> bytes:
-    """Read the whole body. A deadline that passes meanwhile is reported as one."""
+    """Read the whole body.
+
+    Raises:
+        DeadlineExceeded: the body did not arrive before the timeout of the request.
+    """
     if isinstance(response, LocalResponse):
         return await response.read()
     try:
-        body = await _stand_in_body(response)
+        body = await _try_read_body(response)
     except TimeoutError as error:
         raise DeadlineExceeded(
             "the answer began but did not end in time", where=str(getattr(response, "url", "")) or None
@@ -260,23 +266,23 @@ async def read_body(response: ClientResponse | LocalResponse) -> bytes:
     return body or b""
 
 
-async def read_at_most(response: Any, max_bytes: int, *, where: str) -> bytes:
-    """Read a body of at most `max_bytes`; the rest of a longer one is never fetched.
+async def read_at_most(response: Any, max_bytes: int, *, callee: str) -> bytes:
+    """Read a body of at most `max_bytes`. Reading stops as soon as a body is longer.
 
     Raises:
-        ResponseTooLong: the body is longer; `where` names the server.
+        ResponseTooLong: the body is longer; the error names `callee`.
     """
-    if isinstance(response, LocalResponse):  # it is in memory already
+    if isinstance(response, LocalResponse):  # already in memory
         body: bytes | None = await response.read()
     else:
         body = await _fetch_at_most(response, max_bytes)
     if body is None or len(body) > max_bytes:
-        raise ResponseTooLong(f"the answer is longer than {max_bytes:,} bytes", where=where)
+        raise ResponseTooLong(f"the answer is longer than {max_bytes:,} bytes", where=callee)
     return body
 
 
 async def _fetch_at_most(response: Any, max_bytes: int) -> bytes | None:
-    """Fetch a body from the network; return None and close the connection once it is too long."""
+    """Read a body from the network; if it is longer than `max_bytes`, close the connection and return None."""
     pieces: list[bytes] = []
     size = response.content_length or 0
     if size <= max_bytes:
@@ -293,12 +299,12 @@ async def _fetch_at_most(response: Any, max_bytes: int) -> bytes | None:
 
 
 async def get_response_json(response: ClientResponse | Any) -> Any:
-    """Return the JSON body of a response as plain data."""
+    """Return the parsed JSON body of a response or mock."""
     if isinstance(response, LocalResponse):
         return orjson.loads(await response.read())
     if isinstance(response, ClientResponse):
         return orjson.loads(await read_body(response))
-    body = await _stand_in_body(response)
+    body = await _try_read_body(response)
     if body is not None:
         return orjson.loads(body)
     data = await _await_if_needed(response.json())
@@ -307,8 +313,11 @@ async def get_response_json(response: ClientResponse | Any) -> Any:
     raise TypeError(f"{type(response).__name__} has no JSON body to read")
 
 
-async def get_response_model(response: ClientResponse | Any, kind: type[Model]) -> Model:
-    """Return the body of a response as a model: the handler's own model if the server is in this process."""
+async def get_response_model(response: ClientResponse | Any, kind: type[ModelT]) -> ModelT:
+    """Return the body of a response as a `kind`.
+
+    If the handler ran in this process and returned a `kind`, that object is returned without copying.
+    """
     model = getattr(response, "model", None)
     if isinstance(model, kind):
         return model
@@ -316,7 +325,7 @@ async def get_response_model(response: ClientResponse | Any, kind: type[Model]) 
 
 
 def is_ok(response: Any) -> bool:
-    """Return whether a response or stand-in has no error status."""
+    """Return True if a response or mock has no error status (400 or higher)."""
     if isinstance(response, LocalResponse):
         return response.status < 400
     ok = getattr(response, "ok", None)
@@ -332,15 +341,16 @@ async def raise_for_status(response: ClientResponse) -> None:
         return
     content = await read_body(response)
     error = await _response_error(response)
-    error.response_content = content  # type: ignore[attr-defined]  # callers rely on it, aiohttp has no such field
+    error.response_content = content  # type: ignore[attr-defined]  # callers read it; aiohttp has no such field
     raise error
 
 
 async def _response_error(response: Any) -> ClientResponseError:
-    own = getattr(response, "raise_for_status", None)
+    """Return the error of the response's own `raise_for_status`, or build one for a mock that has no such method."""
+    raise_own_error = getattr(response, "raise_for_status", None)
     try:
-        if callable(own):
-            await _await_if_needed(own())
+        if callable(raise_own_error):
+            await _await_if_needed(raise_own_error())
     except ClientResponseError as error:
         return error
     status = getattr(response, "status", 500)

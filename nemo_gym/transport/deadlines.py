@@ -1,11 +1,12 @@
-"""Time limits of the work in hand, and what a rollout may use: deadlines, alarms, the allowance.
+"""Deadlines and the allowance: rollout deadline, call timeouts, and the turn and token limits of a rollout.
 
-The deadline is a moment on the monotonic clock kept in a ContextVar. Between processes it travels as the number of
-seconds left (`keys.DEADLINE_HEADER`), because the clocks of two machines need not agree. An `Alarm` enforces it by
-cancelling the task; calls made in the same task need no second alarm for the same moment.
+Deadline: a time on the monotonic clock in a ContextVar, inherited by nested calls. Between processes the remaining
+seconds are sent as a header (`keys.DEADLINE_HEADER`), because the clocks of two machines may differ. An `Alarm`
+enforces the deadline by cancelling the task; nested calls in the same task share the alarm.
 
-The allowance is set by the collector for each rollout and travels as a header. `ServerClient` holds calls to their
-time; agents count turns and tokens with `reached_limit`.
+Allowance: the limits of a rollout besides its deadline, which are model call timeout, tool call limit (timeout of one
+tool call), verify timeout, maximum turns and maximum tokens. The collector sends the allowance of each rollout as a
+header (`ALLOWANCE_HEADER`). `ServerClient` applies the timeouts; agents check turns and tokens with `reached_limit`.
 """
 
 import asyncio
@@ -24,13 +25,14 @@ from nemo_gym.errors import DeadlineExceeded
 from nemo_gym.transport.event_loop import PerLoop
 
 ALLOWANCE_HEADER = "x-nemo-gym-allowance"
+"""Request header with the limits of a rollout: `verify_seconds=600;steps=100`."""
 VERIFY_PATH = "/verify"
 
-MARGIN, LONGEST_MARGIN = 0.05, 0.5
-"""Share and largest number of seconds of the time left that a caller keeps for itself."""
+MARGIN_FRACTION, MAX_MARGIN_SECONDS = 0.05, 0.5
+"""A caller keeps this fraction of its remaining time, at most this many seconds, and gives the rest to the callee."""
 
 MIN_SCAN_INTERVAL = 0.002
-"""Seconds between two scans of the alarms when many are due one after the other."""
+"""Minimum seconds between two scans of the alarms."""
 
 Clock = Callable[[], float]
 
@@ -40,14 +42,14 @@ _allowance: ContextVar["Allowance | None"] = ContextVar("nemo_gym_allowance", de
 
 
 class LoopAlarms:
-    """The alarms set in one event loop, served by one timer.
+    """The active alarms of one event loop, checked by one timer.
 
-    Nearly no alarm ever rings. A timer of the loop for each costs more than the rest of a call's bookkeeping; adding
-    to and removing from a set does not.
+    Most alarms never fire. One event-loop timer per alarm would cost more than all other bookkeeping of a call; adding
+    to a set and removing from it is cheap.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = ref(loop)  # weak: the loop refers to this object through its timer
+        self._loop = ref(loop)  # weak, because the loop references this object through its timer
         self._alarms: set[Alarm] = set()
         self._wakes_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -64,6 +66,7 @@ class LoopAlarms:
         self._alarms.discard(alarm)
 
     def _wake_at(self, moment: float, now: float) -> None:
+        """Set the timer to `moment` in place of the previous timer."""
         loop = self._loop()
         if loop is None:
             return
@@ -73,32 +76,41 @@ class LoopAlarms:
         self._timer = loop.call_later(max(0.0, moment - now), self._scan)
 
     def _scan(self) -> None:
-        """Ring the alarms that are due and set the timer for the next one."""
+        """Fire the alarms that are due and set the timer for the next alarm."""
         self._timer, self._wakes_at = None, math.inf
         now = time.monotonic()
         for alarm in [alarm for alarm in self._alarms if alarm.moment <= now]:
             self._alarms.discard(alarm)
-            alarm.ring()
+            alarm.fire()
         if self._alarms:
             earliest = min(alarm.moment for alarm in self._alarms)
             self._wake_at(max(earliest, now + MIN_SCAN_INTERVAL), now)
 
 
 class Alarm:
-    """`with Alarm(seconds)`: cancel the enclosed work of this task after that time and raise `TimeoutError`.
+    """`with Alarm(seconds)`: cancel the task if the block takes longer, and raise `TimeoutError`.
 
-    Like `asyncio.timeout`: a cancellation that came from elsewhere stays a cancellation.
+    Like `asyncio.timeout`, but cheaper. A cancellation by other code remains a `CancelledError`.
     """
 
-    __slots__ = ("_alarms", "_cancels_before", "_outer", "awaited_server", "has_rung", "moment", "seconds", "task")
+    __slots__ = (
+        "_alarms",
+        "_outer",
+        "_prior_cancellations",
+        "awaited_server",
+        "has_fired",
+        "moment",
+        "seconds",
+        "task",
+    )
 
     def __init__(self, seconds: float, outer: "Alarm | None" = None) -> None:
-        """Take the task from `outer`, an alarm of the same task, if that is given; looking it up costs more."""
+        """Prepare an alarm. `outer`, an enclosing alarm of the same task, saves the lookup of the task."""
         self.seconds = seconds
-        self.has_rung = False
-        """This alarm ended the work."""
+        self.has_fired = False
+        """True after this alarm cancelled the task."""
         self.awaited_server: str | None = None
-        """The server that the work was waiting for when time ran out, if known."""
+        """Name of the server that the task was waiting for when the alarm fired; None if unknown."""
         self._outer = outer
 
     def __enter__(self) -> Self:
@@ -113,30 +125,31 @@ class Alarm:
         else:
             self.task = outer.task
             self._alarms = outer._alarms
-        self._cancels_before = self.task.cancelling()
+        self._prior_cancellations = self.task.cancelling()
         self.moment = time.monotonic() + self.seconds
         self._alarms.add(self)
         return self
 
-    def ring(self) -> None:
-        self.has_rung = True
+    def fire(self) -> None:
+        """Cancel the task."""
+        self.has_fired = True
         self.task.cancel()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._alarms.remove(self)
-        if kind is None and not self.has_rung:
+        if kind is None and not self.has_fired:
             return
         self.awaited_server = _awaited_servers.pop(self.task, None)
-        if self.has_rung and self.task.uncancel() <= self._cancels_before and kind is asyncio.CancelledError:
+        if self.has_fired and self.task.uncancel() <= self._prior_cancellations and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
 
 class DeadlineAlarm(Alarm):
-    """`with DeadlineAlarm(seconds)`: an alarm that is also the deadline of the enclosed work.
+    """`with DeadlineAlarm(seconds)`: an alarm that also sets the deadline inside the block.
 
-    An earlier deadline of the context is kept, but this alarm does not enforce it.
+    If the context already has an earlier deadline, that deadline is kept; the alarm still fires after `seconds`.
     """
 
     __slots__ = ("_tokens",)
@@ -155,14 +168,14 @@ class DeadlineAlarm(Alarm):
 
 
 def note_awaited_server(name: str) -> None:
-    """Record which server this task was waiting for when it was cancelled; of nested calls the innermost counts."""
+    """Record the server that this task was waiting for when it was cancelled; the first (innermost) record is kept."""
     task = asyncio.current_task()
     if task is not None:
         _awaited_servers.setdefault(task, name)
 
 
 def count_alarms(loop: asyncio.AbstractEventLoop) -> int:
-    """Return the number of alarms set in a loop: about the number of calls in flight."""
+    """Return the number of active alarms of a loop, which approximates its calls in flight."""
     return len(_alarms.of(loop))
 
 
@@ -171,7 +184,7 @@ _awaited_servers: WeakKeyDictionary["asyncio.Task[Any]", str] = WeakKeyDictionar
 
 
 def shorter_of(first: float | None, second: float | None) -> float | None:
-    """Return the earlier of two moments or the shorter of two durations; None means no limit."""
+    """Return the smaller of two times or durations; None means no limit."""
     if first is None:
         return second
     if second is None:
@@ -180,7 +193,7 @@ def shorter_of(first: float | None, second: float | None) -> float | None:
 
 
 deadline_moment = _deadline.get
-"""Return the deadline on the monotonic clock; None without one."""
+"""Return the deadline as a time on the monotonic clock; None without a deadline."""
 
 
 def seconds_left(clock: Clock = time.monotonic) -> float | None:
@@ -190,7 +203,7 @@ def seconds_left(clock: Clock = time.monotonic) -> float | None:
 
 
 class time_limit:  # noqa: N801 - called like a function, once for every rollout
-    """`with time_limit(seconds)`: set a deadline for the enclosed work. An earlier one stays; None changes nothing."""
+    """`with time_limit(seconds)`: set the deadline inside the block; keep an earlier one. None has no effect."""
 
     __slots__ = ("_clock", "_seconds", "_token")
 
@@ -208,28 +221,25 @@ class time_limit:  # noqa: N801 - called like a function, once for every rollout
 
 
 def current_alarm() -> Alarm | None:
-    """Return the alarm that cancels the running task, if any; the deadline may be earlier."""
+    """Return the alarm of this context if it cancels the running task, else None. The deadline may be earlier."""
     alarm = _alarm.get()
     return alarm if alarm is not None and alarm.task is asyncio.current_task() else None
 
 
 def covering_alarm() -> Alarm | None:
-    """Return the alarm that cancels the running task at the deadline or before, if any."""
+    """Return the alarm of the running task if it fires at the deadline or earlier; None otherwise."""
     alarm, moment = current_alarm(), _deadline.get()
     return alarm if alarm is None or moment is None or alarm.moment <= moment else None
 
 
 def adopt_alarm(alarm: Alarm) -> None:
-    """Make an alarm and its moment the deadline of this context, which must be new and empty."""
+    """Set the alarm and its time as the deadline of the current context, which must be new."""
     _deadline.set(alarm.moment)
     _alarm.set(alarm)
 
 
 def parse_seconds(value: str | bytes | None) -> float | None:
-    """Read the deadline header; None when it is absent or not a number of seconds.
-
-    An unreadable header must not end a request, so it counts as absent.
-    """
+    """Parse the deadline header; None if it is absent or malformed (which must not fail a request)."""
     if value is None:
         return None
     try:
@@ -240,56 +250,57 @@ def parse_seconds(value: str | bytes | None) -> float | None:
 
 
 def seconds_for_callee(left: float) -> float:
-    """Return the time to allow a callee: slightly less than the caller has.
+    """Return the seconds to allow a callee: slightly less than `left`, the remaining time of the caller.
 
-    The last server in a chain of calls then gives up first, and the error names the server that did not answer.
+    The innermost server of a chain of calls then times out first, and the error names the server that did not answer.
     """
-    return left - min(LONGEST_MARGIN, left * MARGIN)
+    return left - min(MAX_MARGIN_SECONDS, left * MARGIN_FRACTION)
 
 
 def seconds_after_hops(seconds: float, hops: int) -> float:
-    """Return the time that is left of `seconds` for the last server in a chain of `hops` calls."""
+    """Return the seconds that the last server in a chain of `hops` calls gets if the first caller has `seconds`."""
     for _ in range(hops):
         seconds = seconds_for_callee(seconds)
     return seconds
 
 
 def format_seconds(seconds: float) -> str:
-    """Write seconds as the deadline header carries them: a decimal with milliseconds."""
+    """Return the value of the deadline header: seconds with three decimals."""
     return f"{seconds:.3f}"
 
 
 class CallTimeout(DeadlineExceeded):
-    """A call took longer than the allowance of its rollout gives calls of its kind."""
+    """A call took longer than the allowance of its rollout permits for this kind of call."""
 
     setting: ClassVar[str] = "request_timeout_seconds"
+    """Configuration key of the limit."""
 
 
 class ModelCallTimeout(CallTimeout):
-    """A model did not answer within the time for one call."""
+    """A model call exceeded its timeout."""
 
     setting = "model_call_timeout_seconds"
 
 
 class ToolCallTimeout(CallTimeout):
-    """A tool did not answer within the time for one call."""
+    """A tool call exceeded its timeout."""
 
     setting = "tool_call_timeout_seconds"
 
 
 class VerifyTimeout(CallTimeout):
-    """The verifier did not answer within its time."""
+    """The verifier exceeded its timeout."""
 
     setting = "verify_timeout_seconds"
 
 
 CallLimit = tuple[float, type[CallTimeout]]
-"""Seconds one call may take, and the error to raise when it takes longer."""
+"""Timeout of one call in seconds, and the error class to raise when the call exceeds it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What one rollout may use; None means no limit."""
+    """Limits of a rollout: call timeouts, maximum turns (`steps`) and maximum tokens. None means no limit."""
 
     model_call_seconds: float | None = None
     tool_call_seconds: float | None = None
@@ -298,12 +309,12 @@ class Allowance:
     tokens: int | None = None
 
     def header_value(self) -> str:
-        """Write the limits that are set: `verify_seconds=600;steps=100`."""
+        """Return the value of `ALLOWANCE_HEADER`; limits that are None are omitted."""
         limits = ((field.name, getattr(self, field.name)) for field in fields(self))
         return ";".join(f"{name}={value!r}" for name, value in limits if value is not None)
 
     def call_limit(self, server_type: str, path: str) -> CallLimit | None:
-        """Return the limit of one call to a server of this type, if there is one."""
+        """Return the timeout of a model, tool or verify call; None without a limit."""
         error: type[CallTimeout]
         if server_type == "responses_api_models":
             seconds, error = self.model_call_seconds, ModelCallTimeout
@@ -317,33 +328,33 @@ class Allowance:
 
 
 current_allowance = _allowance.get
-"""Return the allowance of the rollout in hand; None outside a rollout or when the collector set none."""
+"""Return the allowance of the current rollout; None outside a rollout or if the collector sent no allowance."""
 
 
 def call_limit(server_type: str, path: str) -> CallLimit | None:
-    """Return the limit that the current allowance sets for one call; None without one."""
+    """Return the timeout of a call under the current allowance; None without a limit."""
     allowance = _allowance.get()
     return None if allowance is None else allowance.call_limit(server_type, path)
 
 
 class _LimitedCall:
-    """Set the deadline of one call, and name the limit if it is what ended the call."""
+    """Context manager: set the deadline of one call, and raise the error of its limit if the call exceeds it."""
 
-    __slots__ = ("_began", "_limit", "_token")
+    __slots__ = ("_limit", "_start", "_token")
 
-    def __init__(self, began: float, limit: CallLimit) -> None:
-        self._began = began
+    def __init__(self, start: float, limit: CallLimit) -> None:
+        self._start = start
         self._limit = limit
 
     def __enter__(self) -> None:
-        self._token = _deadline.set(self._began + self._limit[0])
+        self._token = _deadline.set(self._start + self._limit[0])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _deadline.reset(self._token)
         if kind is not None and isinstance(error, DeadlineExceeded):
-            timeout = as_call_timeout(error, self._began, self._limit)
+            timeout = as_call_timeout(error, self._start, self._limit)
             if timeout is not None:
                 raise timeout from error
 
@@ -352,10 +363,10 @@ _NO_LIMIT: AbstractContextManager[None] = nullcontext()
 
 
 def call_time_limit(server_type: str, path: str) -> AbstractContextManager[None]:
-    """Hold the enclosed call to the time its kind may take, if the current allowance limits it.
+    """Return a context manager that applies the timeout of the current allowance to the enclosed call.
 
-    Raises:
-        ModelCallTimeout, ToolCallTimeout, VerifyTimeout: for the `DeadlineExceeded` of the enclosed call.
+    Raises (inside the context manager):
+        ModelCallTimeout, ToolCallTimeout, VerifyTimeout: the enclosed call exceeded its timeout.
     """
     limit = call_limit(server_type, path)
     if limit is None:
@@ -366,18 +377,21 @@ def call_time_limit(server_type: str, path: str) -> AbstractContextManager[None]
     return _LimitedCall(now, limit)
 
 
-def as_call_timeout(late: DeadlineExceeded, began: float, limit: CallLimit | None) -> CallTimeout | None:
-    """Return the error that names the limit of a call begun at `began`; None if another limit ended the call."""
-    if limit is None or time.monotonic() - began < limit[0]:
+def as_call_timeout(error: DeadlineExceeded, start: float, limit: CallLimit | None) -> CallTimeout | None:
+    """Return the error for a call that exceeded `limit`; None if that time has not passed since `start`."""
+    if limit is None or time.monotonic() - start < limit[0]:
         return None
-    kind = limit[1]
-    return kind(late.problem, where=late.where, fix=f"raise {kind.setting}, or find out why it is slow")
+    timeout_class = limit[1]
+    return timeout_class(
+        error.problem, where=error.where, fix=f"raise {timeout_class.setting}, or find out why it is slow"
+    )
 
 
 def reached_limit(*, steps: int, usages: Iterable[Any]) -> str | None:
-    """Return the limit an episode has reached after `steps` model turns with these usages: `steps`, `tokens` or None.
+    """Return the limit of the rollout that an episode has reached: `steps`, `tokens`, or None.
 
-    An agent that stops for it answers with `_ng_failure_class: "limit"` and `_ng_failure: {"which": …}`.
+    `steps` is the number of model turns so far, `usages` the token usage of each. An agent that stops because of a
+    limit answers with `_ng_failure_class: "limit"` and `_ng_failure: {"which": …}`.
     """
     allowance = _allowance.get()
     if allowance is None:
@@ -391,7 +405,7 @@ def reached_limit(*, steps: int, usages: Iterable[Any]) -> str | None:
 
 @contextmanager
 def using_allowance(allowance: Allowance | None) -> Iterator[None]:
-    """Make `allowance` current for the enclosed work; None changes nothing."""
+    """Set the current allowance inside the block; None has no effect."""
     if allowance is None:
         yield
         return
@@ -403,7 +417,7 @@ def using_allowance(allowance: Allowance | None) -> Iterator[None]:
 
 
 def adopt_allowance(headers: Mapping[str, str]) -> None:
-    """Make the allowance in a caller's headers, if any, current in this context, which must be new."""
+    """Set the current allowance from the headers of a call, if present. The current context must be new."""
     for name, value in headers.items():
         if name.lower() == ALLOWANCE_HEADER:
             _allowance.set(parse_allowance(value))
@@ -411,16 +425,16 @@ def adopt_allowance(headers: Mapping[str, str]) -> None:
 
 @lru_cache(maxsize=64)
 def parse_allowance(value: str | bytes | None) -> Allowance | None:
-    """Read the allowance header; None when it is absent. Unreadable parts are ignored.
+    """Parse the allowance header; None if it is absent. Malformed parts are ignored.
 
-    A run sends the same value with every rollout, so the result is cached.
+    The result is cached, because all rollouts of a run usually have the same value.
     """
     if not value:
         return None
-    text = value.decode("latin-1") if isinstance(value, bytes) else value
+    header = value.decode("latin-1") if isinstance(value, bytes) else value
     names = {field.name for field in fields(Allowance)}
     limits: dict[str, Any] = {}
-    for part in text.split(";"):
+    for part in header.split(";"):
         name, _, number = part.strip().partition("=")
         if name in names:
             limits[name] = _parse_positive(number, whole=name in ("steps", "tokens"))
@@ -428,6 +442,7 @@ def parse_allowance(value: str | bytes | None) -> Allowance | None:
 
 
 def _parse_positive(text: str, *, whole: bool) -> float | int | None:
+    """Parse a positive number; None if the text is not one. `whole` truncates it to an integer."""
     try:
         number = float(text)
     except ValueError:

@@ -1,4 +1,7 @@
-"""Work of one event loop: one object per loop, writes of a round sent together, wake-ups spread over rounds."""
+"""Event-loop helpers: one object per loop, coalesced socket writes, and rate-limited wake-ups of tasks.
+
+A round is one iteration of the event loop.
+"""
 
 import asyncio
 from collections import deque
@@ -9,19 +12,19 @@ from weakref import WeakKeyDictionary, ref
 Item = TypeVar("Item")
 
 MAX_BUFFERED_BYTES = 64 * 1024
-"""A connection with more unsent bytes is written at once, so that a slow reader still holds up its writer."""
+"""Above this many unsent bytes a connection is written immediately, so that backpressure still works."""
 
 WAKE_UPS_PER_ROUND = 24
-"""One wake-up leads to half a millisecond of work, on a busy machine two; a round then stays below 50 ms."""
+"""Maximum wake-ups per round. Each causes 0.5 to 2 ms of work, so a round takes less than 50 ms."""
 
 
 class PerLoop(Generic[Item]):
-    """`of(loop)`: the object of an event loop, made on first use and dropped with the loop."""
+    """One object per event loop: `of(loop)` creates it on first use; it is discarded with the loop."""
 
     def __init__(self, make: Callable[[asyncio.AbstractEventLoop], Item]) -> None:
         self._make = make
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Item] = WeakKeyDictionary()
-        self._last: tuple[Callable[[], Any], Item] | None = None  # most processes have one loop
+        self._last: tuple[Callable[[], Any], Item] | None = None  # fast path: most processes have one loop
 
     def of(self, loop: asyncio.AbstractEventLoop) -> Item:
         last = self._last
@@ -35,10 +38,10 @@ class PerLoop(Generic[Item]):
 
 
 class WriteBatch:
-    """Writes of one loop, sent in order when the current round is over.
+    """Collects the socket writes of one loop and performs them, in order, at the end of the current round.
 
-    A write to a socket usually wakes the process at the other end, which costs more than the write itself. Written
-    together, a dozen requests wake it once, and its answers come back together as well.
+    A write to a socket usually wakes the receiving process, which costs more than the write itself. Several requests
+    written together wake it once, and its answers arrive together as well.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -46,10 +49,10 @@ class WriteBatch:
         self._writes: list[tuple[asyncio.Transport, list[bytes]]] = []
 
     def put(self, transport: asyncio.Transport, data: list[bytes]) -> None:
-        """Write to a transport when this round is over; `data` may grow until then and is emptied afterwards."""
+        """Write `data` to a transport at the end of this round. The caller may append to `data` until it is emptied."""
         if not self._writes:
             loop = self._loop()
-            assert loop is not None  # it is running: it called this method
+            assert loop is not None  # the loop is running, because it called this method
             loop.call_soon(self._send)
         self._writes.append((transport, data))
 
@@ -62,7 +65,7 @@ class WriteBatch:
 
 
 class CoalescingTransport:
-    """A transport whose writes of one round become one write; everything else is the wrapped transport's."""
+    """A transport that combines the writes of one round into one; other methods are those of the wrapped transport."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -71,6 +74,7 @@ class CoalescingTransport:
         self._size = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Buffer `data` until the end of the round; write immediately above `MAX_BUFFERED_BYTES`."""
         chunk = data if type(data) is bytes else bytes(data)
         if not self._unsent:
             self._batch.put(self._transport, self._unsent)
@@ -84,7 +88,7 @@ class CoalescingTransport:
         return self._transport.is_closing()
 
     def close(self) -> None:
-        """Close the connection after sending what was written before."""
+        """Write the buffered data and close the connection."""
         self._write_now()
         self._transport.close()
 
@@ -100,8 +104,8 @@ class CoalescingTransport:
 class WakeUpQueue:
     """Run callbacks in order, at most `WAKE_UPS_PER_ROUND` in each round of one loop.
 
-    When a thousand answers arrive together, a loop that resumes all their tasks in one round does nothing else until
-    the last of them waits again: no timer fires and no other server of the cell answers.
+    If a thousand answers arrive together and all their tasks resume in one round, no timer fires and no other server
+    of the cell answers until every task has run.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -110,7 +114,7 @@ class WakeUpQueue:
         self._callbacks: deque[Callable[[], object]] = deque()
 
     def put(self, callback: Callable[[], object]) -> None:
-        """Run `callback` now or in a later round. It must only make work ready, not do it."""
+        """Run `callback` now or in a later round. It must be short, for example set the result of a future."""
         if self._callbacks or self._count >= WAKE_UPS_PER_ROUND:
             self._callbacks.append(callback)
             return
@@ -120,6 +124,7 @@ class WakeUpQueue:
         callback()
 
     def _run_round(self) -> None:
+        """Run the callbacks of the next round and schedule another round if any ran."""
         self._count = 0
         while self._callbacks and self._count < WAKE_UPS_PER_ROUND:
             self._count += 1

@@ -1,8 +1,8 @@
-"""The HTTP carrier: one outgoing call with a deadline, retried only as long and as often as that is safe.
+"""The HTTP carrier: send a request with a deadline, retries and a circuit breaker.
 
-A request may be repeated when it cannot have had an effect: the method is safe, the caller says repeating is harmless
-(`safe_to_repeat`), the connection was never made, or the server refused it before doing the work. If the connection
-is lost after the request left, the other side may have executed it.
+A request is repeated only if that is safe: the method is safe (GET), the caller passed `safe_to_repeat`, the connection
+was never established, or the server rejected the request with 429 or 503. If the connection is lost after the request
+was sent, the server may have executed it.
 """
 
 import asyncio
@@ -48,10 +48,10 @@ from nemo_gym.wire.call_reply import encode_json
 logger = logging.getLogger("nemo_gym.transport")
 
 health = HealthRegistry()
-"""Endpoints that failed since their last answer, process-wide."""
+"""Health of the endpoints that failed since their last successful answer; one registry per process."""
 
-RESTART_PATIENCE = 10
-"""Factor by which an endpoint that has answered before, and may be restarting, is waited for longer."""
+RESTART_FACTOR = 10
+"""Factor on `unreachable_timeout_seconds` for an endpoint that answered before, because it may be restarting."""
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _REPLAYABLE = (bytes, bytearray, str, dict, list, tuple)
@@ -59,35 +59,38 @@ _REPLAYABLE = (bytes, bytearray, str, dict, list, tuple)
 
 @dataclass(slots=True)
 class _HttpCall:
-    """One call and its attempts so far."""
+    """One request and the state of its attempts."""
 
     method: str
     url: str
-    where: str
+    callee: str
+    """Name of the called server in errors and logs."""
     policy: RetryPolicy
     is_repeatable: bool
-    """The whole request can be sent twice without harm."""
+    """True if sending the request twice is harmless."""
     is_replayable: bool
-    """The body can be sent twice at all; a stream cannot."""
+    """True if the body can be sent again; False for a stream."""
     options: dict[str, Any]
-    expires: float
+    expires_at: float
     endpoint: str
+    """`host:port`"""
     address: URL
-    is_plain: bool
-    """The request is simple enough for `model_connections`."""
+    is_simple: bool
+    """True if `model_connections` can send the request; False if aiohttp must."""
     has_own_timeout: bool
-    """The caller gave a timeout besides the deadline."""
-    started: float = field(default_factory=time.monotonic)
+    """True if the caller passed `timeout` in addition to the deadline."""
+    started_at: float = field(default_factory=time.monotonic)
     failures: int = 0
 
     def seconds_left(self) -> float:
-        return self.expires - time.monotonic()
+        return self.expires_at - time.monotonic()
 
     def pause_before_repeat(self, retry_after: float | None = None) -> float | None:
+        """Return the seconds to wait before the next attempt; None if the retry policy allows no further attempt."""
         return next_pause(
             self.policy,
             failures=self.failures,
-            spent=time.monotonic() - self.started,
+            spent=time.monotonic() - self.started_at,
             left=self.seconds_left(),
             uniform=random.uniform,
             retry_after=retry_after,
@@ -99,64 +102,65 @@ async def send(
     url: str | URL,
     *,
     policy: RetryPolicy = SERVER_CALL,
-    where: str | None = None,
+    callee: str | None = None,
     safe_to_repeat: bool = False,
     session: ClientSession | None = None,
     **options: Any,
 ) -> ClientResponse:
-    """Send a request and return the response, whatever its status. `options` are those of `ClientSession.request`.
+    """Send a request and return the response of any status. `options` are those of `ClientSession.request`.
 
-    `where` names the callee in errors and logs; without it the address does.
+    `callee` is the name of the server in errors and logs; the default is `host:port`.
 
     Raises:
-        ServerUnreachable: no answer, and the retry budget is used up or repeating is not safe.
-        CircuitOpen: the circuit breaker of the endpoint is open for longer than the call may wait.
-        DeadlineExceeded: the deadline (or the default one) passed.
+        ServerUnreachable: no answer, and the retry budget is exhausted or repeating is not safe.
+        CircuitOpen: the circuit breaker of the endpoint stays open for longer than the call may wait.
+        DeadlineExceeded: the deadline passed; without a deadline, `request_timeout_seconds`.
         ConfigError: `url` is not an HTTP address.
     """
-    call = _prepare(method, url, policy, where, safe_to_repeat, options)
+    call = _prepare(method, url, policy, callee, safe_to_repeat, options)
     while True:
-        if len(health):  # some endpoint failed
+        if len(health):  # at least one endpoint failed
             await _wait_for_circuit(call)
         try:
-            if call.is_plain and session is None:
-                response = await _plain_attempt(call)
+            if call.is_simple and session is None:
+                response = await _attempt_with_pool(call)
             else:
-                response = await _attempt(call, session or http_sessions.current_session())
+                response = await _attempt_with_aiohttp(call, session or http_sessions.current_session())
         except (ClientConnectionError, ClientPayloadError) as error:
-            await _after_no_answer(call, error)
+            await _pause_after_failure(call, error)
             continue
         except TimeoutError as error:
             _abandon(call)
             raise _deadline_exceeded(call) from error
         except asyncio.CancelledError:
-            deadlines.note_awaited_server(call.where)
+            deadlines.note_awaited_server(call.callee)
             _abandon(call)
             raise
         except BaseException:
             _abandon(call)
             raise
-        wait = _wait_before_repeating(call, response)
-        if wait is None:
+        pause = _pause_after_response(call, response)
+        if pause is None:
             return response
         response.release()
-        await asyncio.sleep(wait)
+        await asyncio.sleep(pause)
 
 
 def _prepare(
     method: str,
     url: str | URL,
     policy: RetryPolicy,
-    where: str | None,
+    callee: str | None,
     safe_to_repeat: bool,
     options: dict[str, Any],
 ) -> _HttpCall:
+    """Validate the arguments of `send`, encode the JSON body and compute when the call expires."""
     method = method.upper()
     try:
         address, endpoint = _parse_address(url)
     except ValueError:
         raise ConfigError(
-            f"{mask_text(str(url))!r} is not an HTTP address", where=where, fix="http://<host>:<port>/<path>"
+            f"{mask_text(str(url))!r} is not an HTTP address", where=callee, fix="http://<host>:<port>/<path>"
         ) from None
     _encode_json(options)
     timeout, limit = options.get("timeout"), deadlines.seconds_left()
@@ -168,22 +172,22 @@ def _prepare(
     return _HttpCall(
         method=method,
         url=str(url),
-        where=where or endpoint,
+        callee=callee or endpoint,
         policy=policy,
         is_repeatable=safe_to_repeat or method in SAFE_METHODS,
         is_replayable=body is None or isinstance(body, _REPLAYABLE),
         options=options,
-        expires=time.monotonic() + limit,
+        expires_at=time.monotonic() + limit,
         endpoint=endpoint,
         address=address,
-        is_plain=model_connections.can_send(method, address, options),
+        is_simple=model_connections.can_send(method, address, options),
         has_own_timeout=timeout is not None,
     )
 
 
 @lru_cache(maxsize=1024)
 def _parse_address(url: str | URL) -> tuple[URL, str]:
-    """Parse an HTTP address; the result is the URL and its `host:port`.
+    """Return the parsed URL and its `host:port`.
 
     Raises:
         ValueError: `url` is not an HTTP address.
@@ -195,7 +199,7 @@ def _parse_address(url: str | URL) -> tuple[URL, str]:
 
 
 def _encode_json(options: dict[str, Any]) -> None:
-    """Replace `json` by its bytes: encoded once for all attempts, and faster than aiohttp would."""
+    """Replace the option `json` by encoded `data`: encoded once for all attempts, and faster than by aiohttp."""
     body = options.pop("json", None)
     if body is None:
         return
@@ -204,7 +208,7 @@ def _encode_json(options: dict[str, Any]) -> None:
 
 
 def with_header(headers: Any, name: str, value: str) -> dict[str, str]:
-    """Return a copy of `headers` with `name: value`, unless they already contain `name`."""
+    """Return a copy of `headers` with the header `name` added, unless it is already present."""
     if type(headers) is dict and name in headers:
         return headers
     copy = dict(headers or {})
@@ -215,51 +219,54 @@ def with_header(headers: Any, name: str, value: str) -> dict[str, str]:
 
 
 def _total_seconds(timeout: Any) -> float | None:
-    """Return the caller's own limit, given as a number of seconds or an aiohttp ClientTimeout."""
+    """Return the total seconds of the option `timeout`, which is a number or an aiohttp ClientTimeout."""
     if isinstance(timeout, ClientTimeout):
         return timeout.total
     return float(timeout) if isinstance(timeout, int | float) else None
 
 
 async def _wait_for_circuit(call: _HttpCall) -> None:
-    """Wait while the circuit breaker of the endpoint is open, if that fits into the call's budget.
+    """Wait while the circuit breaker of the endpoint is open. Waiting does not count as an attempt.
 
-    Waiting costs time but no attempt: nothing was sent.
+    Raises:
+        CircuitOpen: the breaker stays open for longer than the deadline, the retry budget or the endpoint's timeout.
     """
-    while (failing := health.get(call.endpoint)) is not None and (rest := failing.breaker.admit()) > 0:
-        spent = time.monotonic() - call.started
-        patience = _patience(call, failing)
-        too_long = min(rest, patience) >= call.seconds_left() or spent + rest > call.policy.budget_seconds
-        if patience <= 0:
+    while (failing := health.get(call.endpoint)) is not None and (open_seconds := failing.breaker.admit()) > 0:
+        spent = time.monotonic() - call.started_at
+        unreachable_left = _unreachable_seconds_left(call, failing)
+        exceeds_deadline = min(open_seconds, unreachable_left) >= call.seconds_left()
+        exceeds_budget = spent + open_seconds > call.policy.budget_seconds
+        if unreachable_left <= 0:
             raise CircuitOpen(
                 f"{call.endpoint} has accepted no connection for {failing.unreachable_seconds():.0f} s",
-                where=call.where,
+                where=call.callee,
                 fix="check that it runs and that its host and port are right (unreachable_timeout_seconds: the wait)",
             )
-        if too_long or call.policy.attempts == 1:
+        if exceeds_deadline or exceeds_budget or call.policy.attempts == 1:
             raise CircuitOpen(
-                f"{call.endpoint} does not answer and is not called for another {rest:.1f} s",
-                where=call.where,
+                f"{call.endpoint} does not answer and is not called for another {open_seconds:.1f} s",
+                where=call.callee,
                 fix="look at the log of that server; it may have stopped",
             )
-        await asyncio.sleep(min(rest * random.uniform(1.0, 1.25), patience))
+        await asyncio.sleep(min(open_seconds * random.uniform(1.0, 1.25), unreachable_left))
 
 
-def _patience(call: _HttpCall, failing: EndpointHealth) -> float:
-    """Return how much longer calls wait for an endpoint that accepts no connection."""
+def _unreachable_seconds_left(call: _HttpCall, failing: EndpointHealth) -> float:
+    """Return the seconds until calls to an endpoint that accepts no connection fail; infinite without that timeout."""
     if not call.policy.gives_up_unreachable:
         return math.inf
     limit = http_sessions.settings().unreachable_timeout_seconds
     if call.endpoint in health.reached:
-        limit *= RESTART_PATIENCE
+        limit *= RESTART_FACTOR
     return limit - failing.unreachable_seconds()
 
 
-async def _plain_attempt(call: _HttpCall) -> ClientResponse:
+async def _attempt_with_pool(call: _HttpCall) -> ClientResponse:
+    """Send the request once through the connection pool of `model_connections`; follow redirects with aiohttp."""
     left = call.seconds_left()
     if left <= 0:
         raise TimeoutError
-    work = http_sessions.current_pool().request(
+    request = http_sessions.current_pool().request(
         call.method,
         call.address,
         call.options.get("headers") or {},
@@ -267,17 +274,18 @@ async def _plain_attempt(call: _HttpCall) -> ClientResponse:
         varying_header=(DEADLINE_HEADER, _deadline_header(left)),
     )
     if not call.has_own_timeout and deadlines.covering_alarm() is not None:
-        response = await work
+        response = await request
     else:
         async with asyncio.timeout(left):
-            response = await work
+            response = await request
     if response.status in REDIRECTS:
-        call.is_plain = False  # nothing was executed; aiohttp follows redirects
-        return await _attempt(call, http_sessions.current_session())
+        call.is_simple = False  # a redirect executed nothing, and aiohttp can follow it
+        return await _attempt_with_aiohttp(call, http_sessions.current_session())
     return cast("ClientResponse", response)
 
 
-async def _attempt(call: _HttpCall, session: ClientSession) -> ClientResponse:
+async def _attempt_with_aiohttp(call: _HttpCall, session: ClientSession) -> ClientResponse:
+    """Send the request once through an aiohttp session, with the remaining time as timeout and deadline header."""
     left = call.seconds_left()
     if left <= 0:
         raise TimeoutError
@@ -296,28 +304,28 @@ def _deadline_header(left: float) -> str:
     return deadlines.format_seconds(deadlines.seconds_for_callee(left))
 
 
-async def _after_no_answer(call: _HttpCall, error: Exception) -> None:
-    """Pause before the next attempt, or raise if the call must not be retried."""
+async def _pause_after_failure(call: _HttpCall, error: Exception) -> None:
+    """Pause after an attempt without an answer; raise `ServerUnreachable` if the call must not be retried."""
     call.failures += 1
     never_connected = isinstance(error, ClientConnectorError | ConnectionTimeoutError)
     failing = health.entry(call.endpoint)
-    failing.record_no_answer(call.where, error, connected=not never_connected)
+    failing.record_no_answer(call.callee, error, connected=not never_connected)
     if http_sessions.settings().global_aiohttp_client_request_debug:
-        logger.warning("%s %s to %s, attempt %d", call.method, call.url, call.where, call.failures, exc_info=error)
-    is_final = isinstance(error, ClientConnectorCertificateError | ServerFingerprintMismatch)
-    may_repeat = call.is_replayable and not is_final and (call.is_repeatable or never_connected)
-    wait = call.pause_before_repeat() if may_repeat else None
-    patience = _patience(call, failing)
-    if wait is None or patience <= 0:
+        logger.warning("%s %s to %s, attempt %d", call.method, call.url, call.callee, call.failures, exc_info=error)
+    is_permanent = isinstance(error, ClientConnectorCertificateError | ServerFingerprintMismatch)
+    may_repeat = call.is_replayable and not is_permanent and (call.is_repeatable or never_connected)
+    pause = call.pause_before_repeat() if may_repeat else None
+    unreachable_left = _unreachable_seconds_left(call, failing)
+    if pause is None or unreachable_left <= 0:
         raise _unreachable(call, error, never_connected) from error
-    await asyncio.sleep(min(wait, patience))
+    await asyncio.sleep(min(pause, unreachable_left))
 
 
-def _wait_before_repeating(call: _HttpCall, response: ClientResponse) -> float | None:
-    """Return the seconds until the request is retried because of its status, or None to keep the answer."""
-    if not isinstance(response.status, int) or response.status < 400:  # a stand-in in a test may have no status
+def _pause_after_response(call: _HttpCall, response: ClientResponse) -> float | None:
+    """Record the outcome; return the seconds until the request is retried, or None to return this response."""
+    if not isinstance(response.status, int) or response.status < 400:  # a mock in a test may have no status
         if len(health):
-            health.record_success(call.endpoint, call.where)
+            health.record_success(call.endpoint, call.callee)
         if call.policy.gives_up_unreachable:
             health.reached.add(call.endpoint)
         return None
@@ -330,33 +338,36 @@ def _wait_before_repeating(call: _HttpCall, response: ClientResponse) -> float |
         return None
     if response.status not in (429, 503) and not call.is_repeatable:
         return None
-    wait = call.pause_before_repeat(retry_after)
-    if wait is not None:
-        health.entry(call.endpoint).log_failure(call.where, f"HTTP {response.status} {response.reason or ''}".rstrip())
-    return wait
+    pause = call.pause_before_repeat(retry_after)
+    if pause is not None:
+        health.entry(call.endpoint).log_failure(call.callee, f"HTTP {response.status} {response.reason or ''}".rstrip())
+    return pause
 
 
 def _abandon(call: _HttpCall) -> None:
+    """Report to the circuit breaker that the call ended without information about the endpoint."""
     failing = health.get(call.endpoint)
     if failing is not None:
         failing.breaker.report_abandoned()
 
 
 def _unreachable(call: _HttpCall, error: Exception, never_connected: bool) -> ServerUnreachable:
-    tries = f" after {call.failures} attempts" if call.failures > 1 else ""
+    """Return the error for a call that got no answer."""
+    attempts = f" after {call.failures} attempts" if call.failures > 1 else ""
     if never_connected:
         fix = "check that it runs and that its host and port are right"
     else:
         fix = "look at its log; a request that may have been executed is not sent again"
     return ServerUnreachable(
-        f"{call.method} {call.url} got no answer{tries} ({describe_error(error)})", where=call.where, fix=fix
+        f"{call.method} {call.url} got no answer{attempts} ({describe_error(error)})", where=call.callee, fix=fix
     )
 
 
 def _deadline_exceeded(call: _HttpCall) -> DeadlineExceeded:
-    spent = time.monotonic() - call.started
+    """Return the error for a call whose deadline passed."""
+    spent = time.monotonic() - call.started_at
     return DeadlineExceeded(
         f"{call.method} {call.url} was not answered within {spent:.1f} s",
-        where=call.where,
+        where=call.callee,
         fix="allow more time (request_timeout_seconds or the caller's deadline) or find out why it is slow",
     )

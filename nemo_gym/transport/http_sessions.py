@@ -1,4 +1,8 @@
-"""One aiohttp session and one connection pool per event loop, made on first use and closed with the loop."""
+"""One aiohttp session and one connection pool per event loop, opened on first use and closed with the loop.
+
+Also the settings of outgoing calls (`GlobalAIOHTTPAsyncClientConfig`). These sessions are HTTP client sessions; session
+cookies of resources servers are in `serve.session`.
+"""
 
 import asyncio
 import atexit
@@ -16,15 +20,15 @@ from nemo_gym.transport.event_loop import PerLoop
 from nemo_gym.transport.model_connections import ConnectionPool
 
 KEEPALIVE_SECONDS = 15.0
-"""Shorter than our servers' 30 s, so that the client, not the server, ends an idle connection."""
+"""Shorter than the 30 s of our servers, so that the client closes an idle connection and not the server."""
 
 
 PER_HOST_KEY = "global_aiohttp_connector_limit_per_host"
-AT_ONCE_KEY = "num_samples_in_parallel"
+CONCURRENCY_KEY = "num_samples_in_parallel"
 
 
 class GlobalAIOHTTPAsyncClientConfig(BaseModel):
-    """The global configuration keys that shape outgoing calls; other keys are ignored."""
+    """The global configuration keys for outgoing calls; other keys are ignored."""
 
     global_aiohttp_connector_limit: int = Field(KEYS["global_aiohttp_connector_limit"].default, ge=1)
     global_aiohttp_connector_limit_per_host: int = Field(KEYS[PER_HOST_KEY].default, ge=1)
@@ -42,19 +46,21 @@ class GlobalAIOHTTPAsyncClientConfig(BaseModel):
     unreachable_timeout_seconds: float = Field(KEYS["unreachable_timeout_seconds"].default, gt=0)
     """Seconds, for all calls together, until a model endpoint that accepts no connection is given up.
 
-    An endpoint that has answered before may be restarting and gets ten times as long.
+    The time counts from the first failed connection of any call. It is ten times as long for an endpoint that answered
+    before, because it may be restarting.
     """
 
     @classmethod
     def from_global_config(cls, config: Mapping[str, Any]) -> Self:
-        """Read the settings of a global configuration; the others keep their defaults.
+        """Read the settings from a global configuration; missing keys have their default values.
 
-        A run with more rollouts in flight than the default gets a connection for each, unless it sets the limit.
+        If more rollouts run concurrently than the default connection limit per host, that limit is raised to their
+        number, unless the configuration sets it.
         """
         values = {name: config[name] for name in cls.model_fields if config.get(name) is not None}
-        at_once = config.get(AT_ONCE_KEY)
-        if isinstance(at_once, int) and at_once > KEYS[PER_HOST_KEY].default:
-            values.setdefault(PER_HOST_KEY, at_once)
+        concurrency = config.get(CONCURRENCY_KEY)
+        if isinstance(concurrency, int) and concurrency > KEYS[PER_HOST_KEY].default:
+            values.setdefault(PER_HOST_KEY, concurrency)
         return cls.model_validate(values)
 
 
@@ -62,7 +68,7 @@ Entry = tuple[ClientSession, AsyncGenerator[ClientSession, None], ConnectionPool
 
 
 class _SessionRegistry:
-    """The sessions of this process and the settings for new ones."""
+    """The sessions of this process, and the settings for new sessions."""
 
     def __init__(self) -> None:
         self.settings: GlobalAIOHTTPAsyncClientConfig | None = None
@@ -71,12 +77,12 @@ class _SessionRegistry:
 
 _sessions = _SessionRegistry()
 _pools: PerLoop[list[ConnectionPool]] = PerLoop(lambda _: [])
-"""The pool of each loop once it has one, because looking up the session costs more."""
+"""Cache of the pool of each loop (a list of zero or one items), because looking up the session is slower."""
 _DEFAULTS = GlobalAIOHTTPAsyncClientConfig()
 
 
 def configure(settings: GlobalAIOHTTPAsyncClientConfig | None) -> None:
-    """Use these settings for sessions made from now on; None goes back to the defaults."""
+    """Set the settings for new sessions; None restores the defaults."""
     _sessions.settings = settings
 
 
@@ -89,7 +95,7 @@ def is_configured() -> bool:
 
 
 def has_session() -> bool:
-    """Return whether the running loop has an open session; outside a loop, whether any loop has."""
+    """Return True if the running loop has an open session; outside a loop, if any loop has one."""
     try:
         entry = _sessions.by_loop.get(asyncio.get_running_loop())
     except RuntimeError:
@@ -98,12 +104,12 @@ def has_session() -> bool:
 
 
 def current_session() -> ClientSession:
-    """Return the session of the running loop. Call it from a coroutine."""
+    """Return the session of the running loop; opens it on first use. Must be called from a coroutine."""
     return _current_entry()[0]
 
 
 def current_pool() -> ConnectionPool:
-    """Return the connection pool of the running loop, closed with its session. Call it from a coroutine."""
+    """Return the connection pool of the running loop; opens it on first use. Must be called from a coroutine."""
     pool = _pools.of(asyncio.get_running_loop())
     if not pool or pool[0].is_closed:
         pool[:] = [_current_entry()[2]]
@@ -111,6 +117,7 @@ def current_pool() -> ConnectionPool:
 
 
 def _current_entry() -> Entry:
+    """Return the session, its owner and the pool of the running loop; create them on first use."""
     loop = asyncio.get_running_loop()
     entry = _sessions.by_loop.get(loop)
     if entry is not None and not entry[0].closed:
@@ -118,31 +125,31 @@ def _current_entry() -> Entry:
     _drop_closed_loops()
     options = settings()
     pool = ConnectionPool(
-        per_host=max(1, options.global_aiohttp_connector_limit_per_host // _workers()),
-        keep_seconds=KEEPALIVE_SECONDS,
+        per_host=max(1, options.global_aiohttp_connector_limit_per_host // _worker_count()),
+        idle_seconds=KEEPALIVE_SECONDS,
         connect_seconds=options.connect_timeout_seconds,
-        configure=lambda connection: _keep_alive(connection, options),
+        configure=lambda connection: _enable_keepalive(connection, options),
     )
-    owner = _own_session(options, pool)
-    entry = _sessions.by_loop[loop] = (_first_value(owner), owner, pool)
+    owner = _managed_session(options, pool)
+    entry = _sessions.by_loop[loop] = (_run_to_first_yield(owner), owner, pool)
     return entry
 
 
-def _workers() -> int:
+def _worker_count() -> int:
     return max(1, int(os.environ.get("NEMO_GYM_FASTAPI_NUM_WORKERS") or 1))
 
 
-async def _own_session(
+async def _managed_session(
     options: GlobalAIOHTTPAsyncClientConfig, pool: ConnectionPool
 ) -> AsyncGenerator[ClientSession, None]:
-    """Yield an open session; close it and the pool when the generator is closed.
+    """Yield an open session; close the session and the pool when the generator is closed.
 
-    An event loop closes its asynchronous generators just before it closes (`asyncio.run`, uvicorn and the test
-    clients all do), so a generator is closed with its loop without any hook.
+    `asyncio.run`, uvicorn and the test clients close all asynchronous generators of a loop before they close the loop,
+    so the session is closed with its loop without an explicit hook.
     """
     connector = TCPConnector(
-        limit=max(1, options.global_aiohttp_connector_limit // _workers()),
-        limit_per_host=max(1, options.global_aiohttp_connector_limit_per_host // _workers()),
+        limit=max(1, options.global_aiohttp_connector_limit // _worker_count()),
+        limit_per_host=max(1, options.global_aiohttp_connector_limit_per_host // _worker_count()),
         keepalive_timeout=KEEPALIVE_SECONDS,
         socket_factory=lambda address: _keepalive_socket(address, options),
     )
@@ -154,8 +161,8 @@ async def _own_session(
         await session.close()
 
 
-def _first_value(owner: AsyncGenerator[ClientSession, None]) -> ClientSession:
-    """Run the generator to its first yield without awaiting; nothing before it waits."""
+def _run_to_first_yield(owner: AsyncGenerator[ClientSession, None]) -> ClientSession:
+    """Run the generator to its first yield without awaiting and return the yielded session."""
     step = owner.__anext__()
     try:
         step.send(None)
@@ -167,26 +174,27 @@ def _first_value(owner: AsyncGenerator[ClientSession, None]) -> ClientSession:
 
 
 def _keepalive_socket(address: AddrInfoType, options: GlobalAIOHTTPAsyncClientConfig) -> socket.socket:
-    """Open a socket that notices a peer which vanished without closing the connection."""
+    """Open a socket with TCP keepalive, which detects a peer that disappeared without closing the connection."""
     family, kind, protocol, _, _ = address
     connection = socket.socket(family=family, type=kind, proto=protocol)
-    _keep_alive(connection, options)
+    _enable_keepalive(connection, options)
     return connection
 
 
-def _keep_alive(connection: socket.socket, options: GlobalAIOHTTPAsyncClientConfig) -> None:
+def _enable_keepalive(connection: socket.socket, options: GlobalAIOHTTPAsyncClientConfig) -> None:
+    """Enable TCP keepalive with the configured intervals."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         ("TCP_KEEPIDLE", options.global_aiohttp_tcp_keepalive_idle_seconds),
         ("TCP_KEEPINTVL", options.global_aiohttp_tcp_keepalive_interval_seconds),
         ("TCP_KEEPCNT", options.global_aiohttp_tcp_keepalive_probes),
     ):
-        if hasattr(socket, option):  # macOS names the first one differently
+        if hasattr(socket, option):  # macOS has another name for TCP_KEEPIDLE
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def _drop_closed_loops() -> None:
-    """Drop the sessions of loops that were closed without shutting their generators down."""
+    """Close the sessions of loops that were closed without closing their asynchronous generators."""
     for loop in [loop for loop in _sessions.by_loop if loop.is_closed()]:
         _close_without_loop(_sessions.by_loop.pop(loop)[0])
 
@@ -195,18 +203,18 @@ def _close_without_loop(session: ClientSession) -> None:
     connector = session.connector
     session.detach()
     if connector is not None:
-        connector._close()  # the public form must be awaited; with its loop closed only bookkeeping is left
+        connector._close()  # the public `close` must be awaited, but the loop is closed
 
 
 async def close_current_session() -> None:
-    """Close the running loop's session; the next call opens a new one."""
+    """Close the session of the running loop; the next call opens a new session."""
     entry = _sessions.by_loop.pop(asyncio.get_running_loop(), None)
     if entry is not None:
         await entry[1].aclose()
 
 
 def close_all() -> None:
-    """Close every session from outside their loops (at exit)."""
+    """Close every session whose loop is not running; called at exit."""
     for loop in list(_sessions.by_loop):
         entry = _sessions.by_loop.get(loop)
         if entry is None or loop.is_running():

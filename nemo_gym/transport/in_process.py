@@ -1,8 +1,8 @@
 """The in-process carrier: call a server of this process without a socket, with the same result as over HTTP.
 
-`mount` registers the app that answers at a host and port. An app with a `handle` method (ours, and `RemoteInstance` of
-`cell_link`) gets the call itself; any other ASGI app is run as uvicorn would run it. Two differences to HTTP remain:
-a streaming response arrives when it is complete, and cancelling the call cancels the handler.
+`mount` registers the app for a host and port. An app with a `handle` method (`GymApp`, and `RemoteInstance` of
+`cell_link`) receives the `Call`; any other app is run through ASGI, as uvicorn would run it. Two differences from HTTP
+remain: a streaming response is returned when it is complete, and cancelling the call cancels the handler.
 """
 
 import time
@@ -20,11 +20,11 @@ from nemo_gym.transport.client_response import LocalResponse
 from nemo_gym.wire.call_reply import Call, Cookies, Reply, RolloutIndex, json_body
 
 Handle = Callable[[Call, deadlines.Alarm | None], Awaitable[Reply]]
-"""Answer a call. Given the caller's alarm, the caller enforces the deadline; otherwise the callee does."""
+"""Function that answers a call. With an alarm the caller enforces the deadline, without one the callee does."""
 
 JSON_OPTIONS = frozenset({"json", "headers", "cookies"})
 SUPPORTED_OPTIONS = JSON_OPTIONS | {"data", "params", "timeout", "allow_redirects"}
-"""Options of aiohttp that calls in memory understand; a call with others goes over HTTP."""
+"""Request options of aiohttp that this carrier supports; a call with other options is sent over HTTP."""
 
 MAX_REDIRECTS = 10
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -34,12 +34,12 @@ _apps: dict[tuple[str, int], ASGIApp] = {}
 
 
 def address_key(host: str, port: int) -> tuple[str, int]:
-    """Return one key for all names of an address: every loopback name reaches the same port, hence server."""
+    """Return the registry key of an address. All loopback names have the same key."""
     return ("localhost" if host.lower() in _LOOPBACK else host.lower(), port)
 
 
 def mount(host: str, port: int, app: ASGIApp) -> None:
-    """Send calls from this process to this address straight to `app` from now on."""
+    """Register `app` for an address: calls of this process to the address are answered by `app`."""
     _apps[address_key(host, port)] = app
 
 
@@ -48,7 +48,7 @@ def unmount(host: str, port: int) -> None:
 
 
 def app_for_url(url: str | URL) -> ASGIApp | None:
-    """Return the app mounted at the URL's address, if any."""
+    """Return the app mounted at the address of `url`; None without one."""
     if not _apps:
         return None
     address = URL(url) if isinstance(url, str) else url
@@ -58,15 +58,15 @@ def app_for_url(url: str | URL) -> ASGIApp | None:
 
 
 app_for_key = _apps.get
-"""Return the app mounted at the address with this `address_key`, if any."""
+"""Return the app mounted under an `address_key`; None without one."""
 
 
-def answer(app: ASGIApp, call: Call, alarm: deadlines.Alarm | None = None) -> Awaitable[Reply]:
-    """Let an app of this process answer a call."""
+def answer_call(app: ASGIApp, call: Call, alarm: deadlines.Alarm | None = None) -> Awaitable[Reply]:
+    """Pass a call to the `handle` method of an app, or run the app through ASGI, and return the reply."""
     handle: Handle | None = getattr(app, "handle", None)
     if handle is not None:
         return handle(call, alarm)
-    return run_app(app, call, caller_keeps_time=alarm is not None)
+    return run_app(app, call, caller_enforces_deadline=alarm is not None)
 
 
 async def request(
@@ -75,21 +75,21 @@ async def request(
     base_url: str,
     path: str,
     *,
-    where: str | None = None,
+    callee: str | None = None,
     limit: deadlines.CallLimit | None = None,
     rollout: RolloutIndex | None = None,
     timeout: float | None = None,  # noqa: ASYNC109 - aiohttp's name
     allow_redirects: bool = True,
     **options: Any,
 ) -> LocalResponse:
-    """Call `app` and return its complete response. `options` are aiohttp's (`SUPPORTED_OPTIONS`).
+    """Call `app` and return its complete response. `options` are request options of aiohttp (`SUPPORTED_OPTIONS`).
 
-    `where` names the callee in errors; `limit` is the time such a call may take, besides the deadline.
+    `callee` is the name of the server in errors; `limit` is the timeout for this kind of call (`deadlines.call_limit`).
 
     Raises:
-        DeadlineExceeded: the deadline, `limit` or `timeout` passed; the handler is cancelled.
-        ServerUnreachable: the app stands for a server in another process, and that process ended.
-        TooManyRedirects: as aiohttp.
+        DeadlineExceeded: the deadline, `limit` or `timeout` passed; the handler was cancelled.
+        ServerUnreachable: the app is a `RemoteInstance`, and its process exited.
+        TooManyRedirects: the server answered with `MAX_REDIRECTS` redirects in a row.
     """
     if options.keys() <= JSON_OPTIONS:
         headers, cookies = options.get("headers"), options.get("cookies")
@@ -98,7 +98,7 @@ async def request(
         )
     else:
         call = await _call_with_any_body(method.upper(), base_url, path, **options)
-    call.server, call.rollout = where, rollout
+    call.server, call.rollout = callee, rollout
     now = time.monotonic()
     outer, moment = deadlines.current_alarm(), deadlines.deadline_moment()
     left = http_sessions.settings().request_timeout_seconds if moment is None else max(0.0, moment - now)
@@ -107,24 +107,24 @@ async def request(
     if timeout is not None and timeout < left:
         left = timeout
     call.seconds = left
-    if outer is not None and outer.moment <= now + left:  # the alarm of an outer call is early enough
-        response = LocalResponse(call, await answer(app, call, outer))
+    if outer is not None and outer.moment <= now + left:  # the alarm of an enclosing call fires early enough
+        response = LocalResponse(call, await answer_call(app, call, outer))
         is_final = not allow_redirects or response.status not in REDIRECTS
         return response if is_final else await _follow_redirects(app, call, outer, response)
     try:
         with deadlines.Alarm(left, outer) as alarm:
-            response = LocalResponse(call, await answer(app, call, alarm))
+            response = LocalResponse(call, await answer_call(app, call, alarm))
             is_final = not allow_redirects or response.status not in REDIRECTS
             return response if is_final else await _follow_redirects(app, call, alarm, response)
     except TimeoutError as error:
-        if not alarm.has_rung:
+        if not alarm.has_fired:
             raise
-        late = _too_late(call, alarm.awaited_server)
-        raise deadlines.as_call_timeout(late, now, limit) or late from error
+        exceeded = _deadline_exceeded(call, alarm.awaited_server)
+        raise deadlines.as_call_timeout(exceeded, now, limit) or exceeded from error
 
 
 async def dispatch(app: ASGIApp, method: str, url: str | URL, **options: Any) -> LocalResponse:
-    """Call `app` at a URL; `options` as for `request`."""
+    """Call `app` with a complete URL; `options` are those of `request`."""
     address = URL(url) if isinstance(url, str) else url
     return await request(app, method, str(address.origin()), address.raw_path_qs, **options)
 
@@ -154,7 +154,7 @@ async def _call_with_any_body(
 
 
 async def _encode_data(data: Any) -> tuple[bytes, str]:
-    """Encode the `data` option as aiohttp does; the result is the body and its content type."""
+    """Encode the option `data` as aiohttp does; return the body and its content type."""
     if isinstance(data, bytes):
         return data, "application/octet-stream"
     try:
@@ -165,7 +165,7 @@ async def _encode_data(data: Any) -> tuple[bytes, str]:
 
 
 async def _follow_redirects(app: ASGIApp, call: Call, alarm: deadlines.Alarm, response: LocalResponse) -> LocalResponse:
-    """Follow redirects that stay in this process the way aiohttp follows them."""
+    """Follow redirects to apps of this process by the rules of aiohttp; return other redirects to the caller."""
     history: list[LocalResponse] = []
     while response.status in REDIRECTS:
         target = response.headers.get("Location") or response.headers.get("URI")
@@ -178,15 +178,15 @@ async def _follow_redirects(app: ASGIApp, call: Call, alarm: deadlines.Alarm, re
         next_app = app_for_url(url)
         if next_app is None and url.origin() != call_url(call).origin():
             history.pop()
-            break  # leaves this process: the caller decides
+            break  # the target is outside this process
         app, call = next_app or app, _redirected_call(call, response.status, url)
-        response = LocalResponse(call, await answer(app, call, alarm))
+        response = LocalResponse(call, await answer_call(app, call, alarm))
     response.history = tuple(history)
     return response
 
 
 def _redirected_call(call: Call, status: int, url: URL) -> Call:
-    """Return the call that follows a redirect, as aiohttp makes it."""
+    """Return the call that follows a redirect: 303, and 301 or 302 after POST, become GET."""
     becomes_get = (status == 303 and call.method != "HEAD") or (status in (301, 302) and call.method == "POST")
     headers = call.headers
     if becomes_get and headers:
@@ -204,7 +204,8 @@ def _redirected_call(call: Call, status: int, url: URL) -> Call:
     )
 
 
-def _too_late(call: Call, awaited_server: str | None) -> DeadlineExceeded:
+def _deadline_exceeded(call: Call, awaited_server: str | None) -> DeadlineExceeded:
+    """Return the error for a call whose deadline passed; it names the innermost server that was waited for."""
     url = call_url(call)
     return DeadlineExceeded(
         f"{call.method} {url} was not answered within {call.seconds:.1f} s",

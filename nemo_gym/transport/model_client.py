@@ -1,9 +1,9 @@
-"""The client of model servers for OpenAI-compatible endpoints, and its adaptive limit of concurrent calls.
+"""Client of model servers for OpenAI-compatible endpoints, with an adaptive concurrency limit.
 
-Calls to a model keep no state on the other side, so they may be repeated after a lost connection. Rate limits and
-gateway errors are waited out within the budget of `MODEL_CALL`; a plain 500 gets three attempts, because it is often
-final. An endpoint that answers 429 or 503 gets half as many concurrent calls from then on, none before its
-`Retry-After` has passed, and one more for each round of answers without a refusal.
+Model calls are stateless, so they are repeated after a lost connection. Rate limits and gateway errors are retried
+within the budget of `MODEL_CALL`; status 500 gets three attempts, because it is often permanent. When an endpoint
+answers 429 or 503 (a rejection), the concurrency limit is halved and calls pause for the `Retry-After` time; later each
+round of successful answers raises the limit by one.
 """
 
 import asyncio
@@ -29,18 +29,18 @@ from nemo_gym.transport.http import send, with_header
 from nemo_gym.transport.retries import MODEL_CALL, describe_error, next_pause, parse_retry_after
 from nemo_gym.transport.shared_semaphore import SharedSemaphore, claim_semaphore
 
-Answer = TypeVar("Answer", bound=BaseModel)
+AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 RATE_LIMIT_ERROR_CODES = sorted(MODEL_CALL.statuses)
 RETRY_ERROR_CODES = [*RATE_LIMIT_ERROR_CODES, *sorted(MODEL_CALL.few_attempts_statuses)]
 
 TRUNCATED_BODY_ATTEMPTS = 3
-"""Attempts at a request whose answer breaks off in the middle."""
+"""Maximum attempts when the connection is lost in the middle of an answer."""
 
 OVERLOAD_STATUSES = frozenset({429, 503})
 
-LONGEST_REST = 60.0
-"""Seconds. The `Retry-After` of one answer holds up the other calls no longer than this."""
+MAX_PAUSE_SECONDS = 60.0
+"""Maximum seconds for which the `Retry-After` of one answer pauses the other calls."""
 
 _WITHOUT_OVERLOAD = replace(
     MODEL_CALL, statuses=MODEL_CALL.statuses - OVERLOAD_STATUSES, retry_after_statuses=frozenset()
@@ -48,16 +48,16 @@ _WITHOUT_OVERLOAD = replace(
 
 
 class NeMoGymAsyncOpenAI(BaseModel):
-    """`await client.create_response(model=…, input=…)`: keyword arguments are the JSON body, the result is a dict."""
+    """OpenAI client: `await client.create_response(model=…)` sends its arguments as JSON and returns a dict."""
 
     base_url: str
     api_key: Secret = Field(repr=False)
     internal: bool = False
-    """The endpoint is one of our servers; kept for callers that set it, both kinds are called alike."""
+    """Has no effect; accepted because existing callers set it."""
     default_headers: dict[str, str] = Field(default_factory=dict, repr=False)
 
     async def create_models(self, **kwargs: Any) -> dict[str, Any]:
-        """`GET /models`; keyword arguments become query parameters."""
+        """Call `GET /models`; keyword arguments are the query parameters."""
         return await self._call("GET", "models", params=kwargs or None)
 
     async def create_chat_completion(self, **kwargs: Any) -> dict[str, Any]:
@@ -70,11 +70,12 @@ class NeMoGymAsyncOpenAI(BaseModel):
         return await self._call("POST", "responses", json=kwargs)
 
     async def create_tokenize(self, **kwargs: Any) -> dict[str, Any]:
-        """Call vLLM's `/tokenize`, which is beside `/v1`, not below it."""
+        """Call `/tokenize` of vLLM, whose path does not begin with `/v1`."""
         root = self.base_url.rstrip("/").removesuffix("/v1")
         return await self._call("POST", "tokenize", root=root, json=kwargs)
 
     async def _call(self, method: str, path: str, *, root: str | None = None, **options: Any) -> dict[str, Any]:
+        """Send a request and return the JSON object of the answer; repeat it if the answer is truncated."""
         url = f"{(root or self.base_url).rstrip('/')}/{path}"
         for attempt in range(1, TRUNCATED_BODY_ATTEMPTS + 1):
             response = await self._request(method=method, url=url, **options)
@@ -89,13 +90,17 @@ class NeMoGymAsyncOpenAI(BaseModel):
         raise AssertionError("unreachable")  # pragma: no cover - the loop returns or raises
 
     async def _request(self, **options: Any) -> ClientResponse:
-        """Send one request with the retries of a model call; subclasses that add headers override this."""
+        """Send one request with the retries of `MODEL_CALL`. Subclasses override this to add headers."""
         headers = {"Authorization": f"Bearer {self.api_key}", **self.default_headers, **(options.pop("headers", {}))}
         return await send(policy=MODEL_CALL, safe_to_repeat=True, headers=headers, **options)
 
 
 def _parse_object(body: bytes, url: str) -> dict[str, Any]:
-    """Parse a model's answer. NaN is accepted: it does occur among log probabilities."""
+    """Parse a model's answer as a JSON object. NaN is accepted, because it occurs in log probabilities.
+
+    Raises:
+        ModelFailed: the answer is not a JSON object.
+    """
     try:
         answer = from_json(body, allow_inf_nan=True)
     except ValueError as error:
@@ -107,35 +112,35 @@ def _parse_object(body: bytes, url: str) -> dict[str, Any]:
 
 
 class AdaptiveLimit:
-    """Slots for concurrent calls to one endpoint, first come first served; at most `most`, or any number.
+    """Adaptive concurrency limit for one endpoint: FIFO slots, at most `max_concurrent` (None: no maximum).
 
-    Refusals of calls that were sent before the last cut do not cut again: one wave of refusals is one signal. An
-    endpoint that refuses everything for a while, as a restarting one does, recovers quickly: up to the limit before
-    it stopped, every answer adds a slot. Belongs to one event loop at a time. With `shared`, the calls of other
-    processes count too, and all rest together.
+    A rejection (429 or 503) halves the limit. Rejections of calls sent before the last reduction do not reduce it
+    again; `generation`, the number of reductions when a call was sent, identifies them. A success adds a slot up to
+    the safe limit, so that an endpoint recovers quickly after a restart; above it, a full round of successes does.
+    Used by one event loop at a time. With `shared`, processes share the slots and the `Retry-After` pause.
     """
 
     def __init__(
         self,
-        most: int | None = None,
+        max_concurrent: int | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         shared: SharedSemaphore | None = None,
     ) -> None:
         self._shared = shared
-        self._most = math.inf if most is None else float(most)
-        self._current = self._most
-        self._proven = self._most  # half of the calls in flight when the endpoint last refused some and answered others
+        self._max_limit = math.inf if max_concurrent is None else float(max_concurrent)
+        self._current = self._max_limit
+        self._safe_limit = self._max_limit  # the limit after the last reduction that followed a successful answer
         self._had_answer = True
         self._clock = clock
         self._in_flight = 0
-        self._cuts = 0
-        self._rest_ends = 0.0
+        self._generation = 0
+        self._pause_ends = 0.0
         self._queue: deque[asyncio.Future[None]] = deque()
 
     @property
     def current(self) -> float:
-        """Calls that may be in flight at once; infinite without a limit."""
+        """Current concurrency limit; infinite without a limit."""
         return self._current
 
     @property
@@ -143,16 +148,16 @@ class AdaptiveLimit:
         return self._in_flight
 
     def try_enter(self) -> int | None:
-        """Enter without waiting and return the number for `record_refusal`; None if there is no free slot."""
-        if self._in_flight >= self._current or self._queue or self._rest_ends:
+        """Acquire a slot without waiting; return the generation for `record_rejection`, or None if no slot is free."""
+        if self._in_flight >= self._current or self._queue or self._pause_ends:
             return None
-        if self._shared and (self._shared.rest_ends > self._clock() or not self._shared.try_acquire()):
+        if self._shared and (self._shared.pause_ends > self._clock() or not self._shared.try_acquire()):
             return None
         self._in_flight += 1
-        return self._cuts
+        return self._generation
 
     async def enter(self) -> int:
-        """Wait for a slot and for the end of a rest. The number returned is for `record_refusal`; end with `leave`."""
+        """Wait for a slot and the end of a pause; return the generation for `record_rejection`. See `leave`."""
         if self._in_flight < self._current and not self._queue:
             self._in_flight += 1
         else:
@@ -163,17 +168,18 @@ class AdaptiveLimit:
             except asyncio.CancelledError:
                 self._leave()
                 raise
-        if self._rest_ends or self._shared:
-            await self._rest()
-        return self._cuts
+        if self._pause_ends or self._shared:
+            await self._pause()
+        return self._generation
 
     def leave(self) -> None:
-        """Release the slot."""
+        """Release a slot."""
         if self._shared:
             self._shared.release()
         self._leave()
 
     def _leave(self) -> None:
+        """Release a slot of this process and grant free slots to waiting calls."""
         self._in_flight -= 1
         while self._queue and self._in_flight < self._current:
             slot = self._queue.popleft()
@@ -182,66 +188,73 @@ class AdaptiveLimit:
                 slot.set_result(None)
 
     def record_success(self) -> None:
-        """Add a slot after an answer; above the proven limit, one after a whole round of answers."""
+        """Raise the limit after a successful answer: by 1 below the safe limit, by 1 per round of answers above it."""
         self._had_answer = True
-        if self._current < self._most:
-            step = 1.0 if self._current < self._proven else 1.0 / self._current
-            self._current = min(self._most, self._current + step)
+        if self._current < self._max_limit:
+            step = 1.0 if self._current < self._safe_limit else 1.0 / self._current
+            self._current = min(self._max_limit, self._current + step)
 
-    def record_refusal(self, entered: int, retry_after: float | None = None) -> None:
-        """Halve the limit because the call that entered as `entered` was refused."""
-        if entered == self._cuts:
-            self._cuts += 1
+    def record_rejection(self, generation: int, retry_after: float | None = None) -> None:
+        """Halve the limit after a rejection, unless it was reduced since the call of this `generation` was sent.
+
+        `retry_after` pauses all calls for that many seconds.
+        """
+        if generation == self._generation:
+            self._generation += 1
             self._current = max(1.0, min(self._current, float(self._in_flight)) / 2)
             if self._had_answer:
-                self._proven = self._current
+                self._safe_limit = self._current
             self._had_answer = False
         if retry_after:
-            self._rest_ends = max(self._rest_ends, self._clock() + min(retry_after, LONGEST_REST))
+            self._pause_ends = max(self._pause_ends, self._clock() + min(retry_after, MAX_PAUSE_SECONDS))
             if self._shared:
-                self._shared.rest_until(self._rest_ends)
+                self._shared.pause_until(self._pause_ends)
 
     async def _wait_for_slot(self) -> None:
+        """Wait in the queue until `_leave` grants a slot."""
         slot = asyncio.get_running_loop().create_future()
         self._queue.append(slot)
         try:
             await slot
         except asyncio.CancelledError:
-            if slot.done() and not slot.cancelled():  # granted at the same moment
+            if slot.done() and not slot.cancelled():  # the slot was granted when the call was cancelled
                 self._leave()
             raise
 
-    async def _rest(self) -> None:
+    async def _pause(self) -> None:
+        """Wait until the pause ends, in this process and in those that share the semaphore."""
         try:
-            while (left := self._latest_rest_end() - self._clock()) > 0:  # noqa: ASYNC110 - a rest has an end, not an event
-                await asyncio.sleep(left * random.uniform(1.0, 1.1))  # not all at the same instant
+            while (left := self._pause_end() - self._clock()) > 0:  # noqa: ASYNC110 - a pause has an end time, not an event
+                await asyncio.sleep(
+                    left * random.uniform(1.0, 1.1)
+                )  # jitter, so that the calls do not resume simultaneously
         except asyncio.CancelledError:
             self.leave()
             raise
-        self._rest_ends = 0.0
+        self._pause_ends = 0.0
 
-    def _latest_rest_end(self) -> float:
-        return max(self._rest_ends, self._shared.rest_ends) if self._shared else self._rest_ends
+    def _pause_end(self) -> float:
+        return max(self._pause_ends, self._shared.pause_ends) if self._shared else self._pause_ends
 
 
 class PacedOpenAI(NeMoGymAsyncOpenAI):
-    """The OpenAI client of a model server: paced by an `AdaptiveLimit`, its failures attributed to the server.
+    """The OpenAI client of a model server: applies an `AdaptiveLimit` and attributes failures to the server.
 
-    A refusal that cannot be waited out any longer is raised as it came, with its status and body.
+    When the retry budget for rejections is exhausted, the last rejection is raised with its status and body.
     """
 
     name: str
-    """Instance name to attribute failures to."""
+    """Instance name of the model server, used in errors."""
     max_concurrent_requests: int | None = None
     default_query: dict[str, str] = Field(default_factory=dict)
-    """Query parameters of every call."""
+    """Query parameters added to every call."""
     key_header: Literal["authorization", "api-key"] = "authorization"
 
     def model_post_init(self, context: Any, /) -> None:
         super().model_post_init(context)
-        _ = self.limit  # now: semaphores are claimed in the order in which clients are made
+        _ = self.limit  # create it now: semaphores are claimed in the order in which clients are created
 
-    @cached_property  # a normal attribute after the first use; pydantic's private attributes are slow
+    @cached_property  # an ordinary attribute after the first use; pydantic's private attributes are slow
     def limit(self) -> AdaptiveLimit:
         shared = claim_semaphore(self.name) if self.max_concurrent_requests else None
         return AdaptiveLimit(self.max_concurrent_requests, shared=shared)
@@ -256,40 +269,42 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
         return with_header(self._headers, "Content-Type", "application/json")
 
     async def _call(self, method: str, path: str, *, root: str | None = None, **options: Any) -> dict[str, Any]:
-        refusals, first_refusal_at = 0, 0.0
+        """Send a request within the concurrency limit; retry rejections (429, 503) within the budget."""
+        rejections, first_rejection_at = 0, 0.0
         while True:
-            entered = self.limit.try_enter()
-            if entered is None:
-                entered = await self._enter()
+            generation = self.limit.try_enter()
+            if generation is None:
+                generation = await self._enter()
             try:
                 answer = await super()._call(method, path, root=root, **options)
                 self.limit.record_success()
                 return answer
-            except ClientResponseError as refusal:
-                if refusal.status not in OVERLOAD_STATUSES:
+            except ClientResponseError as rejection:
+                if rejection.status not in OVERLOAD_STATUSES:
                     raise
-                retry_after = _retry_after(refusal)
-                self.limit.record_refusal(entered, retry_after)
-                refusals, first_refusal_at = refusals + 1, first_refusal_at or time.monotonic()
-                wait = _pause_after_refusal(refusals, first_refusal_at, retry_after)
-                if wait is None:
+                retry_after = _retry_after(rejection)
+                self.limit.record_rejection(generation, retry_after)
+                rejections, first_rejection_at = rejections + 1, first_rejection_at or time.monotonic()
+                pause = _pause_after_rejection(rejections, first_rejection_at, retry_after)
+                if pause is None:
                     raise
             except GymError as failure:
                 raise self._attribute(failure) from failure.__cause__
             finally:
                 self.limit.leave()
-            await asyncio.sleep(wait)
+            await asyncio.sleep(pause)
 
     async def _request(self, **options: Any) -> ClientResponse:
+        """Send one request with the headers and query parameters of the server; rejections are not retried here."""
         headers = self._json_headers if "json" in options else self._headers
         if "headers" in options:
             headers = {**headers, **options.pop("headers")}
         if self.default_query:
             options["params"] = {**self.default_query, **(options.get("params") or {})}
-        return await send(policy=_WITHOUT_OVERLOAD, where=self.name, safe_to_repeat=True, headers=headers, **options)
+        return await send(policy=_WITHOUT_OVERLOAD, callee=self.name, safe_to_repeat=True, headers=headers, **options)
 
     async def _enter(self) -> int:
-        """Wait for a slot within the deadline."""
+        """Wait for a slot until the deadline; raise `DeadlineExceeded` after it."""
         try:
             async with asyncio.timeout(_seconds_left()):
                 return await self.limit.enter()
@@ -302,7 +317,7 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
             ) from error
 
     def _attribute(self, failure: GymError) -> GymError:
-        """Put this server's name on a failure; the address it had there goes into its text."""
+        """Set the location of an error to this server's name; prepend the previous location to its text."""
         if failure.where != self.name:
             if failure.where:
                 failure.problem = f"{failure.where}: {failure.problem}"
@@ -314,27 +329,28 @@ def _seconds_left() -> float | None:
     return deadlines.shorter_of(deadlines.seconds_left(), http_sessions.settings().request_timeout_seconds)
 
 
-def _retry_after(refusal: ClientResponseError) -> float | None:
-    value = refusal.headers.get("Retry-After") if refusal.headers else None
+def _retry_after(rejection: ClientResponseError) -> float | None:
+    value = rejection.headers.get("Retry-After") if rejection.headers else None
     return parse_retry_after(value, datetime.now(UTC))
 
 
-def _pause_after_refusal(refusals: int, first_refusal_at: float, retry_after: float | None) -> float | None:
+def _pause_after_rejection(rejections: int, first_rejection_at: float, retry_after: float | None) -> float | None:
+    """Return the seconds to wait before the call is repeated; None if the retry budget is exhausted."""
     return next_pause(
         MODEL_CALL,
-        failures=refusals,
-        spent=time.monotonic() - first_refusal_at,
+        failures=rejections,
+        spent=time.monotonic() - first_rejection_at,
         left=_seconds_left(),
         uniform=random.uniform,
         retry_after=retry_after,
     )
 
 
-def validate_answer(kind: type[Answer], answer: dict[str, Any], *, where: str) -> Answer:
-    """Validate an endpoint's answer as a `kind`.
+def validate_answer(kind: type[AnswerT], answer: dict[str, Any], *, callee: str) -> AnswerT:
+    """Validate an endpoint's answer as a `kind`. `callee` is the name of the model server in errors.
 
     Raises:
-        ModelFailed: the answer has another shape; `where` names the server whose endpoint it is.
+        ModelFailed: the answer is not a valid `kind`.
     """
     try:
         return kind.model_validate(answer)
@@ -342,7 +358,7 @@ def validate_answer(kind: type[Answer], answer: dict[str, Any], *, where: str) -
         first = error.errors(include_url=False, include_input=False)[0]
         location = ".".join(map(str, first["loc"]))
         raise ModelFailed(
-            f"the endpoint's answer is no {kind.__name__.removeprefix('NeMoGym')}: {location}: {first['msg']}",
-            where=where,
-            fix="check the endpoint's address in the configuration: does it speak this API?",
+            f"the endpoint's answer is not a valid {kind.__name__.removeprefix('NeMoGym')}: {location}: {first['msg']}",
+            where=callee,
+            fix="check that the configured address is an endpoint of this API",
         ) from error

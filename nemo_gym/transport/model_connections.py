@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 client for model endpoints without TLS: one request at a time on each of many kept connections.
+"""A small HTTP/1.1 client with a connection pool, for model endpoints without TLS.
 
-A run makes most of its calls to such endpoints, and they need no cookies, redirects, proxies, compression or streaming;
-aiohttp costs 40 % of a rollout's CPU more. `can_send` says which requests this client takes; aiohttp sends the others.
-The exceptions are aiohttp's, so callers need not know which client sent a request.
+Most calls of a run go to such endpoints and need no cookies, redirects, proxies, compression or streaming. With aiohttp
+a rollout costs 40 % more CPU. `can_send` selects the requests for this client; aiohttp sends all other requests. Errors
+are raised as exceptions of aiohttp, so that callers handle both clients in the same way.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ Configure = Callable[[socket.socket], None]
 GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 DNS_CACHE_SECONDS = 10.0
 MAX_CONNECTING = 256
-"""Connections opened at once; more can overflow a server's accept queue, and those are only retried seconds later."""
+"""Maximum connections opened concurrently per host. More could overflow the accept queue of the server."""
 
-ALL_IN_USE = (
-    "all %d connections to %s:%d are in use; more calls at once wait for one. If the endpoint can take more, raise "
+POOL_IS_FULL = (
+    "all %d connections to %s:%d are in use; further calls wait for one. If the endpoint can handle more, raise "
     "global_aiohttp_connector_limit_per_host"
 )
 
@@ -50,7 +50,7 @@ _SUPPORTED_OPTIONS = frozenset({"data", "headers"})
 
 
 def can_send(method: str, url: URL, options: Mapping[str, Any]) -> bool:
-    """Return whether a request is simple enough: bytes or no body, an `http` address, no options but headers."""
+    """Return True if this client supports a request: GET or POST, `http`, a body of bytes, no options but headers."""
     return (
         method in ("POST", "GET")
         and options.keys() <= _SUPPORTED_OPTIONS
@@ -73,14 +73,14 @@ def _are_supported_headers(names: tuple[str, ...]) -> bool:
 def encode_request(
     method: str, url: URL, headers: Mapping[str, str], body: bytes, varying_header: tuple[str, str] | None = None
 ) -> bytes:
-    """Encode a request. `varying_header` differs from call to call; the rest of the head is cached.
+    """Return the bytes of a request. All headers except `varying_header` are cached in encoded form.
 
     Raises:
         ValueError: a header contains a line break.
     """
     head = _encode_head(method, url, tuple(headers.items()))
-    last = "" if varying_header is None else f"\r\n{_header_line(*varying_header)}"
-    return b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (head, last.encode("utf-8"), len(body), body)
+    extra_line = "" if varying_header is None else f"\r\n{_header_line(*varying_header)}"
+    return b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (head, extra_line.encode("utf-8"), len(body), body)
 
 
 @lru_cache(maxsize=1024)
@@ -96,7 +96,7 @@ def _header_line(name: str, value: str) -> str:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection; at most one request on it."""
+    """A connection that sends one request at a time and parses the answer."""
 
     def __init__(self, on_closed: Callable[["_Connection"], None]) -> None:
         self._on_closed = on_closed
@@ -115,14 +115,16 @@ class _Connection(asyncio.Protocol):
         self._has_head = self._has_length = self._is_complete = self._is_kept_alive = self.is_compressed = False
         self._status = 0
         self.body_error: ClientPayloadError | None = None
-        """The reason why the body is incomplete."""
+        """The error that left the body incomplete; None for a complete body."""
 
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
     async def exchange(self, request: bytes) -> tuple[int, bytes]:
-        """Send a request and return the status and body; the public attributes hold the rest until the next one.
+        """Send a request and return the status and body.
+
+        `reason`, `headers`, `is_compressed` and `body_error` describe the answer until the next request.
 
         Raises:
             ServerDisconnectedError: the server closed the connection before it answered.
@@ -135,7 +137,7 @@ class _Connection(asyncio.Protocol):
         try:
             await self._answer
         except BaseException:
-            self.close()  # a later answer would be taken for that of the next request
+            self.close()  # a late answer would be mistaken for the answer to the next request
             raise
         finally:
             self._answer = None
@@ -152,7 +154,8 @@ class _Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._answer is None:  # unsolicited bytes must not be taken for an answer
+        """Parse received bytes; close the connection if they are unsolicited or not HTTP."""
+        if self._answer is None:  # unsolicited bytes would be mistaken for an answer
             self.close()
             return
         try:
@@ -162,9 +165,10 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Complete an answer that ends with the connection; fail a truncated or missing answer."""
         self._on_closed(self)
         if self._is_complete:
-            return  # the answer is queued to be delivered
+            return  # the answer is complete and queued
         if self._has_head and not self._has_length and exc is None:
             self.on_message_complete()  # an answer without a length ends with the connection
         elif self._has_head:
@@ -185,6 +189,7 @@ class _Connection(asyncio.Protocol):
         self.reason += reason.decode("latin-1")
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Store a header; note whether the body has a length and whether it is compressed."""
         lowered = name.lower()
         if lowered in (b"content-length", b"transfer-encoding"):
             self._has_length = True
@@ -195,13 +200,14 @@ class _Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._has_head = True
         self._status = self._parser.get_status_code()
-        self._is_kept_alive = self._parser.should_keep_alive()  # after the body the parser no longer knows
+        self._is_kept_alive = self._parser.should_keep_alive()  # not available after the body was parsed
 
     def on_body(self, body: bytes) -> None:
         self._chunks.append(body)
 
     def on_message_complete(self) -> None:
-        if 100 <= self._status < 200:  # an interim answer
+        """Deliver the answer; discard an interim answer (status 1xx)."""
+        if 100 <= self._status < 200:
             self._reset()
         elif self._answer is not None:
             self._is_complete = True
@@ -209,7 +215,7 @@ class _Connection(asyncio.Protocol):
             self._wake_ups.put(lambda: None if answer.done() else answer.set_result(None))
 
 
-class _PlainExchange(NamedTuple):
+class _Exchange(NamedTuple):
     """One request and its answer."""
 
     method: str
@@ -222,12 +228,12 @@ class _PlainExchange(NamedTuple):
     body_error: ClientPayloadError | None
 
 
-class PlainResponse(LocalResponse):
-    """A complete answer; reading an incomplete body raises."""
+class EndpointResponse(LocalResponse):
+    """A complete answer of a model endpoint; reading a truncated body raises `ClientPayloadError`."""
 
     model = None
 
-    def __init__(self, exchange: _PlainExchange) -> None:
+    def __init__(self, exchange: _Exchange) -> None:
         self._exchange = exchange
         self.status = exchange.status
 
@@ -269,7 +275,7 @@ class PlainResponse(LocalResponse):
 
 
 class _HostConnections:
-    """The connections to one address, and the requests that wait for one."""
+    """The connections to one address, and the queue of requests that wait for a connection."""
 
     def __init__(self) -> None:
         self.idle: deque[_Connection] = deque()
@@ -279,17 +285,18 @@ class _HostConnections:
         self.was_full = False
 
     async def wait_for_slot(self) -> None:
-        """Wait until a connection becomes idle or may be opened."""
+        """Wait until a connection is idle or may be opened."""
         slot = asyncio.get_running_loop().create_future()
         self.queue.append(slot)
         try:
             await slot
         except asyncio.CancelledError:
-            if slot.done() and not slot.cancelled():  # granted at the same moment: pass it on
+            if slot.done() and not slot.cancelled():  # the slot was granted when the request was cancelled
                 self.grant_slot()
             raise
 
     def grant_slot(self) -> None:
+        """Wake the first waiting request."""
         while self.queue:
             slot = self.queue.popleft()
             if not slot.done():
@@ -297,16 +304,20 @@ class _HostConnections:
                 return
 
     def drop_connection(self) -> None:
+        """Count a closed connection and wake the first waiting request."""
         self.open -= 1
         self.grant_slot()
 
 
 class ConnectionPool:
-    """Connections of one event loop, at most `per_host` to an address; `configure` is applied to each new socket."""
+    """Connection pool of one event loop, with at most `per_host` connections to an address.
 
-    def __init__(self, *, per_host: int, keep_seconds: float, connect_seconds: float, configure: Configure) -> None:
+    Idle connections are reused for `idle_seconds`. `configure` is called with each new socket.
+    """
+
+    def __init__(self, *, per_host: int, idle_seconds: float, connect_seconds: float, configure: Configure) -> None:
         self._per_host = per_host
-        self._keep_seconds = keep_seconds
+        self._keep_seconds = idle_seconds
         self._connect_seconds = connect_seconds
         self._configure = configure
         self._resolutions: dict[Address, tuple[float, asyncio.Future[list[Any]]]] = {}
@@ -323,10 +334,10 @@ class ConnectionPool:
         *,
         varying_header: tuple[str, str] | None = None,
     ) -> LocalResponse:
-        """Send a request and return its complete answer, whatever the status. There is no timeout here.
+        """Send a request and return its complete answer of any status. Only connecting has a timeout.
 
         Raises:
-            ClientConnectorError, ConnectionTimeoutError: no connection.
+            ClientConnectorError, ConnectionTimeoutError: the connection could not be established.
             ServerDisconnectedError, ClientPayloadError: the connection was lost, or the answer is not HTTP.
         """
         request = encode_request(method, url, headers, body, varying_header)
@@ -338,17 +349,20 @@ class ConnectionPool:
         try:
             status, content = await connection.exchange(request)
             reason, answer_headers, body_error = connection.reason, connection.headers, connection.body_error
-            if connection.is_compressed:  # some servers compress without being asked
+            if connection.is_compressed:  # some servers compress although the request does not accept it
                 content, body_error = _decompress(content, body_error)
         finally:
             self._release(host, connection)
-        sent = headers if varying_header is None else {**headers, varying_header[0]: varying_header[1]}
-        return PlainResponse(_PlainExchange(method, url, sent, status, reason, answer_headers, content, body_error))
+        sent_headers = headers if varying_header is None else {**headers, varying_header[0]: varying_header[1]}
+        return EndpointResponse(
+            _Exchange(method, url, sent_headers, status, reason, answer_headers, content, body_error)
+        )
 
     async def _acquire(self, host: _HostConnections, address: Address, url: URL) -> _Connection:
+        """Return an idle connection or open a new one; wait if the limit per host is reached."""
         while True:
             while host.idle:
-                connection = host.idle.pop()  # the most recently used one, so that the others can expire
+                connection = host.idle.pop()  # the most recently used connection, so that the others can expire
                 if connection.is_open and time.monotonic() - connection.idle_since < self._keep_seconds:
                     return connection
                 connection.close()
@@ -357,7 +371,7 @@ class ConnectionPool:
                 break
             if not host.was_full:
                 host.was_full = True
-                logger.warning(ALL_IN_USE, self._per_host, *address)
+                logger.warning(POOL_IS_FULL, self._per_host, *address)
             await host.wait_for_slot()
         host.open += 1
         try:
@@ -368,6 +382,7 @@ class ConnectionPool:
             raise
 
     def _release(self, host: _HostConnections, connection: _Connection) -> None:
+        """Return a connection to the pool, or count it as closed."""
         if connection.is_open:
             connection.idle_since = time.monotonic()
             host.idle.append(connection)
@@ -376,10 +391,13 @@ class ConnectionPool:
             host.drop_connection()
 
     async def _connect(self, address: Address, url: URL) -> _Connection:
+        """Open a connection within the connect timeout; raise the exceptions of aiohttp."""
         try:
             async with asyncio.timeout(self._connect_seconds) as timer:
-                connected = await self._open_socket(address)
-                _, connection = await asyncio.get_running_loop().create_connection(self._new_connection, sock=connected)
+                open_socket = await self._open_socket(address)
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    self._new_connection, sock=open_socket
+                )
                 return connection
         except TimeoutError as error:
             if not timer.expired():
@@ -390,29 +408,33 @@ class ConnectionPool:
             raise ClientConnectorError(key, error) from error
 
     async def _open_socket(self, address: Address) -> socket.socket:
-        """Return a socket connected to the first address of the host that accepts."""
-        problem = OSError(f"no address for {address[0]}")
-        for family, kind, protocol, _, numeric in await self._resolve(address):
+        """Return a socket connected to the first resolved address of the host that accepts a connection."""
+        last_error = OSError(f"no address for {address[0]}")
+        for family, kind, protocol, _, socket_address in await self._resolve(address):
             connection = socket.socket(family, kind, protocol)
             try:
                 connection.setblocking(False)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._configure(connection)
-                await asyncio.get_running_loop().sock_connect(connection, numeric)
+                await asyncio.get_running_loop().sock_connect(connection, socket_address)
                 return connection
             except OSError as error:
                 connection.close()
-                problem = error
+                last_error = error
             except BaseException:
                 connection.close()
                 raise
-        raise problem
+        raise last_error
 
     async def _resolve(self, address: Address) -> list[Any]:
-        """Resolve a host; connections opened at the same time share one query."""
-        since, resolution = self._resolutions.get(address, (0.0, None))
+        """Resolve a host name. The result is cached; concurrent connections share one query."""
+        resolved_at, resolution = self._resolutions.get(address, (0.0, None))
         now = time.monotonic()
-        if resolution is None or now - since > DNS_CACHE_SECONDS or (resolution.done() and resolution.exception()):
+        if (
+            resolution is None
+            or now - resolved_at > DNS_CACHE_SECONDS
+            or (resolution.done() and resolution.exception())
+        ):
             query = asyncio.get_running_loop().getaddrinfo(*address, type=socket.SOCK_STREAM)
             resolution = asyncio.ensure_future(query)
             self._resolutions[address] = (now, resolution)
@@ -434,6 +456,7 @@ class ConnectionPool:
 
 
 def _decompress(content: bytes, error: ClientPayloadError | None) -> tuple[bytes, ClientPayloadError | None]:
+    """Return the decompressed body and its error; `error` is the error of the compressed body, if any."""
     try:
         return zlib.decompress(content, wbits=GZIP_OR_ZLIB), error
     except zlib.error as problem:

@@ -1,4 +1,4 @@
-"""Retry policy, circuit breaker and endpoint health: when to try again, how long to wait, when to stop."""
+"""Retry policy (backoff with jitter), circuit breaker, and endpoint health for outgoing HTTP calls."""
 
 import logging
 import time
@@ -11,53 +11,53 @@ from typing import Literal
 logger = logging.getLogger("nemo_gym.transport")
 
 Uniform = Callable[[float, float], float]
-"""`random.uniform`, or a stand-in."""
+"""`random.uniform` or a replacement in tests."""
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
 SUMMARY_SECONDS = 30.0
-"""Interval between log lines about an endpoint that keeps failing."""
+"""Minimum interval between log lines about a failing endpoint."""
 
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """The budget of one call: a number of attempts and a time, with growing pauses in between."""
+    """Retry budget of one call: maximum attempts, maximum time, and exponential backoff between attempts."""
 
     attempts: int = 6
-    """Requests sent, including the first."""
+    """Maximum number of requests sent, including the first."""
     budget_seconds: float = 60.0
-    """No new attempt starts later than this after the first."""
+    """Seconds after the first attempt in which further attempts may start."""
     first_pause: float = 0.25
-    longest_pause: float = 10.0
+    max_pause: float = 10.0
     statuses: frozenset[int] = frozenset()
-    """Statuses that are retried even without `Retry-After`."""
+    """Statuses that are retried with or without `Retry-After`."""
     few_attempts_statuses: frozenset[int] = frozenset()
-    """Statuses that get `few_attempts` in all, because they are often final."""
+    """Statuses that get only `few_attempts` attempts, because they are often permanent."""
     few_attempts: int = 3
     retry_after_statuses: frozenset[int] = frozenset({429, 503})
-    """Statuses that are retried only with `Retry-After`: the server refused before doing the work."""
+    """Statuses that are retried only with `Retry-After`, which shows that the server did not execute the request."""
     gives_up_unreachable: bool = False
-    """All calls together give up an endpoint that accepts no connection (`unreachable_timeout_seconds`)."""
+    """Fail all calls to an endpoint that accepted no connection for `unreachable_timeout_seconds`."""
 
 
 ONCE = RetryPolicy(attempts=1)
 SERVER_CALL = RetryPolicy()
-"""Between our servers: outlast a restart, and never hide an answer from the caller."""
+"""Calls between our servers: retried during a restart; every answer is returned to the caller."""
 MODEL_CALL = RetryPolicy(
     attempts=40,
     budget_seconds=900.0,
     first_pause=0.5,
-    longest_pause=30.0,
+    max_pause=30.0,
     statuses=frozenset({429, 502, 503, 504, 520}),
     few_attempts_statuses=frozenset({500}),
     gives_up_unreachable=True,
 )
-"""Model endpoints: wait out rate limits for a quarter of an hour, but not a closed port."""
+"""Calls to model endpoints: rate limits are retried for 15 minutes, a closed port for less."""
 
 
 def jittered_pause(policy: RetryPolicy, failures: int, uniform: Uniform) -> float:
-    """Return an exponential pause with full jitter: between 0 and `first_pause * 2^(failures-1)`, capped."""
-    ceiling = min(policy.longest_pause, policy.first_pause * 2.0 ** min(failures - 1, 60))
+    """Return a pause with exponential backoff and full jitter: 0 to `first_pause * 2^(failures-1)`, capped."""
+    ceiling = min(policy.max_pause, policy.first_pause * 2.0 ** min(failures - 1, 60))
     return uniform(0.0, ceiling)
 
 
@@ -70,10 +70,10 @@ def next_pause(
     uniform: Uniform,
     retry_after: float | None = None,
 ) -> float | None:
-    """Return the seconds to wait before the next attempt, or None to give up.
+    """Return the seconds to wait before the next attempt; None if the call must not be repeated.
 
-    `spent` is the time since the first attempt and `left` the time until the deadline. A pause that would end after
-    the budget or the deadline is not begun: the answer would come too late to be of use.
+    `spent` is the time since the first attempt and `left` the time until the deadline, in seconds. The result is None
+    if the attempts are used up, or if the pause would end after the budget or the deadline.
     """
     if failures >= policy.attempts:
         return None
@@ -88,7 +88,7 @@ def next_pause(
 
 
 def is_retryable_status(policy: RetryPolicy, status: int, failures: int, retry_after: float | None) -> bool:
-    """Return whether an answer with this status, the `failures`-th failure in a row, deserves another attempt."""
+    """Return True if the policy retries this status after `failures` failed attempts."""
     if status in policy.statuses:
         return True
     if status in policy.few_attempts_statuses:
@@ -97,12 +97,12 @@ def is_retryable_status(policy: RetryPolicy, status: int, failures: int, retry_a
 
 
 def parse_retry_after(value: str | None, now: datetime) -> float | None:
-    """Return the seconds of a `Retry-After` header (a number or an HTTP date); None when absent or unreadable."""
+    """Return the seconds in a `Retry-After` header (a number or an HTTP date); None if it is absent or malformed."""
     if value is None:
         return None
     text = value.strip()
     if text.isascii() and text.isdigit():
-        # More digits than this is more than a year; also keeps int() away from absurd input.
+        # More than 8 digits is more than a year.
         return float(text) if len(text) <= 8 else float("inf")
     try:
         moment = parsedate_to_datetime(text)
@@ -114,15 +114,15 @@ def parse_retry_after(value: str | None, now: datetime) -> float | None:
 
 
 class CircuitBreaker:
-    """Stop calls to an endpoint that failed `threshold` times in a row, then probe it periodically.
+    """Stop calls to an endpoint after `threshold` consecutive failures, then probe it periodically.
 
-    closed ──`threshold` failures──► open ──rest over──► half-open: one probe at a time
-       ▲                               ▲                     │
-       └──────── probe answered ───────┼─────────────────────┤
-                                       └── probe failed: rest twice as long
+    closed ──`threshold` failures──► open ──`open_seconds` over──► half-open: one probe at a time
+       ▲                               ▲                              │
+       └──────── probe answered ───────┼──────────────────────────────┤
+                                       └── probe failed: open for twice as long
 
-    Every answer counts as success, whatever its status. There is no timer and no task: the same calls at the same
-    times of `clock`, a monotonic clock in seconds, always give the same states.
+    An answer of any status counts as success. The state depends only on the calls and on `clock`, a monotonic clock in
+    seconds; there is no timer or task.
     """
 
     def __init__(
@@ -130,14 +130,14 @@ class CircuitBreaker:
         clock: Callable[[], float],
         *,
         threshold: int = 16,
-        first_rest: float = 0.5,
-        longest_rest: float = 15.0,
+        first_open_seconds: float = 0.5,
+        max_open_seconds: float = 15.0,
     ) -> None:
         self._clock = clock
         self._threshold = threshold
-        self._first_rest = first_rest
-        self._longest_rest = longest_rest
-        self._rest = first_rest
+        self._first_open_seconds = first_open_seconds
+        self._max_open_seconds = max_open_seconds
+        self._open_seconds = first_open_seconds
         self._failures = 0
         self._opened_at: float | None = None
         self._is_probing = False
@@ -146,43 +146,48 @@ class CircuitBreaker:
     def state(self) -> Literal["closed", "open", "half-open"]:
         if self._opened_at is None:
             return "closed"
-        rest_is_over = self._clock() - self._opened_at >= self._rest
-        return "half-open" if self._is_probing or rest_is_over else "open"
+        may_probe = self._clock() - self._opened_at >= self._open_seconds
+        return "half-open" if self._is_probing or may_probe else "open"
 
     def admit(self) -> float:
-        """Return 0.0 to admit a call, which must report back, or the seconds to wait before asking again."""
+        """Return 0.0 if the call may be sent, else the seconds to wait before the next `admit`.
+
+        An admitted call must report its result with `report_success`, `report_failure` or `report_abandoned`.
+        """
         if self._opened_at is None:
             return 0.0
-        left = self._opened_at + self._rest - self._clock()
+        left = self._opened_at + self._open_seconds - self._clock()
         if left > 0:
             return left
         if self._is_probing:
-            return self._rest
+            return self._open_seconds
         self._is_probing = True
         return 0.0
 
     def report_success(self) -> None:
+        """Close the circuit."""
         self._failures = 0
         self._opened_at = None
         self._is_probing = False
-        self._rest = self._first_rest
+        self._open_seconds = self._first_open_seconds
 
     def report_failure(self) -> None:
+        """Count a failure; open the circuit at the threshold, and double `open_seconds` after a failed probe."""
         self._failures += 1
         if self._is_probing:
             self._is_probing = False
-            self._rest = min(self._longest_rest, self._rest * 2)
+            self._open_seconds = min(self._max_open_seconds, self._open_seconds * 2)
             self._opened_at = self._clock()
         elif self._opened_at is None and self._failures >= self._threshold:
             self._opened_at = self._clock()
 
     def report_abandoned(self) -> None:
-        """Admit another probe: the admitted call was cancelled and says nothing about the endpoint."""
+        """Admit another probe: the call was cancelled and gives no information about the endpoint's health."""
         self._is_probing = False
 
 
 class EndpointHealth:
-    """Recent failures of one endpoint: the first is logged, the rest are counted and summed up."""
+    """Recent failures of one endpoint. The first failure is logged; later failures are counted and summarised."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.breaker = CircuitBreaker(clock)
@@ -193,23 +198,23 @@ class EndpointHealth:
         self._unreachable_since: float | None = None
 
     def record_no_answer(self, callee: str, error: BaseException, *, connected: bool = True) -> None:
-        """Record a call without an answer; `connected` is False if not even a connection was made."""
+        """Record a call without an answer; `connected` is False if the connection failed."""
         self.breaker.report_failure()
         if not connected and self._unreachable_since is None:
             self._unreachable_since = self._clock()
         self.log_failure(callee, describe_error(error))
 
     def record_answer(self) -> None:
-        """Record an answer of any status: the endpoint is there."""
+        """Record an answer of any status, which shows that the endpoint is reachable."""
         self.breaker.report_success()
         self._unreachable_since = None
 
     def unreachable_seconds(self) -> float:
-        """Return the seconds since the endpoint last accepted a connection; 0 if it does or was never tried."""
+        """Return the seconds since the first failed connection; 0 if the endpoint answered after that."""
         return 0.0 if self._unreachable_since is None else self._clock() - self._unreachable_since
 
     def log_failure(self, callee: str, problem: str) -> None:
-        """Count one failure, and log it if it is the first or the last summary is old."""
+        """Count a failure; log the first, then one summary every `SUMMARY_SECONDS`."""
         self._failures += 1
         self._last_error = problem
         now = self._clock()
@@ -221,7 +226,7 @@ class EndpointHealth:
             logger.warning("calls to %s failed %d times, last: %s", callee, self._failures, problem)
 
     def log_recovery(self, callee: str) -> None:
-        """Sum up the failures at the first success after them."""
+        """Record a success; log the number of failures before it."""
         self.record_answer()
         if self._failures:
             logger.info(
@@ -231,13 +236,13 @@ class EndpointHealth:
 
 
 class HealthRegistry:
-    """Health by endpoint (`host:port`) of the endpoints that failed since their last success."""
+    """Maps endpoints (`host:port`) that failed since their last success to their health."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._by_endpoint: dict[str, EndpointHealth] = {}
         self.reached: set[str] = set()
-        """Model endpoints that have answered at least once."""
+        """Model endpoints that answered at least once."""
 
     def __len__(self) -> int:
         return len(self._by_endpoint)
@@ -259,6 +264,6 @@ class HealthRegistry:
 
 
 def describe_error(error: BaseException) -> str:
-    """Describe an exception in one line, also when its own text is empty."""
+    """Return `Type: message` in one line; only `Type` if the message is empty."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

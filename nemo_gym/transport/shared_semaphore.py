@@ -1,7 +1,6 @@
-"""A semaphore that several processes share, so that together they never exceed a limit of calls.
+"""A semaphore shared by several processes, which limits their concurrent calls in total.
 
-A process that dies keeps its slots; its parent releases them (`release_holder`), so that no crash makes the limit
-smaller for the rest of a run.
+When a process crashes, its parent releases the slots that the process held (`release_holder`).
 """
 
 import asyncio
@@ -14,42 +13,45 @@ WORD = 8
 
 
 class SharedSemaphore:
-    """A kernel counter of free slots, and a shared page with the number of slots each process holds.
+    """An eventfd that counts the free slots, and a shared page with the number of slots held by each process.
 
-    The page also holds the moment, on the monotonic clock, before which no process may call.
+    The page also contains the end of the current pause (monotonic clock), before which no process may send a call.
     """
 
     def __init__(self, counter: int, ledger: int, holder: int) -> None:
-        """Use the descriptors `counter` and `ledger` of `create` as process number `holder`."""
+        """Open the semaphore with file descriptors made by `create`.
+
+        `counter` is the eventfd, `ledger` the shared page, `holder` the number of this process in the page.
+        """
         self.counter = counter
         self.ledger = ledger
         self._holder = holder
         page = memoryview(mmap.mmap(ledger, 0))
-        self._rest, self._held = page[:WORD].cast("d"), page[WORD:].cast("q")
+        self._pause_end, self._held = page[:WORD].cast("d"), page[WORD:].cast("q")
         self._queue: deque[asyncio.Future[None]] = deque()
 
     @classmethod
     def create(cls, slots: int, holders: int) -> Self:
-        """Create a semaphore with `slots` free slots for `holders` processes."""
+        """Create a semaphore with `slots` free slots for `holders` processes; this process has number 0."""
         ledger = os.memfd_create("nemo-gym-semaphore")
         os.ftruncate(ledger, WORD * (1 + holders))
         return cls(os.eventfd(slots, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC), ledger, 0)
 
     @property
-    def rest_ends(self) -> float:
-        """Moment at which calls may continue; 0 or in the past when they may now."""
-        return self._rest[0]
+    def pause_ends(self) -> float:
+        """End of the pause on the monotonic clock; 0 or a past time if calls are not paused."""
+        return self._pause_end[0]
 
-    def rest_until(self, moment: float) -> None:
-        """Forbid calls of all processes before `moment`; a later moment that was set already stays."""
-        self._rest[0] = max(self._rest[0], moment)
+    def pause_until(self, moment: float) -> None:
+        """Pause the calls of all processes until `moment`; never shortens a pause."""
+        self._pause_end[0] = max(self._pause_end[0], moment)
 
     def try_acquire(self) -> bool:
-        """Take a free slot, unless another call of this process waits for one."""
+        """Acquire a free slot without waiting; False if no slot is free or other calls of this process wait for one."""
         return not self._queue and self._take()
 
     async def acquire(self) -> None:
-        """Wait for a free slot, first come first served within this process."""
+        """Wait for a free slot; calls of this process are served in order."""
         if self.try_acquire():
             return
         loop = asyncio.get_running_loop()
@@ -60,7 +62,7 @@ class SharedSemaphore:
         try:
             await slot
         except asyncio.CancelledError:
-            if slot.done() and not slot.cancelled():  # granted at the same moment
+            if slot.done() and not slot.cancelled():  # the slot was granted when the call was cancelled
                 self.release()
             raise
 
@@ -70,18 +72,19 @@ class SharedSemaphore:
         os.eventfd_write(self.counter, 1)
 
     def release_holder(self, holder: int) -> int:
-        """Release the slots that a process held when it ended; return their number."""
-        left, self._held[holder] = self._held[holder], 0
-        if left > 0:
-            os.eventfd_write(self.counter, left)
-        return left
+        """Release the slots that the exited process `holder` held; return their number."""
+        slots, self._held[holder] = self._held[holder], 0
+        if slots > 0:
+            os.eventfd_write(self.counter, slots)
+        return slots
 
     def close(self) -> None:
-        """Close the descriptors; only for the process that created them."""
+        """Close the file descriptors. Only the creating process may call this."""
         os.close(self.counter)
         os.close(self.ledger)
 
     def _take(self) -> bool:
+        """Decrement the eventfd; False if no slot is free."""
         try:
             os.eventfd_read(self.counter)
         except BlockingIOError:
@@ -90,7 +93,7 @@ class SharedSemaphore:
         return True
 
     def _grant(self) -> None:
-        """Grant free slots to the calls in the queue."""
+        """Grant free slots to the waiting calls; called when the eventfd is readable."""
         while self._queue:
             if self._queue[0].done():  # cancelled
                 self._queue.popleft()
@@ -105,11 +108,11 @@ _semaphores: dict[str, list[SharedSemaphore]] = {}
 
 
 def adopt_semaphores(name: str, semaphores: list[SharedSemaphore]) -> None:
-    """Set the semaphores that the clients of server `name` share with other processes, in order of their creation."""
+    """Set the semaphores for the clients of server `name`, in the order in which the clients will be created."""
     _semaphores[name] = semaphores
 
 
 def claim_semaphore(name: str) -> SharedSemaphore | None:
-    """Take the semaphore for the next client of server `name`; None if it is shared with no other process."""
-    left = _semaphores.get(name)
-    return left.pop(0) if left else None
+    """Remove and return the semaphore for the next client of server `name`; None if the server runs in one process."""
+    unclaimed = _semaphores.get(name)
+    return unclaimed.pop(0) if unclaimed else None

@@ -1,4 +1,4 @@
-"""A request to a server and its answer as every carrier moves them, and the JSON they hold."""
+"""`Call` and `Reply`: a request to a server and its answer, for every carrier; JSON encoding and parsing."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ Body = bytes | BaseModel
 
 
 class Call:
-    """One request to a server. A body without a content type in `headers` is JSON."""
+    """One request to a server. The body is JSON unless `headers` contain a content type."""
 
     __slots__ = ("base_url", "body", "cookies", "headers", "method", "path", "rollout", "seconds", "server")
 
@@ -37,24 +37,24 @@ class Call:
         self.base_url = base_url
         """`http://host:port`"""
         self.path = path
-        """Path and query as the caller wrote them; the id of an observed rollout is its prefix."""
+        """Path and query; begins with the rollout prefix (`serve.correlation`) if calls carry rollout ids."""
         self.body = body
         self.headers = headers
         self.cookies = cookies
         self.server = server
-        """Instance name of the callee, for errors."""
+        """Instance name of the called server, for errors."""
         self.rollout = rollout
-        """The rollout this call belongs to, if the caller knows it."""
+        """Index of the rollout that this call belongs to; None if unknown."""
         self.seconds = seconds
-        """Time the callee may take; None without a limit."""
+        """Deadline of the call in seconds from now; None without a deadline."""
 
     def body_bytes(self) -> bytes:
-        """Return the body as bytes; a model is written without its unset fields."""
+        """Return the body as bytes; a model is encoded without its unset fields."""
         body = self.body
         return body if isinstance(body, bytes) else encode_json(body.model_dump(exclude_unset=True))
 
     def cookie(self, name: str) -> str | None:
-        """Return the value of a cookie, or None."""
+        """Return the value of a cookie; None if it is missing."""
         if not self.cookies:
             return None
         value = self.cookies.get(name)
@@ -62,7 +62,7 @@ class Call:
 
 
 class Reply:
-    """The answer to a call. Without `headers` it is JSON, and `cookie` is all it sets."""
+    """The answer to a call. If `headers` is None, it is an ordinary JSON answer with at most one cookie."""
 
     __slots__ = ("body", "cookie", "headers", "status")
 
@@ -77,16 +77,16 @@ class Reply:
         self.status = status
         self.body = body
         self.headers = headers
-        """Every header, or None for an ordinary JSON answer."""
+        """All headers; None for an ordinary JSON answer."""
         self.cookie = cookie
-        """Name, value and attributes of the session cookie of an ordinary answer."""
+        """Name, value and attributes of the session cookie that an ordinary answer sets."""
 
     def body_bytes(self) -> bytes:
         body = self.body
         return body if isinstance(body, bytes) else body.model_dump_json(by_alias=True).encode()
 
     def header_list(self) -> list[tuple[str, str]]:
-        """Return every header as name and value; only a body of bytes has a length yet."""
+        """Return all headers as pairs of name and value; `content-length` only if the body is bytes."""
         if self.headers is not None:
             return list(self.headers)
         headers = [("content-type", "application/json")]
@@ -99,8 +99,8 @@ class Reply:
 
 
 def json_body(value: Any) -> Body:
-    """Turn the `json` argument of a request into a body: a model or bytes as they are, None into no body."""
-    if type(value) is dict:  # first, because a check for a pydantic class is slow
+    """Return the body for the `json` argument of a request: bytes and models unchanged, None as no body."""
+    if type(value) is dict:  # checked first, because `isinstance` with a pydantic class is slow
         return encode_json(value)
     if isinstance(value, bytes) or isinstance(value, BaseModel):  # noqa: SIM101 - a union is slower
         return value
@@ -108,7 +108,7 @@ def json_body(value: Any) -> Body:
 
 
 def encode_json(value: Any) -> bytes:
-    """Encode plain data, dates, sets, models and the like. Integers beyond 64 bits keep their value."""
+    """Encode JSON data, dates, sets and models. Integers of more than 64 bits are encoded exactly."""
     try:
         return orjson.dumps(value, default=to_jsonable_python, option=orjson.OPT_NON_STR_KEYS)
     except TypeError as error:
@@ -118,12 +118,11 @@ def encode_json(value: Any) -> bytes:
 
 
 def parse_json(body: bytes) -> Any:
-    """Parse a JSON body strictly.
-
-    NaN, broken UTF-8, lone surrogates and nesting beyond 200 levels are errors; integers keep their exact value.
+    """Parse a JSON body strictly; integers of any size are exact.
 
     Raises:
-        json.JSONDecodeError: the body is not such JSON.
+        json.JSONDecodeError: the body is not JSON, or contains NaN, invalid UTF-8, lone surrogates or more than 200
+            levels of nesting.
     """
     try:
         return from_json(body, allow_inf_nan=False)

@@ -103,7 +103,12 @@ class MathVerifier:
         if importlib.util.find_spec("math_verify") is None:
             raise EnvFailed("math-verify is not installed", fix="pip install 'nemo-gym[math]'")
         question_start = None if question is None else question[:MAX_QUESTION]
-        return {"answer": answer, "gold": gold, "question": question_start, "require_evaluated": self.rules.require_evaluated}
+        return {
+            "answer": answer,
+            "gold": gold,
+            "question": question_start,
+            "require_evaluated": self.rules.require_evaluated,
+        }
 
     def _cache_verdict(self, answer: str, gold: str, question: str | None, reply: WorkerReply) -> Verdict:
         """Return the verdict of a worker's reply and cache it; a failed call is undecided and not cached."""

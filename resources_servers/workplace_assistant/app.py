@@ -110,7 +110,9 @@ class WorkplaceServer(SimpleResourcesServer):
 
     def model_post_init(self, context: Any, /) -> None:
         super().model_post_init(context)
-        self._offices = SessionStore(most=self.config.max_sessions, idle_seconds=self.config.session_idle_seconds)
+        self._offices = SessionStore(
+            max_sessions=self.config.max_sessions, idle_seconds=self.config.session_idle_seconds
+        )
 
     def setup_webserver(self) -> FastAPI:
         app = super().setup_webserver()

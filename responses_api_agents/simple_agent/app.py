@@ -119,13 +119,13 @@ class SimpleAgentConfig(BaseResponsesAPIAgentConfig):
 class SimpleAgentRunRequest(BaseRunRequest):
     model_config = ConfigDict(extra="allow")
 
-    PARTS_ARE_CHECKED: ClassVar[bool] = True  # by pydantic, when the request arrived
+    FIELDS_ARE_VALIDATED: ClassVar[bool] = True  # by pydantic, when the request arrived
 
 
 class SimpleAgentVerifyRequest(BaseVerifyRequest):
     model_config = ConfigDict(extra="allow")
 
-    PARTS_ARE_CHECKED: ClassVar[bool] = True  # by `verify_request`
+    FIELDS_ARE_VALIDATED: ClassVar[bool] = True  # by `verify_request`
 
 
 class SimpleAgentVerifyResponse(BaseVerifyResponse):
@@ -258,7 +258,7 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         """Read the reply of a tool, or return an error for the model if it is too long."""
         limit, where = self.config.max_tool_output_bytes, f"{self.config.resources_server.name} /{tool}"
         try:
-            return (await read_at_most(reply, limit, where=where)).decode(errors="replace")
+            return (await read_at_most(reply, limit, callee=where)).decode(errors="replace")
         except ResponseTooLong as problem:
             logger.warning("%s; the model gets an error instead (max_tool_output_bytes)", problem)
             return json.dumps({"error": f"The tool's answer is longer than {limit:,} bytes. Ask for less."})

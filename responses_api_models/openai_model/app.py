@@ -59,13 +59,13 @@ class SimpleModelServer(SimpleResponsesAPIModel):
         request = self.request_for(body)
         if self.config.drop_input_reasoning_items and isinstance(request["input"], list):
             request["input"] = [item for item in request["input"] if item.get("type") != "reasoning"]
-        return validate_answer(NeMoGymResponse, await self.ask("responses", request), where=self.config.name)
+        return validate_answer(NeMoGymResponse, await self.ask("responses", request), callee=self.config.name)
 
     async def chat_completions(
         self, body: NeMoGymChatCompletionCreateParamsNonStreaming = Body()
     ) -> NeMoGymChatCompletion:
         reply = await self.ask("chat", self.request_for(body))
-        return validate_answer(NeMoGymChatCompletion, reply, where=self.config.name)
+        return validate_answer(NeMoGymChatCompletion, reply, callee=self.config.name)
 
     def request_for(self, body: Request) -> dict[str, Any]:
         """Build the request: configured extras, then the fields of the caller, then the configured model."""

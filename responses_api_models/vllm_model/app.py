@@ -77,7 +77,9 @@ class VLLMModel(SimpleResponsesAPIModel):
         if self.config.is_responses_native:
             payload = request_body.with_settings(self.config, body.model_dump(exclude_unset=True))
             client = self.client_for(request)
-            return validate_answer(NeMoGymResponse, await self.ask(client, "response", payload), where=self.config.name)
+            return validate_answer(
+                NeMoGymResponse, await self.ask(client, "response", payload), callee=self.config.name
+            )
         chat = self._converter.responses_to_chat_completion_create_params(body)
         completion = await self.chat_completions(request, chat)
         named = body.model_copy(update={"model": self.config.model})
@@ -103,7 +105,7 @@ class VLLMModel(SimpleResponsesAPIModel):
                 choice.pop("logprobs", None)
         if self.config.uses_reasoning_parser:
             reply_body.put_reasoning_inline(choice["message"])
-        return validate_answer(NeMoGymChatCompletion, reply, where=self.config.name)
+        return validate_answer(NeMoGymChatCompletion, reply, callee=self.config.name)
 
     def client_for(self, request: Request) -> PacedOpenAI:
         """Return the endpoint of the caller's session: the same for every turn, so that its prefix is cached."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.capture.events import read_stream
+from nemo_gym.capture.events import parse_stream
 
 
 def stream(*events: Any) -> bytes:
@@ -40,9 +40,9 @@ STREAMS: dict[str, tuple[Any, ...]] = {
 
 def test_each_dialect_s_events_add_up_to_its_answer() -> None:
     """Token totals must not depend on whether the agent asked for a stream."""
-    whole = {dialect: read_stream(dialect, stream(*events)) for dialect, events in STREAMS.items()}
+    whole = {dialect: parse_stream(dialect, stream(*events)) for dialect, events in STREAMS.items()}
 
-    assert all(reading.finished and not reading.failed and not reading.garbled for reading in whole.values())
+    assert all(reading.is_finished and not reading.is_failed and not reading.is_garbled for reading in whole.values())
     answers = {dialect: reading.response or {} for dialect, reading in whole.items()}
     assert answers["responses"] == {"id": "r", "output": [{"type": "message"}]}
     assert answers["chat"]["choices"][0]["message"]["content"] == "Hello"
@@ -59,10 +59,10 @@ def test_a_stream_cut_anywhere_is_unfinished_and_never_an_error(dialect: str, da
     body = stream(*STREAMS[dialect])
     cut = data.draw(st.integers(0, len(body) - 3))
 
-    reading = read_stream(dialect, body[:cut])
+    reading = parse_stream(dialect, body[:cut])
 
-    assert not reading.finished
-    assert not reading.garbled
+    assert not reading.is_finished
+    assert not reading.is_garbled
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_a_stream_cut_anywhere_is_unfinished_and_never_an_error(dialect: str, da
 )
 def test_a_stream_that_reports_a_failure_failed(dialect: str, event: dict[str, Any]) -> None:
     """The status of a stream is 200 even when the model failed."""
-    reading = read_stream(dialect, stream(event))
+    reading = parse_stream(dialect, stream(event))
 
-    assert reading.failed
-    assert reading.finished
+    assert reading.is_failed
+    assert reading.is_finished
 
 
 WORDS = st.sampled_from(["type", "index", "delta", "choices", "message", "usage", "tool_calls", "message_start"])
@@ -95,4 +95,4 @@ ANYTHING = st.recursive(
 @given(events=st.lists(ANYTHING, max_size=4))
 def test_events_of_another_shape_are_never_an_error(dialect: str, events: list[Any]) -> None:
     """A subclass may send what it likes; capturing it must not break its answer."""
-    assert not read_stream(dialect, stream(*[json.dumps(event) for event in events])).finished
+    assert not parse_stream(dialect, stream(*[json.dumps(event) for event in events])).is_finished

@@ -10,7 +10,6 @@ from nemo_gym.serve.addresses import (
     address_of,
     base_url,
     entrypoint_of,
-    observes_rollouts,
     rollout_prefix,
     validate_config,
 )
@@ -61,8 +60,8 @@ def test_an_instance_without_address_says_so():
 )
 def test_rollouts_are_observed_when_something_wants_their_ids(config, expected):
     """Ids in paths cost time; without them captures cannot be assigned to a rollout."""
-    assert observes_rollouts(config) is expected
-    assert observes_rollouts(OmegaConf.create(config)) is expected
+    assert needs_rollout_ids(config) is expected
+    assert needs_rollout_ids(OmegaConf.create(config)) is expected
 
 
 ENV = Address("env", "resources_servers", "h", 1)
@@ -97,12 +96,12 @@ class Config(BaseModel):
 def test_a_config_that_does_not_fit_names_the_fields_and_no_value():
     """Values may be secrets; names never are."""
     with pytest.raises(ConfigError) as caught:
-        validate_config(Config, {"port": "x", "api_key": "sk-secret-1"}, where="sums")
+        validate_config(Config, {"port": "x", "api_key": "sk-secret-1"}, instance="sums")
 
     assert "sums: not a valid Config" in str(caught.value)
     assert "port" in str(caught.value) and "api_key" in str(caught.value)
     assert "sk-secret-1" not in str(caught.value)
-    assert validate_config(Config, {"port": 1, "api_key": 2}, where="sums").port == 1
+    assert validate_config(Config, {"port": 1, "api_key": 2}, instance="sums").port == 1
 
 
 def test_a_misspelt_key_is_told_when_the_server_loads_its_block(caplog: pytest.LogCaptureFixture) -> None:
@@ -112,6 +111,6 @@ def test_a_misspelt_key_is_told_when_the_server_loads_its_block(caplog: pytest.L
         tolerance: float = 1.0
 
     with caplog.at_level("WARNING", "nemo_gym.serve"):
-        validate_config(Config, {"tolerence": 2.0}, where="sums")
+        validate_config(Config, {"tolerence": 2.0}, instance="sums")
 
     assert "sums: 'tolerence' is not a field of Config — did you mean 'tolerance'?" in caplog.text

@@ -198,7 +198,7 @@ async def test_an_http_request_is_answered_like_one_through_the_general_stack(na
     for body in BODIES:
         call = Call("POST", BASE, f"/{name}", body=json_body(body), cookies=session_cookies(), headers={"X-Extra": "1"})
 
-        replies = [await run_app(app, call, caller_keeps_time=False) for app in app_and_reference(policy)]
+        replies = [await run_app(app, call, caller_enforces_deadline=False) for app in app_and_reference(policy)]
         handled, expected = [await shape(LocalResponse(call, reply)) for reply in replies]
 
         assert handled == expected, body
@@ -218,7 +218,7 @@ async def test_an_ordinary_call_does_not_pass_through_the_stack(path: str, monke
     monkeypatch.setattr(app, "middleware_stack", fail)
 
     in_memory = await in_process.request(app, "POST", BASE, path, json={"a": 1})
-    over_http = await run_app(app, Call("POST", BASE, path, body=b'{"a":1}'), caller_keeps_time=False)
+    over_http = await run_app(app, Call("POST", BASE, path, body=b'{"a":1}'), caller_enforces_deadline=False)
 
     assert (in_memory.status, over_http.status) == (200, 200)
 
@@ -251,7 +251,7 @@ async def test_a_streaming_response_still_streams_over_http() -> None:
             go_on.set()
 
     receive_calls: list[int] = []
-    scope = scope_of(Call("POST", BASE, "/stream", body=b'{"a": 1}', seconds=30), caller_keeps_time=False)
+    scope = scope_of(Call("POST", BASE, "/stream", body=b'{"a": 1}', seconds=30), caller_enforces_deadline=False)
     async with asyncio.timeout(10):
         await app(scope, receive, send)
 
@@ -271,7 +271,7 @@ async def test_a_late_http_request_is_cancelled_and_answered_with_504() -> None:
             stopped.set()
 
     call = Call("POST", BASE, "/slow", body=b'{"a": 1}', seconds=0.02)
-    reply = await run_app(app, call, caller_keeps_time=False)
+    reply = await run_app(app, call, caller_enforces_deadline=False)
 
     assert stopped.is_set()
     assert reply.status == 504
@@ -448,7 +448,7 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_the_error_names_th
             stopped.set()
 
     with deadlines.time_limit(0.02), pytest.raises(DeadlineExceeded) as caught:
-        await in_process.request(app, "POST", BASE, "/slow", json={}, where="slow one")
+        await in_process.request(app, "POST", BASE, "/slow", json={}, callee="slow one")
 
     assert stopped.is_set()
     assert caught.value.where == "slow one"
@@ -472,12 +472,12 @@ async def test_a_call_limit_is_named_by_its_setting(path: str) -> None:
         deadlines.time_limit(60),
         pytest.raises(deadlines.ToolCallTimeout, match="tool_call_timeout_seconds") as caught,
     ):
-        await in_process.request(app, "POST", BASE, path, json={}, where="slow one", limit=span)
+        await in_process.request(app, "POST", BASE, path, json={}, callee="slow one", limit=span)
     assert caught.value.where == "slow one"
 
     with deadlines.time_limit(0.02), pytest.raises(DeadlineExceeded) as caught_too:
         await in_process.request(
-            app, "POST", BASE, path, json={}, where="slow one", limit=(60, deadlines.ToolCallTimeout)
+            app, "POST", BASE, path, json={}, callee="slow one", limit=(60, deadlines.ToolCallTimeout)
         )
     assert type(caught_too.value) is DeadlineExceeded
 
@@ -494,10 +494,10 @@ async def test_one_alarm_covers_all_nested_calls() -> None:
 
     @app.post("/outer")
     async def outer() -> None:
-        await in_process.request(app, "POST", BASE, "/never", json={}, where="inner")
+        await in_process.request(app, "POST", BASE, "/never", json={}, callee="inner")
 
     with deadlines.time_limit(0.02), pytest.raises(DeadlineExceeded) as caught:
-        await in_process.request(app, "POST", BASE, "/outer", json={}, where="outer")
+        await in_process.request(app, "POST", BASE, "/outer", json={}, callee="outer")
 
     assert caught.value.where == "outer"
     assert inner[0] is not None
@@ -515,7 +515,7 @@ async def test_a_shorter_time_limit_gets_its_own_alarm() -> None:
     async def patient() -> str:
         try:
             with deadlines.time_limit(0.02):
-                await in_process.request(app, "POST", BASE, "/never", json={}, where="inner")
+                await in_process.request(app, "POST", BASE, "/never", json={}, callee="inner")
         except DeadlineExceeded as late:
             return str(late.where)
         return "never"

@@ -195,7 +195,7 @@ class Sub(Inner):
 
 class SentModel(BaseModel):
     model_config = ConfigDict(extra="allow")
-    PARTS_ARE_CHECKED: ClassVar[bool] = True
+    FIELDS_ARE_VALIDATED: ClassVar[bool] = True
 
     inner: Inner
     other: Any = None

@@ -150,7 +150,7 @@ def test_a_catch_all_is_handed_to_the_server_to_name_its_tools():
 
     assert tools == []
     assert catch_all.path == "/{name}"
-    with pytest.raises(ValueError, match="several routes catch all"):
+    with pytest.raises(ValueError, match="several catch-all routes"):
         harvest_tools(app_with(**{"{name}": any_tool, "{other:path}": any_other}))
 
 
@@ -294,7 +294,7 @@ async def test_wrong_arguments_and_unknown_tools_are_errors_the_model_can_read(e
     assert "city" in text
     text, is_error = await exposure.call(grant, "fly", {}, "")
     assert is_error
-    assert text == "there is no tool 'fly' in this session; available: count"
+    assert text == "unknown tool 'fly'; available in this session: count"
     _, is_error = await exposure.call(SessionGrant("abc", ()), "count", {"city": "Ulm"}, "")
     assert is_error
 

@@ -141,7 +141,7 @@ def test_memory_for_sessions_is_bounded(monkeypatch):
     codec = SessionCodec("s", COOKIE)
     cookies = [codec.encode({SESSION_ID_KEY: str(n)}) for n in range(50)]
 
-    assert len(codec._cookies) == len(codec._ids) == 10
+    assert len(codec._cookie_by_id) == len(codec._id_by_cookie) == 10
     assert codec.decode(cookies[0]) == {SESSION_ID_KEY: "0"}
 
 

@@ -33,10 +33,19 @@ def test_an_idle_session_is_dropped_and_one_in_use_is_not() -> None:
 
 def test_beyond_the_bound_the_least_recently_used_session_goes() -> None:
     """Memory has a bound, no matter how agents behave."""
-    store: SessionStore[int] = SessionStore(most=3)
+    store: SessionStore[int] = SessionStore(max_sessions=3)
     for number in range(3):
         store.put(str(number), number)
     store.get("0")
     store.put("3", 3)
 
     assert [store.get(str(number)) for number in range(4)] == [0, None, 2, 3]
+
+
+def test_removing_an_expired_session_returns_nothing() -> None:
+    now = [0.0]
+    store: SessionStore[str] = SessionStore(idle_seconds=10, clock=lambda: now[0])
+    store.put("a", "value")
+    now[0] = 11.0
+
+    assert store.pop("a") is None

@@ -34,7 +34,7 @@ class ClosedAnswer(BaseModel):
 )
 def test_a_call_is_counted_by_what_it_is_for(kind: str, path: str, phase: int) -> None:
     """Also where calls are observed and paths carry the rollout's id."""
-    assert call_log.phase_of(kind, path) == phase
+    assert call_log.call_phase(kind, path) == phase
 
 
 def test_calls_at_the_same_time_count_once() -> None:
@@ -63,7 +63,7 @@ def test_the_phases_of_a_record_add_up() -> None:
     """What the agent did itself and what passed before it began are the rest."""
     answer = {"_ng_phases": [0.1, 2.0, 0.5, 0.25, 3.0]}
 
-    phases = call_log.phases_of(answer, 3.5)
+    phases = call_log.phase_seconds(answer, 3.5)
 
     assert phases is not None
     assert list(phases) == ["queue", "seed_session", "model", "tools", "verify", "agent"]
@@ -75,7 +75,7 @@ def test_the_phases_of_a_record_add_up() -> None:
 @pytest.mark.parametrize("value", [None, "soon", [1.0], [None] * 5, {"model": 1}, ["a"] * 5])
 def test_what_another_agent_put_there_is_not_taken_for_phases(value: object) -> None:
     """A field of that name may come from anywhere."""
-    assert call_log.phases_of({"_ng_phases": value}, 1.0) is None
+    assert call_log.phase_seconds({"_ng_phases": value}, 1.0) is None
 
 
 def test_figures_go_where_an_answer_has_room_for_them() -> None:
@@ -119,5 +119,5 @@ def test_an_unreadable_header_counts_as_absent(value: str) -> None:
     answer = OSError("500")
     setattr(answer, "headers", {call_log.PHASES_HEADER: value})  # noqa: B010
 
-    assert call_log.phases_of({"_ng_phases": call_log.phases_from_error(answer)}, 1.0) is None
+    assert call_log.phase_seconds({"_ng_phases": call_log.phases_from_error(answer)}, 1.0) is None
     assert call_log.phases_from_error(OSError("no answer at all")) is None

@@ -132,7 +132,7 @@ async def test_a_late_call_ends_on_both_sides() -> None:
     async with link_to(app) as other:
         try:
             with deadlines.time_limit(0.05):
-                answer = await in_process.request(other, "POST", BASE, "/wait", json={}, where="one")
+                answer = await in_process.request(other, "POST", BASE, "/wait", json={}, callee="one")
             outcome = answer.status, answer.headers.get("x-nemo-gym-failed")
         except DeadlineExceeded as error:
             outcome = 504, error.where

@@ -126,7 +126,7 @@ async def test_an_answer_at_the_limit_is_read_whole(announced: bool) -> None:
     async with serve_bytes(MOST, announced=announced) as (url, _), aiohttp.ClientSession() as session:
         reply = await session.get(url)
 
-        assert len(await read_at_most(reply, MOST, where="tools /big")) == MOST
+        assert len(await read_at_most(reply, MOST, callee="tools /big")) == MOST
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -136,7 +136,7 @@ async def test_a_longer_one_is_named_and_not_fetched(announced: bool) -> None:
         reply = await session.get(url)
 
         with pytest.raises(ResponseTooLong, match="tools /big: the answer is longer than 100,000 bytes"):
-            await read_at_most(reply, MOST, where="tools /big")
+            await read_at_most(reply, MOST, callee="tools /big")
 
         assert reply.closed
     assert sent[0] < 100_000_000

@@ -26,7 +26,7 @@ async def test_work_that_ends_in_time_is_left_alone():
         pass
     await asyncio.sleep(0.05)  # the loop wakes up and finds no alarm
 
-    assert not alarm.has_rung
+    assert not alarm.has_fired
     assert asyncio.current_task().cancelling() == 0
 
 
@@ -85,13 +85,13 @@ async def test_of_nested_alarms_the_one_that_was_due_is_told():
             await asyncio.Event().wait()
         await asyncio.sleep(0)
 
-    assert inner.has_rung
-    assert not outer.has_rung
+    assert inner.has_fired
+    assert not outer.has_fired
 
     with pytest.raises(TimeoutError), Alarm(0.01) as outer, Alarm(60) as inner:
         await asyncio.Event().wait()
-    assert outer.has_rung
-    assert not inner.has_rung
+    assert outer.has_fired
+    assert not inner.has_fired
 
 
 async def test_what_the_work_raises_itself_is_passed_on():
@@ -103,7 +103,7 @@ async def test_what_the_work_raises_itself_is_passed_on():
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             raise ZeroDivisionError from None
-    assert alarm.has_rung
+    assert alarm.has_fired
     assert asyncio.current_task().cancelling() == 0
 
 
@@ -218,7 +218,7 @@ async def test_a_timer_ends_its_work_and_is_known_to_what_it_encloses():
 
     assert alarm is timer
     assert 0 < left <= 0.01
-    assert timer.has_rung
+    assert timer.has_fired
     assert deadlines.covering_alarm() is None
     assert deadlines.seconds_left() is None
 

@@ -15,8 +15,8 @@ from nemo_gym.transport.http_sessions import GlobalAIOHTTPAsyncClientConfig
 from nemo_gym.transport.retries import ONCE, SUMMARY_SECONDS, HealthRegistry, RetryPolicy
 from nemo_gym.wire.call_reply import encode_json
 
-QUICK = RetryPolicy(attempts=4, first_pause=0.0, longest_pause=0.0)
-MODEL = RetryPolicy(attempts=4, first_pause=0.0, longest_pause=0.0, statuses=frozenset({502}))
+QUICK = RetryPolicy(attempts=4, first_pause=0.0, max_pause=0.0)
+MODEL = RetryPolicy(attempts=4, first_pause=0.0, max_pause=0.0, statuses=frozenset({502}))
 
 
 def deadline_of(request: bytes) -> float:
@@ -45,7 +45,7 @@ async def test_a_post_that_may_have_been_executed_is_not_sent_twice(scripted_ser
     """Repeating it could move a robot twice or count a reward twice."""
     async with scripted_server("close", say(200)) as server:
         with pytest.raises(ServerUnreachable, match="weather") as caught:
-            await send("POST", server.url, json={}, policy=QUICK, where="weather")
+            await send("POST", server.url, json={}, policy=QUICK, callee="weather")
 
         assert len(server.requests) == 1
         assert caught.value.where == "weather"
@@ -117,7 +117,7 @@ async def test_an_answer_that_never_comes_ends_with_the_deadline(scripted_server
     """Every wait ends, and the error names the awaited server."""
     async with scripted_server("hang") as server:
         with deadlines.time_limit(0.05), pytest.raises(DeadlineExceeded) as caught:
-            await send("GET", server.url, where="slow_judge", policy=QUICK)
+            await send("GET", server.url, callee="slow_judge", policy=QUICK)
 
     assert caught.value.where == "slow_judge"
     assert isinstance(caught.value, TimeoutError)
@@ -167,12 +167,12 @@ async def test_an_endpoint_that_never_answers_is_left_alone_after_a_while(closed
             await send("GET", closed_address, policy=QUICK)
 
     with pytest.raises(CircuitOpen, match="not called for another") as caught:
-        await send("GET", closed_address, policy=ONCE, where="dead")
+        await send("GET", closed_address, policy=ONCE, callee="dead")
 
     assert caught.value.where == "dead"
 
 
-PATIENT = RetryPolicy(attempts=1000, first_pause=0.01, longest_pause=0.01, gives_up_unreachable=True)
+PATIENT = RetryPolicy(attempts=1000, first_pause=0.01, max_pause=0.01, gives_up_unreachable=True)
 
 
 @pytest.mark.asyncio
@@ -181,11 +181,11 @@ async def test_a_closed_port_is_given_up_by_all_calls_together(closed_address):
     http_sessions.configure(GlobalAIOHTTPAsyncClientConfig(unreachable_timeout_seconds=0.3))
 
     first = await asyncio.gather(
-        *(send("POST", closed_address, json={}, policy=PATIENT, where="model") for _ in range(50)),
+        *(send("POST", closed_address, json={}, policy=PATIENT, callee="model") for _ in range(50)),
         return_exceptions=True,
     )
     later = await asyncio.gather(
-        *(send("POST", closed_address, json={}, policy=PATIENT, where="model") for _ in range(50)),
+        *(send("POST", closed_address, json={}, policy=PATIENT, callee="model") for _ in range(50)),
         return_exceptions=True,
     )
 
@@ -253,7 +253,7 @@ async def test_the_first_failure_is_logged_and_the_rest_are_not(closed_address, 
     with caplog.at_level(logging.INFO, logger="nemo_gym.transport"):
         for _ in range(3):
             with pytest.raises(ServerUnreachable):
-                await send("GET", closed_address, policy=QUICK, where="policy_model")
+                await send("GET", closed_address, policy=QUICK, callee="policy_model")
 
     assert len(caplog.records) == 1
     assert "policy_model" in caplog.text

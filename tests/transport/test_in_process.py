@@ -251,7 +251,7 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_the_caller_told():
             stopped.set()
 
     with pytest.raises(DeadlineExceeded) as caught:
-        await in_process.dispatch(app, "GET", "http://127.0.0.1:1/", timeout=0.02, where="slow")
+        await in_process.dispatch(app, "GET", "http://127.0.0.1:1/", timeout=0.02, callee="slow")
 
     assert stopped.is_set()
     assert caught.value.where == "slow"

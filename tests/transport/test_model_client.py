@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from nemo_gym.errors import DeadlineExceeded, ModelFailed, ServerUnreachable
 from nemo_gym.transport import deadlines, model_client
 from nemo_gym.transport.model_client import (
-    LONGEST_REST,
+    MAX_PAUSE_SECONDS,
     RATE_LIMIT_ERROR_CODES,
     RETRY_ERROR_CODES,
     AdaptiveLimit,
@@ -29,7 +29,7 @@ BROKEN = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Encoding: gzip\r\n\r\
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
     monkeypatch.setattr(
-        model_client, "MODEL_CALL", dataclasses.replace(model_client.MODEL_CALL, first_pause=0, longest_pause=0)
+        model_client, "MODEL_CALL", dataclasses.replace(model_client.MODEL_CALL, first_pause=0, max_pause=0)
     )
 
 
@@ -145,7 +145,7 @@ def test_the_lists_of_codes_are_the_contracts():
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
     monkeypatch.setattr(
-        model_client, "MODEL_CALL", dataclasses.replace(model_client.MODEL_CALL, first_pause=0, longest_pause=0)
+        model_client, "MODEL_CALL", dataclasses.replace(model_client.MODEL_CALL, first_pause=0, max_pause=0)
     )
 
 
@@ -185,7 +185,7 @@ async def test_a_refusal_halves_what_was_under_way():
     limit = AdaptiveLimit()
     tickets = await enter_all(limit, 8)
 
-    limit.record_refusal(tickets[0])
+    limit.record_rejection(tickets[0])
 
     assert limit.current == 4
 
@@ -195,7 +195,7 @@ async def test_one_wave_of_refusals_is_one_message():
     """Eight calls refused in the same moment must not cut the limit eight times."""
     limit = AdaptiveLimit(8)
     for ticket in await enter_all(limit, 8):
-        limit.record_refusal(ticket)
+        limit.record_rejection(ticket)
         limit.leave()
 
     assert limit.current == 4
@@ -206,7 +206,7 @@ async def test_refusals_never_close_the_endpoint():
     """With no place at all nothing would ever find out that it recovered."""
     limit = AdaptiveLimit(4)
     for _ in range(10):
-        limit.record_refusal(await limit.enter())
+        limit.record_rejection(await limit.enter())
         limit.leave()
 
     assert limit.current == 1
@@ -216,7 +216,7 @@ async def test_refusals_never_close_the_endpoint():
 async def test_answers_win_the_places_back_but_not_more_than_configured():
     """One more place per round of answers, up to the limit."""
     limit = AdaptiveLimit(4)
-    limit.record_refusal((await enter_all(limit, 4))[0])
+    limit.record_rejection((await enter_all(limit, 4))[0])
     grown = []
     for _ in range(40):
         limit.record_success()
@@ -234,7 +234,7 @@ async def test_an_endpoint_that_was_away_gets_its_calls_back_quickly():
     for _ in range(10):
         tickets = await enter_all(limit, int(limit.current))
         for ticket in tickets:
-            limit.record_refusal(ticket)
+            limit.record_rejection(ticket)
         for _ in tickets:
             limit.leave()
     assert limit.current == 1
@@ -258,7 +258,7 @@ async def test_nobody_is_sent_before_the_rest_is_over(monkeypatch):
 
     monkeypatch.setattr(model_client.asyncio, "sleep", sleep)
     limit = AdaptiveLimit(clock=lambda: now[0])
-    limit.record_refusal(await limit.enter(), retry_after=7.0)
+    limit.record_rejection(await limit.enter(), retry_after=7.0)
     limit.leave()
 
     await limit.enter()
@@ -277,12 +277,12 @@ async def test_one_absurd_answer_does_not_stop_everybody(monkeypatch):
 
     monkeypatch.setattr(model_client.asyncio, "sleep", sleep)
     limit = AdaptiveLimit(clock=lambda: now[0])
-    limit.record_refusal(await limit.enter(), retry_after=math.inf)
+    limit.record_rejection(await limit.enter(), retry_after=math.inf)
     limit.leave()
 
     await limit.enter()
 
-    assert now[0] <= LONGEST_REST * 1.1
+    assert now[0] <= MAX_PAUSE_SECONDS * 1.1
 
 
 @pytest.mark.asyncio
@@ -347,7 +347,7 @@ def test_whatever_happens_the_limit_is_kept_and_nobody_is_forgotten(most, steps)
                 limit.record_success()
                 end()
             elif step == "refuse" and inside:
-                limit.record_refusal(inside[0])
+                limit.record_rejection(inside[0])
                 end()
             for _ in range(3):
                 await asyncio.sleep(0)
@@ -434,7 +434,7 @@ def test_an_answer_of_another_shape_is_named():
     class Sum(BaseModel):
         total: int
 
-    with pytest.raises(ModelFailed, match=r"is no Sum: total: Field required") as failure:
-        validate_answer(Sum, {"sum": 4}, where="policy_model")
+    with pytest.raises(ModelFailed, match=r"is not a valid Sum: total: Field required") as failure:
+        validate_answer(Sum, {"sum": 4}, callee="policy_model")
 
     assert failure.value.where == "policy_model"

@@ -18,8 +18,8 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Said: \xc3\xbc\r\n\r\n{}"
 
 
 @asynccontextmanager
-async def pool(per_host: int = 10, keep_seconds: float = 15.0) -> AsyncIterator[ConnectionPool]:
-    made = ConnectionPool(per_host=per_host, keep_seconds=keep_seconds, connect_seconds=5.0, configure=lambda _: None)
+async def pool(per_host: int = 10, idle_seconds: float = 15.0) -> AsyncIterator[ConnectionPool]:
+    made = ConnectionPool(per_host=per_host, idle_seconds=idle_seconds, connect_seconds=5.0, configure=lambda _: None)
     try:
         yield made
     finally:
@@ -141,7 +141,7 @@ async def test_one_that_the_server_closes_or_that_grew_old_is_not(answer: bytes)
             await calls.request("POST", there.url, {}, b"")
         assert there.connections == 2
 
-    async with endpoint(OK) as there, pool(keep_seconds=0.0) as calls:
+    async with endpoint(OK) as there, pool(idle_seconds=0.0) as calls:
         for _ in range(2):
             await calls.request("POST", there.url, {}, b"")
         assert there.connections == 2
@@ -293,7 +293,7 @@ def listening() -> Iterator[socket.socket]:
 
 
 def pool_for_sockets(configured: list[socket.socket]) -> ConnectionPool:
-    return ConnectionPool(per_host=1, keep_seconds=1, connect_seconds=5, configure=configured.append)
+    return ConnectionPool(per_host=1, idle_seconds=1, connect_seconds=5, configure=configured.append)
 
 
 async def test_a_new_socket_is_configured_and_not_delayed(listening: socket.socket) -> None:

@@ -25,7 +25,7 @@ policies = st.builds(
     attempts=st.integers(1, 50),
     budget_seconds=st.floats(0, 1000),
     first_pause=st.floats(0.001, 5),
-    longest_pause=st.floats(0.001, 60),
+    max_pause=st.floats(0.001, 60),
 )
 
 
@@ -33,12 +33,12 @@ policies = st.builds(
 @settings(max_examples=80, deadline=None)
 def test_a_pause_is_never_longer_than_the_longest(policy: RetryPolicy, failures: int, seed: int):
     """Doubling without a cap turns the tenth retry into a lost hour."""
-    assert 0 <= jittered_pause(policy, failures, random.Random(seed).uniform) <= policy.longest_pause
+    assert 0 <= jittered_pause(policy, failures, random.Random(seed).uniform) <= policy.max_pause
 
 
 def test_pauses_double_until_the_cap_and_are_jittered_from_zero():
     """Full jitter: a thousand clients that failed together must not come back together."""
-    policy = RetryPolicy(first_pause=1, longest_pause=5)
+    policy = RetryPolicy(first_pause=1, max_pause=5)
     bounds: list[tuple[float, float]] = []
 
     def uniform(low: float, high: float) -> float:
@@ -127,7 +127,7 @@ class FakeClock:
 
 
 def open_breaker(clock: FakeClock) -> CircuitBreaker:
-    breaker = CircuitBreaker(clock, threshold=3, first_rest=1.0, longest_rest=4.0)
+    breaker = CircuitBreaker(clock, threshold=3, first_open_seconds=1.0, max_open_seconds=4.0)
     for _ in range(3):
         assert breaker.admit() == 0
         breaker.report_failure()
@@ -203,7 +203,7 @@ def test_a_cancelled_probe_lets_the_next_one_go():
 def test_whatever_happens_a_success_closes_it_and_no_rest_exceeds_the_longest(steps: list[str]):
     """No history may leave an endpoint locked out."""
     clock = FakeClock()
-    breaker = CircuitBreaker(clock, threshold=2, first_rest=1.0, longest_rest=4.0)
+    breaker = CircuitBreaker(clock, threshold=2, first_open_seconds=1.0, max_open_seconds=4.0)
     for step in steps:
         if step == "tick":
             clock.now += 0.7

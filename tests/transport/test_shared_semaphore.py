@@ -95,7 +95,7 @@ async def test_when_one_is_told_to_wait_all_wait() -> None:
     with shared_semaphores(4) as lots:
         one, two = (AdaptiveLimit(4, clock=lambda: now[0], shared=lot) for lot in lots)
         ticket = await one.enter()
-        one.record_refusal(ticket, retry_after=5.0)
+        one.record_rejection(ticket, retry_after=5.0)
         one.leave()
 
         assert two.try_enter() is None

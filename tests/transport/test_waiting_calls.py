@@ -23,7 +23,7 @@ from nemo_gym.transport.cell_link import (
     CellLink,
     CellListener,
     RemoteInstance,
-    ask_cells,
+    fetch_waiting_calls,
     waiting_calls_app,
 )
 
@@ -100,7 +100,7 @@ def row(task: int, rollout: int = 0) -> dict[str, Any]:
 async def until_reported(link: CellLink, rollouts: list[tuple[int, int]], text: str) -> dict[tuple[int, int], str]:
     """Return the cell's report as soon as all rollouts wait for `text`."""
     async with asyncio.timeout(5):
-        while list((calls := await ask_cells([link], rollouts)).values()) != [text] * len(rollouts):  # noqa: ASYNC110 - the table sets no event
+        while list((calls := await fetch_waiting_calls([link], rollouts)).values()) != [text] * len(rollouts):  # noqa: ASYNC110 - the table sets no event
             await asyncio.sleep(0)
     return calls
 
@@ -116,11 +116,11 @@ async def test_a_rollout_waits_for_its_innermost_call(cell: tuple[CellLink, asyn
 
     assert one == {(1, 0): "policy_model /v1/responses"}
     assert both.keys() == {(1, 0), (11, 0)}
-    assert await ask_cells([link], [(1, 1), (2, 0)]) == {}
+    assert await fetch_waiting_calls([link], [(1, 1), (2, 0)]) == {}
     go_on.set()
     answers = await asyncio.gather(*runs)
     assert [answer.status for answer in answers] == [200, 200]
-    assert await ask_cells([link], [(1, 0)]) == {}
+    assert await fetch_waiting_calls([link], [(1, 0)]) == {}
     assert pending_calls == {}
 
 
@@ -141,4 +141,4 @@ async def test_a_cell_that_is_gone_reports_nothing() -> None:
     """The report is needed at the very moment when something is broken."""
     nowhere = CellLink("\0nowhere-" + secrets.token_hex(8), "token", "cell 1")
 
-    assert await ask_cells([nowhere], [(0, 0)]) == {}
+    assert await fetch_waiting_calls([nowhere], [(0, 0)]) == {}

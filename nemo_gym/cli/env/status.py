@@ -53,7 +53,7 @@ def _query_servers(entry: RunEntry) -> list[dict[str, Any]]:
     """Return the servers of a run with their status; warn if its head server does not answer."""
     callee = f"head server at {entry.address}"
     try:
-        _, body = get_blocking(entry.host, entry.port, "/server_instances", timeout=HEAD_TIMEOUT, where=callee)
+        _, body = get_blocking(entry.host, entry.port, "/server_instances", timeout=HEAD_TIMEOUT, callee=callee)
         servers: list[dict[str, Any]] = orjson.loads(body)
     except (GymError, orjson.JSONDecodeError) as problem:
         output.warn(str(problem))
@@ -67,7 +67,7 @@ def _query_servers(entry: RunEntry) -> list[dict[str, Any]]:
 def _query_status(server: dict[str, Any]) -> str:
     """Return the result of `GET /` at a server as one of the words of the status list."""
     try:
-        get_blocking(server["host"], server["port"], "/", timeout=SERVER_TIMEOUT, where=server["process_name"])
+        get_blocking(server["host"], server["port"], "/", timeout=SERVER_TIMEOUT, callee=server["process_name"])
     except TimeoutError:
         return "timeout"
     except ConnectionError:

@@ -175,7 +175,7 @@ def connect(head: BaseServerConfig) -> Session:
 
     async def query_head(rollouts: Sequence[RolloutInFlight]) -> dict[str, str]:
         url, keys = f"{base_url(head.host, head.port)}{WAITING_PATH}", [rollout.key.rollout_id for rollout in rollouts]
-        reply = await send("POST", url, policy=RetryPolicy(attempts=1), where="head server", json=keys)
+        reply = await send("POST", url, policy=RetryPolicy(attempts=1), callee="head server", json=keys)
         if not is_ok(reply):  # a head server of another version
             return {}
         calls = {(call["task"], call["rollout"]): call["call"] for call in await get_response_json(reply)}
