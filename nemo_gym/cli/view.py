@@ -106,7 +106,7 @@ def _write_pages(runs: Sequence[RunFiles], folder: Path, where: str) -> int:
     def show_progress(done: int, total: int) -> None:
         output.show_status(f"{done}/{total}" if done < total else "")
 
-    count = export_bundle(_build_indexes(runs), folder, where=where, on_progress=show_progress)
+    count = export_bundle(_build_indexes(runs), folder, filter_text=where, on_progress=show_progress)
     output.write(f"{count} rollouts in {folder / 'index.html'}")
     return 0
 
@@ -117,7 +117,7 @@ def _print_table(runs: Sequence[RunFiles], where: str, args: argparse.Namespace)
 
     indexes = _build_indexes(runs)
     if args.json:
-        pages = [index.page(where=where, words=args.search, count=args.limit) for index in indexes]
+        pages = [index.page(filter_text=where, words=args.search, count=args.limit) for index in indexes]
         output.write_json(
             [{**summarize(index), "rollouts": page.rows} for index, page in zip(indexes, pages, strict=True)]
         )
@@ -126,7 +126,7 @@ def _print_table(runs: Sequence[RunFiles], where: str, args: argparse.Namespace)
         for line in terminal.overview_lines(index):
             output.write(line)
         output.write("")
-        output.write_table(list(terminal.table_rows(index, where=where, words=args.search, count=args.limit)))
+        output.write_table(list(terminal.table_rows(index, filter_text=where, words=args.search, count=args.limit)))
     return 0
 
 
@@ -136,7 +136,7 @@ def _print_rollout(runs: Sequence[RunFiles], task: int, repeat: str | None, *, a
 
     count = 0
     for index in _build_indexes(runs):
-        repeats = [row["rollout"] for row in index.page(where=f"task == {task}", count=1000).rows]
+        repeats = [row["rollout"] for row in index.page(filter_text=f"task == {task}", count=1000).rows]
         for number in repeats if repeat is None else [int(repeat)]:
             if as_json:
                 record = index.record((task, number))

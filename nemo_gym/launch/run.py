@@ -28,7 +28,7 @@ from nemo_gym.serve.session import SESSION_SECRET_ENV_VAR
 from nemo_gym.serve.webserver import uvicorn_options
 from nemo_gym.transport import in_process
 from nemo_gym.transport.cell_link import CellLink, RemoteInstance, ask_cells
-from nemo_gym.wire.call_reply import RolloutIndex
+from nemo_gym.wire.stored_rollout import RolloutId
 
 
 class Run:
@@ -183,7 +183,7 @@ class Run:
         """True if no server is left and none will come back."""
         return bool(self._supervisor.units) and len(self.lost_processes()) == len(self._supervisor.units)
 
-    async def waiting_for(self, places: Sequence[RolloutIndex]) -> dict[RolloutIndex, str]:
+    async def waiting_for(self, places: Sequence[RolloutId]) -> dict[RolloutId, str]:
         """Return what these rollouts (task, rollout) wait for now, as far as the cells can see."""
         self._make_links()
         return await ask_cells(self._links, places)

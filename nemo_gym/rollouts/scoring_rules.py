@@ -1,4 +1,4 @@
-"""Server instances of a configuration as plain data, and the scoring rules and verifiers they declare."""
+"""Read the server instances of a configuration, and the scoring rules and verifiers they declare."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ NEEDS_MODEL_KEY = "needs_model"
 
 @dataclass(frozen=True, slots=True)
 class ServerBlock:
-    """One server instance."""
+    """The configuration block of one server instance."""
 
     name: str
     server_type: str
@@ -26,7 +26,7 @@ class ServerBlock:
     fields: Mapping[str, Any]
 
     def reference(self, key: str) -> str | None:
-        """Return the instance that a field like `resources_server` names."""
+        """Return the name of the instance that a field like `resources_server` refers to; None if there is none."""
         value = self.fields.get(key)
         name = value.get("name") if isinstance(value, Mapping) else None
         return name if isinstance(name, str) else None
@@ -86,7 +86,7 @@ def scoring_rules(config: Mapping[str, Any]) -> dict[str, ScoringRule]:
 def _reward_range(environment: ServerBlock) -> tuple[float, float] | None:
     declared = environment.fields.get(REWARD_RANGE_KEY)
     if not isinstance(declared, list | tuple):
-        return None  # undeclared, or another author's server uses the field for another purpose
+        return None  # not declared, or a third-party server uses the field for another purpose
     numbers = [value for value in declared if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) != 2 or len(declared) != 2 or not numbers[0] <= numbers[1]:
         raise ConfigError(
@@ -110,16 +110,16 @@ def _models(block: ServerBlock, blocks: Mapping[str, ServerBlock]) -> frozenset[
 
 
 def find_verifiers(config: Mapping[str, Any], agents: Iterable[str | None]) -> dict[str | None, str]:
-    """Return the resources server that verifies the rollouts of each agent.
+    """Return the resources server that verifies the rollouts of each agent: the one that the agent's block names.
 
-    It is the one that the agent's block names. A configuration without agents must have exactly one.
+    A configuration without agents must have exactly one resources server.
 
     Raises:
-        ConfigError: an agent has no resources server, or the choice is ambiguous.
+        ConfigError: an agent is not configured or has no resources server, or the choice is ambiguous.
     """
     blocks = server_blocks(config)
     servers = [block.name for block in blocks.values() if block.server_type == RESOURCES_SERVERS]
-    fix = "name the configuration that the rollouts were collected with"
+    fix = "use the configuration that the rollouts were collected with"
     if not any(block.server_type == AGENTS for block in blocks.values()):
         if len(servers) != 1:
             listed = ", ".join(servers) or "none"

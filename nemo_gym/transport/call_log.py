@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from nemo_gym.keys import NG_PHASES_KEY
 from nemo_gym.transport.deadlines import VERIFY_PATH
-from nemo_gym.wire.call_reply import RolloutIndex
+from nemo_gym.wire.stored_rollout import RolloutId
 
 SEED, MODEL, TOOLS, VERIFY, OTHER = range(5)
 
@@ -35,10 +35,10 @@ PendingCall = tuple[str, str, float]
 FinishedCall = tuple[str, str, float, float]
 """Type of the called server, path, begin and end of the call."""
 
-pending_calls: dict[RolloutIndex, list[PendingCall]] = {}
+pending_calls: dict[RolloutId, list[PendingCall]] = {}
 """Calls without an answer by rollout, in the order they began; the last one is what the rollout waits for."""
 
-_rollout: ContextVar[RolloutIndex | None] = ContextVar("nemo_gym_rollout", default=None)
+_rollout: ContextVar[RolloutId | None] = ContextVar("nemo_gym_rollout", default=None)
 _finished: ContextVar[list[FinishedCall] | None] = ContextVar("nemo_gym_finished_calls", default=None)
 
 current_rollout = _rollout.get
@@ -48,7 +48,7 @@ finished_calls = _finished.get
 """Return the list to add finished calls of the rollout in hand to; None when it is not timed."""
 
 
-def remove_pending(rollout: RolloutIndex, call: PendingCall) -> None:
+def remove_pending(rollout: RolloutId, call: PendingCall) -> None:
     """Remove a call that ended, and the entry of its rollout with the last one."""
     calls = pending_calls[rollout]
     calls.remove(call)

@@ -29,8 +29,8 @@ def test_unknown_agents_are_told_together_with_their_lines_and_who_is_meant(look
 
     message = str(raised.value)
     assert message.startswith("rows.jsonl: ")
-    assert "there is no agent 'maths_agent' — did you mean 'math_agent'? (2 rows: line 2, 5)" in message
-    assert "there is no agent 'quiz', only code_agent, math_agent (1 row: line 4)" in message
+    assert "unknown agent 'maths_agent' — did you mean 'math_agent'? (2 rows: line 2, 5)" in message
+    assert "unknown agent 'quiz'; configured: code_agent, math_agent (1 row: line 4)" in message
 
 
 def test_the_message_stays_short_whatever_rows_name() -> None:
@@ -38,7 +38,7 @@ def test_the_message_stays_short_whatever_rows_name() -> None:
     with pytest.raises(InputRowsError) as raised:
         check_rows(lines(*(f"x{n}" for n in range(1000))), PlanOptions(agents=options_for()), source="rows.jsonl")
 
-    assert "other agents named that do not exist (990 rows" in str(raised.value)
+    assert "more unknown agents (990 rows" in str(raised.value)
     assert len(str(raised.value)) < 2000
 
 
@@ -46,7 +46,7 @@ def test_without_agents_every_name_is_unknown_and_without_knowledge_none_is() ->
     """A configuration without agents cannot run anything; a library user may not know them."""
     check_rows(lines("anybody"), PlanOptions(), source="rows.jsonl")
 
-    with pytest.raises(InputRowsError, match="there is no agent 'anybody', nor any other"):
+    with pytest.raises(InputRowsError, match="unknown agent 'anybody'; no agents are configured"):
         check_rows(lines("anybody"), PlanOptions(agents=AgentNames([])), source="rows.jsonl")
 
 

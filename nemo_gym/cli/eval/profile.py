@@ -57,9 +57,9 @@ def run(args: argparse.Namespace) -> int:
         tasks_path, agents_path = RewardProfiler().write_to_disk(stored.groups(), agents, settings.rollouts_jsonl_fpath)
     profile = {
         "summary": stored.profile.summary(),
-        "spread": count_reward_spread(stored.profile.tally),
+        "spread": count_reward_spread(stored.profile.stats),
         "agents": agents,
-        "scores": compute_scores(stored.profile.tally, [REWARD_KEY]),
+        "scores": compute_scores(stored.profile.stats, [REWARD_KEY]),
         "reward_profiling": str(tasks_path),
         "agent_metrics": str(agents_path),
     }

@@ -286,7 +286,7 @@ def _print_first_failure(outcome: FailedRollout) -> None:
     from nemo_gym.cli.shared.report import one_line
 
     failure = outcome.failure
-    output.notify(f"first {failure.kind} (rollout {outcome.job.key}): {failure.whom}: {one_line(failure.message)}")
+    output.notify(f"first {failure.kind} (rollout {outcome.job.key}): {failure.server}: {one_line(failure.message)}")
 
 
 def _print_report(args: argparse.Namespace, report: Report, problem: GymError | None) -> int:
