@@ -1,4 +1,4 @@
-"""Verify stored responses again without running new rollouts, for example after a verifier changed or a judge failed."""
+"""Verify stored responses again without new rollouts, for example after a verifier changed or a judge failed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -228,7 +228,7 @@ async def _run_collector(request: EvalRequest, session: Session, collector: Coll
     from nemo_gym.cli.shared.collection import OutputChanges, run_driver
 
     if request.driver is None:
-        return (await collector.collect_from_config(request.collection)).stopped
+        return (await collector.collect_from_config(request.collection)).stop_reason
     session.use_http()
     changes = OutputChanges(request.collection.output_jsonl_fpath)
     name = str(request.collection.rollout_collection_driver)
