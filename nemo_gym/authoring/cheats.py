@@ -1,4 +1,4 @@
-"""Replies that must not be rewarded: empty replies, echoes, all answers at once, appeals, forgeries, judge injections."""
+"""Replies that must not be rewarded: empty replies, echoes, lists of all answers, appeals, forgeries, injections."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -34,8 +34,8 @@ class ServerInstance:
 def server_instances(config: Mapping[Any, Any]) -> dict[str, ServerInstance]:
     """Return every server instance of a configuration (plain data or OmegaConf) by name.
 
-    A block whose interpolations cannot be resolved is returned as written. A top-level key counts as an instance when
-    it has a server type with at least one implementation; whether the block is valid is not checked.
+    A top-level block is an instance if it has a server type with at least one implementation; it is not validated. A
+    block whose interpolations cannot be resolved is returned unresolved.
     """
     instances = {}
     for key, unresolved in unresolved_items(config):
@@ -50,7 +50,7 @@ def server_instances(config: Mapping[Any, Any]) -> dict[str, ServerInstance]:
 
 
 def read_instance(name: str, block: Any) -> ServerInstance | None:
-    """Return the instance that a top-level block defines, or None. The first server type and implementation count."""
+    """Return the instance that a top-level block defines: its first server type and implementation; else None."""
     for server_type in SERVER_TYPES if isinstance(block, Mapping) else ():
         implementations = block.get(server_type)
         if isinstance(implementations, Mapping) and implementations:

@@ -1,8 +1,8 @@
-"""The global configuration keys, each stated once: type, default, meaning.
+"""The global configuration keys: one table with type, default and meaning of each.
 
 Reserved names, type checks, the reference page `docs/reference/configuration-keys.md` and the `*_KEY_NAME` constants of
 `nemo_gym.global_config` are derived from `KEYS`. A key that only one command reads is described by that command's
-configuration class and listed in `COMMAND_KEYS`, so that a misspelling is noticed.
+configuration class and listed in `COMMAND_KEYS`, so that misspellings are detected.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +18,7 @@ from nemo_gym.keys import SERVER_TYPES
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """The values a key may have: a description for messages and the test for it."""
+    """The type of a key's values: a description for messages, and a predicate."""
 
     description: str
     accepts: Callable[[Any], bool]
@@ -54,7 +54,7 @@ ADDRESS = ValueType("a mapping with host and port", lambda value: isinstance(val
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One global configuration key. `default_note` describes a default that is computed."""
+    """One global configuration key. `default_note` describes a computed default."""
 
     name: str
     type: ValueType
@@ -62,7 +62,7 @@ class Key:
     default: Any = None
     default_note: str = ""
     reserved: bool = False
-    """The key never names a server instance."""
+    """True if the key cannot be the name of a server instance."""
     nullable: bool = True
     flag: str | None = None
     """The command-line flag that sets the key."""
@@ -179,7 +179,7 @@ RESERVED_KEYS = (
     "json",
     "query",
 )
-"""Top-level keys that never name a server instance."""
+"""Top-level keys that cannot be names of server instances."""
 KNOWN_KEYS = frozenset((*KEYS, *DIRECTIVE_KEYS, *COMMAND_KEYS))
 
 
@@ -203,6 +203,7 @@ def check_keys(config: Mapping[Any, Any]) -> list[ConfigProblem]:
 
 
 def _check_combinations(config: Mapping[Any, Any]) -> list[ConfigProblem]:
+    """Return a problem for every key that contradicts another key."""
     problems = []
     low, high = config.get("port_range_low"), config.get("port_range_high")
     if isinstance(low, int) and isinstance(high, int) and low > high:
@@ -230,7 +231,7 @@ def _value_text(name: str, value: Any) -> str:
 
 
 def misspelt_keys(config: Mapping[Any, Any], *, used: Iterable[str]) -> list[tuple[KeyPath, str]]:
-    """Return a path and a warning for every key that resembles a known one. `used` are names that `${…}` refers to."""
+    """Return the path and a warning for every unknown key that resembles a known one, except those in `used`."""
     user_keys = set(used)
     warnings: list[tuple[KeyPath, str]] = []
     for key, value in config.items():

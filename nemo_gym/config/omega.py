@@ -1,4 +1,4 @@
-"""OmegaConf: conversion to plain data.
+"""Convert OmegaConf trees to plain data.
 
 All use of OmegaConf's private methods is in this module; `tests/config/test_omega.py` fails when they change.
 """
@@ -28,7 +28,7 @@ def as_plain_value(value: Any, *, resolve: bool = True) -> Any:
 
 
 def register_resolvers() -> None:
-    """Register `${inherit_from:…}` and `${copy:…}` as resolvers that return themselves; directives expand them."""
+    """Register resolvers that leave `${inherit_from:…}` and `${copy:…}` unchanged; `directives` expands them."""
     for word in ("inherit_from", "copy"):
         if not OmegaConf.has_resolver(word):
             OmegaConf.register_new_resolver(word, lambda path, word=word: f"${{{word}:{path}}}")

@@ -80,7 +80,7 @@ def test_keys_are_deleted_from_what_is_inherited():
 
 def test_deleting_what_is_not_there_is_a_problem():
     assert problems({"a": {"x": 1}, "b": {"_inherit_from": "a", "_delete_key": "q"}}) == [
-        "_delete_key: there is no 'q' to delete"
+        "_delete_key: the block has no key 'q'"
     ]
 
 
@@ -112,7 +112,7 @@ def test_a_missing_source_is_named_with_close_ones():
 def test_circles_are_reported_once(tree):
     (text,) = problems(tree)
 
-    assert "goes in a circle" in text
+    assert "cyclic inheritance" in text
 
 
 def test_a_long_chain_ends_in_an_error_not_in_the_stack():

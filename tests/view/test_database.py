@@ -191,7 +191,7 @@ def test_a_folder_gives_its_runs_and_a_wrong_path_is_an_error(index: RunDatabase
     with pytest.raises(NothingToView, match="no such file"):
         find_runs([tmp_path / "nowhere.jsonl"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NothingToView, match="holds no rollouts"):
+    with pytest.raises(NothingToView, match="contains no rollouts"):
         find_runs([tmp_path / "empty"])
 
 
