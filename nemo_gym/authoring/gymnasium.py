@@ -52,9 +52,8 @@ def split_turns(response: NeMoGymResponse) -> Iterator[NeMoGymResponse]:
     previous_kind = ""
     for item in response.output:
         kind = item.type if getattr(item, "role", "assistant") == "assistant" else "observation"
-        if kind == "observation" or (
-            kind == "function_call_output" and previous_kind != kind
-        ):  # first output of a turn
+        # Consecutive tool outputs belong to one turn: only the first of them ends it.
+        if kind == "observation" or (kind == "function_call_output" and previous_kind != kind):
             yield response.model_copy(update={"output": turn})
             turn = []
         elif kind != "function_call_output":
