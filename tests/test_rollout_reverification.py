@@ -200,7 +200,7 @@ async def test_an_earlier_output_is_neither_mixed_with_nor_lost(run: Run) -> Non
     await run.reverify(limit=1)
     assert len(run.read("again.jsonl")) == 1
 
-    with pytest.raises(ConfigError, match="there is an earlier output"):
+    with pytest.raises(ConfigError, match="the output already exists"):
         await run.reverify()
     resumed = await run.reverify(resume_from_cache=True)
     assert (resumed.tally.scored, resumed.there_before) == (2, 1)

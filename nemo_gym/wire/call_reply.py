@@ -1,4 +1,4 @@
-"""A request to a server and its answer as every carrier moves them, and the JSON they hold."""
+"""A request to a server (`Call`) and its answer (`Reply`), independent of the transport, and their JSON encoding."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -44,9 +44,9 @@ class Call:
         self.server = server
         """Instance name of the callee, for errors."""
         self.rollout = rollout
-        """The rollout this call belongs to, if the caller knows it."""
+        """The rollout that this call belongs to; None if it is unknown."""
         self.seconds = seconds
-        """Time the callee may take; None without a limit."""
+        """Time limit of the call; None for no limit."""
 
     def body_bytes(self) -> bytes:
         """Return the body as bytes; a model is written without its unset fields."""
@@ -62,7 +62,7 @@ class Call:
 
 
 class Reply:
-    """The answer to a call. Without `headers` it is JSON, and `cookie` is all it sets."""
+    """The answer to a call. Without `headers` it is JSON, and `cookie` is the only cookie it sets."""
 
     __slots__ = ("body", "cookie", "headers", "status")
 
@@ -86,7 +86,7 @@ class Reply:
         return body if isinstance(body, bytes) else body.model_dump_json(by_alias=True).encode()
 
     def header_list(self) -> list[tuple[str, str]]:
-        """Return every header as name and value; only a body of bytes has a length yet."""
+        """Return every header as name and value; content-length is included only if the body is bytes."""
         if self.headers is not None:
             return list(self.headers)
         headers = [("content-type", "application/json")]
@@ -99,7 +99,7 @@ class Reply:
 
 
 def json_body(value: Any) -> Body:
-    """Turn the `json` argument of a request into a body: a model or bytes as they are, None into no body."""
+    """Convert the `json` argument of a request to a body: a model or bytes are unchanged, None is an empty body."""
     if type(value) is dict:  # first, because a check for a pydantic class is slow
         return encode_json(value)
     if isinstance(value, bytes) or isinstance(value, BaseModel):  # noqa: SIM101 - a union is slower
