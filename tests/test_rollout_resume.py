@@ -52,7 +52,7 @@ async def test_an_earlier_run_is_kept_aside_and_named(world, tmp_path):
     planned, _ = await run(world, tmp_path, row(7))
 
     assert planned.kept == tmp_path / "out/x_previous"
-    assert "kept in" in planned.notes[0]
+    assert "were moved to" in planned.notes[0]
     assert rollout_ids(stored_rows(tmp_path, "x_previous/x.jsonl")) == [(0, 0), (1, 0)]
     planned, _ = await run(world, tmp_path, row(8), overwrite=True)
     assert planned.kept is None
@@ -327,7 +327,7 @@ async def test_what_would_be_refused_is_known_before_any_server_is_started(world
     with RolloutStore(tmp_path / "out/x.jsonl"), pytest.raises(StoreError, match="is collecting"):
         helper.check(config_of(tmp_path), servers)
     (tmp_path / "in.jsonl").unlink()
-    with pytest.raises(ConfigError, match="no input file"):
+    with pytest.raises(ConfigError, match="input file not found"):
         helper.check(config_of(tmp_path), servers)
 
     assert len(stored_rows(tmp_path)) == 1

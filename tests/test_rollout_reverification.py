@@ -263,7 +263,7 @@ def test_the_rollouts_are_never_written_over(run: Run, options: dict[str, Any]) 
     """A night's work is one mistyped name away."""
     job = run.job(output_jsonl_fpath=str(run.folder / "run.jsonl"), **options)
 
-    with pytest.raises(ConfigError, match="the output is the file"):
+    with pytest.raises(ConfigError, match="the output is the same file"):
         job.check_output()
 
 

@@ -87,7 +87,7 @@ def _unresolvable_block(name: str, error: BaseException) -> ConfigProblem:
 
 
 def _implementation_path(name: str, block: Mapping[Any, Any]) -> KeyPath | None:
-    """Return the path of the first implementation block that is a mapping; None if there is none."""
+    """Return the path of the first implementation block that is a mapping, or None."""
     for kind in SERVER_TYPES:
         implementations = block.get(kind)
         for implementation, fields in implementations.items() if isinstance(implementations, dict) else ():

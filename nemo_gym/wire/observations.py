@@ -223,7 +223,8 @@ def join_model_call_observations(
 ) -> tuple[list[TrajectoryModelCall], list[ObservationGap]]:
     """Assign every captured call to the invocation that refers to it; return calls and gaps.
 
-    `calls` are capture records (`model_call_id`, `model_ref`, `response`, ...). If several invocations refer to a call, it is assigned to the first; the others become gaps.
+    `calls` are capture records (`model_call_id`, `model_ref`, `response`, ...). If several invocations refer to a
+    call, it is assigned to the first; the other references become gaps.
     """
     joined = [_trajectory_call(call) for call in calls]
     by_id = {call.model_call_id: call for call in joined}

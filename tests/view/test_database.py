@@ -188,7 +188,7 @@ def test_a_folder_gives_its_runs_and_a_wrong_path_is_an_error(index: RunDatabase
     assert find_runs([index.run.output.parent]) == [index.run]
     assert find_runs([index.run.failures]) == [index.run]
     assert find_runs([index.run.output, index.run.output]) == [index.run]
-    with pytest.raises(NothingToView, match="no such file"):
+    with pytest.raises(NothingToView, match="file or folder not found"):
         find_runs([tmp_path / "nowhere.jsonl"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(NothingToView, match="contains no rollouts"):
