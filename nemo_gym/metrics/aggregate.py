@@ -1,6 +1,6 @@
 """Metrics over all rollouts of an agent and for each of its tasks: the answer of `/aggregate_metrics`.
 
-Rows are added one at a time. Only their numbers are kept; whole rows only for servers that add metrics of their own.
+Rows are added one at a time. Only their numbers are kept; whole rows only for servers that add metrics.
 No metric depends on the order of the rows.
 """
 

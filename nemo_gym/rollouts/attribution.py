@@ -154,7 +154,7 @@ def _passed_deadline(cause: str, phase: Phase | None = None) -> str:
 
 
 def _failure_of_rollout_error(error: RolloutFailed, agent: str) -> Failure:
-    """Classify an exception of our own by its class."""
+    """Classify a `RolloutFailed` by its class."""
     if isinstance(error, ModelFailed):
         kind, phase = FailureKind.MODEL_REFUSED, Phase.MODEL
     elif isinstance(error, EnvFailed):

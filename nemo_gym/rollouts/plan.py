@@ -89,7 +89,7 @@ class AgentNames:
         return f"; configured: {listed}"
 
 
-class RowProblems:
+class InputRowProblems:
     """Problems of rows with their line numbers. The message lists at most `LISTED_LINES` lines per problem."""
 
     def __init__(self, source: str) -> None:
@@ -160,7 +160,7 @@ def plan_jobs(
         InputRowsError: rows lack an agent, parameters or a repeat count, or have an input although a prompt builds it.
     """
     tasks = tasks if tasks is not None else TaskNumbers()
-    problems = RowProblems(source)
+    problems = InputRowProblems(source)
     used_agents: set[str] = set()
     for number, line in lines:
         location = f"{source}:{number}"
@@ -183,7 +183,7 @@ def plan_jobs(
 
 def check_rows(lines: Iterable[Line], options: PlanOptions, *, source: str) -> None:
     """Raise the errors that `plan_jobs` would raise for these lines, without numbering tasks."""
-    problems = RowProblems(source)
+    problems = InputRowProblems(source)
     for number, line in lines:
         location = f"{source}:{number}"
         row = _parse_row(line, location)
@@ -231,7 +231,7 @@ def _parse_row(line: bytes, location: str) -> Row:
 
 
 def _prepare_row(
-    row: Row, options: PlanOptions, problems: RowProblems, number: int, location: str
+    row: Row, options: PlanOptions, problems: InputRowProblems, number: int, location: str
 ) -> tuple[Row | None, int]:
     """Return the row to send, without its key, and its number of repeats; (None, 0) after adding a problem."""
     parameters = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
@@ -273,7 +273,7 @@ def _agent_reference(row: Row, default: str | None) -> Row | None:
     return {"type": "responses_api_agents", "name": default}
 
 
-def _repeats_of(agent: str, options: PlanOptions, problems: RowProblems, number: int) -> int:
+def _repeats_of(agent: str, options: PlanOptions, problems: InputRowProblems, number: int) -> int:
     """Return the repeats of an agent's rows; 0 after adding a problem."""
     if not isinstance(options.repeats, Mapping):
         return options.repeats

@@ -26,7 +26,7 @@ class ServerBlock:
     fields: Mapping[str, Any]
 
     def reference(self, key: str) -> str | None:
-        """Return the name of the instance that a field like `resources_server` refers to; None if there is none."""
+        """Return the name of the instance that a field like `resources_server` refers to, or None."""
         value = self.fields.get(key)
         name = value.get("name") if isinstance(value, Mapping) else None
         return name if isinstance(name, str) else None

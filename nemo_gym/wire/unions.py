@@ -1,6 +1,7 @@
 """The item unions of a request's `input` and a response's `output`.
 
-The class of an item is chosen by its `type` (and for messages by their form), not by validating against each class in turn.
+The class of an item is chosen by its `type` (and for messages by their form); classes are not
+tried in turn.
 """
 
 from collections.abc import Mapping

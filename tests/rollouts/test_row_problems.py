@@ -3,7 +3,7 @@
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.plan import AgentNames, InputRowsError, PlanOptions, RowProblems, check_rows, plan_jobs
+from nemo_gym.rollouts.plan import AgentNames, InputRowsError, PlanOptions, InputRowProblems, check_rows, plan_jobs
 
 
 def options_for() -> AgentNames:
@@ -76,4 +76,4 @@ def test_checking_finds_what_planning_would(line: bytes, options: dict, problem:
 
 def test_no_problem_is_no_error() -> None:
     """The usual case."""
-    RowProblems("rows.jsonl").raise_if_any()
+    InputRowProblems("rows.jsonl").raise_if_any()
