@@ -3,7 +3,7 @@
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.plan import AgentNames, InputRowsError, PlanOptions, InputRowProblems, check_rows, plan_jobs
+from nemo_gym.rollouts.plan import AgentNames, InputRowProblems, InputRowsError, PlanOptions, check_rows, plan_jobs
 
 
 def options_for() -> AgentNames:
