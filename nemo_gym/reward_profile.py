@@ -1,4 +1,4 @@
-"""Metrics and reward profiles under their public names. A seam: it writes the profile files."""
+"""Public entry point: metrics and reward profiles, and `RewardProfiler`, which writes the profile files."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -71,5 +71,5 @@ class RewardProfiler(ProfileArithmetic):
 def _json(value: Any, option: int) -> bytes:
     try:
         return orjson.dumps(value, option=option)
-    except TypeError:  # a server's own metrics may be keyed by numbers, which takes longer to write
+    except TypeError:  # metrics of a server may have keys that are not texts, for which orjson is slower
         return orjson.dumps(value, option=option | orjson.OPT_NON_STR_KEYS)

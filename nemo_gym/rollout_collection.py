@@ -1,7 +1,7 @@
 """Collect rollouts: send rows to agents, store the results, compute scores.
 
-A seam: trainers call `RolloutCollectionHelper`, server folders import the `NG_*` names, and tests replace
-`get_global_config_dict` in this module. `nemo_gym.rollouts` does the work.
+Public entry point: trainers call `RolloutCollectionHelper`, server folders import the `NG_*` names, and tests replace
+`get_global_config_dict` in this module. The implementation is in `nemo_gym.rollouts`.
 """
 
 import logging
@@ -75,7 +75,7 @@ MAX_ROLLOUT_ATTEMPTS_ENV_VAR = "NEMO_GYM_MAX_ROLLOUT_ATTEMPTS"
 DEFAULT_MAX_ROLLOUT_ATTEMPTS = 3
 
 _parsing_reader = get_global_config_dict
-"""The function that parses the command line of a process without a configuration; a test's replacement does not."""
+"""The original function, which parses the command line if the process has no configuration; tests may replace it."""
 
 _attach_trajectory_record = attach_trajectory_record
 
@@ -83,22 +83,22 @@ _attach_trajectory_record = attach_trajectory_record
 class RolloutCollectionConfig(SharedRolloutCollectionConfig):
     """Collect rollouts for the rows of a file from agents that are running."""
 
-    agent_name: str | None = Field(default=None, description="The agent of rows that name none.")
+    agent_name: str | None = Field(default=None, description="The agent of rows without an agent.")
     input_jsonl_fpath: str = Field(description="The rows, one JSON object per line.")
     limit: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Use only the first N rows.")
     num_repeats: AtLeastOne | dict[str, AtLeastOne] = Field(
         default=1, description="Rollouts per row; or per agent, with '_default' for agents not named."
     )
-    num_repeats_add_seed: bool = Field(default=False, description="Ask the model for seed n in rollout number n.")
+    num_repeats_add_seed: bool = Field(default=False, description="Request seed n from the model in rollout number n.")
     resume_from_cache: bool = Field(default=False, description="Keep finished rollouts and run the rest.")
     force_resume: bool = Field(
-        default=False, description="Resume although data, configuration or code changed since the run began."
+        default=False, description="Resume even if data, configuration or code have changed since the run began."
     )
     overwrite: bool = Field(
         default=False, description="Without resuming: remove earlier results instead of moving them aside."
     )
     prompt_config: str | None = Field(default=None, description="A prompt file that builds the input of every row.")
-    skills: SkillsConfig | None = Field(default=None, description="Skills the agents are given.")
+    skills: SkillsConfig | None = Field(default=None, description="Skills for the agents.")
 
     @field_validator("num_repeats", mode="before")
     @classmethod
@@ -114,9 +114,9 @@ class RolloutCollectionConfig(SharedRolloutCollectionConfig):
 class RolloutCollectionHelper:
     """Collect rollouts from running agents.
 
-    `observers` receive every outcome after it is stored. `on_reading` receives the number of rows read so far and their
-    share of the file, periodically, on another thread; then `on_plan` the summary of the plan, once. `in_flight` lists
-    the rollouts in flight.
+    `observers` receive every outcome after it is stored. `on_reading` is called periodically, on another thread, with
+    the number of rows read so far and the fraction of the file; then `on_plan` is called once with the summary of the
+    plan. `in_flight` lists the rollouts in flight.
     """
 
     def __init__(
@@ -144,26 +144,26 @@ class RolloutCollectionHelper:
     ) -> Iterator[Awaitable[Pair]]:
         """Yield one awaitable per row; they return `(row, result)` in completion order.
 
-        A `/run` that fails raises from one awaitable and affects no other. A `semaphore` alone bounds the rows in
-        flight; without one, a default does.
+        A `/run` that fails raises from one awaitable and affects no other. The rows in flight are limited by
+        `semaphore`, or without it by `DEFAULT_CONCURRENCY`.
         """
         client = self.setup_server_client(head_server_config)
-        gate = semaphore if semaphore is not None else nullcontext()
+        slot = semaphore if semaphore is not None else nullcontext()
 
         async def send(row: Row) -> Any:
-            async with gate:
+            async with slot:
                 return await _run_on_agent(client, row)
 
         at_once = DEFAULT_CONCURRENCY if semaphore is None else max(1, len(examples))
         return in_completion_order(examples, send, at_once=at_once)
 
     def check(self, config: RolloutCollectionConfig, servers: Mapping[str, Any]) -> None:
-        """Raise the errors that would end a collection before its first rollout, before servers are started.
+        """Raise the errors that would end a collection before its first rollout; call it before starting servers.
 
-        `servers` is the configuration of the servers. Every row is read, nothing is changed.
+        `servers` is the configuration of the servers. Every row is read; no file is changed.
 
         Raises:
-            ConfigError: the stored run is another one, or the rows are missing or cannot be sent as they are.
+            ConfigError: the stored run differs from the requested one, or the rows are missing or cannot be sent.
             StoreError: another process collects into this output, or it cannot be written.
         """
         with RolloutStore(config.output_jsonl_fpath) as store:
@@ -172,17 +172,17 @@ class RolloutCollectionHelper:
     async def run_from_config(self, config: RolloutCollectionConfig) -> list[Row]:
         """Collect, score and return every result, sorted by (task, rollout).
 
-        The list holds all scored rollouts, including those of a resumed run, and the ones that failed this time, which
-        have `_ng_failure_class` or `_ng_no_persist` and no reward. Use `collect_from_config` if the results are needed
-        on disk only: this list is as large as the output.
+        The list has all scored rollouts, including those of a resumed run, and the rollouts that failed in this call,
+        which have `_ng_failure_class` or `_ng_no_persist` and no reward. The list is as large as the output; use
+        `collect_from_config` if the results are only needed on disk.
         """
         unscored: list[Row] = []
 
-        def keep(outcome: Outcome) -> None:
+        def add_unscored(outcome: Outcome) -> None:
             if not isinstance(outcome, ScoredRollout):
                 unscored.append(outcome_record(outcome))
 
-        await self.collect_from_config(config, observers=[keep])
+        await self.collect_from_config(config, observers=[add_unscored])
         results = [*RolloutStore(config.output_jsonl_fpath).records(), *unscored]
         results.sort(key=lambda result: (result[TASK_INDEX_KEY_NAME], result[ROLLOUT_INDEX_KEY_NAME]))
         return results
@@ -193,16 +193,16 @@ class RolloutCollectionHelper:
         """Collect and score, and return the counts of outcomes. Memory is bounded by the rollouts in flight.
 
         Raises:
-            ConfigError: the rows cannot be sent as they are, or the stored run is another one; nothing was sent or
+            ConfigError: the rows cannot be sent, or the stored run differs from the requested one; nothing was sent or
                 removed.
             StoreError: another process collects into this output, or a result could not be written; earlier results
                 are intact.
             AgentFailed: the rollouts are stored, but an agent returned no metrics for them.
         """
-        client = self.setup_server_client()  # first: without servers an earlier output must stay
+        client = self.setup_server_client()  # first, because it raises if no servers run: then no file may change
         servers = client.global_config_dict
-        attempts = config.max_rollout_attempts or _get_max_rollout_attempts()
-        request = _request(config, servers, attempts)
+        max_attempts = config.max_rollout_attempts or _get_max_rollout_attempts()
+        request = _request(config, servers, max_attempts)
         rules = AttemptRules(
             server_type=server_types(servers),
             scoring=scoring_rules(servers),
@@ -228,12 +228,12 @@ class RolloutCollectionHelper:
                 concurrency=config.num_samples_in_parallel or DEFAULT_CONCURRENCY,
                 store=store.write,
                 rules=rules,
-                retries=RolloutRetryPolicy(max_attempts=attempts, pause_seconds=config.retry_pause_seconds),
+                retries=RolloutRetryPolicy(max_attempts=max_attempts, pause_seconds=config.retry_pause_seconds),
                 stop=stop,
             )
         if stop.reason is not None:
             counts.stop(stop.reason, prepared.summary.to_run)
-            logger.warning("stopped early: %s; what was not run can be resumed", stop.reason)
+            logger.warning("stopped early: %s; use --resume to run the rest", stop.reason)
         logger.info("%s: %s", store.output, counts)
         if not config.disable_aggregation:
             fetch, failures = partial(fetch_metrics, client), read_rows(store.failures)
@@ -242,7 +242,7 @@ class RolloutCollectionHelper:
         return counts
 
     def _report_reading(self, request: CollectionRequest) -> CollectionRequest:
-        """Return `request` with its reading reported to `on_reading`."""
+        """Return `request` with an `on_read` that calls `on_reading`."""
         report = self.on_reading
         if report is None or not request.source.is_file():
             return request
@@ -251,7 +251,7 @@ class RolloutCollectionHelper:
 
 
 def _request(config: RolloutCollectionConfig, servers: Mapping[str, Any], max_attempts: int) -> CollectionRequest:
-    """Return the request of a configuration, with the identity of a new run."""
+    """Build the collection request that `config` describes, with the identity of the run except its row hash."""
     options = _plan_options(config, servers)
     identity = Identity(
         rows="",
@@ -285,12 +285,13 @@ def _request(config: RolloutCollectionConfig, servers: Mapping[str, Any], max_at
 
 
 def _plan_options(config: RolloutCollectionConfig, servers: Mapping[str, Any]) -> PlanOptions:
+    """Build the plan options that `config` describes; prompt and skills are loaded."""
     fill: Callable[[Row, str], Row] | None = None
     if config.prompt_config is not None:
         prompt = load_prompt_config(config.prompt_config)
 
-        def fill(row: Row, where: str) -> Row:
-            return apply_prompt_to_row(row, prompt, where=where)
+        def fill(row: Row, location: str) -> Row:
+            return apply_prompt_to_row(row, prompt, where=location)
 
     return PlanOptions(
         agent_name=config.agent_name,
@@ -304,7 +305,7 @@ def _plan_options(config: RolloutCollectionConfig, servers: Mapping[str, Any]) -
 
 
 def _sender(client: ServerClient, config: RolloutCollectionConfig) -> Send:
-    """Return the function that sends a job to its agent, with its rollout deadline and its limits."""
+    """Return the function that sends a job to its agent with the rollout deadline, limits and, if on, captures."""
     seconds = config.rollout_timeout_seconds
     headers = {ALLOWANCE_HEADER: config.allowance.header_value()}
 
@@ -323,7 +324,7 @@ async def _run_on_agent(client: ServerClient, row: Row, **options: Any) -> Any:
 
 
 def _process_config() -> Mapping[str, Any]:
-    """Return this process's configuration; empty in a library user's process that has none."""
+    """Return this process's configuration; empty if it has none, as in a program that uses this as a library."""
     if get_global_config_dict is _parsing_reader and maybe_get_global_config_dict() is None:
         return {}
     config: Mapping[str, Any] = get_global_config_dict()

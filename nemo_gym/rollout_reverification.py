@@ -1,4 +1,4 @@
-"""Verify stored responses again, after a verifier changed or a judge was down, without new rollouts."""
+"""Verify stored responses again without new rollouts, for example after a verifier changed or a judge failed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,14 +34,14 @@ DEFAULT_CONCURRENCY = 256
 class RolloutReverificationConfig(BaseNeMoGymCLIConfig):
     """Verify the responses of stored rollouts again."""
 
-    materialized_inputs_jsonl_fpath: str = Field(description="The inputs that the rollouts answer.")
+    materialized_inputs_jsonl_fpath: str = Field(description="The planned input rows of the rollouts.")
     rollouts_jsonl_fpath: str = Field(description="The rollouts to verify again.")
     output_jsonl_fpath: str = Field(description="Output file for the rollouts with their new verdicts.")
     num_samples_in_parallel: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description=f"Number of responses verified at the same time; default: {DEFAULT_CONCURRENCY}."
     )
     limit: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Use only the first N rollouts.")
-    force: bool = Field(default=False, description="Verify although a server does not declare it safe.")
+    force: bool = Field(default=False, description="Verify even if a server does not declare that this is safe.")
     overwrite: bool = Field(default=False, description="Remove an earlier output first.")
     resume_from_cache: bool = Field(default=False, description="Keep verified rollouts and verify the rest.")
     disable_aggregation: bool = Field(default=False, description="Do not compute metrics at the end.")
@@ -52,6 +52,7 @@ class RolloutReverificationConfig(BaseNeMoGymCLIConfig):
 
     @model_validator(mode="after")
     def check_append(self) -> "RolloutReverificationConfig":
+        """Raise ValueError if `append` is combined with options that contradict it."""
         if self.append and not self.judge_failed_only:
             raise ValueError("append works only with judge_failed_only")
         if self.append and self.overwrite:
@@ -60,7 +61,7 @@ class RolloutReverificationConfig(BaseNeMoGymCLIConfig):
 
     @property
     def target(self) -> Path:
-        """The output; its name starts with `unsafe_` if `force` switched the check off."""
+        """Path of the output; its name starts with `unsafe_` if `force` disabled the check of the servers."""
         path = Path(self.output_jsonl_fpath)
         is_safe = not self.force or self.judge_failed_only or path.name.startswith(UNSAFE_PREFIX)
         return path if is_safe else path.with_name(UNSAFE_PREFIX + path.name)
@@ -68,7 +69,7 @@ class RolloutReverificationConfig(BaseNeMoGymCLIConfig):
 
 @dataclass(frozen=True)
 class ReverificationResult:
-    """The outcomes, the metrics, and the numbers of rollouts that were verified before or copied."""
+    """The counts of outcomes, the metrics, and the numbers of rollouts that were verified earlier or copied."""
 
     tally: OutcomeCounts
     entries: list[Row]
@@ -88,21 +89,21 @@ class Reverification:
         self._verifiers = verifiers
 
     def check_output(self) -> None:
-        """Refuse to mix with or to overwrite an earlier output.
+        """Check that the output does not replace the input, and that an earlier output may be extended or removed.
 
         Raises:
-            ConfigError: names the existing file and the options.
+            ConfigError: the message names the existing file and the options.
         """
         config = self.config
         is_input = self.store.output.resolve() == Path(config.rollouts_jsonl_fpath).resolve()
         if is_input and not config.append:
             raise ConfigError(
-                "the output is the file that is to be verified",
+                "the output is the same file as the rollouts to verify",
                 where=str(self.store.output),
                 fix="another --output",
             )
-        removed = files_of_run(self.store.output) if config.overwrite else []
-        if Path(config.materialized_inputs_jsonl_fpath).resolve() in [path.resolve() for path in removed]:
+        files_to_remove = files_of_run(self.store.output) if config.overwrite else []
+        if Path(config.materialized_inputs_jsonl_fpath).resolve() in [path.resolve() for path in files_to_remove]:
             raise ConfigError(
                 "overwriting the output would remove the inputs", where=str(self.store.output), fix="another --output"
             )
@@ -110,13 +111,13 @@ class Reverification:
         if existing and not (config.overwrite or config.resume_from_cache or config.append):
             also = ", --append adds to it" if config.judge_failed_only else ""
             raise ConfigError(
-                "there is an earlier output",
+                "the output already exists",
                 where=", ".join(existing),
                 fix=f"--resume continues it, --overwrite removes it{also}, or choose another --output",
             )
 
     async def check_modes(self, client: ServerClient) -> list[str]:
-        """Return the servers that do not declare that they verify stored responses without their sessions.
+        """Return the servers that do not declare that they can verify stored responses without their sessions.
 
         Raises:
             ConfigError: there are such servers, and `force` is not set.
@@ -130,21 +131,21 @@ class Reverification:
                 unsafe.append(f"{server} ({mode.value})")
         if unsafe and not self.config.force:
             raise ConfigError(
-                f"these servers do not say that they can verify without the session: {', '.join(unsafe)}",
+                f"these servers do not declare that they can verify without the session: {', '.join(unsafe)}",
                 where="/reverify_mode",
-                fix="--force verifies all the same, into a file whose name begins with 'unsafe_'",
+                fix="--force verifies anyway and writes a file whose name begins with 'unsafe_'",
             )
         return unsafe
 
     async def run(self, client: ServerClient, observers: Sequence[Observer] = ()) -> ReverificationResult:
-        """Verify, store each verdict as soon as it is known, and compute metrics.
+        """Verify the stored rollouts, store each verdict as soon as it is known, and compute metrics.
 
         Raises:
             StoreError: a result could not be written; earlier results are intact.
             AgentFailed: the verdicts are stored, but a server returned no metrics for them.
         """
         counts = OutcomeCounts()
-        attempts = _get_max_rollout_attempts()
+        max_attempts = _get_max_rollout_attempts()
         servers = client.global_config_dict
         with self.store:
             if self.config.overwrite and not self.config.resume_from_cache:
@@ -152,13 +153,13 @@ class Reverification:
             history = self.store.history()
             copied = self._copy_scored(history) if self.config.judge_failed_only else 0
 
-            def is_open(job: Job) -> bool:
-                is_given_up = self.config.resume_from_cache and history.is_given_up(job.key, attempts)
+            def is_unfinished(job: Job) -> bool:
+                is_given_up = self.config.resume_from_cache and history.is_given_up(job.key, max_attempts)
                 return not is_given_up and not history.is_finished(job.key)
 
-            # One try each: calls are repeated where that is safe, and failures can be resumed.
+            # One attempt each: single calls are retried where that is safe, and failures can be resumed.
             await collect(
-                (job.with_attempt(history.failed_attempts(job.key)) for job in self._jobs(is_open)),
+                (job.with_attempt(history.failed_attempts(job.key)) for job in self._jobs(is_unfinished)),
                 partial(self._verify, client),
                 [counts, *observers],
                 concurrency=self.config.num_samples_in_parallel or DEFAULT_CONCURRENCY,
@@ -168,12 +169,13 @@ class Reverification:
         entries = [] if self.config.disable_aggregation else await self._aggregate(client)
         return ReverificationResult(counts, entries, len(history.finished), copied)
 
-    def _jobs(self, is_open: Callable[[Job], bool]) -> Iterator[Job]:
+    def _jobs(self, is_unfinished: Callable[[Job], bool]) -> Iterator[Job]:
         """Yield the jobs that are not verified yet, up to the limit."""
-        jobs = filter(is_open, self._stored.jobs(judge_failed_only=self.config.judge_failed_only))
+        jobs = filter(is_unfinished, self._stored.jobs(judge_failed_only=self.config.judge_failed_only))
         return islice(jobs, self.config.limit or None)
 
     def _copy_scored(self, history: RunHistory) -> int:
+        """Copy the scored rollouts that the output lacks, and return their number."""
         copied = 0
         for scored in self._stored.scored_rollouts():
             if not history.is_finished(scored.job.key):
@@ -182,6 +184,7 @@ class Reverification:
         return copied
 
     async def _verify(self, client: ServerClient, job: Job) -> Any:
+        """Send a stored response to its verifier and return the verifier's answer."""
         server = self._verifiers[StoredRollout(job.row).agent]
         if not isinstance(job.row.get(RESPONSE_KEY_NAME), dict):
             raise EnvFailed("the stored rollout has no response", where=server)
@@ -193,6 +196,8 @@ class Reverification:
             raise EnvFailed(f"/verify answered {error.status}: {response_text(error)[:500]}", where=server) from error
 
     async def _aggregate(self, client: ServerClient) -> list[Row]:
+        """Compute the metrics of the output, with those of the verifiers' servers, and write them."""
+
         async def fetch(agent: str, records: list[Row]) -> Row:
             return await fetch_metrics(client, self._verifiers[agent], records)
 
@@ -216,5 +221,5 @@ async def reverify_mode(client: ServerClient, server: str) -> ReverifyMode:
 
 
 def _rules_without_model(servers: Mapping[str, Any]) -> dict[str, ScoringRule]:
-    """Return the scoring rules without the check for a model call, which was made when the rollout was collected."""
+    """Return the scoring rules without the check for a model call, which was done when the rollout was collected."""
     return {agent: replace(rule, needs_model=False) for agent, rule in scoring_rules(servers).items()}

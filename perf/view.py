@@ -11,8 +11,8 @@ from typing import Any
 MANY = 1_000_000
 QUERIES: dict[str, dict[str, Any]] = {
     "first page": {},
-    "by reward": {"where": "reward < 0.5"},
-    "by three things": {"where": 'reward < 0.5 and turns >= 1 and outcome == "scored"'},
+    "by reward": {"filter_text": "reward < 0.5"},
+    "by three things": {"filter_text": 'reward < 0.5 and turns >= 1 and outcome == "scored"'},
     "by words": {"words": "kappa 77"},
     "sorted by reward": {"sort": "reward", "down": True},
     "last page": {"start": MANY - 100},

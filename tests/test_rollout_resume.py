@@ -52,7 +52,7 @@ async def test_an_earlier_run_is_kept_aside_and_named(world, tmp_path):
     planned, _ = await run(world, tmp_path, row(7))
 
     assert planned.kept == tmp_path / "out/x_previous"
-    assert "kept in" in planned.notes[0]
+    assert "were moved to" in planned.notes[0]
     assert rollout_ids(stored_rows(tmp_path, "x_previous/x.jsonl")) == [(0, 0), (1, 0)]
     planned, _ = await run(world, tmp_path, row(8), overwrite=True)
     assert planned.kept is None
@@ -92,7 +92,7 @@ async def test_another_run_is_refused_with_what_differs_and_how_to_force_it(worl
     await run(world, tmp_path, row(0), row(1), num_repeats=2)
     before = (tmp_path / "out/x.jsonl").read_bytes()
 
-    with pytest.raises(ResumeRefused, match="not the run that was begun") as caught:
+    with pytest.raises(ResumeRefused, match="a different one; differences") as caught:
         await run(world, tmp_path, resume_from_cache=True, **{"num_repeats": 2, **changed})
 
     assert named in str(caught.value)
@@ -179,10 +179,10 @@ async def test_the_first_failure_ends_the_run_with_fail_fast(world, tmp_path):
     planned, tally = await run(world, tmp_path, *rows, fail_fast=True, num_samples_in_parallel=1)
 
     assert tally.failed == {"agent_error": 1}
-    assert tally.stopped == "a rollout failed (max_failures 1)"
+    assert tally.stop_reason == "a rollout failed (max_failures 1)"
     assert (tally.not_run, planned.total) == (8, 9)
     planned, tally = await run(world, tmp_path, resume_from_cache=True, num_samples_in_parallel=1, max_failures=2)
-    assert (tally.scored, tally.stopped) == (8, None)
+    assert (tally.scored, tally.stop_reason) == (8, None)
 
 
 async def test_spent_tokens_stop_the_run_and_a_higher_limit_continues_it(world, tmp_path):
@@ -192,7 +192,7 @@ async def test_spent_tokens_stop_the_run_and_a_higher_limit_continues_it(world, 
     _, tally = await run(world, tmp_path, *rows, max_total_tokens=15, num_samples_in_parallel=2)
 
     assert 3 <= tally.scored <= 4
-    assert "tokens are spent" in tally.stopped
+    assert "tokens are spent" in tally.stop_reason
     assert tally.scored + tally.not_run == 10
     _, again = await run(world, tmp_path, resume_from_cache=True, max_total_tokens=15)
     assert (again.scored, again.not_run) == (0, tally.not_run), "what was spent before counts"
@@ -308,7 +308,7 @@ async def test_results_do_not_replace_the_rows_they_come_from(world, tmp_path):
     config.output_jsonl_fpath = config.input_jsonl_fpath
     before = (tmp_path / "in.jsonl").read_bytes()
 
-    with pytest.raises(ConfigError, match="would be replaced by the results"):
+    with pytest.raises(ConfigError, match="the results would replace the input rows"):
         await world.helper().collect_from_config(config)
 
     assert (tmp_path / "in.jsonl").read_bytes() == before
@@ -327,7 +327,7 @@ async def test_what_would_be_refused_is_known_before_any_server_is_started(world
     with RolloutStore(tmp_path / "out/x.jsonl"), pytest.raises(StoreError, match="is collecting"):
         helper.check(config_of(tmp_path), servers)
     (tmp_path / "in.jsonl").unlink()
-    with pytest.raises(ConfigError, match="no input file"):
+    with pytest.raises(ConfigError, match="input file not found"):
         helper.check(config_of(tmp_path), servers)
 
     assert len(stored_rows(tmp_path)) == 1

@@ -200,7 +200,7 @@ async def test_an_earlier_output_is_neither_mixed_with_nor_lost(run: Run) -> Non
     await run.reverify(limit=1)
     assert len(run.read("again.jsonl")) == 1
 
-    with pytest.raises(ConfigError, match="there is an earlier output"):
+    with pytest.raises(ConfigError, match="the output already exists"):
         await run.reverify()
     resumed = await run.reverify(resume_from_cache=True)
     assert (resumed.tally.scored, resumed.there_before) == (2, 1)
@@ -263,7 +263,7 @@ def test_the_rollouts_are_never_written_over(run: Run, options: dict[str, Any]) 
     """A night's work is one mistyped name away."""
     job = run.job(output_jsonl_fpath=str(run.folder / "run.jsonl"), **options)
 
-    with pytest.raises(ConfigError, match="the output is the file"):
+    with pytest.raises(ConfigError, match="the output is the same file"):
         job.check_output()
 
 

@@ -1,7 +1,7 @@
-"""Audit a verifier: try right answers, odd forms, wrong answers, cheats and broken rows, and report every surprise.
+"""Audit a verifier: send right answers, odd forms, wrong answers, cheats and malformed rows; report wrong verdicts.
 
-A server folder's `audit.py` gives the right answer to a row, odd forms of it, close but wrong answers and cheats;
-`gym env audit NAME` tries these and the cheats that no server may pay for. docs/audit.md describes the interface.
+A server folder's `audit.py` returns the right answer to a row, odd forms of it, close but wrong answers and cheats;
+`gym env audit NAME` sends these and the cheats of `nemo_gym.authoring.cheats`. docs/audit.md describes the interface.
 """
 
 import asyncio
@@ -42,14 +42,14 @@ INJECTED_ROWS = 2
 FEWEST_ODD_FORMS = 20
 FAILING_JUDGES: dict[str, str | None] = {
     "a judge that cannot be reached": None,
-    "a judge that says nothing": "",
-    "a judge that does not decide": "I would rather not say; both have their merits.",
+    "a judge with an empty reply": "",
+    "a judge without a verdict": "I would rather not say; both have their merits.",
 }
 
 BreakRow = Callable[[Row], Row]
 Excuse = str | Callable[[Row], str | None]
 Case = tuple[str, int, Reply]
-"""Name, number of the row, reply."""
+"""Name of the case, number of the row, reply."""
 
 
 def _no_replies(_row: Row) -> list[Any]:
@@ -71,7 +71,7 @@ class Expectations:
     full_reward: float | Callable[[Row], float] = 1.0
     most_for_a_cheat: float = 0.0
     most_for_wrong: float | None = None
-    """None: anything below the full reward."""
+    """Highest reward of a wrong answer; None allows every reward below the full reward."""
     excused: Mapping[str, Excuse] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     rows: int = DEFAULT_ROWS
@@ -80,7 +80,7 @@ class Expectations:
         return float(self.full_reward(row) if callable(self.full_reward) else self.full_reward)
 
     def excuse(self, name: str, row: Row) -> str | None:
-        """Return the reason why a case of this name is not a finding for this row, if the folder gives one."""
+        """Return the reason why a case of this name is not a finding for this row; None if it is a finding."""
         reason = self.excused.get(name)
         return reason(row) if callable(reason) else reason
 
@@ -121,27 +121,27 @@ def generated_rows(folder: Path, count: int, seed: int) -> list[Row]:
     """Return `count` rows of the folder's `generate.py`; none if the file is missing.
 
     Raises:
-        ConfigError: the generator refuses.
+        ConfigError: `generate.py` cannot be imported, or exits with an error.
     """
     if not count or not (folder / "generate.py").exists():
         return []
     try:
         return list(import_folder_module(f"resources_servers.{folder.name}.generate").rows(count, seed=seed))
-    except SystemExit as refusal:
-        raise ConfigError(str(refusal), where=str(folder / "generate.py"), fix="fewer --rows") from None
+    except SystemExit as error:
+        raise ConfigError(str(error), where=str(folder / "generate.py"), fix="fewer --rows") from None
 
 
 def request_model(server: Any) -> type[BaseModel]:
-    """Return the class of the body of a server's `verify`."""
+    """Return the class of the request body that a server's `verify` declares."""
     hints = inspect.get_annotations(server.verify, eval_str=True)
     models = [hint for name, hint in hints.items() if name != "return" and isinstance(hint, type)]
     return next((model for model in models if issubclass(model, BaseVerifyRequest)), BaseVerifyRequest)
 
 
 def row_breakers(model: type[BaseModel], row: Row) -> Iterator[tuple[str, BreakRow]]:
-    """Yield (name, function that breaks a copy of a row) for each field the verifier declares.
+    """Yield (name, function that returns a malformed copy of a row) for each field that the verifier declares.
 
-    Skips what is allowed: a field that is not required may be missing, and one whose type has None may be null.
+    Valid changes are left out: an optional field may be missing, and a field whose type includes None may be null.
     """
     yield "no responses_create_params", lambda row: _without(row, "responses_create_params")
     for name, declared in model.model_fields.items():
@@ -172,7 +172,7 @@ def import_folder_module(name: str) -> ModuleType:
     """
     try:
         return importlib.import_module(name)
-    except Exception as error:  # the folder's own code: any exception is the reason
+    except Exception as error:  # code of the server folder: report any exception
         raise ConfigError(f"cannot be imported: {type(error).__name__}: {error}", where=name) from error
 
 
@@ -204,7 +204,7 @@ def load_expectations(folder: Path) -> Expectations:
 async def audit_rows(
     folder: Path, rows: Sequence[Row], *, checks: Sequence[Check] = get_args(Check), seed: int = DEFAULT_SEED
 ) -> AuditResult:
-    """Run `checks` on these rows with the server of a folder as its configuration and `CONFIG` describe it.
+    """Run `checks` on these rows with the server of a folder, built from its configuration and `CONFIG`.
 
     Raises:
         ConfigError: the folder has no usable audit.py, or its server cannot be built.
@@ -238,9 +238,10 @@ class _Audit:
         self.findings: list[Finding] = []
         self.excused: dict[str, str] = {}
         self.verify_p50 = 0.0
-        self._gate = asyncio.Semaphore(AT_ONCE)
+        self._concurrency = asyncio.Semaphore(AT_ONCE)
 
     async def run(self, checks: Sequence[Check]) -> None:
+        """Run the given checks one after the other."""
         if "oracle" in checks:
             await self._check_oracle()
         if "odd form" in checks:
@@ -268,6 +269,7 @@ class _Audit:
         self.verify_p50 = statistics.median(seconds)
 
     async def _check_odd_forms(self) -> None:
+        """Verify odd forms of the oracle; report a finding if the folder has too few different ones."""
         cases = list(self._numbered_replies("odd form", self.expected.odd_forms))
         different = len({json.dumps(reply, sort_keys=True) for _, _, reply in cases})
         if different < FEWEST_ODD_FORMS:
@@ -276,11 +278,13 @@ class _Audit:
         await self._check_cases("odd form", cases)
 
     def _numbered_replies(self, label: str, replies: Callable[[Row], Sequence[Reply]]) -> Iterator[Case]:
+        """Yield a case for each reply to each row, named by `label` and the position of the reply."""
         for number, row in enumerate(self.rows):
             for position, reply in enumerate(replies(row)):
                 yield f"{label} {position}", number, reply
 
     def _cheat_cases(self) -> Iterator[Case]:
+        """Yield the generic cheats, those of the folder and, for servers with a judge, prompt injections."""
         for number, row in enumerate(self.rows):
             for name, reply in [*generic_cheats(row), *self.expected.cheats(row)]:
                 yield name, number, reply
@@ -292,11 +296,11 @@ class _Audit:
                     yield from ((f"{name} after a wrong answer", number, f"{one}\n\n{text}") for one in wrong)
 
     async def _check_cases(self, check: Check, cases: Iterable[Case]) -> None:
-        """Play cases, several at once, and compare each reward with the expected one."""
+        """Play the cases, `AT_ONCE` at a time, and compare each reward with the expected one."""
         listed = list(cases)
 
         async def play_one(number: int, reply: Reply) -> AuditReply:
-            async with self._gate:
+            async with self._concurrency:
                 return await self.server.play(self.rows[number], reply)
 
         answers = await _gather([play_one(number, reply) for _, number, reply in listed])
@@ -305,18 +309,20 @@ class _Audit:
         self.checks[check] = len(listed)
 
     def _compare(self, check: Check, name: str, number: int, reply: Reply, answer: AuditReply) -> None:
+        """Report a finding if the reward is not the one that the check expects."""
         reward, full = answer.reward, self.expected.full(self.rows[number])
         if check in ("oracle", "odd form"):
             is_good, rule = reward is not None and abs(reward - full) <= REWARD_TOLERANCE, f"reward {full:g}"
         elif check == "wrong answer" and self.expected.most_for_wrong is None:
             is_good, rule = reward is not None and reward < full - REWARD_TOLERANCE, f"less than {full:g}"
         else:
-            most = self.expected.most_for_a_cheat if check == "cheat" else self.expected.most_for_wrong or 0.0
-            is_good, rule = reward is not None and reward <= most + REWARD_TOLERANCE, f"at most {most:g}"
+            max_reward = self.expected.most_for_a_cheat if check == "cheat" else self.expected.most_for_wrong or 0.0
+            is_good, rule = reward is not None and reward <= max_reward + REWARD_TOLERANCE, f"at most {max_reward:g}"
         if not is_good:
             self._report(Finding(check, name, number, rule, answer.summary, shorten_reply(reply), reward is not None))
 
     def _report(self, finding: Finding) -> None:
+        """Add a finding, or its excuse if the folder has one for this case."""
         row = self.rows[finding.row] if finding.row is not None else {}
         excuse = self.expected.excuse(finding.case, row)
         if excuse is None:
@@ -325,7 +331,10 @@ class _Audit:
             self.excused[finding.case] = excuse
 
     async def _check_malformed_rows(self) -> None:
-        """Break the first row of each shape in every way; refusing it when the session is seeded counts too."""
+        """Check that malformed copies of a row are rejected with 422, by `/seed_session` or by `/verify`.
+
+        One row is used of each set of field names.
+        """
         model = request_model(self.server.server)
         shapes = {tuple(sorted(row)): number for number, row in reversed(list(enumerate(self.rows)))}
         count = 0
@@ -339,7 +348,7 @@ class _Audit:
         self.checks["malformed row"] = count
 
     async def _check_repeats(self) -> None:
-        """Verify the oracle many times at once, each time in a new session."""
+        """Verify the oracle many times concurrently, each time in a new session, and compare the outcomes."""
         for number, row in enumerate(self.rows[:REPEATED_ROWS]):
             reply = self.expected.oracle(row)
             answers = await _gather([self.server.play(row, reply) for _ in range(REPEATS)])
@@ -349,7 +358,7 @@ class _Audit:
         self.checks["repeat"] = REPEATS * min(REPEATED_ROWS, len(self.rows))
 
     async def _check_failing_judges(self) -> None:
-        """Check that a judge without a verdict leaves no reward, with a reply that reaches the judge."""
+        """Check that a judge that returns no verdict causes a failure and not a reward."""
         self.checks["judge"] = 0
         if self.server.judge_problem:
             self._report(Finding("judge", "judge() of audit.py", None, "an answer", self.server.judge_problem))
@@ -357,17 +366,18 @@ class _Audit:
             self.server.set_judge(_fail_to_connect if text is None else lambda _prompt, text=text: text)  # type: ignore[misc]
             answer = await self._play_until_judged()
             if answer is None:
-                self._report(Finding("judge", name, None, "a judge that is asked", "no reply reaches it"))
+                self._report(Finding("judge", name, None, "a call to the judge", "no reply causes one"))
             elif answer.failure is None:
                 self._report(Finding("judge", name, 0, "a failure", answer.summary))
             self.checks["judge"] += 1
 
     async def _play_until_judged(self) -> AuditReply | None:
+        """Play replies until one causes a call to the judge, and return the answer to it; None if none does."""
         for row in self.rows:
             for reply in [*self.expected.wrong(row), *self.expected.odd_forms(row), self.expected.oracle(row)]:
-                before = self.server.judge_calls
+                previous_calls = self.server.judge_calls
                 answer = await self.server.play(row, reply)
-                if self.server.judge_calls > before:
+                if self.server.judge_calls > previous_calls:
                     return answer
         return None
 

@@ -1,4 +1,4 @@
-"""The result of an audit, as data and as the audit section of a README."""
+"""The result of an audit, as a dictionary and as the audit section of a README."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,17 +23,17 @@ README_LINES: dict[Check, str] = {
 
 @dataclass(frozen=True)
 class Finding:
-    """A case with an outcome other than the expected one."""
+    """A case whose outcome is not the expected one."""
 
     check: Check
     case: str
     row: int | None
-    """Number of the row, counted from 0, the examples first."""
+    """Number of the row, counted from 0; example rows are before generated ones."""
     expected: str
     actual: str
     reply: str = ""
     is_scored: bool = True
-    """False when the verifier gave no verdict."""
+    """False if the verifier returned no verdict."""
 
     def as_dict(self) -> dict[str, Any]:
         return {"found" if key == "actual" else key: value for key, value in asdict(self).items()}
@@ -52,7 +52,7 @@ class AuditResult:
     excused: Mapping[str, str]
     """Cases that the folder's `EXCUSED` allows, with the reason."""
     verify_p50: float
-    """Median seconds of one verification of the oracle, one at a time."""
+    """Median seconds of verifying the oracle, without concurrency."""
     most_for_a_cheat: float = 0.0
 
     @property
@@ -63,12 +63,12 @@ class AuditResult:
         return sum(finding.check in checks for finding in self.findings)
 
     def count_wrong_verdicts(self, *checks: Check) -> int:
-        """Count the findings of these checks in which the verifier gave a verdict."""
+        """Count the findings of these checks in which the verifier returned a verdict."""
         return sum(finding.is_scored and finding.check in checks for finding in self.findings)
 
     @property
     def without_verdict(self) -> int:
-        """Number of findings in which the verifier gave no verdict: errors and failures."""
+        """Number of findings in which the verifier returned no verdict: errors and failures."""
         return sum(not finding.is_scored for finding in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
@@ -96,13 +96,13 @@ class AuditResult:
 
 def result_from_dict(fields: Mapping[str, Any]) -> AuditResult:
     """Rebuild a result from `AuditResult.as_dict`."""
-    same = {key: fields[key] for key in ("name", "rows", "seed", "checks", "excused", "most_for_a_cheat")}
+    unchanged = {key: fields[key] for key in ("name", "rows", "seed", "checks", "excused", "most_for_a_cheat")}
     findings = [Finding(actual=finding.pop("found"), **finding) for finding in map(dict, fields["offences"])]
-    return AuditResult(**same, findings=findings, verify_p50=fields["verify_p50_ms"] / 1000)
+    return AuditResult(**unchanged, findings=findings, verify_p50=fields["verify_p50_ms"] / 1000)
 
 
 def readme_section(result: AuditResult) -> str:
-    """Return the audit section of a README; nothing in it depends on the machine or the time."""
+    """Return the audit section of a README. It contains no times, so that it is the same on every machine."""
     lines = [BEGIN, f"`gym env audit {result.name}`, {result.rows} rows:", "", "| | cases | off |", "|---|---:|---:|"]
     texts = dict(README_LINES)
     if result.most_for_a_cheat:
@@ -118,7 +118,7 @@ def find_section(text: str, path: Path) -> tuple[int, int] | None:
     """Return the start and end of the audit section in the text of a README, or None.
 
     Raises:
-        ConfigError: the section begins and does not end.
+        ConfigError: the section has no end marker.
     """
     start = text.find(BEGIN)
     if start < 0:
@@ -130,10 +130,10 @@ def find_section(text: str, path: Path) -> tuple[int, int] | None:
 
 
 def update_readme(path: Path, result: AuditResult) -> bool:
-    """Write the audit section into a README, over the old one or below `## Proof`; return whether the file changed.
+    """Replace the audit section of a README, or add it below `## Proof`; return whether the file changed.
 
     Raises:
-        ConfigError: the README has neither.
+        ConfigError: the README has neither an audit section nor `## Proof`.
     """
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     span, section = find_section(text, path), readme_section(result)

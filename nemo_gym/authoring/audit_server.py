@@ -36,11 +36,11 @@ from nemo_gym.transport import in_process
 PORT = 1
 EPISODE_TIMEOUT_SECONDS = 120.0
 PlayTools = Callable[[Row, Reply, ToolCaller], Any]
-"""The `act` of an audit.py: what happens in the session before `/verify`."""
+"""The `act` of an audit.py: makes the tool calls of an episode before `/verify`."""
 
 
 class ToolFailed(GymError):
-    """A tool answered with a server error (5xx), so the verdict says nothing about the verifier."""
+    """A tool answered with a server error (5xx), so the episode cannot test the verifier."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class AuditReply:
     body: Any
     seconds: float = 0.0
     problem: str | None = None
-    """The reason why the episode did not reach `/verify`."""
+    """The reason why `/verify` was not called or did not answer."""
 
     @property
     def reward(self) -> float | None:
@@ -69,6 +69,7 @@ class AuditReply:
 
     @property
     def summary(self) -> str:
+        """The outcome in a few words: problem, failure, status or reward."""
         if self.problem:
             return self.problem
         if self.failure:
@@ -79,7 +80,7 @@ class AuditReply:
 
 
 class ScriptedJudge(SimpleResponsesAPIModel):
-    """A judge whose answer is a function of the whole prompt."""
+    """A judge model whose answer is computed from the prompt by a function."""
 
     config: BaseResponsesAPIModelConfig
     _answer: Callable[[str], str] = PrivateAttr(default_factory=lambda: lambda _prompt: "")
@@ -87,20 +88,20 @@ class ScriptedJudge(SimpleResponsesAPIModel):
     _error: str | None = PrivateAttr(default=None)
 
     def set_answer(self, answer: Callable[[str], str]) -> None:
-        """Answer every prompt with this function from now on."""
+        """Set the function that computes the answer to every prompt."""
         self._answer = answer
 
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         self._call_count += 1
         try:
             text = self._answer(join_prompt(body.input))
-        except Exception as error:  # the folder's own code: any exception becomes a finding
+        except Exception as error:  # code of the server folder: any exception becomes a finding
             self._error = f"{type(error).__name__}: {error}"
             raise
         return NeMoGymResponse.model_validate(text_response(text or " "))
 
     async def chat_completions(self, body: Any = Body()) -> NeMoGymChatCompletion:  # noqa: ARG002
-        raise HTTPException(501, "the judge of an audit answers /v1/responses")
+        raise HTTPException(501, "the judge of an audit supports only /v1/responses")
 
 
 def join_prompt(messages: Any) -> str:
@@ -120,7 +121,7 @@ def _content_text(item: Mapping[str, Any]) -> str:
 
 @dataclass
 class ServerUnderAudit:
-    """A running server with its scripted judges."""
+    """A server that is called in process, with its scripted judges."""
 
     server: SimpleResourcesServer
     app: FastAPI
@@ -129,14 +130,15 @@ class ServerUnderAudit:
     judges: list[ScriptedJudge] = field(default_factory=list)
 
     async def play(self, row: Row, reply: Reply) -> AuditReply:
-        """Play one episode in a new session: seed, call the tools, verify."""
+        """Play one episode in a new session: seed the session, call the tools, verify."""
         return await self._play(row, reply, {**row, "response": build_response(reply, row)})
 
     async def verify_record(self, record: Row) -> AuditReply:
-        """Play a stored rollout again, with its tool calls, and verify it."""
+        """Repeat the tool calls of a stored rollout in a new session and verify it."""
         return await self._play(record, record["response"]["output"], record)
 
     async def _play(self, row: Row, reply: Reply, body: Row) -> AuditReply:
+        """Play one episode and post `body` to `/verify`; a failed seed, tool or timeout becomes the reply's problem."""
         cookies: dict[str, str] = {}
         try:
             async with asyncio.timeout(EPISODE_TIMEOUT_SECONDS):
@@ -150,6 +152,8 @@ class ServerUnderAudit:
             return AuditReply(0, None, problem=str(problem) or f"no answer within {EPISODE_TIMEOUT_SECONDS:g} s")
 
     def _tool_caller(self, cookies: dict[str, str]) -> ToolCaller:
+        """Return the function by which `act` calls tools in the session of `cookies`."""
+
         async def call(path: str, body: Any = None) -> Any:
             answer = await self._post(path, {} if body is None else body, cookies)
             if answer.status >= 500:
@@ -159,6 +163,7 @@ class ServerUnderAudit:
         return call
 
     async def _post(self, path: str, body: Any, cookies: dict[str, str]) -> AuditReply:
+        """Post to the server in process, measure the time, and store its cookies in `cookies`."""
         start = time.perf_counter()
         reply = await in_process.dispatch(self.app, "POST", f"{self.url}{path}", json=body, cookies=dict(cookies))
         seconds = time.perf_counter() - start
@@ -176,18 +181,18 @@ class ServerUnderAudit:
 
     @property
     def judge_problem(self) -> str | None:
-        """The exception a judge's function raised, if any."""
+        """The exception that a judge's function raised; None if there was none."""
         return next((judge._error for judge in self.judges if judge._error), None)
 
     def set_judge(self, answer: Callable[[str], str]) -> None:
-        """Make every judge answer with this function from now on."""
+        """Set the function that computes the answers of all judges."""
         for judge in self.judges:
             judge.set_answer(answer)
 
 
 @contextmanager
 def scripted_judges(names: Iterable[str], domain: str) -> Iterator[tuple[ServerClient, list[ScriptedJudge]]]:
-    """Mount judges in process under the names of model servers; yield a client that reaches them, and the judges."""
+    """Mount judges in process under the names of model servers; yield a client for them, and the judges."""
     addresses = {judge: {"host": f"{judge}.{domain}", "port": PORT, "entrypoint": "app.py"} for judge in names}
     blocks = {judge: {"responses_api_models": {"judge": address}} for judge, address in addresses.items()}
     head = BaseServerConfig(host="127.0.0.1", port=PORT)
@@ -212,10 +217,10 @@ async def serve_for_audit(
     act: PlayTools | None = None,
     judge: Callable[[str], str] | None = None,
 ) -> AsyncIterator[ServerUnderAudit]:
-    """Start a server in process as it would be served, with scripted judges for the models its settings name.
+    """Start a server in process, with scripted judges in place of the model servers that its settings name.
 
     Raises:
-        ConfigError: the settings do not fit the server.
+        ConfigError: the settings are invalid for the server.
     """
     host = f"{name}.audit"
     address = {"host": host, "port": PORT, "name": name}
@@ -232,6 +237,7 @@ async def serve_for_audit(
 def _build_server(
     cls: type[SimpleResourcesServer], name: str, settings: Mapping[str, Any], client: ServerClient
 ) -> SimpleResourcesServer:
+    """Build a server from its settings; invalid settings raise ConfigError."""
     config_class: Any = cls.model_fields["config"].annotation
     try:
         return cls(config=config_class.model_validate({"entrypoint": "app.py", **settings}), server_client=client)
@@ -241,10 +247,10 @@ def _build_server(
 
 
 def find_server_class(module: ModuleType) -> type[SimpleResourcesServer]:
-    """Return the server class a module defines; of several, the one that is derived from the others.
+    """Return the server class that a module defines; if it defines several, the most derived one.
 
     Raises:
-        ConfigError: the module defines none, or several independent ones.
+        ConfigError: the module defines no server class, or several unrelated ones.
     """
     classes = [
         member
@@ -269,7 +275,7 @@ def model_refs(settings: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def folder_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings of a folder's server in its own configuration file; empty without a file.
+    """Return the settings of a folder's server from the folder's configuration file; empty if there is no file.
 
     Raises:
         ConfigError: the file cannot be read or resolved.

@@ -1,7 +1,7 @@
-"""Base class of environments that are played step by step, with the protocol of gymnasium.
+"""Base class of environments with the protocol of gymnasium: `reset` and `step`.
 
-A subclass implements how an episode begins (`reset`) and what one turn of the model does to it (`step`). The base keeps
-one episode per session, sums the rewards of its steps and returns the sum from `/verify`.
+A subclass implements `reset`, which begins an episode, and `step`, which applies one turn of the model. The base class
+stores one episode per session, sums the rewards of its steps and returns the sum from `/verify`.
 """
 
 import math
@@ -46,26 +46,27 @@ def extract_text(response: NeMoGymResponse) -> str:
 def split_turns(response: NeMoGymResponse) -> Iterator[NeMoGymResponse]:
     """Split the response of a whole episode into its turns: the items between two observations are one turn.
 
-    No items between two observations, before the first or after the last are an empty turn: the model said nothing.
+    A turn without items is yielded as well: the model produced no output there.
     """
     turn: list[Any] = []
-    before = ""
+    previous_kind = ""
     for item in response.output:
         kind = item.type if getattr(item, "role", "assistant") == "assistant" else "observation"
-        if kind == "observation" or (kind == "function_call_output" and before != kind):  # outputs of one turn
+        # Consecutive tool outputs belong to one turn: only the first of them ends it.
+        if kind == "observation" or (kind == "function_call_output" and previous_kind != kind):
             yield response.model_copy(update={"output": turn})
             turn = []
         elif kind != "function_call_output":
             turn.append(item)
-        before = kind
+        previous_kind = kind
     yield response.model_copy(update={"output": turn})
 
 
 class GymnasiumConfig(BaseResourcesServerConfig):
     max_sessions: int = Field(default=10_000, ge=1)
-    """Episodes kept at once; beyond it the least recently used one is dropped."""
+    """Maximum number of stored episodes; when it is exceeded, the least recently used episode is dropped."""
     session_idle_seconds: float = Field(default=3600.0, gt=0)
-    """An episode without a call for this time is dropped."""
+    """An episode is dropped after this time without a call."""
 
 
 class EnvResetRequest(BaseRunRequest):
@@ -78,7 +79,7 @@ class EnvResetResponse(BaseModel):
 
 
 class EnvStepRequest(BaseVerifyRequest):
-    """The row, and the model's response of this turn."""
+    """The row, and the model's response in this turn."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -102,7 +103,7 @@ class GymnasiumVerifyResponse(BaseVerifyResponse):
     terminated: bool
     """The environment ended the episode."""
     truncated: bool
-    """The episode did not end by itself: the environment cut it short, or the agent stopped."""
+    """The episode did not terminate: the environment truncated it, or the agent stopped."""
     info: dict[str, Any] = {}
     """The info of the last step."""
 
@@ -116,7 +117,7 @@ class Episode:
     """The state of one session."""
 
     state: Any = None
-    """The value the environment saved."""
+    """The value that `save_state` stored."""
     reward: float = 0.0
     steps: int = 0
     terminated: bool = False
@@ -130,12 +131,12 @@ class Episode:
 
 
 class GymnasiumServer(SimpleResourcesServer):
-    """Override `reset` and `step`; keep the state of an episode with `save_state` and `load_state`."""
+    """Base class: override `reset` and `step`; store the state of an episode with `save_state` and `load_state`."""
 
     REPLAYS: ClassVar[bool] = False
-    """Set to True if the same row and turns always give the same episode: the verdict then needs only the response."""
+    """Set to True if episodes are deterministic: `/verify` then replays the response and needs no session."""
     ROW: ClassVar[type[BaseModel]] = AnyRow
-    """The fields of a row; a row without them is a 422."""
+    """The model of a row's fields; an invalid row is rejected with status 422."""
 
     config: GymnasiumConfig
     _episodes: SessionStore[Episode] = PrivateAttr()
@@ -160,18 +161,18 @@ class GymnasiumServer(SimpleResourcesServer):
         """Apply one turn of the model. The base class sums the rewards."""
 
     def save_state(self, session_id: str, state: Any) -> None:
-        """Keep `state` until the session's episode ends."""
+        """Store `state` until the session's episode ends."""
         self._episode(session_id).state = state
 
     def load_state(self, session_id: str) -> Any:
-        """Return the state that `save_state` kept."""
+        """Return the state that `save_state` stored."""
         return self._episode(session_id).state
 
     def _episode(self, session_id: str) -> Episode:
         return _require(self._episodes.get(session_id))
 
     async def reset_endpoint(self, request: Request, body: EnvResetRequest) -> EnvResetResponse:
-        """Begin an episode in this session; an old one is replaced."""
+        """Begin an episode in this session; it replaces the previous episode."""
         observation, info = await self._begin(request.session[SESSION_ID_KEY], self._metadata(body))
         return EnvResetResponse(observation=observation, info=info)
 
@@ -182,7 +183,7 @@ class GymnasiumServer(SimpleResourcesServer):
     async def verify(  # type: ignore[override]  # the session comes with the request
         self, request: Request, body: GymnasiumVerifyRequest
     ) -> GymnasiumVerifyResponse:
-        """Return the sum of the steps' rewards and end the session. With `REPLAYS`, replay the response instead."""
+        """Return the sum of the steps' rewards and end the episode. With `REPLAYS`, compute it by a replay."""
         metadata = self._metadata(body)
         episode = self._episodes.pop(request.session[SESSION_ID_KEY])
         episode = await self._replay(body.response, metadata) if self.REPLAYS else _require(episode)
@@ -200,12 +201,13 @@ class GymnasiumServer(SimpleResourcesServer):
         return await self.reset(metadata, session_id)
 
     async def _apply_turn(self, session_id: str, action: NeMoGymResponse, metadata: Metadata) -> EnvStepResponse:
+        """Call `step` and add its result to the episode; status 409 if the episode is over."""
         episode = self._episode(session_id)
         if episode.is_over:
             raise HTTPException(409, "the episode of this session is over")
         observation, reward, terminated, truncated, info = await self.step(action, metadata, session_id)
         if not math.isfinite(reward):
-            raise EnvFailed(f"step {episode.steps + 1} gave the reward {reward}", where=self.config.name)
+            raise EnvFailed(f"step {episode.steps + 1} returned the reward {reward}", where=self.config.name)
         episode.reward += reward
         episode.steps += 1
         episode.terminated, episode.truncated, episode.info = terminated, truncated, info
@@ -214,7 +216,7 @@ class GymnasiumServer(SimpleResourcesServer):
         )
 
     async def _replay(self, response: NeMoGymResponse, metadata: Metadata) -> Episode:
-        """Play the turns of a response in a new episode and return it."""
+        """Apply the turns of a response to a new episode and return that episode."""
         session_id = f"replay-{new_session_id()}"
         try:
             await self._begin(session_id, metadata)
@@ -227,6 +229,7 @@ class GymnasiumServer(SimpleResourcesServer):
         return _require(episode)
 
     def _metadata(self, body: BaseModel) -> Metadata:
+        """Return the row's fields, validated by `ROW`; invalid fields are answered with status 422."""
         row = {name: value for name, value in body if name not in _NOT_METADATA}
         try:
             return self.ROW.model_validate(row).model_dump()

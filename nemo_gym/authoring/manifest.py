@@ -1,4 +1,4 @@
-"""`manifest.yaml`: describes an environment or benchmark for people who choose one and programs that list them."""
+"""`manifest.yaml`: the description of an environment or benchmark, for users and for programs that list them."""
 
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -22,7 +22,7 @@ class _ManifestModel(BaseModel):
 
 
 class RewardScale(_ManifestModel):
-    """The range of rewards and its better end."""
+    """The range of rewards, and whether high rewards are better."""
 
     range: tuple[float, float]
     """The lowest and the highest possible reward."""
@@ -51,7 +51,7 @@ class ManifestDataset(_ManifestModel):
 
 
 class AdoptedFrom(_ManifestModel):
-    """The origin of an environment that was written elsewhere."""
+    """The origin of an environment that was adopted from another project."""
 
     source: str
     ref: str
@@ -74,7 +74,7 @@ class EnvironmentManifest(_ManifestModel):
     reward: RewardScale
     determinism: Literal["seeded", "stochastic", "unknown"] = "unknown"
     resources_server: str | None = None
-    """The server folder of its verifier."""
+    """Name of the resources server folder that verifies the environment's rollouts."""
     agent_server: str | None = None
     model_server: str | None = None
     datasets: list[ManifestDataset] = Field(default_factory=list)
@@ -92,7 +92,7 @@ class EnvironmentManifest(_ManifestModel):
     @classmethod
     def _check_unique(cls, authors: list[str]) -> list[str]:
         if len(set(authors)) != len(authors):
-            raise ValueError("an author is named twice")
+            raise ValueError("an author is listed twice")
         return authors
 
     @model_validator(mode="after")
@@ -114,7 +114,7 @@ class EnvironmentManifest(_ManifestModel):
         return self
 
     def written_fields(self) -> dict[str, Any]:
-        """Return the fields that the file sets, as JSON values."""
+        """Return the fields that the file contains, as JSON values."""
         return self.model_dump(mode="json", exclude_none=True, exclude_unset=True)
 
 
@@ -122,7 +122,7 @@ def read_manifest(path: Path) -> EnvironmentManifest:
     """Read the manifest at `path`.
 
     Raises:
-        ConfigError: the file cannot be read or has invalid fields; lists every problem.
+        ConfigError: the file cannot be read or has invalid fields; the message lists every problem.
     """
     source = read_source(path)
     try:
@@ -136,11 +136,11 @@ def read_manifest(path: Path) -> EnvironmentManifest:
 
 
 def find_manifest(name: str, kind: Kind | None, roots: list[Path]) -> tuple[Path, EnvironmentManifest]:
-    """Find the manifest of the environment or benchmark called `name`; the first root that has it wins.
+    """Find the manifest of the environment or benchmark called `name` in the first root that has it.
 
     Raises:
-        NoManifest: no root has one.
-        ConfigError: the name needs a `kind`, or the file describes something else.
+        NoManifest: no root has such a manifest.
+        ConfigError: `name` is both an environment and a benchmark, or the file has another name or kind.
     """
     kinds: list[Kind] = [kind] if kind else list(FOLDERS)
     paths: dict[Kind, Path] = {}
@@ -174,4 +174,4 @@ class NoManifest(ConfigError, LookupError):
             path.parent.name for root in roots for kind in kinds for path in root.glob(f"{FOLDERS[kind]}/*/{MANIFEST}")
         }
         fix = f"one of {', '.join(sorted(names))}" if names else f"gym env init --environment {name}"
-        super().__init__(f"there is no {files} in {', '.join(map(str, roots))}", where=name, fix=fix)
+        super().__init__(f"{files} not found in {', '.join(map(str, roots))}", where=name, fix=fix)

@@ -20,16 +20,16 @@ from nemo_gym.errors import ConfigError
 AGENTS, VERIFIERS = "responses_api_agents", "resources_servers"
 DATASET_KEYS = ("name", "type", "jsonl_fpath", "prepare_script", "prompt_config", "num_repeats")
 MIRRORED = ("resources_server", "agent_server", "model_server", "datasets", "rollout_driver", "grading_mode")
-"""Fields that repeat what config.yaml says."""
-MOST_PROBLEMS_PER_FILE = 5
+"""Fields whose values must be equal to those in config.yaml."""
+MAX_PROBLEMS_PER_FILE = 5
 PLACEHOLDER = re.compile(r"\b(to-?do|fix-?me|tbd|say here|whom to ask)\b|\?\?\?", re.IGNORECASE)
-"""Text that authors leave for later, and that `gym env init` asks them to replace."""
+"""Placeholder text that must be replaced before publication, such as in the files that `gym env init` writes."""
 README = "README.md"
 
 
 @dataclass(frozen=True)
 class ManifestProblem:
-    """A difference between a manifest and its files. If `mirrored`, `--sync` writes the configuration's value there."""
+    """A problem of a manifest or its files. If `mirrored`, `--sync` fixes it by copying the value from config.yaml."""
 
     where: str
     problem: str
@@ -40,16 +40,16 @@ class ManifestProblem:
 
 
 def check_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]) -> list[ManifestProblem]:
-    """List the problems of a manifest and the files around it, without starting or importing anything.
+    """List the problems of a manifest and of the files it refers to, without importing or starting a server.
 
     Raises:
-        ConfigError: the configuration beside it cannot be read.
+        ConfigError: the config.yaml next to the manifest cannot be read.
     """
     configured = configured_fields(path.parent / "config.yaml", roots)
     written = manifest.written_fields()
     problems = [
         ManifestProblem(
-            path.name, f"{key} is {_quote(written.get(key))}, config.yaml says {_quote(configured.get(key))}", True
+            path.name, f"{key} is {_quote(written.get(key))}, config.yaml has {_quote(configured.get(key))}", True
         )
         for key in MIRRORED
         if _comparable(key, written.get(key)) != _comparable(key, configured.get(key))
@@ -60,7 +60,7 @@ def check_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Pa
 
 
 def sync_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]) -> EnvironmentManifest:
-    """Write the values of config.yaml into the manifest, keeping its comment lines at the top."""
+    """Copy the mirrored values from config.yaml into the manifest; its comment lines move to the top."""
     configured = configured_fields(path.parent / "config.yaml", roots)
     written = {key: value for key, value in manifest.written_fields().items() if key not in MIRRORED}
     updated = EnvironmentManifest.model_validate({**written, **configured})
@@ -72,7 +72,7 @@ def sync_manifest(path: Path, manifest: EnvironmentManifest, roots: Sequence[Pat
 
 
 def configured_fields(path: Path, roots: Sequence[Path]) -> dict[str, Any]:
-    """Return the values that a configuration gives to the mirrored fields of a manifest.
+    """Return the values of the mirrored fields of a manifest, as a configuration file has them.
 
     Raises:
         ConfigError: the configuration cannot be read, or not exactly one agent in it has datasets.
@@ -107,6 +107,7 @@ def _quote(value: Any) -> str:
 
 
 def _check_dataset(dataset: Mapping[str, Any], roots: Sequence[Path]) -> list[ManifestProblem]:
+    """List the problems of a dataset's script, prompt and rows."""
     problems: list[ManifestProblem] = []
     script, prompt = dataset.get("prepare_script"), dataset.get("prompt_config")
     if script:
@@ -122,6 +123,7 @@ def _check_dataset(dataset: Mapping[str, Any], roots: Sequence[Path]) -> list[Ma
 
 
 def _check_script(script: str, roots: Sequence[Path]) -> list[ManifestProblem]:
+    """Check that a script exists, can be parsed and defines `prepare()`."""
     path = _find_file(script, roots)
     if path is None:
         return [ManifestProblem(script, "does not exist")]
@@ -134,6 +136,7 @@ def _check_script(script: str, roots: Sequence[Path]) -> list[ManifestProblem]:
 
 
 def _check_rows(path: Path, name: str, *, has_prompt: bool) -> list[ManifestProblem]:
+    """List the first problems of the rows in a file."""
     problems: list[ManifestProblem] = []
     count = 0
     with path.open("rb") as lines:
@@ -144,9 +147,9 @@ def _check_rows(path: Path, name: str, *, has_prompt: bool) -> list[ManifestProb
             if row is not None and not is_prompted:  # a prompt makes the parameters from the other fields
                 row_errors += row_problems(row)
             problems += [ManifestProblem(f"{name}:{number}", str(problem)) for problem in row_errors]
-            if len(problems) >= MOST_PROBLEMS_PER_FILE:
+            if len(problems) >= MAX_PROBLEMS_PER_FILE:
                 break
-    return problems[:MOST_PROBLEMS_PER_FILE] if count else [ManifestProblem(name, "has no rows")]
+    return problems[:MAX_PROBLEMS_PER_FILE] if count else [ManifestProblem(name, "has no rows")]
 
 
 def _find_file(relative: str, roots: Sequence[Path]) -> Path | None:
@@ -156,10 +159,10 @@ def _find_file(relative: str, roots: Sequence[Path]) -> Path | None:
 
 
 def check_publishable(path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]) -> list[ManifestProblem]:
-    """List everything that must change before an environment is published, except what its verifier does.
+    """List everything that must change before an environment is published, without running its verifier.
 
     Raises:
-        ConfigError: the configuration beside the manifest cannot be read.
+        ConfigError: the config.yaml next to the manifest cannot be read.
     """
     return [
         *check_manifest(path, manifest, roots),
@@ -169,9 +172,10 @@ def check_publishable(path: Path, manifest: EnvironmentManifest, roots: Sequence
 
 
 def _check_placeholders(path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]) -> Iterator[ManifestProblem]:
+    """Yield a problem for each placeholder in the manifest and the READMEs, and for an unknown licence."""
     for key, text in _string_values("", manifest.written_fields()):
         if match := PLACEHOLDER.search(text):
-            yield ManifestProblem(path.name, f"{key} still says '{match.group()}'")
+            yield ManifestProblem(path.name, f"{key} still contains '{match.group()}'")
     if manifest.licensing.lower() == "unknown":
         yield ManifestProblem(
             path.name, "licensing is unknown; name the licence of the data: an SPDX name, internal, …"
@@ -184,11 +188,12 @@ def _check_placeholders(path: Path, manifest: EnvironmentManifest, roots: Sequen
             continue
         for number, line in enumerate(readme.read_text(encoding="utf-8").splitlines(), start=1):
             if match := PLACEHOLDER.search(line):
-                where = f"{readme.parent.parent.name}/{readme.parent.name}/{README}:{number}"
-                yield ManifestProblem(where, f"still says '{match.group()}'")
+                location = f"{readme.parent.parent.name}/{readme.parent.name}/{README}:{number}"
+                yield ManifestProblem(location, f"still contains '{match.group()}'")
 
 
 def _string_values(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the path and text of every string inside a value."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, Mapping):
@@ -202,7 +207,7 @@ def _string_values(key: str, value: Any) -> Iterator[tuple[str, str]]:
 def _check_name_is_unique(
     path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]
 ) -> Iterator[ManifestProblem]:
-    """Check that the search roots have this manifest under its name, and no other."""
+    """Check that this manifest, and no other one, is found under its name in the search roots."""
     for folder in FOLDERS.values():
         for root in roots:
             other = root / folder / manifest.name / MANIFEST

@@ -18,9 +18,9 @@ def text_response(text: str) -> dict[str, Any]:
 
 
 def build_response(reply: Reply, row: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Build the response a verifier receives for a reply, with the tools the row offers.
+    """Build the response that a verifier receives for a reply, with the tools of the row.
 
-    Adds the ids and statuses that every item needs and an author need not write.
+    Ids, statuses and other required fields that the items lack are added.
     """
     params = (row or {}).get("responses_create_params")
     tools = params.get("tools") if isinstance(params, Mapping) else None
@@ -38,6 +38,7 @@ def build_response(reply: Reply, row: Mapping[str, Any] | None = None) -> dict[s
 
 
 def _complete_item(item: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return an item with the required fields that it lacks."""
     fields = {"type": "message", **item}
     if fields["type"] == "function_call":
         fields["arguments"] = _as_text(fields.get("arguments", {}))
@@ -71,14 +72,14 @@ def _as_text(value: Any) -> str:
 
 
 async def play_calls(row: Mapping[str, Any], reply: Reply, call: ToolCaller) -> None:  # noqa: ARG001 - the form of `act`
-    """Run a reply's tool calls in the session, in order, as an agent would. For use as `act` in an audit.py."""
+    """Run a reply's tool calls in the session, in order. For use as `act` in an audit.py."""
     for item in reply if isinstance(reply, list) else ():
         if item.get("type") == "function_call":
             arguments = item.get("arguments", {})
             try:
                 arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
             except ValueError:
-                continue  # an agent reports this to the model; the tool never sees it
+                continue  # an agent would report this to the model without calling the tool
             if isinstance(arguments, dict):
                 await call(f"/{item['name']}", arguments)
 

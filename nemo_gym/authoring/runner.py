@@ -2,8 +2,8 @@
 
     python -m nemo_gym.authoring.runner --request REQUEST.json --result RESULT.json
 
-A request with `module` asks for the fixture of that module, one with `folder` for the audit of that folder. The result
-holds the cases or the audit, or `problem`. Exit status: 0 if the request was carried out, 1 if not.
+With `module`, the request runs that module's fixture; with `folder`, it audits that folder. The result has the cases,
+the audit, or `problem`. Exit status: 0 if the request was carried out, 1 if not.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def load_fixture(module_name: str) -> VerifierFixture:
     """Import a server's module and return the fixture it exports.
 
     Raises:
-        ConfigError: the module cannot be imported, or exports none.
+        ConfigError: the module cannot be imported, or exports no fixture.
     """
     fixture = getattr(import_folder_module(module_name), EXPORT, None)
     if not isinstance(fixture, VerifierFixture):
@@ -37,6 +37,7 @@ def load_fixture(module_name: str) -> VerifierFixture:
 
 
 async def run_request(request: dict[str, Any]) -> dict[str, Any]:
+    """Run the audit or the fixture that a request names and return its result."""
     if "folder" in request:
         logging.getLogger("nemo_gym").setLevel(logging.CRITICAL)  # an audit makes rows and judges fail on purpose
         return (await run_audit(Path(request["folder"]), rows=request["rows"], seed=request["seed"])).as_dict()
@@ -46,6 +47,7 @@ async def run_request(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run the request file, write the result file and return the exit status."""
     parser = argparse.ArgumentParser(prog="runner", description=__doc__)
     parser.add_argument("--request", type=Path, required=True, help="JSON file with the request")
     parser.add_argument("--result", type=Path, required=True, help="JSON file to write")
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = asyncio.run(run_request(json.loads(args.request.read_bytes())))
     except GymError as problem:
         result = {"problem": str(problem)}
-    except Exception as error:  # the folder's own code: any exception is the result
+    except Exception as error:  # code of the server folder: report any exception
         last = traceback.extract_tb(error.__traceback__)[-1]
         result = {"problem": f"{last.filename}:{last.lineno}: {type(error).__name__}: {error}"}
     with whole_file(args.result) as stream:

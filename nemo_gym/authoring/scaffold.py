@@ -1,4 +1,4 @@
-"""Write a new resources server, environment or benchmark: complete, tested, and ready to be changed."""
+"""Write a new resources server, environment or benchmark: a complete working example with tests."""
 
 import ast
 import json
@@ -39,7 +39,7 @@ Files = dict[Path, str]
 
 
 class ScaffoldConflictError(ConfigError, FileExistsError):
-    """A path of a new file is taken by something else."""
+    """A file to write exists with other content, or a folder on its path is a link."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ScaffoldResult:
 
 @dataclass(frozen=True)
 class ReusedVerifier:
-    """An existing resources server that grades the new environment, and its rewards."""
+    """An existing resources server that verifies the new environment, and its range of rewards."""
 
     verifier: str
     reward_range: tuple[float, float]
@@ -61,12 +61,12 @@ class ReusedVerifier:
 
 
 def scaffold_resources_server(directory: Path, checkout_root: Path | None = None) -> ScaffoldResult:
-    """Write a resources server into `directory`, whose last part is its name.
+    """Write a resources server into `directory`; the name of the directory is the name of the server.
 
-    Inside `checkout_root` its requirements name that checkout, elsewhere the published package.
+    Inside `checkout_root` its requirements refer to that checkout, otherwise to the published package.
 
     Raises:
-        ScaffoldConflictError: a path is taken; nothing was written.
+        ScaffoldConflictError: a file exists with other content; nothing was written.
         ConfigError: the name is not a valid module name.
     """
     return write_files(directory.parent.parent, directory, _server_files(directory, checkout_root))
@@ -87,7 +87,7 @@ def scaffold_environment(
     With `reused`, the environment uses that resources server, found in `roots`, and no new one is written.
 
     Raises:
-        ScaffoldConflictError: a path is taken; nothing was written.
+        ScaffoldConflictError: a file exists with other content; nothing was written.
         ConfigError: the name is not a valid module name, or the reused server is missing or exports no fixture.
     """
     check_name(name)
@@ -127,7 +127,7 @@ def check_name(name: str) -> str:
     """Return `name` if it is valid for a folder and a Python module.
 
     Raises:
-        ConfigError: the name is not valid; suggests one that is.
+        ConfigError: the name is not valid; the message suggests a valid one.
     """
     if NAME.fullmatch(name) and not keyword.iskeyword(name):
         return name
@@ -149,9 +149,7 @@ def write_files(root: Path, asset_dir: Path, files: Mapping[Path, str]) -> Scaff
     conflicts += [folder for path in files for folder in _linked_folders(root, path)]
     if conflicts:
         names = ", ".join(str(path.relative_to(root)) for path in dict.fromkeys(conflicts))
-        raise ScaffoldConflictError(
-            f"exists already and is left as it is: {names}", where=str(asset_dir), fix="another name"
-        )
+        raise ScaffoldConflictError(f"exists with other content: {names}", where=str(asset_dir), fix="another name")
     created: list[Path] = []
     new_folders: list[Path] = []
     try:
@@ -180,11 +178,12 @@ def _remove(files: list[Path], folders: list[Path]) -> None:
     for path in files:
         path.unlink(missing_ok=True)
     for folder in reversed(folders):
-        with suppress(OSError):  # another process has put something there meanwhile
+        with suppress(OSError):  # another process may have written files there
             folder.rmdir()
 
 
 def _server_files(directory: Path, checkout_root: Path | None) -> Files:
+    """Return the files of a new resources server."""
     name = check_name(directory.name)
     words = ", ".join(f'"{word}"' for word in (*EXAMPLE_WORDS, *MORE_WORDS))
     values = {
@@ -200,6 +199,7 @@ def _server_files(directory: Path, checkout_root: Path | None) -> Files:
 
 
 def _agent_files(directory: Path, profile: str, checkout_root: Path | None) -> Files:
+    """Return the files of a new agent server."""
     is_external = profile == "external-agent-loop"
     values = {
         **_name_values(directory.name),
@@ -213,6 +213,7 @@ def _agent_files(directory: Path, profile: str, checkout_root: Path | None) -> F
 
 
 def _package_files(directory: Path, checkout_root: Path | None) -> Files:
+    """Return the files that every server folder has: `__init__.py` and requirements."""
     requirement = "nemo-gym[dev]"
     if checkout_root is not None and directory.absolute().is_relative_to(checkout_root):
         requirement = f"-e nemo-gym[dev] @ {os.path.relpath(checkout_root, directory.absolute())}/"
@@ -246,7 +247,7 @@ def _name_values(name: str) -> dict[str, str]:
 
 
 def _server_values(reused: ReusedVerifier | None, roots: Sequence[Path]) -> dict[str, str]:
-    """Return the settings of the verifier's block, and the domain they name."""
+    """Return the template values `settings` and `domain` of the verifier's block."""
     settings: dict[str, Any] = {"entrypoint": "app.py", "domain": "other", "verified": False}
     if reused is not None:
         settings = _verifier_settings(reused.verifier, roots)
@@ -255,14 +256,15 @@ def _server_values(reused: ReusedVerifier | None, roots: Sequence[Path]) -> dict
 
 
 def _verifier_settings(verifier: str, roots: Sequence[Path]) -> dict[str, Any]:
+    """Return the settings of an existing resources server; raises ConfigError if it cannot be reused."""
     folders = [root / "resources_servers" / verifier for root in roots]
     folder = next((folder for folder in folders if (folder / "app.py").is_file()), None)
-    where = f"--reuse-verifier {verifier}"
+    location = f"--reuse-verifier {verifier}"
     if folder is None:
-        raise ConfigError(f"there is no resources_servers/{verifier} with an app.py", where=where)
+        raise ConfigError(f"resources_servers/{verifier}/app.py not found", where=location)
     if "VERIFIER_FIXTURE" not in _assigned_names(folder / "app.py"):
         fix = "copy the one that `gym env init` writes"
-        raise ConfigError(f"{folder / 'app.py'} exports no VERIFIER_FIXTURE", where=where, fix=fix)
+        raise ConfigError(f"{folder / 'app.py'} exports no VERIFIER_FIXTURE", where=location, fix=fix)
     config = folder / "configs" / f"{verifier}.yaml"
     tree = yaml.safe_load(config.read_text(encoding="utf-8")) if config.is_file() else {}
     for server in instances_of(tree, "resources_servers") if isinstance(tree, dict) else ():
@@ -272,7 +274,7 @@ def _verifier_settings(verifier: str, roots: Sequence[Path]) -> dict[str, Any]:
 
 
 def _assigned_names(source: Path) -> set[str]:
-    """Return the names a module assigns at its top level, without importing it."""
+    """Return the names that a module assigns at top level, without importing it."""
     names: set[str] = set()
     for statement in ast.parse(source.read_bytes()).body:
         targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
@@ -281,6 +283,7 @@ def _assigned_names(source: Path) -> set[str]:
 
 
 def _dataset_values(kind: str, name: str) -> dict[str, str]:
+    """Return the template values of the datasets, as YAML for the configuration and for the manifest."""
     folder = f"{FOLDERS[kind]}/{name}"
     datasets = [{"name": "example", "type": "example", "jsonl_fpath": f"{folder}/data/example.jsonl"}]
     if kind == "benchmark":
@@ -297,7 +300,7 @@ def _dataset_values(kind: str, name: str) -> dict[str, str]:
 
 
 def _profile_values(kind: str, name: str, profile: str) -> dict[str, str]:
-    """Return the parts that only some kinds and profiles have."""
+    """Return the template values that depend on the kind and the profile."""
     folder, more, files, driver_line = f"{FOLDERS[kind]}/{name}", "", "", ""
     commands = f"gym eval run --{kind} {name} --model-type openai_model"
     if profile == DRIVER_PROFILE:

@@ -1,7 +1,7 @@
-"""Try the cases a verifier promises to decide: full reward, zero reward, malformed rows, the same reward twice.
+"""Run the cases of a verifier fixture: full reward, zero reward, malformed rows, determinism.
 
-A server folder exports `VERIFIER_FIXTURE` in its `app.py`; `gym env test NAME` tries its cases in the environment the
-server itself runs in.
+A server folder exports `VERIFIER_FIXTURE` in its `app.py`; `gym env test NAME` runs its cases in the Python environment
+of the server.
 """
 
 import asyncio
@@ -37,19 +37,19 @@ Invoke = Callable[[Any, Any], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class VerifierFixture:
-    """How to build and call a verifier, and the file with its cases."""
+    """The functions that build and call a verifier, and the file with its cases."""
 
     server_factory: Callable[[], Any]
     request_model: type[BaseModel]
     cases_path: Path
     invoke: Invoke | None = None
-    """For verifiers that need more than `verify(body)`, such as a seeded session."""
+    """Calls the verifier if `verify(body)` is not enough, for example because it needs a seeded session."""
     reseed: Callable[[int], None] | None = None
     """Called before each run of a determinism case."""
 
 
 class VerifierCase(BaseModel):
-    """One line of the cases file. A text as `response` stands for a response with that message."""
+    """One line of the cases file. If `response` is a text, it is converted to a response with that message."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,7 +61,8 @@ class VerifierCase(BaseModel):
     """The name of the exception, such as ValidationError."""
 
     @model_validator(mode="after")
-    def _expects_one_thing(self) -> "VerifierCase":
+    def _check_expectation(self) -> "VerifierCase":
+        """Require `expected_error` for malformed cases and `expected_reward` for all others."""
         required, excluded = ("expected_reward", "expected_error")[:: -1 if self.kind == "malformed" else 1]
         if getattr(self, required) is None or getattr(self, excluded) is not None:
             raise ValueError(f"a {self.kind} case has {required} and no {excluded}")
@@ -88,7 +89,7 @@ class CaseResult:
 
 
 def offline_server(cls: type[Server], **settings: Any) -> Server:
-    """Build a server without serving it, with `settings` in its configuration."""
+    """Build a server with `settings` in its configuration, without serving it."""
     config_class: Any = cls.model_fields["config"].annotation
     address = {"host": "127.0.0.1", "port": 1, "entrypoint": "app.py", "name": "offline"}
     config: BaseRunServerInstanceConfig = config_class.model_validate({**address, **settings})
@@ -100,7 +101,7 @@ def read_cases(path: Path) -> list[VerifierCase]:
     """Read a cases file.
 
     Raises:
-        ConfigError: lists every line that is not a case.
+        ConfigError: a line is not a valid case; the message lists all of them.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -128,10 +129,10 @@ async def exercise_verifier_fixture(
     best: float | None = None,
     update_expected: bool = False,
 ) -> list[CaseResult]:
-    """Try every case.
+    """Run every case and return the results.
 
-    A `seeded` environment must also have a determinism case; `best` is the reward every full_reward case must earn.
-    With `update_expected`, write the measured rewards into the cases file as the expected ones.
+    A `seeded` environment must also have a determinism case; `best` is the reward that every full_reward case must get.
+    With `update_expected`, the actual rewards are written into the cases file as the expected ones.
 
     Raises:
         ConfigError: the file has no usable cases, or lacks a required kind.
@@ -143,7 +144,7 @@ async def exercise_verifier_fixture(
         raise ConfigError(f"has no case of kind {', '.join(missing)}", where=str(fixture.cases_path))
     results = []
     for case in cases:
-        outcome = await _try_case(fixture, case)
+        outcome = await _run_case(fixture, case)
         expected = case.expected_error if case.kind == "malformed" else case.expected_reward
         if update_expected and case.kind != "malformed" and isinstance(outcome, float):
             expected = outcome
@@ -154,7 +155,7 @@ async def exercise_verifier_fixture(
     return results
 
 
-async def _try_case(fixture: VerifierFixture, case: VerifierCase) -> float | str:
+async def _run_case(fixture: VerifierFixture, case: VerifierCase) -> float | str:
     """Return the reward or the name of the exception; run a determinism case twice and report unequal rewards."""
     rewards: list[float] = []
     for _ in range(2 if case.kind == "determinism" else 1):
@@ -163,7 +164,7 @@ async def _try_case(fixture: VerifierFixture, case: VerifierCase) -> float | str
         try:
             async with asyncio.timeout(CASE_TIMEOUT_SECONDS):
                 rewards.append(await _reward_of(fixture, case))
-        except Exception as error:  # the verifier's own code: any exception is a result
+        except Exception as error:  # code of the verifier: any exception is a result
             return type(error).__name__
     if len(set(rewards)) > 1:
         return f"different rewards: {rewards[0]:g}, {rewards[1]:g}"
@@ -171,6 +172,7 @@ async def _try_case(fixture: VerifierFixture, case: VerifierCase) -> float | str
 
 
 async def _reward_of(fixture: VerifierFixture, case: VerifierCase) -> float:
+    """Call the verifier with a case's request and return the reward."""
     request = dict(case.request)
     if isinstance(request.get("response"), str):
         request["response"] = text_response(request["response"])
@@ -194,6 +196,7 @@ def _case_problem(
     reward_range: Sequence[float] | None,
     best: float | None,
 ) -> str | None:
+    """Describe the difference between the expected and the actual outcome; None if they agree."""
     if case.kind == "malformed":
         return None if outcome == expected else f"expected {expected}, found {outcome}"
     if isinstance(outcome, str):
@@ -208,6 +211,7 @@ def _case_problem(
 
 
 def _write_expected(path: Path, cases: Sequence[VerifierCase], results: Sequence[CaseResult]) -> None:
+    """Write the cases file with the expected rewards of the results."""
     lines = []
     for case, result in zip(cases, results, strict=True):
         updates = {"expected_reward": result.expected} if case.kind != "malformed" else {}

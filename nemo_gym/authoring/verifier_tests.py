@@ -1,7 +1,7 @@
-"""Prove a verifier in its folder's tests: derive `VerifierProof`, and pytest collects the checks of the audit.
+"""Run the checks of the audit as tests of a server folder: derive a class from `VerifierProof`.
 
-The oracle scores full, odd forms of it too; close answers, silence and cheats do not; broken rows are refused. The
-proof uses the folder's `audit.py`, `generate.py`, configuration and example data. Needs the extra `dev`.
+The oracle and odd forms of it get the full reward; close answers and cheats do not; malformed rows are rejected. The
+tests use the folder's `audit.py`, `generate.py`, configuration and example data. Needs the extra `dev`.
 """
 
 import asyncio
@@ -45,13 +45,13 @@ def verify_reply(http: TestClient, row: Row, reply: Reply) -> Row:
 def verify_replies(
     server_class: type[SimpleResourcesServer], cases: Sequence[tuple[Row, Reply]], **settings: Any
 ) -> list[Row]:
-    """Verify replies to rows, a few at once, for servers that take long; the server is closed at the end."""
+    """Verify replies to rows, `AT_ONCE` at a time, for slow servers; return the verdicts in order."""
 
     async def verify_all() -> list[Row]:
-        gate = asyncio.Semaphore(AT_ONCE)
+        concurrency = asyncio.Semaphore(AT_ONCE)
 
         async def verify_one(row: Row, reply: Reply) -> Row:
-            async with gate:
+            async with concurrency:
                 answer = await server.play(row, reply)
             assert answer.status == 200, answer.summary
             return dict(answer.body)
@@ -63,44 +63,44 @@ def verify_replies(
 
 
 class VerifierProof:
-    """Name the folder in a derived class `TestProof`; override the numbers for verifiers that take long."""
+    """Base class of a test class: set `folder` in the derived class; lower the numbers for slow verifiers."""
 
     folder: ClassVar[Path]
     oracle_rows: ClassVar[int] = 20
-    """Generated rows that the oracle must solve."""
+    """Number of generated rows that the oracle must solve."""
     checked_rows: ClassVar[int] = 4
-    """Generated rows on which odd forms, wrong answers and cheats are tried."""
+    """Number of generated rows on which odd forms, wrong answers and cheats are checked."""
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def run_checks(self, *checks: Check, rows: int | None = None) -> None:
-        """Run checks of the audit on generated rows; fail on a finding, and if a check has no cases."""
+        """Run checks of the audit on generated rows; fail if there is a finding or if a check has no cases."""
         tasks = generated_rows(self.folder, rows or self.checked_rows, seed=1)
         result = asyncio.run(audit_rows(self.folder, tasks, checks=checks))
         assert all(result.checks.get(check) for check in checks if check != "judge"), f"no cases: {result.checks}"
         assert result.is_clean, "\n".join(map(str, result.findings))
 
     def test_the_oracle_solves_every_generated_row(self) -> None:
-        """A row whose right answer scores less than full teaches the wrong thing."""
+        """The oracle gets the full reward for every generated row."""
         self.run_checks("oracle", rows=self.oracle_rows)
 
     def test_right_answers_in_odd_forms_score_full(self) -> None:
-        """A right answer judged wrong is a lesson lost."""
+        """Right answers in unusual forms get the full reward."""
         self.run_checks("odd form")
 
     def test_wrong_answers_and_cheats_earn_no_more_than_allowed(self) -> None:
-        """Reward without a right answer is what a policy learns first."""
+        """Wrong answers and cheats get at most the allowed reward."""
         self.run_checks("wrong answer", "cheat")
 
     def test_malformed_rows_are_refused(self) -> None:
-        """A row at fault must not look like a wrong answer."""
+        """Malformed rows are rejected with status 422 instead of being scored."""
         self.run_checks("malformed row", rows=2)
 
     def test_verdicts_do_not_depend_on_other_sessions_or_on_a_failing_judge(self) -> None:
-        """Grading has no memory, and an outage is a failure instead of a zero."""
+        """Concurrent verifications agree, and a judge without a verdict causes a failure instead of a zero reward."""
         self.run_checks("repeat", "judge", rows=1)
 
     def test_the_example_data_is_what_the_generator_writes(self) -> None:
-        """Committed data that differs from its source cannot be explained."""
+        """The committed example data is reproduced by `generate.py`."""
         generated = json.loads(json.dumps(generated_rows(self.folder, EXAMPLES, seed=0)))
         examples = example_rows(self.folder)
 
@@ -108,18 +108,19 @@ class VerifierProof:
         assert examples == generated, "data/example.jsonl is not rows(5, seed=0) of generate.py"
 
     def test_the_example_rollouts_get_the_same_verdict_today(self) -> None:
-        """Stored rollouts whose reward no longer holds mislead their readers."""
+        """Verifying the committed example rollouts again gives the stored rewards."""
         path = self.folder / "data" / "example_rollouts.jsonl"
         if not path.exists():
             pytest.skip("the folder has no example rollouts yet")
         records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
-        rewards = asyncio.run(self._rewards_today(records))
+        rewards = asyncio.run(self._current_rewards(records))
 
         assert len(records) == EXAMPLES
-        assert rewards == [record["reward"] for record in records], f"the rewards are {rewards} today"
+        assert rewards == [record["reward"] for record in records], f"the current rewards are {rewards}"
 
-    async def _rewards_today(self, records: Sequence[Row]) -> list[float | None]:
+    async def _current_rewards(self, records: Sequence[Row]) -> list[float | None]:
+        """Verify stored rollouts again and return their rewards."""
         expected = load_expectations(self.folder)
         server_class = find_server_class(import_folder_module(f"resources_servers.{self.folder.name}.app"))
         settings = folder_settings(self.folder)
@@ -127,7 +128,7 @@ class VerifierProof:
             return [(await server.verify_record(record)).reward for record in records]
 
     def test_the_verifier_decides_every_case_of_its_fixture_as_written(self) -> None:
-        """`gym env test` tries the same cases."""
+        """The verifier gives the expected reward in every case of its fixture, as `gym env test` checks."""
         app = import_folder_module(f"resources_servers.{self.folder.name}.app")
         if not hasattr(app, "VERIFIER_FIXTURE"):
             pytest.skip("the folder exports no VERIFIER_FIXTURE")

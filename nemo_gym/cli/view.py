@@ -108,7 +108,7 @@ def _write_pages(runs: Sequence[RunFiles], folder: Path, row_filter: str) -> int
     def show_progress(done: int, total: int) -> None:
         output.show_status(f"{done}/{total}" if done < total else "")
 
-    count = export_bundle(_build_indexes(runs), folder, where=row_filter, on_progress=show_progress)
+    count = export_bundle(_build_indexes(runs), folder, filter_text=row_filter, on_progress=show_progress)
     output.write(f"{count} rollouts in {folder / 'index.html'}")
     return 0
 
@@ -120,7 +120,7 @@ def _print_table(runs: Sequence[RunFiles], row_filter: str, args: argparse.Names
 
     indexes = _build_indexes(runs)
     if args.json:
-        pages = [index.page(where=row_filter, words=args.search, count=args.limit) for index in indexes]
+        pages = [index.page(filter_text=row_filter, words=args.search, count=args.limit) for index in indexes]
         output.write_json(
             [{**summarize(index), "rollouts": page.rows} for index, page in zip(indexes, pages, strict=True)]
         )
@@ -129,7 +129,9 @@ def _print_table(runs: Sequence[RunFiles], row_filter: str, args: argparse.Names
         for line in terminal.overview_lines(index):
             output.write(line)
         output.write("")
-        output.write_table(list(terminal.table_rows(index, where=row_filter, words=args.search, count=args.limit)))
+        output.write_table(
+            list(terminal.table_rows(index, filter_text=row_filter, words=args.search, count=args.limit))
+        )
     return 0
 
 
@@ -139,7 +141,7 @@ def _print_rollout(runs: Sequence[RunFiles], task: int, repeat: str | None, *, a
 
     count = 0
     for index in _build_indexes(runs):
-        repeats = [row["rollout"] for row in index.page(where=f"task == {task}", count=1000).rows]
+        repeats = [row["rollout"] for row in index.page(filter_text=f"task == {task}", count=1000).rows]
         for number in repeats if repeat is None else [int(repeat)]:
             if as_json:
                 record = index.record((task, number))

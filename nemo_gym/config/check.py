@@ -32,10 +32,11 @@ _COMMON_FIELDS = {"datasets", "hosting", "domain", "verified", "verified_url", "
 
 @dataclass
 class InstanceCheck:
-    """The top-level server blocks, by whether they are valid."""
+    """The result of checking the top-level server blocks."""
 
     valid: list[ServerInstanceConfig] = field(default_factory=list)
     almost: dict[str, list[ConfigProblem]] = field(default_factory=dict)
+    """Invalid blocks: name -> problems."""
     incomplete: dict[str, KeyPath] = field(default_factory=dict)
     """Blocks without an entrypoint: name -> path of the implementation block."""
     warnings: list[str] = field(default_factory=list)
@@ -56,7 +57,7 @@ def check_instances(config: DictConfig, resolved: Mapping[Any, Any]) -> Instance
         with python_warnings.catch_warnings(record=True) as caught:
             python_warnings.simplefilter("always", DeprecationWarning)
             try:
-                if has_interpolation(block):  # raise the error that kept it from being resolved
+                if has_interpolation(block):  # it could not be resolved: raise the error again
                     as_plain_value(config[key])
                 instance, error = read_server_instance(name, block, config[key])
             except (OmegaConfBaseException, RecursionError) as unresolvable:
@@ -72,7 +73,7 @@ def check_instances(config: DictConfig, resolved: Mapping[Any, Any]) -> Instance
 
 
 def _at_block(problem: ConfigProblem, path: KeyPath | None, block: Any) -> ConfigProblem:
-    """Move a problem of a whole instance to its implementation block; for a missing domain, suggest a misspelt key."""
+    """Point a problem of a whole instance to its implementation block; for a missing domain, suggest a misspelt key."""
     if path is None:
         return replace(problem, path=path)
     fields = [str(key) for key in block[path[1]][path[2]]]
@@ -86,7 +87,7 @@ def _unresolvable_block(name: str, error: BaseException) -> ConfigProblem:
 
 
 def _implementation_path(name: str, block: Mapping[Any, Any]) -> KeyPath | None:
-    """Return the path of the first implementation that is a mapping."""
+    """Return the path of the first implementation block that is a mapping, or None."""
     for kind in SERVER_TYPES:
         implementations = block.get(kind)
         for implementation, fields in implementations.items() if isinstance(implementations, dict) else ():
@@ -96,13 +97,13 @@ def _implementation_path(name: str, block: Mapping[Any, Any]) -> KeyPath | None:
 
 
 def missing_entrypoint(name: str, path: KeyPath) -> ConfigProblem:
-    """Describe a server block without an entrypoint."""
+    """Return the problem of a server block without an entrypoint."""
     what = f"server '{name}' has no entrypoint"
     return ConfigProblem(what, path, "add 'entrypoint: app.py'", kind=AlmostServerError)
 
 
 def _structure_problems(name: str, block: Mapping[Any, Any]) -> list[ConfigProblem]:
-    """Describe several implementations in one instance, which pydantic reports as a length."""
+    """Return a problem for several implementations in one instance, which pydantic reports only as a length."""
     problems = []
     for kind in SERVER_TYPES:
         implementations = block.get(kind)
@@ -115,7 +116,7 @@ def _structure_problems(name: str, block: Mapping[Any, Any]) -> list[ConfigProbl
 
 
 def validation_problems(error: ValidationError, base: KeyPath) -> list[ConfigProblem]:
-    """Describe pydantic's errors in the user's terms, without values that could be secret."""
+    """Convert pydantic's errors to problems that name configuration keys and contain no secret values."""
     problems = []
     for detail in error.errors(include_url=False):
         location = tuple(part for part in detail["loc"] if part not in _UNION_LABELS and part != "[key]")
@@ -128,6 +129,7 @@ def validation_problems(error: ValidationError, base: KeyPath) -> list[ConfigPro
 
 
 def _field_problem(detail: Any, path: KeyPath) -> ConfigProblem:
+    """Convert one error of pydantic to the problem of the field at `path`."""
     name = str(path[-1])
     kind, value, context = detail["type"], detail.get("input"), detail.get("ctx") or {}
     if kind in {"literal_error", "enum"}:
@@ -137,7 +139,7 @@ def _field_problem(detail: Any, path: KeyPath) -> ConfigProblem:
     if kind == "extra_forbidden":
         return ConfigProblem(f"'{name}' is not a field here", path, kind=AlmostServerError)
     message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    if isinstance(value, str) and value and _has_secret_name(path):  # a validator may have quoted it
+    if isinstance(value, str) and value and _has_secret_name(path):  # a validator may have quoted the value
         message = message.replace(value, MASK)
     if kind in {"value_error", "assertion_error"}:
         fix = "add 'license: Apache 2.0' (or TBD)" if "license is required" in message else None
@@ -147,6 +149,7 @@ def _field_problem(detail: Any, path: KeyPath) -> ConfigProblem:
 
 
 def _wrong_choice(name: str, value: Any, path: KeyPath, expected: str) -> ConfigProblem:
+    """Return the problem of a value that is not one of the allowed ones."""
     choices = expected.replace(" or ", ", ")
     names = [domain.value for domain in Domain] if name == "domain" else choices.replace("'", "").split(", ")
     guess = did_you_mean(value, names, cutoff=0.4) if isinstance(value, str) and not is_secret_name(name) else ""
@@ -169,7 +172,7 @@ FLAGS = {
     "responses_api_models": "choose one with --model-type (`gym list models` shows them),",
     "resources_servers": "choose one with --resources-server,",
 }
-"""The flag by which commands choose a server of a type."""
+"""Advice on the flag that selects a server, by server type."""
 
 
 def check_references(check: InstanceCheck, resolved: Mapping[Any, Any]) -> list[ConfigProblem]:
@@ -205,6 +208,7 @@ def _dangling_reference(
     targets: set[tuple[Any, str]],
     implementations: Mapping[tuple[Any, str], str],
 ) -> ConfigProblem:
+    """Return the problem of a reference to an undefined instance, with the most likely fix."""
     if (kind, name) in implementations:
         what = f"{subject} '{name}', which is an implementation; refer to the instance id"
         return ConfigProblem(what, path, f"name: {implementations[kind, name]}", kind=ServerRefNotFoundError)
@@ -218,8 +222,8 @@ def _dangling_reference(
     elif available:
         fix = f"available {kind}: {', '.join(available[:20])}"
     else:
-        how = FLAGS.get(kind)
-        fix = f"no {kind} are defined: {how} or " if how else f"no {kind} are defined: "
+        flag_advice = FLAGS.get(kind)
+        fix = f"no {kind} are defined: {flag_advice} or " if flag_advice else f"no {kind} are defined: "
         fix += f"add a config that defines '{name}' to config_paths"
     what = f"{subject} {kind} '{name}', which is not defined"
     return ConfigProblem(what, path, fix, kind=ServerRefNotFoundError)
@@ -228,7 +232,7 @@ def _dangling_reference(
 def check_addresses(
     instances: Sequence[ServerInstanceConfig], head: Mapping[str, Any], host: str
 ) -> list[ConfigProblem]:
-    """Return a problem for every invalid port and for every two servers at one address."""
+    """Return a problem for every invalid port and for every address that two servers have."""
     problems = []
     taken: dict[tuple[str, int], str] = {}
     if isinstance(head.get("port"), int):
@@ -252,18 +256,18 @@ def check_addresses(
 def check_server_block(
     instance: ServerInstanceConfig | str, block: Mapping[Any, Any], config_class: type[BaseModel]
 ) -> list[ConfigProblem]:
-    """Check a server block against the server's own config class.
+    """Check a server block against the config class of the server.
 
-    Missing and mistyped fields are errors. An undeclared key is an error only if the class forbids extras, because
-    many servers read undeclared keys on purpose; if it resembles a declared field that is not set (`tolerence`), it is
-    a warning.
+    Missing fields and wrong types are errors. An undeclared key is an error only if the class forbids extra fields,
+    because many servers read undeclared keys; otherwise it is a warning if it resembles a declared field that is not
+    set (`tolerence`).
     """
     name = instance if isinstance(instance, str) else instance.name
     base: KeyPath = (name,) if isinstance(instance, str) else (name, instance.SERVER_TYPE, instance.implementation)
     values = {str(key): value for key, value in block.items()}
     fields = {info.alias or name for name, info in config_class.model_fields.items()} | set(config_class.model_fields)
     problems = []
-    forbids = config_class.model_config.get("extra") == "forbid"
+    forbids_extra = config_class.model_config.get("extra") == "forbid"
     for key in values:
         if key in fields or key in _COMMON_FIELDS:
             continue
@@ -272,8 +276,9 @@ def check_server_block(
         fix = f"known fields: {', '.join(sorted(fields))}"
         if close:
             what, fix = f"{what} — did you mean '{close[0]}'?", close[0]
-        if close or forbids:
-            problems.append(ConfigProblem(what, (*base, key), fix, kind=AlmostServerError, is_warning=not forbids))
+        if close or forbids_extra:
+            problem = ConfigProblem(what, (*base, key), fix, kind=AlmostServerError, is_warning=not forbids_extra)
+            problems.append(problem)
     try:
         config_class.model_validate({"name": name, "host": "127.0.0.1", "port": 1, **values})
     except ValidationError as error:

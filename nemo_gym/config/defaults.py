@@ -15,7 +15,7 @@ DEFAULT_HEAD_SERVER_PORT = DEFAULT_HEAD_PORT
 OFFLINE_PORT = -1
 
 PickPort = Callable[[Collection[int], int, int], int]
-"""(ports not to use, lowest, highest) → a port that is free now."""
+"""(ports not to use, lowest, highest) → a free port."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def fill_addresses(
     disallowed: Sequence[int],
     pick: Callable[[Collection[int]], int] | None,
 ) -> list[int]:
-    """Give each instance a host and a port, and return the ports in use. Without `pick`, ports stay unknown."""
+    """Set host and port of each instance without them, and return the used ports. Without `pick`, the port is -1."""
     taken = list(disallowed)
     explicit = [instance.get_inner_run_server_config().port for instance in instances]
     taken += [port for port in explicit if port is not None and port > 0 and port not in taken]
@@ -76,7 +76,7 @@ def fill_agents(config: DictConfig, instances: Sequence[ServerInstanceConfig]) -
 
 
 def fill_globals(config: DictConfig, host: HostFacts) -> None:
-    """Set the global keys that readers rely on."""
+    """Set the defaults of the global keys that are computed from facts about the machine."""
     for key in ("results_dir", "cache_dir"):
         base = host.current_dir if config.get(key) else host.working_dir
         config[key] = str((base / Path(config.get(key) or KEYS[key].default).expanduser()).absolute())
@@ -93,7 +93,7 @@ def fill_globals(config: DictConfig, host: HostFacts) -> None:
 
 
 def _parent_requirements(host: HostFacts, *, skew: bool) -> list[str]:
-    """Return the installed versions that environments of servers must share with the parent process."""
+    """Return pinned requirements of the packages whose version must be the same in every server's environment."""
     requirements = {"ray": "ray[default]"} if skew else {"ray": "ray[default]", "openai": "openai"}
     versions = {requirement: host.installed_version(name) for name, requirement in requirements.items()}
     return [f"{requirement}=={version}" for requirement, version in versions.items() if version]

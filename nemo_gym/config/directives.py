@@ -1,8 +1,8 @@
 """The directives `_inherit_from`, `_copy` and `_delete_key`, and their text forms `${inherit_from:a.b}`, `${copy:a.b}`.
 
-A block that inherits becomes its source with its own keys merged over it, and the source is removed from its place; a
-copied source stays. Sources are read as written, after expanding their own directives. Therefore the order of blocks
-does not matter, and several blocks may share a source.
+`_inherit_from` merges the block over the source block and deletes the source; `_copy` keeps the source. Directives
+inside a source are expanded first, and sources are deleted last. Therefore the order of blocks does not matter, and
+several blocks may share a source.
 """
 
 import re
@@ -34,7 +34,7 @@ _TEXT_FORM = re.compile(r"\$\{(?P<word>inherit_from|copy):\s*(?P<path>[^}]+?)\s*
 
 @dataclass
 class Expansion:
-    """The tree after all directives, the moves they made and the problems."""
+    """The tree with all directives expanded, the moves of blocks, and the problems."""
 
     tree: Tree
     moves: list[tuple[KeyPath, KeyPath]] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Expansion:
 
 
 def expand_directives(tree: Tree) -> Expansion:
-    """Expand every directive in `tree`, which is not changed."""
+    """Return the expansion of every directive in `tree`, which is not modified."""
     if not _has_directive(tree):
         return Expansion(tree)
     return _Expander(tree).run()
@@ -58,9 +58,11 @@ def _has_directive(node: Any) -> bool:
 
 
 class _Expander:
-    def __init__(self, pristine: Tree) -> None:
-        self.pristine = pristine
-        self.done: dict[KeyPath, Any] = {}
+    """Expands one tree. `stack` has the paths of the blocks that are being expanded."""
+
+    def __init__(self, original: Tree) -> None:
+        self.original = original
+        self.expanded: dict[KeyPath, Any] = {}
         self.stack: list[KeyPath] = []
         self.inherited: list[KeyPath] = []
         self.moves: list[tuple[KeyPath, KeyPath]] = []
@@ -69,7 +71,8 @@ class _Expander:
         self.cycles: set[frozenset[KeyPath]] = set()
 
     def run(self) -> Expansion:
-        tree = self.expand(self.pristine, ())
+        """Expand the whole tree, then delete the inherited source blocks."""
+        tree = self.expand(self.original, ())
         for path in self.inherited:
             parent = lookup(tree, path[:-1]) if len(path) > 1 else tree
             if isinstance(parent, dict):
@@ -93,14 +96,14 @@ class _Expander:
         return self.expand_once(path, lambda: self.expand_block(node, path))
 
     def expand_once(self, path: KeyPath, expand: Callable[[], Any]) -> Any:
-        """Expand the block at `path` once; a block that needs itself is an error."""
-        if path in self.done:
-            return copy_tree(self.done[path])
+        """Expand the block at `path` once, and return a copy; a block that inherits from itself is an error."""
+        if path in self.expanded:
+            return copy_tree(self.expanded[path])
         if path in self.stack:
             cycle = [*self.stack[self.stack.index(path) :], path]
             steps = " → ".join(dotted_path(step) or "(top)" for step in cycle)
             problem = ConfigProblem(
-                f"inheritance goes in a circle: {steps}", path, "let one of these blocks stand alone"
+                f"cyclic inheritance: {steps}", path, "remove the directive from one of these blocks"
             )
             raise _ExpansionError(problem, frozenset(cycle))
         if len(self.stack) >= MAX_CHAIN:
@@ -112,16 +115,17 @@ class _Expander:
         except _ExpansionError as error:
             if len(self.stack) > 1:
                 raise
-            if error.cycle not in self.cycles:  # each member of a cycle finds it again
+            if error.cycle not in self.cycles:  # each member of a cycle raises the same error
                 self.problems.append(error.problem)
                 self.cycles.add(error.cycle)
             result = {}
         finally:
             self.stack.pop()
-        self.done[path] = result
+        self.expanded[path] = result
         return copy_tree(result)
 
     def expand_block(self, node: Tree, path: KeyPath) -> Any:
+        """Expand a block with directives: inherit or copy its source and delete keys."""
         own = {
             key: self.expand(value, (*path, str(key)))
             for key, value in node.items()
@@ -136,12 +140,12 @@ class _Expander:
         return own
 
     def inherit(self, path: KeyPath, source_name: Any, keep: bool, own: Tree, deleted_keys: list[str]) -> Any:
-        """Return the source's value with `own` merged over it and `deleted_keys` removed."""
+        """Return the source block with `own` merged over it and without `deleted_keys`; `keep` keeps the source."""
         word = COPY if keep else INHERIT
         if not isinstance(source_name, str) or not source_name.strip():
             self.problems.append(ConfigProblem(f"{word} needs a dotted path, not {source_name!r}", (*path, word)))
             return own
-        pointed = pointer_target(source_name.strip(), self.pristine)  # the path may be a `${pointer}`
+        pointed = pointer_target(source_name.strip(), self.original)  # the path may be a `${…}` reference
         source_path: KeyPath = tuple((pointed if isinstance(pointed, str) else source_name.strip()).split("."))
         source = self.find(source_path)
         if source is ABSENT:
@@ -153,20 +157,22 @@ class _Expander:
         return MISSING if source == MISSING else self.merge_over(source, own, deleted_keys, path)
 
     def merge_over(self, source: Any, own: Tree, deleted_keys: list[str], path: KeyPath) -> Any:
+        """Return a copy of the source with `own` merged over it and without `deleted_keys`."""
         self.copied_values += count_values(source)
         if self.copied_values > MAX_NODES:
-            problem = ConfigProblem(f"inheriting makes more than {MAX_NODES:,} values", path)
+            problem = ConfigProblem(f"inheritance creates more than {MAX_NODES:,} values", path)
             raise _ExpansionError(problem, frozenset())
         if not isinstance(source, dict):
             if own:
                 self.problems.append(ConfigProblem("only a mapping can be inherited and extended", path))
             return source
         merged = copy_tree(source)
-        merge_into(merged, own, root=self.pristine)
+        merge_into(merged, own, root=self.original)
         self.problems += [_nothing_to_delete(key, path) for key in deleted_keys if merged.pop(key, ABSENT) is ABSENT]
         return merged
 
     def keys_to_delete(self, value: Any, path: KeyPath) -> list[str]:
+        """Return the key names in a `_delete_key`: a list or a text separated by commas."""
         if value is None:
             return []
         keys = value.split(",") if isinstance(value, str) else value
@@ -176,8 +182,8 @@ class _Expander:
         return [key.strip() for key in keys if key.strip()]
 
     def find(self, path: KeyPath) -> Any:
-        """Return the value at `path` after expanding the directives of the blocks on the way."""
-        node: Any = self.pristine
+        """Return the value at `path`, with the directives of the blocks along the path expanded; ABSENT if missing."""
+        node: Any = self.original
         for depth, part in enumerate(path):
             step = child_value(node, part)
             if step is ABSENT and isinstance(node, dict) and not {INHERIT, COPY}.isdisjoint(node) and depth:
@@ -185,12 +191,13 @@ class _Expander:
                 step = child_value(node, part)
             if step == MISSING or step is ABSENT:
                 return step
-            block = pointer_target(step, self.pristine)
+            block = pointer_target(step, self.original)
             node = block if isinstance(block, dict) else step
         return self.expand(node, path)
 
     def unknown_source(self, path: KeyPath, word: str, source: KeyPath) -> ConfigProblem:
-        names = [".".join(map(str, block)) for block in _block_paths(self.pristine)]
+        """Return the problem of a directive whose source does not exist."""
+        names = [".".join(map(str, block)) for block in _block_paths(self.original)]
         close = nearest_names(".".join(map(str, source)), names, n=3)
         hint = f" — did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
         what = f"{word} names '{dotted_path(source)}', which does not exist{hint}"
@@ -208,7 +215,7 @@ class _ExpansionError(Exception):
 
 
 def _nothing_to_delete(key: str, path: KeyPath) -> ConfigProblem:
-    return ConfigProblem(f"{DELETE}: there is no '{key}' to delete", path)
+    return ConfigProblem(f"{DELETE}: the block has no key '{key}'", path)
 
 
 def _block_paths(tree: Any, path: KeyPath = ()) -> list[KeyPath]:

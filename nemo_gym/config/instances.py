@@ -56,7 +56,7 @@ def instances_of(config: Mapping[Any, Any], server_type: str) -> list[ServerInst
 
 
 def read_instance(name: str, block: Any) -> ServerInstance | None:
-    """Return the instance that a top-level block defines, or None. The first server type and implementation count."""
+    """Return the instance that a top-level block defines: its first server type and implementation; else None."""
     for server_type in SERVER_TYPES if isinstance(block, Mapping) else ():
         implementations = block.get(server_type)
         if isinstance(implementations, Mapping) and implementations:

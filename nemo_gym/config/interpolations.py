@@ -24,15 +24,15 @@ _KEY_NOT_FOUND = re.compile(r"Interpolation key '([^']*)' not found")
 def check_interpolations(
     config: DictConfig, tree: Tree, *, strict_under: set[str], env_name: str | None
 ) -> tuple[list[ConfigProblem], list[str]]:
-    """Return problems for unresolvable `${…}` under the given top-level keys, and warnings for the others.
+    """Return problems for unresolvable `${…}` under the top-level keys `strict_under`, and warnings for other keys.
 
-    `env_name` is the env.yaml that was read, if any.
+    `env_name` is the path of the env.yaml that was read, or None.
     """
     texts = {path: value for path, value in iter_leaves(tree) if isinstance(value, str) and "${" in value}
     if not texts:
         return [], []
     cyclic, oversized = _check_sizes(texts, tree)
-    if oversized:  # resolving anything would take too long
+    if oversized:  # resolving would take too long
         return [oversized], []
     problems: list[ConfigProblem] = []
     warnings: list[str] = []
@@ -57,7 +57,7 @@ def check_interpolations(
 
 
 def _resolution_error(config: DictConfig, path: KeyPath) -> BaseException | None:
-    """Return the error of resolving the value at `path`, or None."""
+    """Resolve the value at `path` and return the error; None if there is no error."""
     node: Any = config
     try:
         for part in path:
@@ -79,16 +79,16 @@ def _unset_key(error: BaseException) -> str:
 def interpolation_problem(
     error: BaseException, path: KeyPath, text: str, *, names: Iterable[str] = ()
 ) -> ConfigProblem:
-    """Describe a value that cannot be resolved, the reason and the fix."""
+    """Return the problem of a value that cannot be resolved, with the reason and the fix."""
     is_secret = any(is_secret_name(part) for part in path if isinstance(part, str))
     short = text if len(text) <= 120 else text[:120] + "…"
-    if is_secret and "," in short:  # what follows may be a default
+    if is_secret and "," in short:  # a default value may follow, which would be a secret
         short = short[: short.index(",")] + ",…}"
     what = f"'{dotted_path(path)}' is {short}"
     key = _unset_key(error)
     fix: str | None = None
     if isinstance(error, RecursionError):
-        what, fix = f"{what}, which leads in a circle", "break the circle"
+        what, fix = f"{what}, which is a cyclic reference", "remove one of the references"
     elif key:
         what = f"{what}, but '{key}' is not set{did_you_mean(key, names)}"
         fix = f"set '{key}' in env.yaml or pass ++{key}=<value>"
@@ -98,11 +98,11 @@ def interpolation_problem(
 
 
 def _policy_problem(unset: dict[str, list[KeyPath]], env_name: str | None) -> ConfigProblem:
-    """Describe all unset keys of the evaluated model as one problem."""
+    """Return one problem for all unset keys of the evaluated model."""
     names = [key for key in POLICY_KEYS if key in unset]
     users = sorted({dotted_path(path) for paths in unset.values() for path in paths})
     what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not set, but used by {', '.join(users)}"
-    what += "" if env_name else "; there is no env.yaml"
+    what += "" if env_name else "; env.yaml not found"
     overrides = " ".join(f"+{key}=…" for key in names)
     flags = ", ".join(flag.name for key in names if (flag := KEYS[key].flag))
     file = f"add to {env_name}" if env_name else "create env.yaml with"
@@ -112,13 +112,14 @@ def _policy_problem(unset: dict[str, list[KeyPath]], env_name: str | None) -> Co
 
 
 class _ResolvedSizes:
-    """Counts the values that a part of the tree becomes when its `${…}` are followed; infinite for a cycle."""
+    """Counts the values that each part of the tree has after resolving its `${…}`; infinite for a cycle."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
         self.sizes: dict[KeyPath, float] = {}
 
     def size(self, path: KeyPath, node: Any, chain: tuple[KeyPath, ...] = ()) -> float:
+        """Return the resolved size of `node`; `chain` has the references that lead to it."""
         if path in self.sizes:
             return self.sizes[path]
         if isinstance(node, dict):
@@ -133,6 +134,7 @@ class _ResolvedSizes:
         return total
 
     def _text_size(self, path: KeyPath, text: str, chain: tuple[KeyPath, ...]) -> float:
+        """Return the resolved size of a text with references."""
         if path in chain or len(chain) > _LONGEST_CHAIN:
             return float("inf")
         total = 1.0
@@ -143,7 +145,7 @@ class _ResolvedSizes:
 
 
 def _check_sizes(texts: dict[KeyPath, str], tree: Tree) -> tuple[set[KeyPath], ConfigProblem | None]:
-    """Return the texts that refer to themselves, and a problem if resolving would make too many values."""
+    """Return the texts with cyclic references, and a problem if resolving would create too many values."""
     sizes = _ResolvedSizes(tree)
     cyclic: set[KeyPath] = set()
     total = 0.0
@@ -157,6 +159,6 @@ def _check_sizes(texts: dict[KeyPath, str], tree: Tree) -> tuple[set[KeyPath], C
             continue
         total += size
         if total > MAX_VALUES:
-            what = f"'{dotted_path(path)}' makes more than {MAX_VALUES:,} values of this configuration"
+            what = f"'{dotted_path(path)}' expands this configuration to more than {MAX_VALUES:,} values"
             return cyclic, ConfigProblem(what, path, "refer to smaller blocks", kind=ConfigInterpolationError)
     return cyclic, None

@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """The values a key may have: a description for messages and the test for it."""
+    """The type of a key's values: a description for messages, and a predicate."""
 
     description: str
     accepts: Callable[[Any], bool]
@@ -77,7 +77,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One global configuration key. `default_note` describes a default that is computed."""
+    """One global configuration key. `default_note` describes a computed default."""
 
     name: str
     type: ValueType
@@ -85,7 +85,7 @@ class Key:
     default: Any = None
     default_note: str = ""
     reserved: bool = False
-    """The key never names a server instance."""
+    """True if the key cannot be the name of a server instance."""
     nullable: bool = True
     flag: Flag | None = None
 

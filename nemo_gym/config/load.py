@@ -1,4 +1,4 @@
-"""Configuration files: find them, read them, follow their `config_paths`."""
+"""Find and read configuration files, including the files in their `config_paths`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 @dataclass(frozen=True)
 class ConfigSource:
-    """One tree of the configuration. `text` is kept to report line and column of a problem."""
+    """One source of the configuration. Its `text` is needed to report line and column of a problem."""
 
     kind: Literal["file", "env", "initial"]
     name: str
@@ -28,13 +28,13 @@ class ConfigSource:
 
 
 def read_source(path: Path, *, kind: Literal["file", "env"] = "file") -> ConfigSource:
-    """Read the mapping in one YAML file."""
+    """Read a YAML file, which must contain a mapping."""
     name = display_path(path)
     text = _read_text(path, name)
     document = read_yaml(text, name)
     if not isinstance(document.value, dict):
         content = "a list" if isinstance(document.value, list) else "a single value"
-        raise ConfigError(f"holds {content}, not a mapping", where=name, fix="start with 'key: value' lines")
+        raise ConfigError(f"contains {content}, not a mapping", where=name, fix="start with 'key: value' lines")
     return ConfigSource(kind, name, document.value, text, document.warnings)
 
 
@@ -47,6 +47,7 @@ def display_path(path: Path) -> str:
 
 
 def _read_text(path: Path, name: str) -> str:
+    """Read a file as UTF-8; raises ConfigError if it is too large, unreadable or in another encoding."""
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:
@@ -65,7 +66,11 @@ def _read_text(path: Path, name: str) -> str:
 
 
 def find_file(entry: str, roots: Sequence[Path]) -> Path:
-    """Return the file of an entry of `config_paths`: an absolute path itself, otherwise the first under the roots."""
+    """Return the file of an entry of `config_paths`; a relative path is searched in the roots, in order.
+
+    Raises:
+        ConfigPathNotFoundError: no such file exists.
+    """
     if "\0" in entry or not entry.strip():
         raise ConfigPathNotFoundError(f"{entry!r} is not a path")
     path = Path(entry).expanduser() if entry.startswith("~") else Path(entry)
@@ -92,7 +97,7 @@ def _yaml_siblings(candidates: Sequence[Path]) -> set[str]:
     return {file.name for folder in folders for file in folder.iterdir() if file.suffix in {".yaml", ".yml"}}
 
 
-def path_list(value: Any, *, where: str | None) -> list[str]:
+def path_list(value: Any, *, location: str | None) -> list[str]:
     """Return the value of `config_paths` as a list of paths.
 
     Raises:
@@ -104,15 +109,15 @@ def path_list(value: Any, *, where: str | None) -> list[str]:
         return value
     if isinstance(value, list):
         wrong = next(entry for entry in value if not isinstance(entry, str))
-        raise MalformedConfigPathsError(f"{CONFIG_PATHS} holds {wrong!r}, which is not a path", where=where)
+        raise MalformedConfigPathsError(f"{CONFIG_PATHS} contains {wrong!r}, which is not a path", where=location)
     fix = f"+{CONFIG_PATHS}=[{value}]" if isinstance(value, str) else f"{CONFIG_PATHS}: [a.yaml, b.yaml]"
     noun = "a mapping" if isinstance(value, dict) else f"the single value {value!r}"
-    raise MalformedConfigPathsError(f"{CONFIG_PATHS} must be a list of paths, not {noun}", where=where, fix=fix)
+    raise MalformedConfigPathsError(f"{CONFIG_PATHS} must be a list of paths, not {noun}", where=location, fix=fix)
 
 
 @dataclass
 class ConfigFiles:
-    """All config files in merge order: an included file comes before the file that includes it."""
+    """All config files in merge order: an included file is before the file that includes it."""
 
     sources: list[ConfigSource] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -120,15 +125,16 @@ class ConfigFiles:
 
 
 class _IncludeReader:
-    """Reads the include tree depth first. `open` are the files whose includes are being read."""
+    """Reads files and their includes, depth first. `include_stack` has the files whose includes are being read."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         self.roots = roots
         self.result = ConfigFiles()
-        self.open: list[Path] = []
+        self.include_stack: list[Path] = []
         self.seen: set[Path] = set()
 
     def read(self, entry: str, included_from: str | None) -> None:
+        """Read the file of an entry and, before adding it, its includes."""
         try:
             path = find_file(entry, self.roots)
         except ConfigPathNotFoundError as error:
@@ -136,8 +142,9 @@ class _IncludeReader:
         if current_path(entry) is not None and not path.match(entry):
             self.result.warnings.append(rename_notice(entry))
         identity = path.resolve()
-        if identity in self.open:
-            cycle = " → ".join(display_path(step) for step in [*self.open[self.open.index(identity) :], identity])
+        if identity in self.include_stack:
+            steps = [*self.include_stack[self.include_stack.index(identity) :], identity]
+            cycle = " → ".join(display_path(step) for step in steps)
             raise ConfigError(f"{CONFIG_PATHS} includes itself: {cycle}", where=included_from)
         if identity in self.seen:
             self.result.warnings.append(
@@ -148,18 +155,18 @@ class _IncludeReader:
             raise ConfigError(f"more than {MAX_FILES} config files", where=included_from)
         self.seen.add(identity)
         source = read_source(path)
-        self.open.append(identity)
-        children = path_list(source.tree.get(CONFIG_PATHS), where=source.name)
+        self.include_stack.append(identity)
+        children = path_list(source.tree.get(CONFIG_PATHS), location=source.name)
         self.result.paths.extend(child for child in children if child not in self.result.paths)
         for child in children:
             self.read(child, source.name)
-        self.open.pop()
+        self.include_stack.pop()
         self.result.sources.append(source)
         self.result.warnings.extend(source.warnings)
 
 
 def load_files(entries: Sequence[str], roots: Sequence[Path], *, named_in: str | None = None) -> ConfigFiles:
-    """Read the files and everything they include, each once."""
+    """Read the files and their includes, each file once. `named_in` is the location that names the files."""
     reader = _IncludeReader(roots)
     reader.result.paths = list(dict.fromkeys(entries))
     for entry in reader.result.paths.copy():

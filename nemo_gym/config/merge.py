@@ -1,4 +1,4 @@
-"""Plain configuration trees: merge, copy, look up and walk.
+"""Merge, copy, search and walk configuration trees of plain dicts and lists.
 
 Merging follows OmegaConf: mappings merge deeply, lists are replaced as a whole, `???` never replaces a value.
 """
@@ -13,28 +13,28 @@ from nemo_gym.config.problems import KeyPath
 Tree: TypeAlias = dict[Any, Any]
 
 ABSENT: Any = object()
-"""The default of `lookup` where None is a possible value."""
+"""Marks a missing value where None is a possible value."""
 MISSING = "???"
 POINTER = re.compile(r"\$\{([A-Za-z_][\w\-]*(?:\.[\w\-]+)*)\}")
 
 
-def merge(below: Tree, above: Tree) -> Tree:
-    """Return a new tree: `above` merged over `below`. The result shares nothing with either."""
-    result: Tree = copy_tree(below)
-    merge_into(result, above, root=result)
+def merge(base: Tree, overriding: Tree) -> Tree:
+    """Return a new tree: `overriding` merged over `base`. The result shares no objects with either."""
+    result: Tree = copy_tree(base)
+    merge_into(result, overriding, root=result)
     return result
 
 
-def merge_into(target: Tree, above: Tree, *, root: Tree) -> None:
-    """Merge `above` into `target`. `${pointers}` to blocks are looked up in `root`."""
-    for key, value in above.items():
+def merge_into(target: Tree, overriding: Tree, *, root: Tree) -> None:
+    """Merge `overriding` into `target`. A `${a.b}` that is merged with a block is looked up in `root`."""
+    for key, value in overriding.items():
         if isinstance(value, dict):
-            present = target.get(key)
-            block = pointer_target(present, root)
-            present = present if block is ABSENT else copy_tree(block)  # extend a copy of the block it points at
-            if isinstance(present, dict):
-                target[key] = present
-                merge_into(present, value, root=root)
+            existing = target.get(key)
+            block = pointer_target(existing, root)
+            existing = existing if block is ABSENT else copy_tree(block)  # extend a copy of the referenced block
+            if isinstance(existing, dict):
+                target[key] = existing
+                merge_into(existing, value, root=root)
                 continue
         elif value == MISSING and isinstance(value, str) and key in target:
             continue
@@ -42,15 +42,15 @@ def merge_into(target: Tree, above: Tree, *, root: Tree) -> None:
 
 
 def pointer_target(value: Any, root: Tree) -> Any:
-    """Return the value in `root` that a bare `${a.b}` points at; ABSENT if `value` is anything else."""
+    """Return the value in `root` that `value` refers to, if it is just `${a.b}`; else ABSENT."""
     pointer = POINTER.fullmatch(value) if isinstance(value, str) and "${" in value else None
     return ABSENT if pointer is None else lookup(root, tuple(pointer[1].split(".")), default=ABSENT)
 
 
 def resolve_pointers(value: Any, root: Tree) -> Any:
-    """Copy `value` and replace every bare `${a.b}` that points to plain data by that data.
+    """Copy `value` and replace every text that is just `${a.b}` by the data it refers to, if that has no `${…}`.
 
-    This covers most interpolations at a hundredth of OmegaConf's cost; the others stay for OmegaConf.
+    This resolves most interpolations at a hundredth of OmegaConf's cost; OmegaConf resolves the remaining ones.
     """
     if isinstance(value, dict):
         return {key: resolve_pointers(item, root) for key, item in value.items()}
@@ -70,7 +70,7 @@ def has_interpolation(value: Any) -> bool:
 
 
 def copy_tree(value: Any) -> Any:
-    """Copy plain data deeply, without the bookkeeping of `copy.deepcopy`."""
+    """Copy plain data deeply; faster than `copy.deepcopy`."""
     if isinstance(value, dict):
         return {key: copy_tree(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -88,7 +88,7 @@ def lookup(tree: Any, path: KeyPath, *, default: Any = None) -> Any:
 
 
 def child_value(tree: Any, part: str | int) -> Any:
-    """Return the value under a key or list index, or ABSENT. Text also matches a key that YAML read as 1 or true."""
+    """Return the value of a key or list index, or ABSENT. The text `1` also matches the key that YAML parsed as 1."""
     if isinstance(tree, dict):
         if part in tree:
             return tree[part]
@@ -116,6 +116,6 @@ def missing_values(tree: Any) -> list[KeyPath]:
 
 
 def count_values(tree: Any) -> int:
-    """Return the number of values in a tree, blocks included."""
+    """Return the number of values in a tree, including mappings and lists."""
     children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
     return 1 + sum(count_values(value) for value in children)

@@ -1,4 +1,4 @@
-"""OmegaConf: conversion to plain data.
+"""Convert OmegaConf trees to plain data.
 
 All use of OmegaConf's private methods is in this module; `tests/config/test_omega.py` fails when they change.
 """
@@ -41,7 +41,7 @@ def resolve_leaves(value: Any) -> Any:
 
 
 def register_resolvers() -> None:
-    """Register `${inherit_from:…}` and `${copy:…}` as resolvers that return themselves; directives expand them."""
+    """Register resolvers that leave `${inherit_from:…}` and `${copy:…}` unchanged; `directives` expands them."""
     for word in ("inherit_from", "copy"):
         if not OmegaConf.has_resolver(word):
             OmegaConf.register_new_resolver(word, lambda path, word=word: f"${{{word}:{path}}}")

@@ -1,4 +1,4 @@
-"""Command-line overrides: Hydra's grammar, applied to plain data.
+"""Parse command-line overrides in Hydra's grammar and apply them to plain data.
 
 `+a.b=1` adds, `++a.b=1` adds or replaces, `a.b=1` replaces an existing value, `~a.b` deletes. "Existing" refers to the
 merged configuration, files included. Hydra is used for its grammar only, and only in this module.
@@ -19,7 +19,7 @@ MAX_TOKEN_CHARACTERS = 64 * 1024
 _TEXT = r'"[A-Za-z0-9_./:@+-]*"'
 _KEY = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 SIMPLE_OVERRIDE = re.compile(rf"(\+\+?)({_KEY})=(true|false|{_TEXT}|\[{_TEXT}(?:, ?{_TEXT})*\])", re.ASCII)
-"""Overrides that JSON and Hydra read alike."""
+"""Overrides whose value is the same in JSON and in Hydra's grammar."""
 
 _ACTIONS: dict[str, Literal["add", "force", "change", "delete"]] = {
     "ADD": "add",
@@ -44,7 +44,7 @@ class Override:
 
 
 def display_token(token: str) -> str:
-    """Return the token for messages: secrets masked, long text shortened."""
+    """Return the token for messages, with secrets masked and long text shortened."""
     key, equals, value = token.partition("=")
     if equals and value and is_secret_name(key.rpartition(".")[2]):
         return f"{key}={MASK}"
@@ -57,7 +57,7 @@ def _token_location(token: str) -> str:
 
 
 def parse_overrides(tokens: Sequence[str]) -> list[Override]:
-    """Parse every token; all invalid ones are reported together."""
+    """Parse every token; raise one ConfigError that lists all invalid tokens."""
     problems: list[ConfigProblem] = []
     overrides: list[Override] = []
     parse: Callable[[str], Override | ConfigProblem] | None = None
@@ -75,7 +75,7 @@ def parse_overrides(tokens: Sequence[str]) -> list[Override]:
 
 
 def _precheck(token: str) -> ConfigProblem | None:
-    """Return the problem of a token that must not reach the parser."""
+    """Return the problem of a token that must not be passed to Hydra's parser; None for other tokens."""
     where = _token_location(token)
     fix = "put it in a YAML file"
     if len(token) > MAX_TOKEN_CHARACTERS:
@@ -94,7 +94,7 @@ def _precheck(token: str) -> ConfigProblem | None:
 
 
 def _parse_simple(token: str) -> Override | None:
-    """Parse a token without special characters, such as our own flags produce, without loading Hydra."""
+    """Parse a simple token, such as our own flags produce, without importing Hydra; None for other tokens."""
     match = SIMPLE_OVERRIDE.fullmatch(token)
     if match is None:
         return None
@@ -103,7 +103,7 @@ def _parse_simple(token: str) -> Override | None:
 
 
 def hydra_parser() -> Callable[[str], Override | ConfigProblem]:
-    """Load Hydra and return a function that parses one token."""
+    """Import Hydra and return a function that parses one token."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -123,6 +123,7 @@ def hydra_parser() -> Callable[[str], Override | ConfigProblem]:
 
 
 def _from_hydra(token: str, parsed: Any) -> Override | ConfigProblem:
+    """Convert Hydra's parsed override; features that are not supported here are problems."""
     where = _token_location(token)
     key = parsed.key_or_group
     if parsed.package is not None or "/" in key:
@@ -131,12 +132,13 @@ def _from_hydra(token: str, parsed: Any) -> Override | ConfigProblem:
     if not all(path):
         return ConfigProblem("has no key before '='", where=where, fix="overrides look like +key=value")
     if parsed.is_sweep_override():
-        fix = f"{token.partition('=')[0]}=[a,b] for a list, or quote text that holds commas"
-        return ConfigProblem("gives several values, separated by commas", where=where, fix=fix)
+        fix = f"{token.partition('=')[0]}=[a,b] for a list, or quote text that contains commas"
+        return ConfigProblem("has several values, separated by commas", where=where, fix=fix)
     return Override(token, _ACTIONS[parsed.type.name], path, copy_tree(parsed.value()))
 
 
 def _syntax_problem(token: str, reason: str, cause: BaseException | None) -> ConfigProblem:
+    """Return the problem of a token that Hydra cannot parse, with its column if `cause` has one."""
     reason = reason.splitlines()[0] if reason else "not in Hydra's override grammar"
     text = display_token(token)
     if MASK in text or len(reason) > 200:
@@ -153,14 +155,14 @@ def _syntax_problem(token: str, reason: str, cause: BaseException | None) -> Con
 
 
 def apply_overrides(overrides: Sequence[Override]) -> tuple[Tree, list[Override]]:
-    """Build the tree of the overrides alone; return it and the overrides that change values of files."""
+    """Build the tree of the overrides alone; return it and the overrides that change or delete values of files."""
     tree: Tree = {}
     pending: list[Override] = []
     problems: list[ConfigProblem] = []
     for override in overrides:
-        present = lookup(tree, override.path, default=ABSENT)
-        is_new = present is ABSENT or present is None
-        if override.action in ("change", "delete") and present is ABSENT:
+        existing = lookup(tree, override.path, default=ABSENT)
+        is_new = existing is ABSENT or existing is None
+        if override.action in ("change", "delete") and existing is ABSENT:
             pending.append(override)
         elif override.action == "add" and not is_new and not isinstance(override.value, dict | list):
             key = dotted_path(override.path)
@@ -173,7 +175,7 @@ def apply_overrides(overrides: Sequence[Override]) -> tuple[Tree, list[Override]
 
 
 def apply_pending(tree: Tree, pending: Sequence[Override], *, strict: bool) -> None:
-    """Change or delete values of the files. With `strict`, a missing value is an error."""
+    """Apply overrides that change or delete existing values. With `strict`, a missing value is an error."""
     problems: list[ConfigProblem] = []
     for override in pending:
         if lookup(tree, override.path, default=ABSENT) is not ABSENT:
@@ -184,6 +186,7 @@ def apply_pending(tree: Tree, pending: Sequence[Override], *, strict: bool) -> N
 
 
 def _missing_target(tree: Tree, override: Override) -> ConfigProblem:
+    """Return the problem of an override whose value does not exist, with a similar name."""
     key = dotted_path(override.path)
     prefixes = (override.path[:length] for length in range(1, len(override.path) + 1))
     depth = len(next(prefix for prefix in prefixes if lookup(tree, prefix, default=ABSENT) is ABSENT))
@@ -191,10 +194,11 @@ def _missing_target(tree: Tree, override: Override) -> ConfigProblem:
     names = [str(name) for name in parent] if isinstance(parent, dict) else []
     guess = did_you_mean(override.path[depth - 1], names)
     fix = None if guess or override.action == "delete" else f"+{display_token(override.token)} to add it"
-    return ConfigProblem(f"there is no '{key}' to {override.action}{guess}", where=override.where, fix=fix)
+    return ConfigProblem(f"cannot {override.action} '{key}': it does not exist{guess}", where=override.where, fix=fix)
 
 
 def _apply(tree: Tree, override: Override) -> list[ConfigProblem]:
+    """Apply one override to the tree; missing parent blocks are created."""
     *parents, last = override.path
     node: Any = tree
     for part in parents:
@@ -206,9 +210,9 @@ def _apply(tree: Tree, override: Override) -> list[ConfigProblem]:
         node = step
     if override.action == "delete":
         return _delete(node, last, override)
-    present = lookup(node, (last,))
-    if isinstance(override.value, dict) and isinstance(present, dict):
-        merge_into(present, override.value, root=tree)
+    existing = lookup(node, (last,))
+    if isinstance(override.value, dict) and isinstance(existing, dict):
+        merge_into(existing, override.value, root=tree)
     elif not _set_child(node, last, copy_tree(override.value)):
         return [ConfigProblem(f"'{last}' is not an element of the list", where=override.where)]
     return []
@@ -226,11 +230,12 @@ def _set_child(node: Any, part: str, value: Any) -> bool:
 
 
 def _actual_key(node: Tree, part: str) -> Any:
-    """Return the key as YAML read it: in a mapping with numbers as keys, `a.1` means the key 1."""
+    """Return the key of a mapping that `part` refers to: `a.1` may refer to the number 1, as YAML parsed it."""
     return part if part in node else next((key for key in node if str(key) == part), part)
 
 
 def _delete(node: Any, last: str, override: Override) -> list[ConfigProblem]:
+    """Delete a value; if the override names a value (`~a=1`), only if it is equal."""
     if override.value is not None and override.value != lookup(node, (last,)):
         what = f"'{dotted_path(override.path)}' has another value"
         return [ConfigProblem(what, where=override.where, fix="leave '=…' out")]

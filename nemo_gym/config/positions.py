@@ -1,6 +1,6 @@
-"""Positions of values: `file:line:column`, or the override on the command line.
+"""Find the positions of values: `file:line:column`, or the override on the command line.
 
-Positions are not recorded while a configuration is read. Only to report a problem are the files parsed again with
+Positions are not recorded while a configuration is read. To report a problem, the files are parsed again with
 positions, from the source with the highest priority to the lowest.
 """
 
@@ -17,7 +17,7 @@ _MAX_MOVES = 20
 
 
 class Positions:
-    """Finds the position at which a value of the final tree was written."""
+    """Finds the position of a value of the final tree in its sources."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Positions:
         self._marks: dict[int, Marks] = {}
 
     def where(self, path: KeyPath) -> str | None:
-        """Return the position of the value at `path`, or of the nearest enclosing block that has one."""
+        """Return the position of the value at `path`, or of the nearest enclosing block with a position."""
         for length in range(len(path), 0, -1):
             for candidate in self._origins(path[:length]):
                 position = self._position(candidate)
@@ -51,7 +51,7 @@ class Positions:
         return any(path in self._marks_of(source) for source in self.sources if source.kind == "file")
 
     def _origins(self, path: KeyPath) -> list[KeyPath]:
-        """Return the path and the paths from which its block was inherited."""
+        """Return the path, and the paths of the blocks from which it was inherited or copied."""
         origins = [path]
         for origin in origins:
             if len(origins) > _MAX_MOVES:
@@ -62,6 +62,7 @@ class Positions:
         return origins
 
     def _position(self, path: KeyPath) -> str | None:
+        """Return the position of exactly this path: an override, else a source, else an override of a child."""
         keys = tuple(str(part) for part in path)
         setters = [override for override in reversed(self.overrides) if override.action != "delete"]
         for override in setters:
@@ -78,6 +79,7 @@ class Positions:
         return next((override.where for override in setters if override.path[: len(keys)] == keys), None)
 
     def _marks_of(self, source: ConfigSource) -> Marks:
+        """Return the line and column of each key of a source, which is parsed again on first use."""
         if id(source) not in self._marks:
             marks: Marks = {}
             if source.text is not None:

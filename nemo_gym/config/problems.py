@@ -8,12 +8,12 @@ from typing import TypeAlias
 from nemo_gym.errors import ConfigError
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""The path of a value: keys and list indices from the top of the tree."""
+"""The path of a value: keys and list indices, starting at the top of the tree."""
 
 
 @dataclass(frozen=True)
 class ConfigProblem:
-    """One thing to repair. `path` identifies the value; `where` (file:line:column) is looked up for the report."""
+    """One problem. `path` identifies the value; its location `where` (file:line:column) is looked up later."""
 
     what: str
     path: KeyPath | None = None
@@ -52,7 +52,7 @@ def dotted_path(path: KeyPath) -> str:
 def nearest_names(name: str, candidates: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> list[str]:
     """Return the candidates most similar to `name`, best first."""
     names = sorted({candidate for candidate in candidates if candidate != name})
-    if len(name) > 200 or len(names) > 5000:  # comparing would take longer than reading the message
+    if len(name) > 200 or len(names) > 5000:  # comparing would take too long
         return []
     return difflib.get_close_matches(name, names, n=n, cutoff=cutoff)
 

@@ -1,4 +1,4 @@
-"""Resolve a configuration: from files, env.yaml and overrides to one checked tree. Steps are in execution order."""
+"""Resolve files, env.yaml and overrides into one checked configuration. Functions are in execution order."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -74,10 +74,10 @@ class ResolvedConfig:
 
 
 def resolve(request: ResolveRequest, host: HostFacts) -> ResolvedConfig:
-    """Resolve and check a configuration. Starts and writes nothing; probes ports only when not offline.
+    """Resolve and check a configuration. Has no side effects, except that it probes ports unless offline.
 
     Raises:
-        ConfigError: lists every problem of the first step that has any.
+        ConfigError: the message lists every problem of the first step that has problems.
     """
     merged = merge_sources(request, host)
     tree, positions = expand_tree(merged)
@@ -86,7 +86,7 @@ def resolve(request: ResolveRequest, host: HostFacts) -> ResolvedConfig:
 
 @dataclass
 class MergedSources:
-    """All sources merged, before anything is interpreted."""
+    """All sources merged into one tree, before directives and interpolations are processed."""
 
     tree: Tree = field(repr=False)
     sources: list[ConfigSource]
@@ -98,18 +98,18 @@ def merge_sources(request: ResolveRequest, host: HostFacts) -> MergedSources:
     """Read and merge all sources: earlier paths < later paths < env.yaml < initial values and command line."""
     overrides = parse_overrides(request.overrides)
     command_line, pending = apply_overrides(overrides)
-    above = merge(request.initial, command_line)
+    initial = merge(request.initial, command_line)
     env = _read_env(request, host)
-    top = merge(env.tree, above) if env else copy_tree(above)
-    apply_pending(top, pending, strict=False)
+    without_files = merge(env.tree, initial) if env else copy_tree(initial)
+    apply_pending(without_files, pending, strict=False)
     sources = [ConfigSource("initial", "initial values", request.initial)] if request.initial else []
     sources = [*([env] if env else []), *sources]
-    where = Positions(sources, overrides).where((CONFIG_PATHS,))
-    files = load_files(path_list(_resolve_paths(top), where=where), host.roots, named_in=where)
+    location = Positions(sources, overrides).where((CONFIG_PATHS,))
+    files = load_files(path_list(_resolve_paths(without_files), location=location), host.roots, named_in=location)
     tree: Tree = {}
     for source in [*files.sources, *([env] if env else [])]:
         merge_into(tree, source.tree, root=tree)
-    merge_into(tree, above, root=tree)
+    merge_into(tree, initial, root=tree)
     apply_pending(tree, pending, strict=True)
     if CONFIG_PATHS in tree or files.paths:
         tree[CONFIG_PATHS] = files.paths
@@ -126,16 +126,16 @@ def _read_env(request: ResolveRequest, host: HostFacts) -> ConfigSource | None:
     return read_source(path, kind="env") if path else None
 
 
-def _resolve_paths(top: Tree) -> Any:
-    """Return `config_paths`, which may point to a list elsewhere in env.yaml or on the command line."""
-    value = resolve_pointers(top.get(CONFIG_PATHS), top)
+def _resolve_paths(tree: Tree) -> Any:
+    """Return `config_paths`, which may refer to a list elsewhere in env.yaml or on the command line."""
+    value = resolve_pointers(tree.get(CONFIG_PATHS), tree)
     if not has_interpolation(value):
         return value
     register_resolvers()
     try:
-        return as_plain_value(as_config(top)[CONFIG_PATHS])
+        return as_plain_value(as_config(tree)[CONFIG_PATHS])
     except (OmegaConfBaseException, RecursionError) as error:
-        problem = interpolation_problem(error, (CONFIG_PATHS,), str(value), names=[str(key) for key in top])
+        problem = interpolation_problem(error, (CONFIG_PATHS,), str(value), names=[str(key) for key in tree])
         raise problem.kind(problem.what, fix=problem.fix) from None
 
 
@@ -143,7 +143,7 @@ def as_config(tree: Mapping[Any, Any], positions: Positions | None = None) -> Di
     """Return plain data as an OmegaConf tree.
 
     Raises:
-        ConfigError: OmegaConf refuses a value; the message does not quote a secret.
+        ConfigError: OmegaConf rejects a value; the message contains no secret.
     """
     try:
         return OmegaConf.create(dict(tree))
@@ -159,7 +159,7 @@ def as_config(tree: Mapping[Any, Any], positions: Positions | None = None) -> Di
 
 
 def expand_tree(merged: MergedSources) -> tuple[Tree, Positions]:
-    """Expand directives, require a value for every `???`, and merge the dummy model."""
+    """Expand directives, raise an error if a value is still `???`, and merge dummy models."""
     expansion = expand_directives(merged.tree)
     positions = Positions(merged.sources, merged.overrides, expansion.moves)
     raise_all(positions.locate(expansion.problems))
@@ -174,15 +174,15 @@ def missing_values_error(paths: Sequence[KeyPath], positions: Positions | None =
     """Return one error for all values that are still `???`."""
     lines = []
     for path in paths:
-        where = positions.where(path) if positions else None
-        lines.append(f"\n    {dotted_path(path)}" + (f"  ({where})" if where else ""))
+        location = positions.where(path) if positions else None
+        lines.append(f"\n    {dotted_path(path)}" + (f"  ({location})" if location else ""))
     examples = " ".join(f"++{dotted_path(path)}=<value>" for path in paths[:3])
     count = "a required value is" if len(paths) == 1 else f"{len(paths)} required values are"
     return ConfigMissingValuesError(f"{count} not set (???):{''.join(lines)}", fix=examples)
 
 
 def merge_dummy_models(tree: Tree) -> list[tuple[KeyPath, KeyPath]]:
-    """Merge each dummy model under the real implementation beside it; return the moves."""
+    """Merge the real implementation over the dummy model of the same instance; return the moved paths."""
     moves: list[tuple[KeyPath, KeyPath]] = []
     for name, block in tree.items():
         models = block.get("responses_api_models") if isinstance(block, dict) else None
@@ -200,7 +200,7 @@ def merge_dummy_models(tree: Tree) -> list[tuple[KeyPath, KeyPath]]:
 def check_and_fill(
     tree: Tree, positions: Positions, merged: MergedSources, request: ResolveRequest, host: HostFacts
 ) -> ResolvedConfig:
-    """Check everything that needs no server import, and fill in defaults."""
+    """Do all checks that do not import a server, and fill in defaults."""
     register_resolvers()
     config = as_config(tree, positions)
     strict_under = {str(key) for key, value in tree.items() if isinstance(value, dict) and is_server_block(value)}
@@ -228,7 +228,7 @@ def check_and_fill(
 
 
 def _raise_located(problems: Sequence[ConfigProblem], positions: Positions, tree: Mapping[Any, Any]) -> None:
-    """Raise the problems with positions; mask secrets, also those that reached a harmless key through a `${…}`."""
+    """Raise the problems with their positions; secret values are masked, also where a `${…}` inserted them."""
     if problems:
         secrets = secret_values(tree)
         located = positions.locate(problems)
@@ -238,7 +238,7 @@ def _raise_located(problems: Sequence[ConfigProblem], positions: Positions, tree
 def _report_instances(
     instances: InstanceCheck, positions: Positions, *, is_strict: bool
 ) -> tuple[list[ConfigProblem], list[str]]:
-    """Return the problems of server blocks that are errors, and the texts of those that are warnings."""
+    """Return the problems of server blocks, and warnings for those that are not errors in this run."""
     problems = [problem for block in instances.almost.values() for problem in block]
     unused: list[ConfigProblem] = []
     for name, path in instances.incomplete.items():
@@ -250,7 +250,7 @@ def _report_instances(
 
 
 def fill(config: DictConfig, instances: InstanceCheck, default: str, request: ResolveRequest, host: HostFacts) -> None:
-    """Write addresses and defaults into the configuration. `default` is the default host."""
+    """Write addresses and default values into the configuration. `default` is the default host."""
     config["use_absolute_ip"] = bool(config.get("use_absolute_ip"))
     if config.get("head_server") is None:
         config["head_server"] = {"host": default, "port": DEFAULT_HEAD_SERVER_PORT}
@@ -268,7 +268,7 @@ def fill(config: DictConfig, instances: InstanceCheck, default: str, request: Re
 
 
 def resolve_tree(config: DictConfig, tree: Tree) -> dict[str, Any]:
-    """Return every top-level value with its interpolations resolved; unresolvable values stay as written."""
+    """Return every top-level value with its interpolations resolved; unresolvable values are unchanged."""
     resolved: dict[str, Any] = {}
     for key, raw in tree.items():
         value = resolve_pointers(raw, tree) if has_interpolation(raw) else raw

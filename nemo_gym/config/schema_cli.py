@@ -32,7 +32,7 @@ class BaseNeMoGymCLIConfig(MaskedModel):
     @model_validator(mode="before")
     @classmethod
     def pre_process(cls, data: Any) -> Any:
-        """Accept an OmegaConf tree, and answer `--help` or `+help=true` with the list of parameters."""
+        """Accept an OmegaConf tree; for `--help` or `+help=true`, print the parameters and exit."""
         if isinstance(data, DictConfig):
             data = _resolve_fields(data, cls.model_fields)
         is_help = not {"-h", "--help"}.isdisjoint(sys.argv[1:])
@@ -43,7 +43,7 @@ class BaseNeMoGymCLIConfig(MaskedModel):
 
 
 def _resolve_fields(config: DictConfig, fields: dict[str, FieldInfo]) -> dict[str, Any]:
-    """Return the configuration as plain data, without keys that are not `fields` and cannot be resolved."""
+    """Return the configuration as plain data; keys that are not `fields` are left out if they cannot be resolved."""
     values: dict[str, Any] = {}
     for key in config:
         try:
@@ -55,6 +55,7 @@ def _resolve_fields(config: DictConfig, fields: dict[str, FieldInfo]) -> dict[st
 
 
 def _parameter_list(config: type[BaseModel]) -> str:
+    """Return the help text of a command: its parameters with type, description and default."""
     lines = [(config.__doc__ or config.__name__).strip(), "", "Parameters:"]
     for name, field in config.model_fields.items():
         kind = getattr(field.annotation, "__name__", None) or str(field.annotation).replace("typing.", "")
@@ -99,17 +100,17 @@ class MLFlowConfig(ExporterConfig):
 
 
 class UploadRolloutsConfigMixin(BaseModel):
-    """Adds `upload_rollouts`: exporters get the rollouts, not only their metrics."""
+    """Adds `upload_rollouts`: send rollouts to exporters, not only metrics."""
 
     upload_rollouts: bool = Field(default=True, description="Upload rollouts to the configured exporters.")
 
     @model_validator(mode="before")
     @classmethod
     def accept_deprecated_upload_rollouts_key(cls, data: Any) -> Any:
-        """Accept the deprecated key; the current one wins if both are set."""
+        """Accept the deprecated key; if both keys are set, the current one is used."""
         if not isinstance(data, dict) or DEPRECATED_UPLOAD_ROLLOUTS_KEY not in data:
             return data
         text = f"'{DEPRECATED_UPLOAD_ROLLOUTS_KEY}' is now called 'upload_rollouts'"
         warnings.warn(text, DeprecationWarning, stacklevel=2)
-        rest = {key: value for key, value in data.items() if key != DEPRECATED_UPLOAD_ROLLOUTS_KEY}
-        return {"upload_rollouts": data[DEPRECATED_UPLOAD_ROLLOUTS_KEY], **rest}
+        others = {key: value for key, value in data.items() if key != DEPRECATED_UPLOAD_ROLLOUTS_KEY}
+        return {"upload_rollouts": data[DEPRECATED_UPLOAD_ROLLOUTS_KEY], **others}

@@ -84,7 +84,7 @@ class BaseUploadJsonlDatasetHuggingFaceConfig(BaseNeMoGymCLIConfig):
     input_jsonl_fpath: str = Field(description="The file to upload.")
     resource_config_path: str = Field(description="The resources server's config, which gives the domain.")
     hf_dataset_prefix: str = Field(default="Nemotron-RL", description="The first part of the repo's name.")
-    split: Split = Field(default="train", description="The split the file is.")
+    split: Split = Field(default="train", description="The split of the file.")
     create_pr: bool = Field(default=False, description="Open a pull request instead of committing.")
     revision: str | None = Field(default=None, description="The branch to commit to.")
     commit_message: str | None = Field(default=None, description="The commit's message.")
@@ -134,6 +134,7 @@ class DownloadJsonlDatasetHuggingFaceConfig(JsonlDatasetHuggingFaceIdentifer, Ba
 
     @model_validator(mode="after")
     def check_output_path(self) -> "DownloadJsonlDatasetHuggingFaceConfig":
+        """Raise ValueError for output options that contradict each other."""
         if bool(self.output_dirpath) == bool(self.output_fpath):
             raise ValueError("give exactly one of output_dirpath and output_fpath")
         if self.artifact_fpath and self.split:
@@ -175,9 +176,9 @@ class DatasetConfig(BaseModel):
     huggingface_identifier: JsonlDatasetHuggingFaceIdentifer | None = None
     license: License | None = None
     start_idx: int | None = Field(default=None, ge=0)
-    """The first row to use."""
+    """The index of the first row to use."""
     end_idx: int | None = Field(default=None, ge=0)
-    """The row after the last one to use."""
+    """The index after the last row to use."""
 
     @model_validator(mode="after")
     def check_train_validation_sets(self) -> "DatasetConfig":
@@ -189,7 +190,7 @@ class DatasetConfig(BaseModel):
 
     @model_validator(mode="after")
     def reconcile_source_and_identifiers(self) -> "DatasetConfig":
-        """Derive `source` from the deprecated identifiers and vice versa, so that either can be read."""
+        """Set `source` from the deprecated identifiers or vice versa, so that code can read either."""
         gitlab, hub = self.gitlab_identifier, self.huggingface_identifier
         deprecated = [key for key in ("gitlab_identifier", "huggingface_identifier") if getattr(self, key) is not None]
         if self.source is not None:

@@ -42,7 +42,7 @@ ServerRefTypeAdapter: TypeAdapter[ServerRef] = TypeAdapter(ServerRef)
 
 
 def is_server_ref(config_dict: Any) -> ServerRef | None:
-    """Return the server reference that a value spells, or None."""
+    """Return the value as a server reference; None if it is not one."""
     value = as_plain_value(config_dict)
     if not isinstance(value, dict) or not {"type", "name"} <= value.keys():
         return None
@@ -121,7 +121,7 @@ class BaseRunServerTypeConfig(BaseRunServerConfig):
     port: int | None = None  # type: ignore[assignment]
     datasets: list[AnyDatasetConfig] | None = None
     hosting: Hosting | None = None
-    """The kind of process the instance runs in; by default the one its class declares."""
+    """The kind of process in which the instance runs; default: the kind that the server class declares."""
 
 
 class BaseServerTypeConfig(BaseModel):
@@ -229,7 +229,7 @@ _ADAPTERS: dict[str, TypeAdapter[Any]] = {
 def maybe_get_server_instance_config(
     name: str, server_type_config_dict: Any
 ) -> tuple[ServerInstanceConfig | None, ValidationError | None]:
-    """Return the server instance, or the error if the block is invalid; (None, None) if it is no `DictConfig`."""
+    """Return the server instance, or the error if the block is invalid; (None, None) if it is not a `DictConfig`."""
     if not isinstance(server_type_config_dict, DictConfig):
         return None, None
     return read_server_instance(name, as_dict(server_type_config_dict), server_type_config_dict)
@@ -241,7 +241,7 @@ def read_server_instance(
     """Return the server instance of a block, or the error if it is invalid. `resolved` is the block as plain data."""
     fields: dict[str, Any] = {str(key): value for key, value in resolved.items()}
     fields |= {"name": name, "server_type_config_dict": block}
-    # validate only against the types the block names, so that the error is about the intended one
+    # validate only against the server types in the block, so that the error is about the intended type
     candidates = [_ADAPTERS[kind] for kind in SERVER_TYPES if kind in fields]
     first_error: ValidationError | None = None
     for candidate in candidates or [ServerInstanceConfigTypeAdapter]:

@@ -1,8 +1,8 @@
-"""Secret masking: which names mean a secret, and how secrets are hidden in texts, trees and `repr`.
+"""Secret masking: recognize secrets by name, and mask them in texts, trees and `repr`.
 
 A value is secret because its field is declared `Secret`, because of its name (`policy_api_key`, `hf_token`,
-`password`) or because it is the user part of a URL. Numbers and booleans never are, so `max_output_tokens: 4096`
-stays readable. Masking is for display only: clients get the real string.
+`password`) or because it is the user part of a URL. Numbers and booleans are never secret: `max_output_tokens: 4096`
+is shown. Masking is for display only: clients get the real string.
 """
 
 import re
@@ -34,7 +34,7 @@ _REFERENCE_ENDINGS = _words(
     "name names file fpath path paths dir env var variable field column length len count type ttl seconds timeout "
     "enabled required header url metrics prefix"
 )
-"""`api_key_env` and `password_file` say where a secret is; they are not one."""
+"""Last words of names that refer to a secret but are not secret: `api_key_env`, `password_file`."""
 
 _PUBLIC_KEYS = _words(
     "agent answer cache category column completion data dict dictionary domain expected field foreign group hash "
@@ -42,18 +42,18 @@ _PUBLIC_KEYS = _words(
     "order output partition primary prompt public question reference response result reward row sample score "
     "shard sort source split subset target task text tool type value"
 )
-"""`subset_key` names a column; `api_key`, `access_key` and `key` are secret."""
+"""Words before `key` that make it not secret: `subset_key` is a column name; `api_key` and `key` are secret."""
 
 _PUBLIC_TOKENS = _words(
     "assistant begin bos cls end eos eot first image last mask max min next num pad per prompt sep special start "
     "stop think unk user video audio placeholder trigger"
 )
-"""`eos_token` is a piece of text."""
+"""Words before `token` that make it not secret: `eos_token` is a text token."""
 
 _SECRET_PLURALS = _words(
     "access api auth bearer encryption hf github gitlab private refresh secret session signing ssh"
 )
-"""In the plural only these are secret: `api_keys` is, `stop_tokens` and `group_keys` are not."""
+"""Words before `keys` or `tokens` that make them secret: `api_keys` is, `stop_tokens` and `group_keys` are not."""
 
 _URL_USER = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.\-]{0,30}://)[^\s/?#\"'<>]*@")
 _URL_QUERY = re.compile(
@@ -61,11 +61,11 @@ _URL_QUERY = re.compile(
 )
 _AUTH_SCHEME = re.compile(r"(?i)\b(?P<scheme>bearer|basic)\s+(?=[A-Za-z0-9._~+/\-]*[0-9])[A-Za-z0-9._~+/\-]{8,}=*")
 _SHORTEST_SCRUBBED = 6
-"""Shorter secrets are not searched for in other text: `x` is in every text."""
+"""Shorter secrets are not replaced in other texts, because they would match ordinary text."""
 
 
 class Secret(str):
-    """A string whose `repr` is masked; everything else is the real string."""
+    """A string whose `repr` is masked; otherwise it behaves like the string."""
 
     __slots__ = ()
 
@@ -90,12 +90,12 @@ def is_secret_name(name: str) -> bool:
         return False
     if not _ALWAYS_SECRET.isdisjoint(words):
         return True
-    before = words[-2] if len(words) > 1 else ""
+    previous = words[-2] if len(words) > 1 else ""
     if words[-1] == "key":
-        return before not in _PUBLIC_KEYS
+        return previous not in _PUBLIC_KEYS
     if words[-1] == "token":
-        return before not in _PUBLIC_TOKENS
-    return words[-1] in {"keys", "tokens"} and before in _SECRET_PLURALS
+        return previous not in _PUBLIC_TOKENS
+    return words[-1] in {"keys", "tokens"} and previous in _SECRET_PLURALS
 
 
 def mask_text(text: str) -> str:
@@ -118,7 +118,7 @@ def redact_text(text: str, config: Any) -> str:
 
 
 def secret_values(config: Any) -> list[str]:
-    """Return the secret strings in `config`, longest first, so that a secret inside another leaves no remainder."""
+    """Return the secret strings in `config`, longest first, so that one that contains another is masked whole."""
     secrets = {value for value in _iter_secrets(config, secret=False) if len(value) >= _SHORTEST_SCRUBBED}
     return sorted(secrets, key=len, reverse=True)
 
@@ -133,7 +133,7 @@ def mask_secrets(container: Any) -> Any:
 
 
 def mask_in_place(container: Any) -> None:
-    """Overwrite every secret in a mutable container, interpolations of secrets included."""
+    """Overwrite every secret in a mutable container, including interpolations of secrets."""
     if not omega.is_empty_node(container):
         _mask_items(container, secret_values(container), secret=False)
 
@@ -167,9 +167,9 @@ def iter_fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
 
 
 def _is_secret_child(key: Any, value: Any, secret: bool) -> bool:
-    """Return whether the value under `key` is secret, given whether its container is.
+    """Return whether the value under `key` is secret; `secret` is True if its container is secret.
 
-    All values of a block called `credentials` are secret, but a block called `api_key_settings` has its own names.
+    All values of a block called `credentials` are secret; in a block called `api_key_settings`, names decide.
     """
     words = _WORD.findall(str(key))
     if isinstance(value, Mapping):
@@ -178,6 +178,7 @@ def _is_secret_child(key: Any, value: Any, secret: bool) -> bool:
 
 
 def _iter_secrets(node: Any, *, secret: bool) -> Iterator[str]:
+    """Yield every secret string in plain, OmegaConf or pydantic data; with `secret`, all strings are secret."""
     if isinstance(node, BaseModel):
         node = dict(iter_fields(node))
     if isinstance(node, Secret) or (secret and isinstance(node, str)):
@@ -193,6 +194,7 @@ def _iter_secrets(node: Any, *, secret: bool) -> Iterator[str]:
 
 
 def _items_with_secrets_resolved(mapping: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield the unresolved items of a mapping, but resolve values with a secret name."""
     if omega.is_empty_node(mapping) or omega.is_interpolation_node(mapping):
         return
     for key, value in omega.unresolved_items(mapping):
@@ -206,6 +208,7 @@ def _items_with_secrets_resolved(mapping: Mapping[Any, Any]) -> Iterator[tuple[A
 
 
 def _mask_copy(node: Any, secrets: list[str], *, secret: bool) -> Any:
+    """Return a copy of plain data with secrets masked; with `secret`, all strings are secret."""
     if isinstance(node, BaseModel):
         node = dict(iter_fields(node))
     if isinstance(node, Mapping):
@@ -218,6 +221,7 @@ def _mask_copy(node: Any, secrets: list[str], *, secret: bool) -> Any:
 
 
 def _mask_items(node: Any, secrets: list[str], *, secret: bool) -> None:
+    """Mask the secrets of a mutable container in place; with `secret`, all strings are secret."""
     if not isinstance(node, MutableMapping | MutableSequence):
         return
     for key, value in list(omega.unresolved_items(node)):

@@ -1,7 +1,7 @@
-"""Parse YAML text into plain data, with scalars as OmegaConf reads them.
+"""Parse YAML text into plain data, with the scalar types of OmegaConf.
 
-Uses the parser's events, not its object graph, so that one loop detects every problem: deep nesting, aliases that
-multiply, duplicate keys, foreign tags. Nothing recurses, so no text can exhaust the stack.
+Data is built from the parser's events in one loop, which detects deep nesting, aliases that multiply the data,
+duplicate keys and custom tags. It does not recurse, so no text can exhaust the stack.
 """
 
 import re
@@ -33,7 +33,7 @@ _FLOAT = re.compile(
     |\.(?:nan|NaN|NAN))$""",
     re.VERBOSE,
 )
-"""OmegaConf's pattern of a float: `1e-9` is one."""
+"""OmegaConf's pattern of a float; unlike YAML 1.1 it includes `1e-9`."""
 
 
 class _Scalars(SafeConstructor):
@@ -45,13 +45,14 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
-    kept = {
+    """Return the (tag, pattern) pairs of implicit scalar types, by the first character of the text."""
+    resolvers = {
         first: [(tag, pattern) for tag, pattern in entries if tag.removeprefix(_TAG) in _SCALAR_TAGS - {"float"}]
         for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     for first in "-+0123456789.":
-        kept.setdefault(first, []).insert(0, (f"{_TAG}float", _FLOAT))
-    return kept
+        resolvers.setdefault(first, []).insert(0, (f"{_TAG}float", _FLOAT))
+    return resolvers
 
 
 _RESOLVERS = _resolvers()
@@ -77,7 +78,7 @@ class _YamlProblem(Exception):
 
 
 class _Builder:
-    """Builds data from events, one at a time."""
+    """Builds data from parser events. `path` is the path of the value that is being built."""
 
     def __init__(self, name: str, marks: Marks | None) -> None:
         self.name = name
@@ -90,6 +91,7 @@ class _Builder:
         self.scalars: dict[str, Any] = {}
 
     def feed(self, event: yaml.Event) -> None:
+        """Process the next event of the parser."""
         if isinstance(event, yaml.ScalarEvent):
             self.add(self.scalar(event), event, event.anchor)
         elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
@@ -103,17 +105,18 @@ class _Builder:
             self.add(value, event, None, nodes=nodes)
 
     def open(self, event: Any) -> None:
+        """Begin a mapping or sequence."""
         mapping = isinstance(event, yaml.MappingStartEvent)
         if event.tag not in (None, "!", f"{_TAG}map" if mapping else f"{_TAG}seq"):
             raise _YamlProblem(f"tag '{event.tag}' is not allowed here", event.start_mark, "plain YAML values only")
         if len(self.stack) >= MAX_DEPTH:
             raise _YamlProblem(f"nested more than {MAX_DEPTH} levels deep", event.start_mark)
         if self.stack:
-            self.step(event)
+            self.append_step(event)
         self.stack.append(_OpenNode({} if mapping else [], anchor=event.anchor))
 
-    def step(self, event: Any) -> None:
-        """Add the step to the value that begins here to `path`."""
+    def append_step(self, event: Any) -> None:
+        """Append the key or index of the value that begins with `event` to `path`."""
         top = self.stack[-1]
         if isinstance(top.value, dict):
             if not top.has_key:
@@ -128,18 +131,20 @@ class _Builder:
             self.marks.setdefault(tuple(self.path), (event.start_mark.line + 1, event.start_mark.column + 1))
 
     def close(self, event: Any) -> None:
-        done = self.stack.pop()
-        for merged in done.merges:  # the first of several wins
-            done.value = {**merged, **done.value}
-        if done.anchor:
-            self.anchors[done.anchor] = (done.value, done.nodes)
+        """End a mapping or sequence and put it into its parent."""
+        node = self.stack.pop()
+        for merged in node.merges:  # earlier sources of `<<` have priority
+            node.value = {**merged, **node.value}
+        if node.anchor:
+            self.anchors[node.anchor] = (node.value, node.nodes)
         if not self.stack:
-            self.documents.append(done.value)
+            self.documents.append(node.value)
             return
         self.path.pop()
-        self.put(done.value, event, done.nodes)
+        self.put(node.value, event, node.nodes)
 
     def add(self, value: Any, event: Any, anchor: str | None, nodes: int = 1) -> None:
+        """Add a scalar or the value of an alias, as a key or as a value."""
         if anchor:
             self.anchors[anchor] = (value, 1)
         if not self.stack:
@@ -147,7 +152,7 @@ class _Builder:
             return
         top = self.stack[-1]
         if isinstance(top.value, dict) and not top.has_key:
-            self.key(top, value, event)
+            self.set_key(top, value, event)
             return
         if not isinstance(top.value, dict):
             self.path.append(len(top.value))
@@ -155,7 +160,8 @@ class _Builder:
             self.path.pop()
         self.put(value, event, nodes)
 
-    def key(self, top: _OpenNode, key: Any, event: Any) -> None:
+    def set_key(self, top: _OpenNode, key: Any, event: Any) -> None:
+        """Set the key of the next value of a mapping."""
         if isinstance(key, list | dict) or key is None:
             raise _YamlProblem("a key must be plain text, not a list, a mapping or nothing", event.start_mark)
         top.key, top.has_key = key, True
@@ -165,10 +171,11 @@ class _Builder:
         self.path.pop()
 
     def put(self, value: Any, event: Any, nodes: int) -> None:
+        """Put a complete value into the innermost open mapping or sequence."""
         top = self.stack[-1]
         top.nodes += nodes
         if top.nodes > MAX_NODES:
-            raise _YamlProblem(f"more than {MAX_NODES:,} values, counting what aliases repeat", event.start_mark)
+            raise _YamlProblem(f"more than {MAX_NODES:,} values, including those repeated by aliases", event.start_mark)
         if isinstance(top.value, list):
             top.value.append(value)
             return
@@ -189,19 +196,21 @@ class _Builder:
         return sources
 
     def scalar(self, event: yaml.ScalarEvent) -> Any:
+        """Return the value of a scalar: text, number, boolean or None."""
         tag, text = event.tag, event.value
         if tag in (None, "!"):
             if tag == "!" or not event.implicit[0]:
                 return text
             if text not in self.scalars:
-                self.scalars[text] = self.construct(self.implicit(text), event)
+                self.scalars[text] = self.construct(self.implicit_tag(text), event)
             return self.scalars[text]
         if tag.removeprefix(_TAG) not in _SCALAR_TAGS:
             raise _YamlProblem(f"tag '{tag}' is not allowed here", event.start_mark, "plain YAML values only")
         return self.construct(tag, event)
 
     @staticmethod
-    def implicit(text: str) -> str:
+    def implicit_tag(text: str) -> str:
+        """Return the tag of a plain scalar without an explicit tag."""
         for tag, pattern in _RESOLVERS.get(text[:1], ()):
             if pattern.match(text):
                 return tag
@@ -209,6 +218,7 @@ class _Builder:
 
     @staticmethod
     def construct(tag: str, event: yaml.ScalarEvent) -> Any:
+        """Convert the text of a scalar to the type of its tag."""
         kind = tag.removeprefix(_TAG)
         if kind == "str":
             return event.value
@@ -232,7 +242,7 @@ def read_yaml(text: str, name: str, *, marks: Marks | None = None) -> YamlText:
     """Parse the one document in `text`; an empty text is an empty mapping. Positions are added to `marks`, if given.
 
     Raises:
-        ConfigError: with `name`, line and column.
+        ConfigError: the text is invalid; the message has `name`, line and column.
     """
     builder = _Builder(name, marks)
     try:
@@ -244,10 +254,10 @@ def read_yaml(text: str, name: str, *, marks: Marks | None = None) -> YamlText:
         raise _syntax_error(error, text, name) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        where = f"{name}:{line}"
-        raise ConfigError(f"character {error.character!r} is not allowed in YAML", where=where) from None
+        location = f"{name}:{line}"
+        raise ConfigError(f"character {error.character!r} is not allowed in YAML", where=location) from None
     if len(builder.documents) > 1:
-        raise ConfigError("holds several YAML documents", where=name, fix="one document per file, without '---'")
+        raise ConfigError("contains several YAML documents", where=name, fix="one document per file, without '---'")
     value = builder.documents[0] if builder.documents else {}
     return YamlText({} if value is None else value, tuple(builder.repeated))
 
@@ -257,10 +267,11 @@ def _position(name: str, mark: Any) -> str:
 
 
 def _syntax_error(error: yaml.MarkedYAMLError, text: str, name: str) -> ConfigError:
+    """Build the error for invalid YAML, with its position."""
     lines = text.splitlines()
     mark = error.problem_mark or error.context_mark
     if mark is not None and mark.line >= len(lines) and error.context_mark is not None:
-        mark = error.context_mark  # a bracket or quote was never closed: report where it was opened
+        mark = error.context_mark  # a bracket or quote is not closed: report the position where it opens
     line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
     if "\t" in line[: len(line) - len(line.lstrip())] or "'\\t'" in str(error.problem):
         return ConfigError("a tab is used for indentation", where=_position(name, mark), fix="indent with spaces")

@@ -1,9 +1,9 @@
-"""Responses items ↔ Chat messages: a conversation in either dialect.
+"""Convert a conversation: Responses items ↔ Chat messages.
 
 To Chat, consecutive items of the assistant become one message. An item's `id` and `status`, an output text's
-`annotations` and `logprobs`, and the ciphertext of a reasoning item with readable text are not part of a prompt and are
-dropped; of a reasoning item with summary and content, the summary is used. From Chat, an assistant message becomes
-reasoning, message and function call items; fields outside the Chat dialect are dropped.
+`annotations` and `logprobs`, and the ciphertext of a reasoning item with readable text are dropped, because they are
+not part of a prompt; if a reasoning item has a summary and content, the summary is used. From Chat, an assistant
+message becomes reasoning, message and function call items; fields outside the Chat dialect are dropped.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ _FILE_KEYS = ("file_data", "file_id", "filename")
 
 @dataclass
 class ChatMessages:
-    """Chat messages under construction; items of the assistant stay in the buffers until another role follows."""
+    """Chat messages under construction. Items of the assistant are buffered until an item of another role follows."""
 
     return_token_id_information: bool = False
     messages: list[Json] = field(default_factory=list)
@@ -64,74 +64,75 @@ class ChatMessages:
         self.has_message = False
 
 
-def add_item(chat: ChatMessages, item: Json, where: str) -> None:
+def add_item(chat: ChatMessages, item: Json, path: str) -> None:
     """Add one Responses item to the Chat messages."""
-    kind = item_kind(item, where)
+    kind = item_kind(item, path)
     if kind == "function_call_output":
-        _add_tool_result(chat, item, where)
+        _add_tool_result(chat, item, path)
         return
-    if kind == "message" and _message_role(item, where) != "assistant":
-        _add_message(chat, item, where)
+    if kind == "message" and _message_role(item, path) != "assistant":
+        _add_message(chat, item, path)
         return
     if kind == "message":
-        _add_assistant_message(chat, item, where)
+        _add_assistant_message(chat, item, path)
     elif kind == "reasoning":
-        chat.content_buffer += wrap_in_think_tags(reasoning_texts(item, CHAT, where))
+        chat.content_buffer += wrap_in_think_tags(reasoning_texts(item, CHAT, path))
     elif kind == "function_call":
-        function = {"name": text_at(item, "name", where), "arguments": text_at(item, "arguments", where)}
-        chat.tool_calls_buffer.append({"id": text_at(item, "call_id", where), "type": "function", "function": function})
+        function = {"name": text_at(item, "name", path), "arguments": text_at(item, "arguments", path)}
+        chat.tool_calls_buffer.append({"id": text_at(item, "call_id", path), "type": "function", "function": function})
     else:
-        raise inexpressible(kind, CHAT, where)
+        raise inexpressible(kind, CHAT, path)
     if chat.return_token_id_information:
-        chat.token_information = token_fields_at(item, where) or None
+        chat.token_information = token_fields_at(item, path) or None
 
 
-def item_kind(item: Json, where: str) -> str:
-    """Return the type of an item; short messages omit it."""
+def item_kind(item: Json, path: str) -> str:
+    """Return the type of an item; an item without a type but with a role is a message."""
     kind = item.get("type")
     if kind is None:
         if item.get("role") is None:
-            raise ConversionError("has neither a type nor a role", where=where)
+            raise ConversionError("has neither a type nor a role", where=path)
         return "message"
     if not isinstance(kind, str):
-        raise ConversionError("type is not a string", where=where)
+        raise ConversionError("type is not a string", where=path)
     return kind
 
 
-def reasoning_texts(item: Json, dialect: str, where: str) -> list[str]:
-    """Return the readable texts of a reasoning item: its summary, or without a summary its content."""
+def reasoning_texts(item: Json, dialect: str, path: str) -> list[str]:
+    """Return the readable texts of a reasoning item: its summary, or if that is empty its content."""
     for key in ("summary", "content"):
-        parts = optional_list_at(item, key, where)
+        parts = optional_list_at(item, key, path)
         if parts:
-            return [text_at(part, "text", location) for part, location in iter_dicts(parts, f"{where}.{key}")]
+            return [text_at(part, "text", location) for part, location in iter_dicts(parts, f"{path}.{key}")]
     if item.get("encrypted_content"):
         fix = "leave reasoning items out of the input"
-        raise inexpressible("reasoning that is only encrypted", dialect, where, fix=fix)
+        raise inexpressible("reasoning that is only encrypted", dialect, path, fix=fix)
     return []
 
 
-def _message_role(item: Json, where: str) -> str:
-    role = text_at(item, "role", where)
+def _message_role(item: Json, path: str) -> str:
+    role = text_at(item, "role", path)
     if role not in ("user", "assistant", "system", "developer", "tool"):
-        raise inexpressible(role, f"{CHAT} as a role", where)
+        raise inexpressible(role, f"{CHAT} as a role", path)
     return role
 
 
-def _add_message(chat: ChatMessages, item: Json, where: str) -> None:
+def _add_message(chat: ChatMessages, item: Json, path: str) -> None:
     chat.flush_assistant()
-    message = {"role": item["role"], "content": content_to_chat(item.get("content"), where)}
+    message = {"role": item["role"], "content": content_to_chat(item.get("content"), path)}
     if item["role"] == "tool":
-        message["tool_call_id"] = text_at(item, "tool_call_id", where)
+        message["tool_call_id"] = text_at(item, "tool_call_id", path)
     chat.messages.append(message)
 
 
-def _add_assistant_message(chat: ChatMessages, item: Json, where: str) -> None:
+def _add_assistant_message(chat: ChatMessages, item: Json, path: str) -> None:
+    """Add an assistant message to the buffers."""
     chat.has_message = True
     content = item.get("content")
     if isinstance(content, str):
         chat.content_buffer += content
     elif content is not None:
-        for part, location in iter_dicts(content, f"{where}.content"):
+        for part, location in iter_dicts(content, f"{path}.content"):
             kind = text_at(part, "type", location)
             if kind in ("output_text", "input_text"):
                 chat.content_buffer += text_at(part, "text", location)
@@ -139,29 +140,29 @@ def _add_assistant_message(chat: ChatMessages, item: Json, where: str) -> None:
                 chat.refusal_buffer += text_at(part, "refusal", location)
             else:
                 raise inexpressible(kind, f"an assistant message of {CHAT}", location)
-    for call, _ in iter_dicts(optional_list_at(item, "tool_calls", where), f"{where}.tool_calls"):
+    for call, _ in iter_dicts(optional_list_at(item, "tool_calls", path), f"{path}.tool_calls"):
         chat.tool_calls_buffer.append(call)
 
 
-def _add_tool_result(chat: ChatMessages, item: Json, where: str) -> None:
+def _add_tool_result(chat: ChatMessages, item: Json, path: str) -> None:
     """Add a tool message; Chat accepts only text in it."""
     chat.flush_assistant()
     output = item.get("output")
     if not isinstance(output, str):
         parts = []
-        for part, location in iter_dicts(output, f"{where}.output"):
+        for part, location in iter_dicts(output, f"{path}.output"):
             kind = text_at(part, "type", location)
             if kind != "input_text":
                 raise inexpressible(kind, f"a tool message of {CHAT}", location)
             parts.append({"type": "text", "text": text_at(part, "text", location)})
         output = parts
-    chat.messages.append({"role": "tool", "tool_call_id": text_at(item, "call_id", where), "content": output})
+    chat.messages.append({"role": "tool", "tool_call_id": text_at(item, "call_id", path), "content": output})
 
 
 def lead_with_instructions(messages: list[Json], instructions: str) -> list[Json]:
     """Merge `instructions` and the leading system messages into one system message."""
-    texts, rest = leading_system_texts(messages)
-    return [{"role": "system", "content": "\n\n".join([instructions, *texts])}, *rest]
+    texts, other_messages = leading_system_texts(messages)
+    return [{"role": "system", "content": "\n\n".join([instructions, *texts])}, *other_messages]
 
 
 def leading_system_texts(messages: list[Any]) -> tuple[list[str], list[Any]]:
@@ -192,64 +193,66 @@ def text_content(content: Any) -> str | None:
     return "".join(texts)
 
 
-def content_to_chat(content: Any, where: str) -> Any:
+def content_to_chat(content: Any, path: str) -> Any:
     """Convert the content of a message to Chat; a string stays a string."""
-    return content if isinstance(content, str) else [_part_to_chat(*part) for part in _content_parts(content, where)]
+    return content if isinstance(content, str) else [_part_to_chat(*part) for part in _content_parts(content, path)]
 
 
-def content_from_chat(content: Any, where: str) -> Any:
+def content_from_chat(content: Any, path: str) -> Any:
     """Convert the content of a message to Responses; a string stays a string."""
-    return content if isinstance(content, str) else [_part_from_chat(*part) for part in _content_parts(content, where)]
+    return content if isinstance(content, str) else [_part_from_chat(*part) for part in _content_parts(content, path)]
 
 
-def _content_parts(content: Any, where: str) -> list[tuple[Json, str]]:
+def _content_parts(content: Any, path: str) -> list[tuple[Json, str]]:
     if not isinstance(content, list):
-        raise ConversionError("content is neither a string nor a list of parts", where=where)
-    return list(iter_dicts(content, f"{where}.content"))
+        raise ConversionError("content is neither a string nor a list of parts", where=path)
+    return list(iter_dicts(content, f"{path}.content"))
 
 
-def _part_to_chat(part: Json, where: str) -> Json:
-    kind = text_at(part, "type", where)
+def _part_to_chat(part: Json, path: str) -> Json:
+    """Convert a content part of a Responses message to Chat."""
+    kind = text_at(part, "type", path)
     if kind == "input_text":
-        return {"type": "text", "text": text_at(part, "text", where)}
+        return {"type": "text", "text": text_at(part, "text", path)}
     if kind == "input_image":
         if part.get("file_id") is not None:
-            raise inexpressible("an image given by file_id", CHAT, where, fix="give it as image_url")
-        url = text_at(part, "image_url", where)
+            raise inexpressible("an image given by file_id", CHAT, path, fix="give it as image_url")
+        url = text_at(part, "image_url", path)
         return {"type": "image_url", "image_url": {"url": url, "detail": part.get("detail") or "auto"}}
     if kind == "input_video":
         sources = [key for key in ("video_url", "video") if part.get(key) is not None]
         if len(sources) != 1:
-            raise ConversionError("a video part has exactly one of video_url and video", where=where)
-        return {"type": "video_url", "video_url": {"url": text_at(part, sources[0], where)}}
+            raise ConversionError("a video part has exactly one of video_url and video", where=path)
+        return {"type": "video_url", "video_url": {"url": text_at(part, sources[0], path)}}
     if kind == "input_audio":
-        return {"type": "input_audio", "input_audio": dict_at(part, "input_audio", where)}
+        return {"type": "input_audio", "input_audio": dict_at(part, "input_audio", path)}
     if kind == "input_file":
         if part.get("file_url") is not None:
-            raise inexpressible("a file given by file_url", CHAT, where, fix="give it as file_data or file_id")
+            raise inexpressible("a file given by file_url", CHAT, path, fix="give it as file_data or file_id")
         return {"type": "file", "file": {key: part[key] for key in _FILE_KEYS if part.get(key) is not None}}
-    raise inexpressible(kind, CHAT, where)
+    raise inexpressible(kind, CHAT, path)
 
 
-def _part_from_chat(part: Json, where: str) -> Json:
-    kind = text_at(part, "type", where)
+def _part_from_chat(part: Json, path: str) -> Json:
+    """Convert a content part of a Chat message to Responses."""
+    kind = text_at(part, "type", path)
     if kind == "text":
-        return {"type": "input_text", "text": text_at(part, "text", where)}
+        return {"type": "input_text", "text": text_at(part, "text", path)}
     if kind == "image_url":
-        image = dict_at(part, "image_url", where)
-        url = text_at(image, "url", f"{where}.image_url")
+        image = dict_at(part, "image_url", path)
+        url = text_at(image, "url", f"{path}.image_url")
         return {"type": "input_image", "image_url": url, "detail": image.get("detail") or "auto"}
     if kind == "video_url":
-        video = dict_at(part, "video_url", where)
-        return {"type": "input_video", "video_url": text_at(video, "url", f"{where}.video_url")}
+        video = dict_at(part, "video_url", path)
+        return {"type": "input_video", "video_url": text_at(video, "url", f"{path}.video_url")}
     if kind == "input_audio":
-        return {"type": "input_audio", "input_audio": dict_at(part, "input_audio", where)}
+        return {"type": "input_audio", "input_audio": dict_at(part, "input_audio", path)}
     if kind == "file":
-        file = {key: value for key, value in dict_at(part, "file", where).items() if value is not None}
+        file = {key: value for key, value in dict_at(part, "file", path).items() if value is not None}
         for key in file.keys() - set(_FILE_KEYS):
-            raise inexpressible(key, RESPONSES, f"{where}.file")
+            raise inexpressible(key, RESPONSES, f"{path}.file")
         return {"type": "input_file", **file}
-    raise inexpressible(kind, RESPONSES, where)
+    raise inexpressible(kind, RESPONSES, path)
 
 
 def items_from_messages(
@@ -257,79 +260,80 @@ def items_from_messages(
 ) -> list[Json]:
     """Convert a Chat conversation to Responses items."""
     items: list[Json] = []
-    for message, where in iter_dicts(messages, "messages"):
-        role = text_at(message, "role", where)
-        _refuse_fields(message, ("name",), where)
+    for message, path in iter_dicts(messages, "messages"):
+        role = text_at(message, "role", path)
+        _reject_fields(message, ("name",), path)
         if role == "assistant":
             items += assistant_items(
-                message, where, new_id=new_id, split_thoughts=split_thoughts, with_tokens=with_tokens
+                message, path, new_id=new_id, split_thoughts=split_thoughts, with_tokens=with_tokens
             )
         elif role == "tool":
-            output = content_from_chat(message.get("content"), where)
-            call_id = text_at(message, "tool_call_id", where)
+            output = content_from_chat(message.get("content"), path)
+            call_id = text_at(message, "tool_call_id", path)
             items.append({"type": "function_call_output", "call_id": call_id, "output": output})
         elif role in ("user", "system", "developer"):
-            content = content_from_chat(message.get("content"), where)
+            content = content_from_chat(message.get("content"), path)
             items.append({"type": "message", "role": role, "content": content})
         else:
-            raise inexpressible(role, f"{RESPONSES} as a role", where)
+            raise inexpressible(role, f"{RESPONSES} as a role", path)
     return items
 
 
 def assistant_items(
     message: Any,
-    where: str,
+    path: str,
     *,
     new_id: NewId,
     split_thoughts: SplitThoughts = parse_think_tags,
     with_tokens: bool = False,
 ) -> list[Json]:
-    """Convert one assistant message to items; its token fields go on the last item."""
-    message = expect_dict(message, where)
-    _refuse_fields(message, ("audio", "function_call"), where)
-    text, refusal = _text_and_refusal(message, where)
+    """Convert one assistant message to items; the last item gets the message's token fields."""
+    message = expect_dict(message, path)
+    _reject_fields(message, ("audio", "function_call"), path)
+    text, refusal = _text_and_refusal(message, path)
     inline, text = split_thoughts(text)
-    # Reasoning that the server has parsed out already; some servers send it under both names.
-    parsed = [optional_text_at(message, key, where) for key in ("reasoning_content", "reasoning")]
+    # Reasoning that the server has already separated from the text; some servers send it under both names.
+    parsed = [optional_text_at(message, key, path) for key in ("reasoning_content", "reasoning")]
     thoughts = [thought for thought in dict.fromkeys(parsed) if thought] + inline
-    calls = optional_list_at(message, "tool_calls", where)
+    calls = optional_list_at(message, "tool_calls", path)
     items: list[Json] = []
     if thoughts:
         summary = [{"type": "summary_text", "text": thought} for thought in thoughts]
         items.append({"type": "reasoning", "id": new_id("rs"), "summary": summary})
     if text or refusal or not (thoughts or calls):
-        items.append(_output_message(text, refusal, message, where, new_id))
-    items += [_function_call(call, location) for call, location in iter_dicts(calls, f"{where}.tool_calls")]
+        items.append(_output_message(text, refusal, message, path, new_id))
+    items += [_function_call(call, location) for call, location in iter_dicts(calls, f"{path}.tool_calls")]
     if with_tokens:
-        items[-1] |= token_fields_at(message, where)
+        items[-1] |= token_fields_at(message, path)
     return items
 
 
-def _output_message(text: str, refusal: str, message: Json, where: str, new_id: NewId) -> Json:
+def _output_message(text: str, refusal: str, message: Json, path: str, new_id: NewId) -> Json:
+    """Build the message item of an assistant message's text and refusal."""
     content: list[Json] = []
     if text or not refusal:
-        citations = optional_list_at(message, "annotations", where)
-        annotations = [_annotation(*citation) for citation in iter_dicts(citations, f"{where}.annotations")]
+        citations = optional_list_at(message, "annotations", path)
+        annotations = [_annotation(*citation) for citation in iter_dicts(citations, f"{path}.annotations")]
         content.append({"type": "output_text", "text": text, "annotations": annotations})
     if refusal:
         content.append({"type": "refusal", "refusal": refusal})
     return {"type": "message", "id": new_id("msg"), "role": "assistant", "status": "completed", "content": content}
 
 
-def _annotation(annotation: Json, where: str) -> Json:
-    kind = text_at(annotation, "type", where)
+def _annotation(annotation: Json, path: str) -> Json:
+    kind = text_at(annotation, "type", path)
     if kind != "url_citation":
-        raise inexpressible(kind, f"{RESPONSES} as an annotation", where)
-    return {"type": kind, **dict_at(annotation, kind, where)}
+        raise inexpressible(kind, f"{RESPONSES} as an annotation", path)
+    return {"type": kind, **dict_at(annotation, kind, path)}
 
 
-def _text_and_refusal(message: Json, where: str) -> tuple[str, str]:
-    """Return the text and the refusal of an assistant message in any of their forms."""
+def _text_and_refusal(message: Json, path: str) -> tuple[str, str]:
+    """Return the text and the refusal of an assistant message; each may be a string or content parts."""
     content = message.get("content")
-    text, refusal = "", optional_text_at(message, "refusal", where)
+    text, refusal = "", optional_text_at(message, "refusal", path)
     if isinstance(content, str):
         return content, refusal
-    for part, location in iter_dicts(optional_list_at(message, "content", where), f"{where}.content"):
+    for part, location in iter_dicts(optional_list_at(message, "content", path), f"{path}.content"):
         kind = text_at(part, "type", location)
         if kind == "text":
             text += text_at(part, "text", location)
@@ -340,32 +344,33 @@ def _text_and_refusal(message: Json, where: str) -> tuple[str, str]:
     return text, refusal
 
 
-def _function_call(call: Json, where: str) -> Json:
+def _function_call(call: Json, path: str) -> Json:
+    """Convert a tool call of a Chat message to a function call item."""
     kind = call.get("type") or "function"
     if kind != "function":
-        raise inexpressible(kind, f"{RESPONSES} as a function call", where)
-    function = dict_at(call, "function", where)
-    call_id = text_at(call, "id", where)
+        raise inexpressible(kind, f"{RESPONSES} as a function call", path)
+    function = dict_at(call, "function", path)
+    call_id = text_at(call, "id", path)
     return {
         "type": "function_call",
         "id": call_id,
         "call_id": call_id,
-        "name": text_at(function, "name", f"{where}.function"),
-        "arguments": text_at(function, "arguments", f"{where}.function"),
+        "name": text_at(function, "name", f"{path}.function"),
+        "arguments": text_at(function, "arguments", f"{path}.function"),
         "status": "completed",
     }
 
 
-def _refuse_fields(message: Json, keys: tuple[str, ...], where: str) -> None:
+def _reject_fields(message: Json, keys: tuple[str, ...], path: str) -> None:
     for key in keys:
         if message.get(key) is not None:
-            raise inexpressible(key, RESPONSES, where)
+            raise inexpressible(key, RESPONSES, path)
 
 
 def only_choice(completion: Json) -> Json:
-    """Return the one choice of a completion; the Responses API has no others."""
+    """Return the only choice of a completion; raises ConversionError if there are several: Responses allows one."""
     choices = expect_list(completion.get("choices"), "choices")
     if len(choices) != 1:
         what = f"a response is made from one choice, got {len(choices)}"
-        raise ConversionError(what, where="choices", fix="ask with n=1")
+        raise ConversionError(what, where="choices", fix="request n=1")
     return expect_dict(choices[0], "choices[0]")

@@ -1,4 +1,4 @@
-"""Request options (everything but the conversation), Responses ↔ Chat."""
+"""Convert request options (everything except the conversation): Responses ↔ Chat."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from nemo_gym.errors import ConversionError
 LOGPROBS_INCLUDE = "message.output_text.logprobs"
 
 NEEDS_SERVER_STATE = ("background", "previous_response_id", "prompt")
-"""Responses options that need a server with state: refused, because dropping them would change the request."""
+"""Responses options that need a server with state. They raise an error; dropping them would change the request."""
 
 _CHAT_ONLY: dict[str, tuple[Any, ...]] = {
     "audio": (),
@@ -51,7 +51,7 @@ _CONVERTED_FROM_CHAT = frozenset(
 
 
 def options_to_chat(params: Json) -> Json:
-    """Convert the options of a Responses request to Chat; options of neither dialect pass through."""
+    """Convert the options of a Responses request to Chat; options that belong to neither dialect are kept."""
     options = {key: value for key, value in params.items() if key not in _CONVERTED_FROM_RESPONSES}
     for key in NEEDS_SERVER_STATE:
         if params.get(key):
@@ -69,7 +69,7 @@ def options_from_chat(chat: Json) -> Json:
     """Convert the options of a Chat request to Responses.
 
     Raises:
-        ConversionError: an option has no counterpart and has an effect.
+        ConversionError: an option has no counterpart, and its value has an effect.
     """
     options = {key: value for key, value in chat.items() if key in _SAME_IN_BOTH}
     for key, value in chat.items():
@@ -92,16 +92,16 @@ def options_from_chat(chat: Json) -> Json:
 
 def options_lost_in_chat(params: Json) -> list[str]:
     """Return the options of a Responses request that are dropped, because Chat has no counterpart."""
-    lost = [key for key in ("max_tool_calls",) if params.get(key) is not None]
+    dropped = [key for key in ("max_tool_calls",) if params.get(key) is not None]
     if params.get("truncation") not in (None, "disabled"):
-        lost.append("truncation")
-    lost += [f"include: {entry}" for entry in params.get("include") or [] if entry != LOGPROBS_INCLUDE]
+        dropped.append("truncation")
+    dropped += [f"include: {entry}" for entry in params.get("include") or [] if entry != LOGPROBS_INCLUDE]
     reasoning = params.get("reasoning") or {}
-    return lost + [f"reasoning.{key}" for key in reasoning if key != "effort" and reasoning[key] is not None]
+    return dropped + [f"reasoning.{key}" for key in reasoning if key != "effort" and reasoning[key] is not None]
 
 
 def options_lost_in_responses(chat: Json) -> list[str]:
-    """Return the options of a Chat request that are dropped: hints to a provider."""
+    """Return the options of a Chat request that are dropped: hints to the provider, which do not change the reply."""
     return [key for key in _CHAT_HINTS if chat.get(key) is not None]
 
 
@@ -113,6 +113,7 @@ def _reasoning_to_chat(params: Json, options: Json) -> None:
 
 
 def _text_to_chat(params: Json, options: Json) -> None:
+    """Convert verbosity and text format to Chat."""
     if params.get("text") is None:
         return
     text = expect_dict(params["text"], "text")
@@ -132,6 +133,7 @@ def _text_to_chat(params: Json, options: Json) -> None:
 
 
 def _text_from_chat(chat: Json, options: Json) -> None:
+    """Convert verbosity and response format to Responses."""
     text: Json = {}
     if chat.get("response_format") is not None:
         form = dict_at(chat, "response_format", "request")
@@ -151,12 +153,13 @@ def _text_from_chat(chat: Json, options: Json) -> None:
 def _logprobs_to_chat(params: Json, options: Json) -> None:
     if params.get("top_logprobs") is not None:
         options["top_logprobs"] = params["top_logprobs"]
-    # Chat refuses top_logprobs on its own.
+    # Chat rejects top_logprobs without logprobs.
     if LOGPROBS_INCLUDE in optional_list_at(params, "include", "request") or params.get("top_logprobs"):
         options["logprobs"] = True
 
 
 def _limits_from_chat(chat: Json, options: Json) -> None:
+    """Convert the token limit, which Chat accepts under two names."""
     limits = [chat[key] for key in ("max_completion_tokens", "max_tokens") if chat.get(key) is not None]
     if len(limits) == 2 and limits[0] != limits[1]:
         what = "max_tokens and max_completion_tokens disagree"
@@ -166,10 +169,11 @@ def _limits_from_chat(chat: Json, options: Json) -> None:
 
 
 def _tools_to_chat(params: Json, options: Json) -> None:
+    """Convert tools and tool choice to Chat, which does not accept a tool choice without tools."""
     tools = optional_list_at(params, "tools", "request")
     choice = params.get("tool_choice")
     if tools:
-        options["tools"] = [_tool_to_chat(tool, where) for tool, where in iter_dicts(tools, "tools")]
+        options["tools"] = [_tool_to_chat(tool, path) for tool, path in iter_dicts(tools, "tools")]
         if "tool_choice" in params:
             options["tool_choice"] = _choice_to_chat(choice)
         return
@@ -181,16 +185,17 @@ def _tools_to_chat(params: Json, options: Json) -> None:
 def _tools_from_chat(chat: Json, options: Json) -> None:
     tools = optional_list_at(chat, "tools", "request")
     if tools:
-        options["tools"] = [_tool_from_chat(tool, where) for tool, where in iter_dicts(tools, "tools")]
+        options["tools"] = [_tool_from_chat(tool, path) for tool, path in iter_dicts(tools, "tools")]
     if chat.get("tool_choice") is not None:
         options["tool_choice"] = _choice_from_chat(chat["tool_choice"])
 
 
-def _tool_to_chat(tool: Json, where: str) -> Json:
-    kind = text_at(tool, "type", where)
+def _tool_to_chat(tool: Json, path: str) -> Json:
+    """Convert a function tool to Chat."""
+    kind = text_at(tool, "type", path)
     if kind != "function":
-        raise inexpressible(f"{kind} tool", CHAT, where, fix="give function tools only")
-    text_at(tool, "name", where)
+        raise inexpressible(f"{kind} tool", CHAT, path, fix="give function tools only")
+    text_at(tool, "name", path)
     # `strict: false` is the default of Chat.
     function = {key: value for key, value in tool.items() if key != "type" and value is not None}
     if function.get("strict") is False:
@@ -198,17 +203,19 @@ def _tool_to_chat(tool: Json, where: str) -> Json:
     return {"type": "function", "function": function}
 
 
-def _tool_from_chat(tool: Json, where: str) -> Json:
-    kind = text_at(tool, "type", where)
+def _tool_from_chat(tool: Json, path: str) -> Json:
+    """Convert a function tool to Responses."""
+    kind = text_at(tool, "type", path)
     if kind != "function":
-        raise inexpressible(f"{kind} tool", RESPONSES, where, fix="give function tools only")
-    function = dict_at(tool, "function", where)
-    text_at(function, "name", f"{where}.function")
+        raise inexpressible(f"{kind} tool", RESPONSES, path, fix="give function tools only")
+    function = dict_at(tool, "function", path)
+    text_at(function, "name", f"{path}.function")
     # Responses is strict by default, Chat is not.
     return {"type": "function", "parameters": None, **function, "strict": bool(function.get("strict"))}
 
 
 def _choice_to_chat(choice: Any) -> Any:
+    """Convert a tool choice to Chat."""
     if choice is None or isinstance(choice, str):
         return choice
     choice = expect_dict(choice, "tool_choice")
@@ -216,13 +223,14 @@ def _choice_to_chat(choice: Any) -> Any:
     if kind == "function":
         return {"type": kind, kind: {"name": text_at(choice, "name", "tool_choice")}}
     if kind == "allowed_tools":
-        names = [_function_name(tool, where) for tool, where in iter_dicts(choice.get("tools"), "tool_choice.tools")]
+        names = [_function_name(tool, path) for tool, path in iter_dicts(choice.get("tools"), "tool_choice.tools")]
         allowed = [{"type": "function", "function": {"name": name}} for name in names]
         return {"type": kind, kind: {"mode": text_at(choice, "mode", "tool_choice"), "tools": allowed}}
     raise inexpressible(kind, f"{CHAT} as a tool_choice", "tool_choice")
 
 
 def _choice_from_chat(choice: Any) -> Any:
+    """Convert a tool choice to Responses."""
     if isinstance(choice, str):
         return choice
     choice = expect_dict(choice, "tool_choice")
@@ -232,13 +240,13 @@ def _choice_from_chat(choice: Any) -> Any:
     if kind == "allowed_tools":
         allowed = dict_at(choice, kind, "tool_choice")
         tools = iter_dicts(allowed.get("tools"), "tool_choice.allowed_tools.tools")
-        names = [_function_name(dict_at(tool, "function", where), where) for tool, where in tools]
+        names = [_function_name(dict_at(tool, "function", path), path) for tool, path in tools]
         mode = text_at(allowed, "mode", "tool_choice.allowed_tools")
         return {"type": kind, "mode": mode, "tools": [{"type": "function", "name": name} for name in names]}
     raise inexpressible(kind, f"{RESPONSES} as a tool_choice", "tool_choice")
 
 
-def _function_name(tool: Json, where: str) -> str:
+def _function_name(tool: Json, path: str) -> str:
     if tool.get("type", "function") != "function":
-        raise inexpressible(tool["type"], f"{CHAT} as a tool_choice", where)
-    return text_at(tool, "name", where)
+        raise inexpressible(tool["type"], f"{CHAT} as a tool_choice", path)
+    return text_at(tool, "name", path)

@@ -1,4 +1,4 @@
-"""Request options (everything but the conversation), Responses ↔ Anthropic Messages."""
+"""Convert request options (everything except the conversation): Responses ↔ Anthropic Messages."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def options_from_messages(body: Json) -> Json:
     params = {name: body[key] for key, name in _FROM_MESSAGES.items() if body.get(key) is not None}
     tools = optional_list_at(body, "tools", "request")
     if tools:
-        params["tools"] = [_tool_from_messages(tool, where) for tool, where in iter_dicts(tools, "tools")]
+        params["tools"] = [_tool_from_messages(tool, path) for tool, path in iter_dicts(tools, "tools")]
     if body.get("tool_choice") is not None:
         choice = dict_at(body, "tool_choice", "request")
         params["tool_choice"] = _choice_from_messages(choice)
@@ -48,7 +48,7 @@ def options_to_messages(params: Json) -> Json:
             what = "a tool call is required but there are no tools"
             raise ConversionError(what, where="tool_choice", fix="give tools")
         return options
-    options["tools"] = [_tool_to_messages(tool, where) for tool, where in iter_dicts(tools, "tools")]
+    options["tools"] = [_tool_to_messages(tool, path) for tool, path in iter_dicts(tools, "tools")]
     if choice is not None or params.get("parallel_tool_calls") is False:
         options["tool_choice"] = _choice_to_messages("auto" if choice is None else choice)
         if params.get("parallel_tool_calls") is False and options["tool_choice"]["type"] != "none":
@@ -64,12 +64,12 @@ def options_lost_from_messages(body: Json) -> list[str]:
 def options_lost_in_messages(params: Json) -> list[str]:
     """Return the options of a Responses request that are dropped, because Messages has no counterpart."""
     keys = ("include", "max_tool_calls", "metadata", "reasoning", "service_tier", "store", "top_logprobs")
-    lost = [key for key in keys if params.get(key)]
-    return [*lost, "truncation"] if params.get("truncation") not in (None, "disabled") else lost
+    dropped = [key for key in keys if params.get(key)]
+    return [*dropped, "truncation"] if params.get("truncation") not in (None, "disabled") else dropped
 
 
 def thinking_option(thinking: Any, budget: int | None) -> Json | None:
-    """Return the `thinking` field for an object, one of Anthropic's types, or True."""
+    """Return the `thinking` field for a setting: an object, one of Anthropic's types, or True; None if it is off."""
     if thinking is None or thinking is False:
         return None
     if isinstance(thinking, dict):
@@ -81,6 +81,7 @@ def thinking_option(thinking: Any, budget: int | None) -> Json | None:
 
 
 def _text_to_messages(params: Json, options: Json) -> None:
+    """Convert the text format to Messages."""
     text = params.get("text")
     form = expect_dict(text, "text").get("format") if text is not None else None
     if form is None:
@@ -93,28 +94,31 @@ def _text_to_messages(params: Json, options: Json) -> None:
         raise inexpressible(kind, f"{MESSAGES} as an output format", "text.format", fix="give a json_schema")
 
 
-def _tool_from_messages(tool: Json, where: str) -> Json:
+def _tool_from_messages(tool: Json, path: str) -> Json:
+    """Convert a tool with an input schema to a function tool."""
     if tool.get("type") not in (None, "custom"):
-        raise inexpressible(tool["type"], f"{RESPONSES} as a tool", where, fix="give tools with an input_schema only")
-    function: Json = {"type": "function", "name": text_at(tool, "name", where)}
+        raise inexpressible(tool["type"], f"{RESPONSES} as a tool", path, fix="give tools with an input_schema only")
+    function: Json = {"type": "function", "name": text_at(tool, "name", path)}
     if tool.get("description") is not None:
-        function["description"] = text_at(tool, "description", where)
-    return {**function, "parameters": dict_at(tool, "input_schema", where), "strict": tool.get("strict") is True}
+        function["description"] = text_at(tool, "description", path)
+    return {**function, "parameters": dict_at(tool, "input_schema", path), "strict": tool.get("strict") is True}
 
 
-def _tool_to_messages(tool: Json, where: str) -> Json:
-    kind = text_at(tool, "type", where)
+def _tool_to_messages(tool: Json, path: str) -> Json:
+    """Convert a function tool to Messages."""
+    kind = text_at(tool, "type", path)
     if kind != "function":
-        raise inexpressible(f"{kind} tool", MESSAGES, where, fix="give function tools only")
-    converted: Json = {"name": text_at(tool, "name", where)}
+        raise inexpressible(f"{kind} tool", MESSAGES, path, fix="give function tools only")
+    converted: Json = {"name": text_at(tool, "name", path)}
     if tool.get("description") is not None:
-        converted["description"] = text_at(tool, "description", where)
+        converted["description"] = text_at(tool, "description", path)
     has_parameters = tool.get("parameters") is not None
-    converted["input_schema"] = dict_at(tool, "parameters", where) if has_parameters else dict(_NO_PARAMETERS)
+    converted["input_schema"] = dict_at(tool, "parameters", path) if has_parameters else dict(_NO_PARAMETERS)
     return converted | {"strict": True} if tool.get("strict") is True else converted
 
 
 def _choice_from_messages(choice: Json) -> Any:
+    """Convert a tool choice to Responses."""
     kind = text_at(choice, "type", "tool_choice")
     if kind == "tool":
         return {"type": "function", "name": text_at(choice, "name", "tool_choice")}
@@ -124,6 +128,7 @@ def _choice_from_messages(choice: Json) -> Any:
 
 
 def _choice_to_messages(choice: Any) -> Json:
+    """Convert a tool choice to Messages."""
     if isinstance(choice, str):
         for kind, mode in _CHOICES.items():
             if mode == choice:

@@ -1,7 +1,7 @@
-"""Responses API ↔ Chat Completions: requests and replies.
+"""Convert requests and replies: Responses API ↔ Chat Completions.
 
-Laws (tests/convert/test_responses_chat_laws.py): a conversation that the other dialect can express comes back
-unchanged; anything else raises `ConversionError` with the location.
+A conversation that the other dialect can express is unchanged after conversion in both directions; any other
+conversation raises `ConversionError` with the JSON path (tests/convert/test_responses_chat_laws.py).
 """
 
 from typing import Any
@@ -50,7 +50,7 @@ ECHOED = (
     "truncation",
     "user",
 )
-"""Options of a request that a response repeats."""
+"""Options of a request that are repeated in the response."""
 
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
@@ -71,8 +71,8 @@ def chat_messages(items: Any, *, with_tokens: bool = False) -> list[Json]:
     if isinstance(items, str):
         return [{"role": "user", "content": [{"type": "text", "text": items}]}]
     chat = ChatMessages(return_token_id_information=with_tokens)
-    for item, where in iter_dicts(items, "input"):
-        add_item(chat, item, where)
+    for item, path in iter_dicts(items, "input"):
+        add_item(chat, item, path)
     chat.flush_assistant()
     return chat.messages
 
@@ -99,8 +99,8 @@ def response_from_completion(
     params, completion = expect_dict(params, "request"), expect_dict(completion, "completion")
     choice = only_choice(completion)
     message = dict_at(choice, "message", "choices[0]")
-    where = "choices[0].message"
-    output = assistant_items(message, where, new_id=new_id, split_thoughts=split_thoughts, with_tokens=with_tokens)
+    path = "choices[0].message"
+    output = assistant_items(message, path, new_id=new_id, split_thoughts=split_thoughts, with_tokens=with_tokens)
     if LOGPROBS_INCLUDE in optional_list_at(params, "include", "request"):
         _add_logprobs(output, choice, message)
     finish = choice.get("finish_reason")
@@ -121,27 +121,27 @@ def reply_fields(output: list[Json], reason: str | None, usage: Json | None, par
 
 
 def _add_logprobs(output: list[Json], choice: Json, message: Json) -> None:
-    """Add the log-probabilities of the choice to its text, without those of the thoughts removed from it."""
+    """Add the log-probabilities of the choice to its text, without those of removed thoughts."""
     contents = [item["content"] for item in output if item["type"] == "message"]
     texts = [part for content in contents for part in content if part["type"] == "output_text"]
     if choice.get("logprobs") is None or not texts:
         return
-    where = "choices[0].logprobs"
-    content = optional_list_at(dict_at(choice, "logprobs", "choices[0]"), "content", where)
-    entries = [_logprob(entry, location) for entry, location in iter_dicts(content, f"{where}.content")]
-    whole = message.get("content")
-    if isinstance(whole, str) and whole != texts[0]["text"]:
-        entries = [entries[index] for index in outside_think_tags(whole, [entry["token"] for entry in entries])]
+    path = "choices[0].logprobs"
+    content = optional_list_at(dict_at(choice, "logprobs", "choices[0]"), "content", path)
+    entries = [_logprob(entry, location) for entry, location in iter_dicts(content, f"{path}.content")]
+    original = message.get("content")
+    if isinstance(original, str) and original != texts[0]["text"]:
+        entries = [entries[index] for index in outside_think_tags(original, [entry["token"] for entry in entries])]
     texts[0]["logprobs"] = entries
 
 
-def _logprob(entry: Json, where: str) -> Json:
-    """Convert a token's log-probability to Responses, where no field is optional."""
-    top = optional_list_at(entry, "top_logprobs", where)
-    alternatives = [_token_logprob(other, location) for other, location in iter_dicts(top, f"{where}.top_logprobs")]
-    return _token_logprob(entry, where) | {"top_logprobs": alternatives}
+def _logprob(entry: Json, path: str) -> Json:
+    """Convert a token's log-probability to Responses, where all fields are required."""
+    top = optional_list_at(entry, "top_logprobs", path)
+    alternatives = [_token_logprob(other, location) for other, location in iter_dicts(top, f"{path}.top_logprobs")]
+    return _token_logprob(entry, path) | {"top_logprobs": alternatives}
 
 
-def _token_logprob(entry: Json, where: str) -> Json:
-    token, logprob = text_at(entry, "token", where), entry.get("logprob")
-    return {"token": token, "bytes": optional_list_at(entry, "bytes", where), "logprob": logprob}
+def _token_logprob(entry: Json, path: str) -> Json:
+    token, logprob = text_at(entry, "token", path), entry.get("logprob")
+    return {"token": token, "bytes": optional_list_at(entry, "bytes", path), "logprob": logprob}

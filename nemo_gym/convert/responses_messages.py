@@ -1,7 +1,7 @@
-"""Responses API ↔ Anthropic Messages: requests and replies.
+"""Convert requests and replies: Responses API ↔ Anthropic Messages.
 
-Both directions: a Messages client of a Responses model (`responses_request`, `message_from_response`) and a Responses
-client of a Messages model (`messages_request`, `response_from_message`).
+`responses_request` and `message_from_response` are for a Messages client of a Responses model; `messages_request` and
+`response_from_message` for a Responses client of a Messages model.
 """
 
 from typing import Any
@@ -43,23 +43,23 @@ _COMPLETED = (None, "end_turn", "stop_sequence", "tool_use")
 
 
 def responses_request(body: Json, *, new_id: NewId) -> Json:
-    """Convert a Messages request to Responses, without the `options_lost_from_messages`."""
+    """Convert a Messages request to Responses; the `options_lost_from_messages` are dropped."""
     body = expect_dict(body, "request")
     params = options_from_messages(body)
     if body.get("system") is not None:
         params["instructions"] = joined_text(body["system"], "system")
     items: list[Json] = []
-    for message, where in iter_dicts(body.get("messages"), "messages"):
-        role = text_at(message, "role", where)
+    for message, path in iter_dicts(body.get("messages"), "messages"):
+        role = text_at(message, "role", path)
         if role == "user":
-            items += items_from_user(message.get("content"), where)
+            items += items_from_user(message.get("content"), path)
         elif role == "assistant":
-            items += items_from_assistant(message.get("content"), where, new_id=new_id)
+            items += items_from_assistant(message.get("content"), path, new_id=new_id)
         elif role == "system":
-            text = joined_text(message.get("content"), f"{where}.content")
+            text = joined_text(message.get("content"), f"{path}.content")
             items.append({"type": "message", "role": role, "content": text})
         else:
-            raise inexpressible(role, f"{RESPONSES} as the role of a message", where)
+            raise inexpressible(role, f"{RESPONSES} as the role of a message", path)
     return {"input": items, **params}
 
 
@@ -67,20 +67,20 @@ def message_from_response(response: Json, *, model: str, new_id: NewId) -> Json:
     """Convert a finished response to a message, without token ids."""
     response = expect_dict(response, "response")
     content: list[Json] = []
-    refused = False
-    for item, where in iter_dicts(response.get("output"), "output"):
-        kind = item_kind(item, where)
+    has_refusal = False
+    for item, path in iter_dicts(response.get("output"), "output"):
+        kind = item_kind(item, path)
         if kind == "message" and item.get("role", "assistant") != "assistant":
-            raise inexpressible(item["role"], f"{MESSAGES} as the role of a model", where)
-        content += [_as_thinking(block) for block in assistant_blocks(item, kind, where)]
-        refused = refused or _is_refusal(item)
+            raise inexpressible(item["role"], f"{MESSAGES} as the role of a model", path)
+        content += [_as_thinking(block) for block in assistant_blocks(item, kind, path)]
+        has_refusal = has_refusal or _is_refusal(item)
     return {
         "id": new_id("msg"),
         "type": "message",
         "role": "assistant",
         "model": model,
         "content": content,
-        "stop_reason": _stop_reason(response, content, refused),
+        "stop_reason": _stop_reason(response, content, has_refusal),
         "stop_sequence": None,
         "usage": usage_to_message(response.get("usage")),
     }
@@ -91,7 +91,7 @@ def messages_request(
 ) -> Json:
     """Convert a Responses request to Messages.
 
-    `max_tokens` is the limit if the request has none: the Messages API requires one.
+    `max_tokens` is used if the request has no token limit, because the Messages API requires one.
     """
     params = expect_dict(params, "request")
     for key in NEEDS_SERVER_STATE:
@@ -131,14 +131,14 @@ def _conversation(params: Json) -> tuple[list[str], list[Json]]:
     if isinstance(items, str):
         return system, [{"role": "user", "content": items}]
     messages: list[Json] = []
-    for item, where in iter_dicts(items, "input"):
-        kind = item_kind(item, where)
+    for item, path in iter_dicts(items, "input"):
+        kind = item_kind(item, path)
         if kind == "message" and item.get("role") in ("system", "developer"):
             if messages:
-                raise inexpressible(f"a {item['role']} message inside the conversation", MESSAGES, where)
-            system.append(joined_text(item.get("content"), f"{where}.content"))
+                raise inexpressible(f"a {item['role']} message inside the conversation", MESSAGES, path)
+            system.append(joined_text(item.get("content"), f"{path}.content"))
             continue
-        role, blocks = _blocks(item, kind, where)
+        role, blocks = _blocks(item, kind, path)
         if messages and messages[-1]["role"] == role:
             messages[-1]["content"] += blocks
         elif blocks:
@@ -146,19 +146,20 @@ def _conversation(params: Json) -> tuple[list[str], list[Json]]:
     return system, messages
 
 
-def _blocks(item: Json, kind: str, where: str) -> tuple[str, list[Json]]:
+def _blocks(item: Json, kind: str, path: str) -> tuple[str, list[Json]]:
+    """Convert an item to the role and the blocks of a message."""
     if kind == "function_call_output":
-        return "user", [tool_result_block(item, where)]
+        return "user", [tool_result_block(item, path)]
     if kind == "message":
-        role = text_at(item, "role", where)
+        role = text_at(item, "role", path)
         if role == "user":
-            return role, user_blocks(item.get("content"), f"{where}.content")
+            return role, user_blocks(item.get("content"), f"{path}.content")
         if role != "assistant":
-            raise inexpressible(role, f"{MESSAGES} as a role", where)
-    blocks = assistant_blocks(item, kind, where)
+            raise inexpressible(role, f"{MESSAGES} as a role", path)
+    blocks = assistant_blocks(item, kind, path)
     if kind == "reasoning" and any(block.get("signature") == "" for block in blocks):
         raise inexpressible(
-            "reasoning without a signature", MESSAGES, where, fix="leave reasoning items out of the input"
+            "reasoning without a signature", MESSAGES, path, fix="leave reasoning items out of the input"
         )
     return "assistant", blocks
 
@@ -177,14 +178,15 @@ def _is_refusal(item: Json) -> bool:
     )
 
 
-def _stop_reason(response: Json, content: list[Json], refused: bool) -> str:
+def _stop_reason(response: Json, content: list[Json], has_refusal: bool) -> str:
+    """Return the stop reason of a message for the status and content of a response."""
     status = response.get("status")
     if status not in (None, "completed", "incomplete"):
         raise inexpressible(status, f"{MESSAGES} as the end of an answer", "status")
     reason = dict_at(response, "incomplete_details", "response").get("reason") if status == "incomplete" else None
     if reason == "max_output_tokens":
         return "max_tokens"
-    if reason == "content_filter" or refused:
+    if reason == "content_filter" or has_refusal:
         return "refusal"
     if reason is not None:
         raise inexpressible(reason, f"{MESSAGES} as a stop_reason", "incomplete_details.reason")

@@ -1,4 +1,4 @@
-"""Server-sent events: JSON payloads to bytes and back."""
+"""Encode and decode server-sent events with JSON payloads."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -16,20 +16,20 @@ def encode(payload: Any, event: str | None = None) -> bytes:
     """Encode one event."""
     try:
         text = orjson.dumps(payload)
-    except TypeError:  # huge integers and lone surrogates need the slow writer
+    except TypeError:  # orjson cannot write huge integers and lone surrogates
         text = _slow_json(payload)
     name = f"event: {event}\n".encode() if event else b""
     return name + b"data: " + text + b"\n\n"
 
 
 def encode_typed(events: Iterable[Json]) -> Iterator[bytes]:
-    """Encode events whose name is their `type`, as in the dialects of OpenAI and Anthropic."""
+    """Encode events with their `type` as event name, as OpenAI and Anthropic do."""
     for event in events:
         yield encode(event, event["type"])
 
 
 def decode(stream: bytes | Iterable[bytes]) -> Iterator[Json]:
-    """Yield the JSON payloads of a stream, however its bytes are split; skip `[DONE]` and comments.
+    """Yield the JSON payloads of a stream, whose bytes may be split anywhere; skip `[DONE]` and comments.
 
     Raises:
         ConversionError: a payload is not a JSON object, or the stream ends inside an event.
@@ -49,32 +49,33 @@ def decode(stream: bytes | Iterable[bytes]) -> Iterator[Json]:
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    rest: list[bytes] = []
+    """Join the chunks and yield the lines without their line breaks."""
+    incomplete: list[bytes] = []
     for chunk in chunks:
         head, *lines = chunk.split(b"\n")
-        rest.append(head)
+        incomplete.append(head)
         for line in lines:
-            yield b"".join(rest).removesuffix(b"\r")
-            rest = [line]
-    last = b"".join(rest)
+            yield b"".join(incomplete).removesuffix(b"\r")
+            incomplete = [line]
+    last = b"".join(incomplete)
     if last:
         yield last
 
 
-def _payload(payload: bytes, where: str) -> Json:
+def _payload(payload: bytes, path: str) -> Json:
     try:
         value = orjson.loads(payload)
     except orjson.JSONDecodeError:
-        value = _slow_loads(payload, where)
-    return expect_dict(value, where)
+        value = _slow_loads(payload, path)
+    return expect_dict(value, path)
 
 
-def _slow_loads(payload: bytes, where: str) -> Any:
-    """Parse what orjson refuses but our own writer may have sent: huge integers and lone surrogates."""
+def _slow_loads(payload: bytes, path: str) -> Any:
+    """Parse JSON with huge integers or lone surrogates, which `encode` may write and orjson rejects."""
     try:
         return json.loads(payload)
     except (ValueError, RecursionError) as error:
-        raise ConversionError("is not JSON", where=where) from error
+        raise ConversionError("is not JSON", where=path) from error
 
 
 def _slow_json(payload: Any) -> bytes:

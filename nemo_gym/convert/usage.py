@@ -1,4 +1,4 @@
-"""Token counts: Chat → Responses, Responses ↔ Messages. A detail that is not reported stays None, never zero."""
+"""Convert token counts: Chat → Responses, Responses ↔ Messages. A detail that is not reported is None, not zero."""
 
 from typing import Any
 
@@ -25,9 +25,9 @@ def usage_from_message(usage: Any) -> Json | None:
         return None
     usage = expect_dict(usage, "usage")
     cached = _detail(usage, "cache_read_input_tokens")
-    written = _detail(usage, "cache_creation_input_tokens") or 0
-    fresh = _count(usage, "input_tokens")
-    return responses_usage(fresh + written + (cached or 0), _count(usage, "output_tokens"), cached=cached)
+    written_to_cache = _detail(usage, "cache_creation_input_tokens") or 0
+    uncached = _count(usage, "input_tokens")
+    return responses_usage(uncached + written_to_cache + (cached or 0), _count(usage, "output_tokens"), cached=cached)
 
 
 def usage_to_message(usage: Any) -> Json:
@@ -47,6 +47,7 @@ def responses_usage(
     cached: int | None = None,
     reasoning: int | None = None,
 ) -> Json:
+    """Build the usage of a Responses reply; the total defaults to the sum."""
     return {
         "input_tokens": input_tokens,
         "input_tokens_details": {"cached_tokens": cached},
@@ -57,7 +58,7 @@ def responses_usage(
 
 
 def usage_detail(usage: Json, group: str, name: str) -> int | None:
-    """Return a count of a detail group of usage, or None if it is unknown."""
+    """Return a count in a group of details, or None if it is not reported."""
     details = usage.get(group)
     if details is None:
         return None

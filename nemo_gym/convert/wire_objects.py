@@ -1,4 +1,4 @@
-"""Wire objects to plain dictionaries and back."""
+"""Convert wire objects (pydantic models) to dictionaries and back."""
 
 import logging
 from collections.abc import Collection
@@ -20,10 +20,10 @@ _TAGS = frozenset({"type", "role"})
 
 
 def to_dict(value: Any, leave_out: Collection[str] = ()) -> Any:
-    """Return a wire object as fresh dictionaries and lists, without unset fields.
+    """Return a wire object as new dictionaries and lists, without unset fields.
 
-    Unlike `model_dump`, it keeps an unset `type` or `role`, without which the dictionary cannot be identified, and
-    shares the long token arrays instead of copying them. `leave_out` names fields of the outermost object.
+    Unlike `model_dump`, this keeps `type` and `role` even if unset, because they identify the kind of object, and does
+    not copy the long token arrays. `leave_out` names fields of the outermost object to leave out.
     """
     try:
         if leave_out and isinstance(value, BaseModel):
@@ -39,7 +39,7 @@ def from_dict(cls: type[Model], data: Json) -> Model:
     """Validate `data` as an object of `cls`.
 
     Raises:
-        ConversionError: the first validation error.
+        ConversionError: `data` is invalid; the message is that of the first error.
     """
     try:
         return cls.model_validate(data)
@@ -78,6 +78,7 @@ def warn_once(text: str) -> None:
 
 
 def _plain_value(value: Any) -> Any:
+    """Return a value with all models in it converted to dictionaries."""
     if type(value) in _ATOMS:
         return value
     if isinstance(value, BaseModel):
@@ -94,6 +95,7 @@ def _plain_field(key: Any, value: Any) -> Any:
 
 
 def _model_dict(model: BaseModel, leave_out: Collection[str] = ()) -> Json:
+    """Return the set fields, tags and extra fields of a model as a dictionary."""
     set_fields = model.model_fields_set
     aliases = _aliases(type(model))
     data = {
@@ -107,6 +109,6 @@ def _model_dict(model: BaseModel, leave_out: Collection[str] = ()) -> Json:
 
 @lru_cache(maxsize=1024)
 def _aliases(cls: type[BaseModel]) -> dict[str, str]:
-    """Return the fields of `cls` that have another name on the wire."""
+    """Return the names in JSON of the fields of `cls` whose JSON name differs."""
     names = {key: field.serialization_alias or field.alias for key, field in cls.model_fields.items()}
     return {key: name for key, name in names.items() if name}

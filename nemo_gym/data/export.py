@@ -1,7 +1,7 @@
 """Export rollouts as training data: examples (SFT), preference pairs (DPO) or tasks (RL).
 
-Two passes: the first indexes task, reward and offset of every rollout, the second reads only the chosen ones. Failures
-have no reward and are never chosen.
+The files are read twice: the first pass indexes task, reward and offset of every rollout, the second reads the chosen
+rollouts. Failures have no reward and are never chosen.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from nemo_gym.catalog.row_problems import DataError
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.data.export_files import ENDINGS, WriteRow, writing_export
-from nemo_gym.data.export_index import RolloutIndex, index_rollouts
+from nemo_gym.data.export_index import ScoredRollouts, index_rollouts
 from nemo_gym.data.export_messages import (
     ASSISTANT,
     ChatConversation,
@@ -68,7 +68,7 @@ class ExportDatasetConfig(BaseNeMoGymCLIConfig):
     @classmethod
     def _check_ending(cls, value: str) -> str:
         if Path(value).suffix not in ENDINGS:
-            raise ValueError(f"end it in {' or '.join(ENDINGS)}")
+            raise ValueError(f"the file name must end in {' or '.join(ENDINGS)}")
         return value
 
     @model_validator(mode="after")
@@ -80,7 +80,7 @@ class ExportDatasetConfig(BaseNeMoGymCLIConfig):
 
 @dataclass
 class ExportResult:
-    """The rows written, and the rollouts left out by reason."""
+    """The number of rows written, and the number of rollouts left out by reason."""
 
     path: Path
     format: Kind
@@ -102,13 +102,13 @@ def export(
 ) -> ExportResult:
     """Write the training data that `config` describes.
 
-    `runs` holds the run id of each file, `inputs` the file of its planned rows, from which the metadata of RL rows is
-    taken; without that file, metadata are the other fields of the rollout.
+    `runs` maps each file of rollouts to its run id, and `inputs` to the file of its planned rows, from which the
+    metadata of RL rows is taken. Without that file, the metadata are the other fields of the rollout.
 
     Raises:
         ConfigPathNotFoundError: a file is missing.
         StoreError: a file is damaged.
-        DataError: nothing qualifies; nothing was written.
+        DataError: no rollout qualifies; no file was written.
     """
     index = index_rollouts(config.rollouts_jsonl_fpath, meter)
     result = ExportResult(Path(config.output_fpath), config.format, rollouts=len(index), tasks=len(index.task_numbers))
@@ -132,7 +132,8 @@ def format_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common()) or "none"
 
 
-def _choose_examples(index: RolloutIndex, config: ExportDatasetConfig) -> Iterator[list[int]]:
+def _choose_examples(index: ScoredRollouts, config: ExportDatasetConfig) -> Iterator[list[int]]:
+    """Choose the best rollout of each task, or all rollouts with enough reward."""
     lowest = config.min_reward
     for group in index.groups():
         rewards = index.rewards
@@ -141,18 +142,19 @@ def _choose_examples(index: RolloutIndex, config: ExportDatasetConfig) -> Iterat
             yield [number]
 
 
-def _choose_pairs(index: RolloutIndex, config: ExportDatasetConfig) -> Iterator[list[int]]:
-    """Pair best with worst, second best with second worst, while their rewards differ enough."""
+def _choose_pairs(index: ScoredRollouts, config: ExportDatasetConfig) -> Iterator[list[int]]:
+    """Pair the best rollout of a task with its worst, the second best with the second worst, while rewards differ."""
     for group in index.groups():
-        most = min(config.pairs_per_task, len(group) // 2)
-        for better, worse in zip(group[:most], reversed(group), strict=False):
+        max_pairs = min(config.pairs_per_task, len(group) // 2)
+        for better, worse in zip(group[:max_pairs], reversed(group), strict=False):
             gap = index.rewards[better] - index.rewards[worse]
             if gap <= 0 or gap < (config.min_gap or 0):
                 break
             yield [better, worse]
 
 
-def _choose_tasks(index: RolloutIndex, config: ExportDatasetConfig) -> Iterator[list[int]]:
+def _choose_tasks(index: ScoredRollouts, config: ExportDatasetConfig) -> Iterator[list[int]]:
+    """Choose all rollouts of each task whose best and worst reward differ enough."""
     for group in index.groups():
         gap = index.rewards[group[0]] - index.rewards[group[-1]]
         if config.min_gap is None or gap >= config.min_gap:
@@ -160,12 +162,12 @@ def _choose_tasks(index: RolloutIndex, config: ExportDatasetConfig) -> Iterator[
 
 
 class _RowBuilder:
-    """Build rows from chosen rollouts."""
+    """Build the rows of the export from chosen rollouts, which are given by their numbers in the index."""
 
     def __init__(
         self,
         config: ExportDatasetConfig,
-        index: RolloutIndex,
+        index: ScoredRollouts,
         result: ExportResult,
         runs: Mapping[Path, str],
         inputs: "_InputRows",
@@ -180,6 +182,7 @@ class _RowBuilder:
         self.reader = reader
 
     def write_rows(self, choices: Iterable[list[int]], write: WriteRow) -> None:
+        """Build and write the row of each choice; count those that cannot be converted in `result.skipped`."""
         builders: dict[Kind, Callable[[list[int]], dict[str, Any]]]
         builders = {"sft": self.sft_row, "dpo": self.dpo_row, "rl": self.rl_row}
         build = builders[self.config.format]
@@ -193,6 +196,7 @@ class _RowBuilder:
             self.result.rows += 1
 
     def sft_row(self, numbers: list[int]) -> dict[str, Any]:
+        """Build an example from one rollout."""
         number = numbers[0]
         record, conversation = self._read(number)
         return {
@@ -207,6 +211,7 @@ class _RowBuilder:
         }
 
     def dpo_row(self, numbers: list[int]) -> dict[str, Any]:
+        """Build a preference pair from two rollouts, the better one first."""
         better, worse = numbers
         record, chosen = self._read(better)
         _, rejected = self._read(worse)
@@ -230,6 +235,7 @@ class _RowBuilder:
         }
 
     def rl_row(self, numbers: list[int]) -> dict[str, Any]:
+        """Build a task from all its rollouts."""
         first = min(numbers, key=self.index.rollouts.__getitem__)
         record = self._record(first)
         rewards = [self.index.rewards[number] for number in numbers]
@@ -254,7 +260,7 @@ class _RowBuilder:
         return record, read_conversation(record, self.style)
 
     def _task(self, number: int) -> int:
-        """Return the task index in the file, or the number of the task in the export."""
+        """Return the task index in the file; if the file has none, the number of the task in the export."""
         task = self.index.tasks[number]
         return self.index.task_numbers[task] if self.index.task_numbers[task] >= 0 else task
 
@@ -269,14 +275,14 @@ class _RowBuilder:
 
 
 class _InputRows:
-    """The rows that were sent, by task. Each file is indexed once, on first use."""
+    """The planned input rows of each file of rollouts, by task. Each file is indexed once, on first use."""
 
     def __init__(self, files: Mapping[Path, Path]) -> None:
         self._files = files
         self._offsets: dict[Path, dict[Any, int]] = {}
 
     def find(self, source: Path, task: Any) -> Row | None:
-        """Return the row of a task of a file of rollouts."""
+        """Return the input row of a task in the file of rollouts `source`; None if it is not available."""
         path = self._files.get(source)
         if path is None or not isinstance(task, int):
             return None
@@ -302,25 +308,27 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _nothing_scored(index: RolloutIndex) -> DataError:
-    where = ", ".join(map(str, index.files))
+def _nothing_scored(index: ScoredRollouts) -> DataError:
+    """Build the error for files without a scored rollout."""
+    locations = ", ".join(map(str, index.files))
     if not index.left_out:
-        return DataError("the file has no rollouts", where=where, fix="collect some with gym eval run")
-    fix = "export the file of the scored rollouts, not the failures; gym eval run --resume tries failed ones again"
-    return DataError(f"no rollout has a reward: {format_counts(index.left_out)}", where=where, fix=fix)
+        return DataError("the file has no rollouts", where=locations, fix="collect some with gym eval run")
+    fix = "export the file of the scored rollouts, not the failures; gym eval run --resume retries failed rollouts"
+    return DataError(f"no rollout has a reward: {format_counts(index.left_out)}", where=locations, fix=fix)
 
 
-def _nothing_chosen(index: RolloutIndex, config: ExportDatasetConfig) -> DataError:
-    where = ", ".join(map(str, index.files))
+def _nothing_chosen(index: ScoredRollouts, config: ExportDatasetConfig) -> DataError:
+    """Build the error for scored rollouts none of which qualifies."""
+    locations = ", ".join(map(str, index.files))
     tasks = len(index.task_numbers)
     counted = f"{len(index):,} scored rollouts of {tasks:,} task{'s' * (tasks != 1)}"
     if config.format == "sft":
         bound = "above 0" if config.min_reward is None else f"of at least {config.min_reward:g}"
         problem = f"no rollout has a reward {bound} ({counted}; the best reward is {max(index.rewards):g})"
-        return DataError(problem, where=where, fix="lower --min-reward")
+        return DataError(problem, where=locations, fix="lower --min-reward")
     if len(index) == tasks:
-        fix = "collect several of each: gym eval run --num-repeats 4"
-        return DataError(f"no two rollouts of a task to compare ({counted})", where=where, fix=fix)
+        fix = "collect several rollouts per task: gym eval run --num-repeats 4"
+        return DataError(f"no two rollouts of a task to compare ({counted})", where=locations, fix=fix)
     gap = f" by {config.min_gap:g} or more" if config.min_gap else ""
     problem = f"no task has rollouts whose rewards differ{gap} ({counted})"
-    return DataError(problem, where=where, fix="lower --min-gap, or collect more rollouts of each task")
+    return DataError(problem, where=locations, fix="lower --min-gap, or collect more rollouts of each task")

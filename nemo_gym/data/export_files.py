@@ -1,7 +1,7 @@
-"""Write the file of an export: JSON lines or Parquet, by the name's ending, complete or not at all.
+"""Write the file of an export as JSON lines or Parquet, by the ending of its name. The file appears when complete.
 
-Both have the columns of `COLUMNS`. Values without a fixed shape (calls, tools, metadata) are JSON inside Parquet,
-marked so that `datasets.load_dataset` returns the same objects as from JSON lines.
+Both formats have the columns of `COLUMNS`. Values without a fixed schema (calls, tools, metadata) are JSON texts inside
+Parquet, marked so that `datasets.load_dataset` returns the same objects as from JSON lines.
 """
 
 import importlib
@@ -28,7 +28,7 @@ MESSAGE = {
     "tool_call_id": TEXT,
     "name": TEXT,
 }
-"""A message, as TRL documents it."""
+"""The fields of a message in TRL's format."""
 _ORIGIN = {"agent": TEXT, "model": TEXT, "run": TEXT, "source": TEXT}
 COLUMNS: dict[str, dict[str, Any]] = {
     "sft": {
@@ -67,7 +67,7 @@ COLUMNS: dict[str, dict[str, Any]] = {
         **_ORIGIN,
     },
 }
-"""The columns of each kind of export. A list stands for a list of its one member, `json` for anything."""
+"""The columns of each kind of export. `[X]` means a list of X, and `json` any JSON value."""
 
 WriteRow = Callable[[Mapping[str, Any]], None]
 
@@ -80,7 +80,7 @@ def writing_export(path: Path, kind: str) -> Iterator[WriteRow]:
         ConfigError: the ending of the name is unknown, or pyarrow is missing.
     """
     if path.suffix not in ENDINGS:
-        raise ConfigError(f"'{path.name}' does not say its format", fix=f"end it in {' or '.join(ENDINGS)}")
+        raise ConfigError(f"unknown file format: '{path.name}'", fix=f"end the name in {' or '.join(ENDINGS)}")
     with whole_file(path) as stream:
         if path.suffix == ".parquet":
             parquet = _ParquetWriter(stream, COLUMNS[kind])
@@ -95,7 +95,7 @@ def writing_export(path: Path, kind: str) -> Iterator[WriteRow]:
 
 
 class _ParquetWriter:
-    """Write rows in groups, so that memory holds one group."""
+    """Write rows in groups, so that only one group is in memory."""
 
     def __init__(self, stream: BinaryIO, columns: Mapping[str, Any]) -> None:
         try:
@@ -115,7 +115,7 @@ class _ParquetWriter:
 
     def write(self, row: Mapping[str, Any]) -> None:
         self._rows.append({name: _encode_json_parts(row.get(name), kind) for name, kind in self._columns.items()})
-        self._size += len(orjson.dumps(row))  # cheaper than adding the lengths up
+        self._size += len(orjson.dumps(row))  # faster than adding up the lengths of the values
         if len(self._rows) >= ROWS_PER_GROUP or self._size >= BYTES_PER_GROUP:
             self._flush()
 
@@ -124,6 +124,7 @@ class _ParquetWriter:
         self._file.close()
 
     def _flush(self) -> None:
+        """Write the collected rows as one group."""
         if not self._rows:
             return
         table = self._arrow.Table.from_pylist(self._rows, schema=self._text_schema)
@@ -135,6 +136,7 @@ class _ParquetWriter:
         self._rows, self._size = [], 0
 
     def _schema(self, json_type: Any) -> Any:
+        """Return the Arrow schema of the columns, with `json_type` for JSON values."""
         arrow = self._arrow
 
         def arrow_type(kind: Any) -> Any:
@@ -147,7 +149,7 @@ class _ParquetWriter:
         return arrow.schema([(name, arrow_type(kind)) for name, kind in self._columns.items()])
 
     def _retype(self, values: Any, kind: Any) -> Any:
-        """Declare texts as JSON where `kind` has that type; Arrow has no cast for it."""
+        """Return an array of texts as type `kind`, in which some parts have the JSON type; Arrow cannot cast to it."""
         arrow = self._arrow
         if isinstance(kind, arrow.BaseExtensionType):
             return arrow.ExtensionArray.from_storage(kind, values)
@@ -161,7 +163,7 @@ class _ParquetWriter:
 
 
 def _encode_json_parts(value: Any, kind: Any) -> Any:
-    """Encode the parts of a value that have no fixed shape as JSON."""
+    """Encode the parts of a value that are JSON columns as JSON texts."""
     if value is None:
         return None
     if kind == JSON:
@@ -174,7 +176,7 @@ def _encode_json_parts(value: Any, kind: Any) -> Any:
 
 
 def _feature(kind: Any) -> dict[str, Any]:
-    """Describe a column for `datasets`."""
+    """Return the description of a column in the format of Hugging Face `datasets`."""
     if isinstance(kind, list):
         return {"feature": _feature(kind[0]), "_type": "List"}
     if isinstance(kind, dict):

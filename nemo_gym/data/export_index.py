@@ -22,8 +22,8 @@ MASK_KEY = "mask_sample"
 
 
 @dataclass
-class RolloutIndex:
-    """The scored rollouts of some files, numbered from 0, and counts of the others."""
+class ScoredRollouts:
+    """The scored rollouts of some files, numbered from 0, and counts of the rollouts that were left out."""
 
     files: list[Path]
     tasks: "array[int]" = field(default_factory=lambda: array("q"))
@@ -31,10 +31,10 @@ class RolloutIndex:
     rollouts: "array[int]" = field(default_factory=lambda: array("q"))
     rewards: "array[float]" = field(default_factory=lambda: array("d"))
     sources: "array[int]" = field(default_factory=lambda: array("i"))
-    """The file of each rollout."""
+    """The file of each rollout, as a position in `files`."""
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     task_numbers: list[int] = field(default_factory=list)
-    """The task index in the file of each task, or -1."""
+    """For each task, its task index in the file, or -1 if the file has none."""
     left_out: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
@@ -45,11 +45,11 @@ class RolloutIndex:
         return self.files[self.sources[number]]
 
     def groups(self) -> Iterator[list[int]]:
-        """Yield the rollouts of each task, best first, earlier first among equals. A repeated rollout counts once.
+        """Yield the rollouts of each task, best first; equal rewards in rollout order. A repeated rollout counts once.
 
-        Tasks come in the order of their numbers, so that the order in which rollouts finished changes nothing.
+        Tasks are sorted by their index, so that the result does not depend on the order in which rollouts finished.
         """
-        order = sorted(range(len(self)), key=self._position)
+        order = sorted(range(len(self)), key=self._sort_key)
         for _, group in groupby(order, key=self.tasks.__getitem__):
             unique: dict[int, int] = {}
             for number in group:
@@ -58,20 +58,20 @@ class RolloutIndex:
                     self.left_out[REPEATED] += 1
             yield sorted(unique.values(), key=lambda n: (-self.rewards[n], self.rollouts[n], n))
 
-    def _position(self, rollout: int) -> tuple[int, int, int]:
+    def _sort_key(self, rollout: int) -> tuple[int, int, int]:
         task = self.tasks[rollout]
         number = self.task_numbers[task]
         return self.sources[rollout], number if number >= 0 else sys.maxsize, task
 
 
-def index_rollouts(files: Sequence[str | Path], on_read: OnRead) -> RolloutIndex:
+def index_rollouts(files: Sequence[str | Path], on_read: OnRead) -> ScoredRollouts:
     """Index the rollouts of some files.
 
     Raises:
         ConfigPathNotFoundError: a file is missing.
-        StoreError: a line is damaged. A torn last line is skipped.
+        StoreError: a line is damaged; only an incomplete last line is skipped.
     """
-    index = RolloutIndex([existing_file(path) for path in files])
+    index = ScoredRollouts([existing_file(path) for path in files])
     total = sum(path.stat().st_size for path in index.files)
     tasks: dict[tuple[int, str, int], int] = {}
     done = 0
@@ -88,7 +88,7 @@ def index_rollouts(files: Sequence[str | Path], on_read: OnRead) -> RolloutIndex
                 index.left_out[MASKED] += 1
             else:
                 number, rollout = record.get(TASK_INDEX_KEY_NAME), record.get(ROLLOUT_INDEX_KEY_NAME)
-                # Without a number, rollouts of equal requests belong together.
+                # Without a task index, rollouts of equal requests belong to the same task.
                 key = number if isinstance(number, int) else hash(orjson.dumps(dict(stored.request)))
                 task = tasks.setdefault((source, stored.agent or "", key), len(tasks))
                 if task == len(index.task_numbers):

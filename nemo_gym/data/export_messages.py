@@ -1,8 +1,8 @@
-"""Convert a rollout into chat messages in the form that TRL documents.
+"""Convert a rollout into chat messages in TRL's format.
 
-Content is text; the arguments of a call are an object if the model wrote one; a tool's answer names its tool. Content
-that this form cannot hold (images, calls of hosted tools, encrypted reasoning) raises `ConversionError` and is never
-left out.
+Content is text; the arguments of a call are an object if they are valid JSON; a tool's answer contains the tool's name.
+Content that this format cannot express (images, calls of hosted tools, encrypted reasoning) raises `ConversionError`
+instead of being left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,15 @@ from nemo_gym.keys import RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME
 
 Message: TypeAlias = dict[str, Any]
 Reasoning: TypeAlias = Literal["inline", "separate", "drop"]
-"""Reasoning as `<think>…</think>` in the content, as `reasoning_content` beside it, or dropped."""
+"""Reasoning as `<think>…</think>` in the content, as a separate field `reasoning_content`, or dropped."""
 Developer: TypeAlias = Literal["system", "keep"]
-"""How the role `developer` is written: most chat templates leave its messages out without a warning."""
+"""The role `developer` as `system` or unchanged; most chat templates silently ignore `developer` messages."""
 ASSISTANT = "assistant"
 
 
 @dataclass(frozen=True, slots=True)
 class MessageStyle:
-    """How messages are written."""
+    """Options for writing messages."""
 
     reasoning: Reasoning = "inline"
     developer: Developer = "system"
@@ -63,24 +63,24 @@ def read_conversation(record: Mapping[str, Any], style: MessageStyle = DEFAULT_S
     """Return the conversation of a stored rollout.
 
     Raises:
-        ConversionError: it has content that this form cannot hold, or no message of the model.
+        ConversionError: the rollout has content that this format cannot express, or no message of the model.
     """
     tool_names: dict[str, str] = {}
     prompt = prompt_messages(record, style, tool_names)
     output = chat_messages(_part(record, RESPONSE_KEY_NAME).get("output"))
     completion = [_convert_message(message, tool_names, style) for message in output]
     if not any(message["role"] == ASSISTANT for message in completion):
-        raise ConversionError("the model said nothing")
+        raise ConversionError("the response has no message of the model")
     return ChatConversation(prompt, completion, chat_tools(record))
 
 
 def prompt_messages(
     record: Mapping[str, Any], style: MessageStyle = DEFAULT_STYLE, tool_names: dict[str, str] | None = None
 ) -> list[Message]:
-    """Return the messages of the request; the name of the tool of each call is added to `tool_names`.
+    """Return the messages of the request; `tool_names` receives the tool name of each call id.
 
     Raises:
-        ConversionError: a message has content that this form cannot hold.
+        ConversionError: a message has content that this format cannot express.
     """
     params = _part(record, RESPONSES_CREATE_PARAMS_KEY_NAME)
     messages = chat_messages(params.get("input"))
@@ -91,7 +91,7 @@ def prompt_messages(
 
 
 def chat_tools(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the model's tools: those of the request, or those an agent added, which the response repeats."""
+    """Return the tools of the request; if it has none, those of the response, which an agent may have added."""
     request, response = _part(record, RESPONSES_CREATE_PARAMS_KEY_NAME), _part(record, RESPONSE_KEY_NAME)
     tools = request.get("tools") or response.get("tools")
     return _convert_tools(orjson.dumps(tools)) if tools else []
@@ -99,7 +99,7 @@ def chat_tools(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 @lru_cache(maxsize=256)
 def _convert_tools(tools: bytes) -> list[dict[str, Any]]:
-    """Convert tools to the chat form; nearly all rollouts of an environment have the same ones."""
+    """Convert tools to the chat format. Cached: nearly all rollouts of an environment have the same tools."""
     return list(options_to_chat({"tools": orjson.loads(tools)}).get("tools") or [])
 
 
@@ -111,11 +111,12 @@ def _part(record: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _convert_message(source: Message, tool_names: dict[str, str], style: MessageStyle) -> Message:
+    """Convert a chat message to TRL's format in the given style."""
     role = "system" if source["role"] == "developer" and style.developer == "system" else source["role"]
     content = source.get("content")
     text = text_content(content) if content is not None else ""
     if text is None:
-        raise ConversionError("content that is not text", where=f"a message of the {role}")
+        raise ConversionError("content is not text", where=f"a message of the {role}")
     message: Message = {"role": role, "content": text + (source.get("refusal") or "")}
     if role == ASSISTANT:
         _separate_reasoning(message, style.reasoning)
@@ -129,6 +130,7 @@ def _convert_message(source: Message, tool_names: dict[str, str], style: Message
 
 
 def _separate_reasoning(message: Message, reasoning: Reasoning) -> None:
+    """Remove `<think>` tags from the content, unless inline, and store their text separately if requested."""
     if reasoning == "inline":
         return
     thoughts, message["content"] = parse_think_tags(message["content"])

@@ -14,21 +14,21 @@ class ExporterNotInstalled(GymError, ImportError):
 
 @dataclass(frozen=True)
 class ExporterKey:
-    """A configuration key of an exporter. Commands, checks and reference pages derive from it."""
+    """A configuration key of an exporter. Commands, checks and reference pages are derived from these keys."""
 
     name: str
     meaning: str
     is_required: bool = True
-    names_run: bool = False
-    """Whether setting the key alone shows that the user wants to export, so that missing keys are worth a warning."""
+    implies_export: bool = False
+    """True if this key alone indicates that the user wants to export; then other missing keys cause a warning."""
 
 
 class BaseExporter:
-    """One tracker. Subclasses send data to it; any exception they raise becomes a warning."""
+    """Base class of exporters: each subclass sends data to one tracker. Its exceptions are logged as warnings."""
 
     name: ClassVar[str] = "exporter"
     config_class: ClassVar[type[ExporterConfig]] = ExporterConfig
-    """The model of its configuration; its fields are the names of `keys`."""
+    """The pydantic model of the exporter's configuration; its fields are the names of `keys`."""
     keys: ClassVar[tuple[ExporterKey, ...]] = ()
     title: ClassVar[str] = ""
     """Name of the tracker for people."""
@@ -43,10 +43,10 @@ class BaseExporter:
         self.url = ""
         """Address of the run's page."""
         self.secrets: list[str] = []
-        """Removed from every message."""
+        """Texts that are removed from every message."""
 
     def setup(self, global_config: Mapping[str, Any]) -> None:
-        """Open a run and store the configuration, whose secrets are masked."""
+        """Open a run and store the configuration, whose secrets are already masked."""
         raise NotImplementedError
 
     def not_installed(self, error: ImportError) -> ExporterNotInstalled:
@@ -54,7 +54,7 @@ class BaseExporter:
         return ExporterNotInstalled(f"{self.package} cannot be imported ({error})", fix=self.install_command)
 
     def teardown(self) -> None:
-        """Close the run. Safe to repeat."""
+        """Close the run. Idempotent."""
         raise NotImplementedError
 
     def _log_config(self, config: Mapping[str, Any]) -> None:

@@ -31,15 +31,15 @@ DEFAULT_SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-"""MLflow settings, unless the user set others: by default it retries an absent tracker for minutes, sends telemetry and
-prints to the standard output of the command."""
+"""MLflow settings that the user has not set. MLflow's own defaults retry an unreachable tracker for minutes, send
+telemetry and print to the standard output of the command."""
 
 _INVALID_CHARACTER = re.compile(r"[^\w\-. :/]", re.ASCII)
 _EMPTY_PATH_PARTS = re.compile(r"(?:^|(?<=/))(?:\.{0,2}/)+|(?:^|/)\.{1,2}$|/+$")
 
 
 class MLflowExporter(BaseExporter):
-    """One MLflow run, through the client, not the fluent API, so that a run of the caller is not touched."""
+    """Export to one MLflow run. Uses the client, not the fluent API, to leave an active run of the caller unchanged."""
 
     name = "mlflow"
     title = "MLflow"
@@ -50,8 +50,8 @@ class MLflowExporter(BaseExporter):
     keys = (
         ExporterKey("mlflow_tracking_uri", KEYS["mlflow_tracking_uri"].meaning),
         ExporterKey("mlflow_tracking_token", KEYS["mlflow_tracking_token"].meaning, is_required=False),
-        ExporterKey("mlflow_experiment_name", "MLflow experiment of the run.", names_run=True),
-        ExporterKey("mlflow_run_name", "Name of the MLflow run.", names_run=True),
+        ExporterKey("mlflow_experiment_name", "MLflow experiment of the run.", implies_export=True),
+        ExporterKey("mlflow_run_name", "Name of the MLflow run.", implies_export=True),
     )
 
     def setup(self, global_config: Mapping[str, Any]) -> None:
@@ -72,7 +72,7 @@ class MLflowExporter(BaseExporter):
         self._log_config(global_config)
 
     def _experiment(self) -> str:
-        """Return the id of the experiment, which is created if it does not exist."""
+        """Return the id of the experiment; create it if it does not exist."""
         from mlflow.exceptions import MlflowException
 
         name = self.config.mlflow_experiment_name
@@ -81,7 +81,7 @@ class MLflowExporter(BaseExporter):
             try:
                 return str(self._client.create_experiment(name))
             except MlflowException:
-                experiment = self._client.get_experiment_by_name(name)  # another run was quicker
+                experiment = self._client.get_experiment_by_name(name)  # another run created it in between
                 if experiment is None:
                     raise
         return str(experiment.experiment_id)
@@ -119,7 +119,7 @@ class MLflowExporter(BaseExporter):
             self._client.log_batch(self._run, tags=tag_batch)
 
     def _log_rollouts(self, rollouts: Iterable[Mapping[str, Any]]) -> None:
-        """Write a table like `mlflow.log_table`, but line by line, without pandas and without the memory for all."""
+        """Write a table like `mlflow.log_table`, but line by line: without pandas, and not all rows in memory."""
         number = len(self._tables) + 1
         name = ROLLOUTS_FILE if number == 1 else f"rollouts_{number}.json"
         with tempfile.TemporaryDirectory() as folder:
@@ -134,10 +134,10 @@ class MLflowExporter(BaseExporter):
 
 def _table_lines(rollouts: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
     yield b'{"columns":["Rollout"],"data":['
-    before = b"\n"
+    separator = b"\n"
     for rollout in rollouts:
-        yield before + orjson.dumps([orjson.dumps(rollout).decode()])
-        before = b",\n"
+        yield separator + orjson.dumps([orjson.dumps(rollout).decode()])
+        separator = b",\n"
     yield b"\n]}"
 
 
@@ -151,21 +151,21 @@ def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 def mlflow_name(name: str) -> str:
-    """Turn `pass@1[avg-of-4]/accuracy` into `pass_at_1_avg-of-4_/accuracy`; long names lose their middle."""
+    """Return a valid MLflow name: `pass_at_1_avg-of-4_/accuracy` for `pass@1[avg-of-4]/accuracy`; long ones are cut."""
     valid = _INVALID_CHARACTER.sub("_", name.replace("@", "_at_"))
     return elide(_EMPTY_PATH_PARTS.sub("", valid) or "_", LONGEST_NAME)
 
 
 def elide(text: str, longest: int) -> str:
-    """Return `text`, or its beginning and end if it is too long."""
+    """Return `text`; if it has more than `longest` characters, replace its middle by `___`."""
     if len(text) <= longest:
         return text
-    kept = longest - len(ELISION)
-    return text[: kept - kept // 2] + ELISION + text[len(text) - kept // 2 :]
+    size = longest - len(ELISION)
+    return text[: size - size // 2] + ELISION + text[len(text) - size // 2 :]
 
 
 def mlflow_names(names: Iterable[str]) -> dict[str, str]:
-    """Return the MLflow name of each name; equal ones get a number."""
+    """Return a unique MLflow name for each name; a name that occurs again gets a number."""
     used: set[str] = set()
     chosen: dict[str, str] = {}
     for name in names:
@@ -180,14 +180,14 @@ def mlflow_names(names: Iterable[str]) -> dict[str, str]:
     return chosen
 
 
-def flatten(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every leaf with its dotted path; an empty mapping is a leaf, a list of mappings is walked by index."""
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted path and value of every leaf; list items that are mappings are addressed by their index."""
     for key, value in tree.items():
-        path = f"{above}{key}"
-        below = value
+        path = f"{prefix}{key}"
+        children = value
         if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-            below = {str(index): item for index, item in enumerate(value)}
-        if isinstance(below, Mapping) and below:
-            yield from flatten(below, f"{path}.")
+            children = {str(index): item for index, item in enumerate(value)}
+        if isinstance(children, Mapping) and children:
+            yield from flatten(children, f"{path}.")
         else:
             yield path, value

@@ -25,7 +25,7 @@ _open_exporters: list[BaseExporter] = []
 
 
 def find_exporters() -> dict[str, type[BaseExporter]]:
-    """Return the exporter classes of all installed packages by name; a broken one is a warning."""
+    """Return the exporter classes of all installed packages by name; log a warning for one that cannot be loaded."""
     classes: dict[str, type[BaseExporter]] = {}
     for entry_point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
         try:
@@ -47,10 +47,10 @@ def get_exporters() -> list[BaseExporter]:
 
 
 def setup_exporters(global_config_dict: Mapping[str, Any]) -> list[BaseExporter]:
-    """Open every exporter whose configuration is complete; they are closed at the latest when the process ends.
+    """Open every exporter whose configuration is complete; they are closed at the latest when the process exits.
 
-    Exporters that were open before are closed first. This may take as long as the trackers' timeouts: call it in a
-    thread from an event loop.
+    Exporters that are already open are closed first. This may block for as long as the trackers' timeouts: in an event
+    loop, call it on a thread.
     """
     teardown_exporters()
     config = as_dict(global_config_dict)
@@ -75,15 +75,15 @@ def setup_exporters(global_config_dict: Mapping[str, Any]) -> list[BaseExporter]
 
 
 def _warn_about_missing_keys(name: str, exporter_class: type[BaseExporter], config: ExporterConfig) -> None:
-    """Warn if a project or run is named but other keys are missing; an address alone may have another purpose."""
+    """Warn if a project or run is named but other keys are missing. An address alone may serve another purpose."""
     values = config.model_dump()
     missing = [key.name for key in exporter_class.keys if key.is_required and values.get(key.name) is None]
-    if missing and any(key.names_run and values.get(key.name) is not None for key in exporter_class.keys):
+    if missing and any(key.implies_export and values.get(key.name) is not None for key in exporter_class.keys):
         logger.warning("not exporting to %s; not set: %s", name, ", ".join(missing))
 
 
 def teardown_exporters() -> None:
-    """Close all open exporters. Safe to repeat."""
+    """Close all open exporters. Idempotent."""
     while _open_exporters:
         exporter = _open_exporters.pop()
         _try(f"{exporter.name}: the run may be incomplete", exporter, exporter.teardown)
@@ -91,14 +91,14 @@ def teardown_exporters() -> None:
 
 
 def export_metrics(metrics: Mapping[str, Any], step: int | None = None) -> None:
-    """Send numbers (as metrics) and texts to every open exporter; other values are left out."""
+    """Send the numbers and texts among `metrics` to every open exporter; other values are left out."""
     simple = {key: value for key, value in metrics.items() if isinstance(value, bool | int | float | str)}
     for exporter in _open_exporters:
         _try(f"{exporter.name}: metrics were not exported", exporter, partial(exporter._log_metrics, simple, step))
 
 
 def export_rollouts(rollouts: Iterable[Mapping[str, Any]] | Callable[[], Iterable[Mapping[str, Any]]]) -> None:
-    """Send rollouts to every open exporter. Pass a function that reads them if they are too many for a list."""
+    """Send rollouts to every open exporter. If they do not fit in memory, pass a function that iterates over them."""
     if not _open_exporters:
         return
     source = rollouts if callable(rollouts) else list(rollouts)
@@ -121,10 +121,10 @@ def without_payloads(rollouts: Iterable[Mapping[str, Any]]) -> Iterator[dict[str
         yield slim
 
 
-def _try(consequence: str, exporter: BaseExporter, work: Callable[[], None]) -> bool:
-    """Run `work`; an exception is logged without secrets and not raised."""
+def _try(consequence: str, exporter: BaseExporter, function: Callable[[], None]) -> bool:
+    """Call `function` and return True; an exception is logged as a warning, without secrets, and returns False."""
     try:
-        work()
+        function()
     except Exception as error:
         reason = scrub_text(str(error) or type(error).__name__, exporter.secrets)
         logger.warning("%s: %s", consequence, " ".join(reason.split())[:LONGEST_REASON])

@@ -20,7 +20,7 @@ START_SECONDS, FINISH_SECONDS = 60, 300
 
 
 class WandbExporter(BaseExporter):
-    """One separate Weights & Biases run: a run that the caller has open is not touched."""
+    """Export to a separate Weights & Biases run; an open run of the caller is left unchanged."""
 
     name = "wandb"
     title = "Weights & Biases"
@@ -29,8 +29,8 @@ class WandbExporter(BaseExporter):
     config: WANDBConfig
     config_class = WANDBConfig
     keys = (
-        ExporterKey("wandb_project", "Report to this Weights & Biases project.", names_run=True),
-        ExporterKey("wandb_name", "Name of the Weights & Biases run.", names_run=True),
+        ExporterKey("wandb_project", "Report to this Weights & Biases project.", implies_export=True),
+        ExporterKey("wandb_name", "Name of the Weights & Biases run.", implies_export=True),
         ExporterKey("wandb_api_key", "API key of Weights & Biases."),
     )
 
@@ -51,7 +51,7 @@ class WandbExporter(BaseExporter):
                 api_key=self.config.wandb_api_key,
                 init_timeout=START_SECONDS,
                 finish_timeout=FINISH_SECONDS,
-                console="off",  # the output of a command stays on its terminal
+                console="off",  # do not upload the terminal output of the command
                 x_disable_meta=True,  # the command line may hold a key
                 disable_job_creation=True,
                 silent=True,
@@ -73,11 +73,11 @@ class WandbExporter(BaseExporter):
 
     def _log_rollouts(self, rollouts: Iterable[Mapping[str, Any]]) -> None:
         table = self._wandb.Table(columns=[COLUMN], log_mode="IMMUTABLE")
-        room = MAX_CHARACTERS
+        remaining_characters = MAX_CHARACTERS
         for number, rollout in enumerate(rollouts):
             text = orjson.dumps(rollout).decode()
-            room -= len(text)
-            if number >= MAX_ROWS or room < 0:
+            remaining_characters -= len(text)
+            if number >= MAX_ROWS or remaining_characters < 0:
                 logger.warning("wandb: the table has the first %d rollouts; the output file has all", number)
                 break
             table.add_data(text)

@@ -1,7 +1,7 @@
 """The index of a JSONL file: the key and byte offset of every line, cached in a side file.
 
 Resume reads the index instead of the rows. The index is a cache of fixed-size entries, each with a checksum. Entries
-that are missing, torn, damaged, outdated or belong to another file are read from the JSONL file again.
+that are missing, incomplete, damaged, outdated or of another file are computed again from the JSONL file.
 """
 
 import logging
@@ -24,7 +24,7 @@ _SIZE = _FIELDS.size + _CHECKSUM.size
 _TERMINAL = 1
 _LIMITED = 2
 _BATCH = 128
-"""Entries per write; a crash loses at most these, and they are read from the JSONL file."""
+"""Entries per write. A crash loses at most one batch, which is then computed again from the JSONL file."""
 _BLOCK = _SIZE * 4096
 _SAMPLES = 16
 """Lines that are compared with their entries before an index is trusted."""
@@ -34,7 +34,7 @@ HIGHEST_ROLLOUT = 2**32 - 1
 
 
 class Entry(NamedTuple):
-    """One line: its rollout, the offset where it ends, and the facts that resume needs."""
+    """One line: its rollout, the byte offset of its end, its tokens, and flags for resume."""
 
     task: int
     rollout: int
@@ -56,7 +56,7 @@ _BEFORE_FIRST = Entry(0, 0, 0, 0, 0)
 
 
 def index_entry(key: RolloutKey, record: Row, end: int) -> Entry:
-    """Make the entry of a record whose line ends at `end`.
+    """Build the entry of a record whose line ends at `end`.
 
     Raises:
         ValueError: the key is too high for the index.
@@ -71,7 +71,7 @@ def index_entry(key: RolloutKey, record: Row, end: int) -> Entry:
 
 
 class IndexWriter:
-    """Append entries to an index. A write error disables the index and never ends the run."""
+    """Append entries to an index file, after its first `size` bytes. A write error disables the writer silently."""
 
     def __init__(self, path: Path, size: int = 0) -> None:
         self.path = path
@@ -116,13 +116,13 @@ class IndexWriter:
 
 @dataclass(frozen=True)
 class LineIndex:
-    """The index at `path` of the JSONL file `lines`, whose last line must be complete."""
+    """The index file `path` of the JSONL file `lines`, whose last line must be complete."""
 
     path: Path
     lines: Path
 
     def entries(self) -> Iterator[Entry]:
-        """Yield the entry of every line in order; entries that the index lacks are read from the lines and added.
+        """Yield the entry of every line in order; missing entries are computed from the lines and added to the index.
 
         Raises:
             StoreError: a line is damaged or has no key.
@@ -144,17 +144,17 @@ class LineIndex:
                 writer.close()
 
     def writer(self) -> IndexWriter:
-        """Return a writer for lines that are added from now on, after indexing the existing ones."""
+        """Index the existing lines and return a writer for the entries of new lines."""
         deque(self.entries(), maxlen=0)
         return IndexWriter(self.path, self._trusted_count() * _SIZE)
 
     def _trusted_count(self) -> int:
-        """Count the leading entries that describe this file, judged by a sample of them."""
+        """Count the leading entries that can be trusted: all that are complete, if a sample matches the lines."""
         try:
             size = self.lines.stat().st_size
             with self.path.open("rb") as file, self.lines.open("rb") as lines:
                 count = file.seek(0, 2) // _SIZE
-                while count and not _ends_within(_entry_at(file, count - 1), size):  # torn, or the file was cut
+                while count and not _ends_within(_entry_at(file, count - 1), size):  # damaged, or the lines were cut
                     count -= 1
                 steps = {round(step * (count - 1) / _SAMPLES) for step in range(_SAMPLES + 1)} if count else set()
                 return count if all(_matches_line(file, lines, number) for number in steps) else 0
@@ -163,20 +163,20 @@ class LineIndex:
 
 
 def scan_entries(path: Path, begin: int = 0) -> Iterator[Entry]:
-    """Yield the entries of a file's lines from an offset on, read from the lines."""
+    """Compute and yield the entries of a file's lines, starting at a byte offset."""
     for start, end, record in scan_rows(path, begin):
         try:
             yield index_entry(RolloutKey.of(record), record, end)
         except ValueError as error:
             raise StoreError(
-                f"this record does not say which rollout it is: {error}",
+                f"this record has no rollout key: {error}",
                 where=line_location(path, start),
                 fix="start over without resuming, or remove the record",
             ) from error
 
 
 def select_rows(path: Path, entries: Iterator[Entry], is_selected: Callable[[Entry], bool]) -> Iterator[Row]:
-    """Yield the rows whose entries are selected, in order, without reading the others."""
+    """Yield the rows whose entries are selected, in order; other rows are not read."""
     with path.open("rb") as file:
         begin = position = 0
         for entry in entries:
@@ -193,7 +193,7 @@ def select_rows(path: Path, entries: Iterator[Entry], is_selected: Callable[[Ent
 
 
 def _read_entries(file: BinaryIO, count: int) -> Iterator[Entry]:
-    """Yield the first `count` entries, up to a damaged one."""
+    """Yield the first `count` entries; stop at the first damaged one."""
     end = 0
     left = count * _SIZE
     while left > 0:
@@ -208,6 +208,7 @@ def _read_entries(file: BinaryIO, count: int) -> Iterator[Entry]:
 
 
 def _unpack_entry(data: bytes) -> Entry | None:
+    """Unpack one entry; None if it is incomplete or its checksum is wrong."""
     fields, checksum = data[: _FIELDS.size], data[_FIELDS.size :]
     if len(data) != _SIZE or _CHECKSUM.unpack(checksum)[0] != crc32(fields):
         return None
@@ -224,13 +225,13 @@ def _ends_within(entry: Entry | None, size: int) -> bool:
 
 
 def _matches_line(file: BinaryIO, lines: BinaryIO, number: int) -> bool:
-    """Return whether the line that an entry describes exists and belongs to that rollout."""
+    """Return whether entry `number` describes a line that exists and has the same rollout key."""
     entry = _entry_at(file, number)
-    before = _entry_at(file, number - 1) if number else _BEFORE_FIRST
-    if entry is None or before is None or not before.end < entry.end:
+    previous = _entry_at(file, number - 1) if number else _BEFORE_FIRST
+    if entry is None or previous is None or not previous.end < entry.end:
         return False
-    lines.seek(before.end)
-    line = lines.read(entry.end - before.end)
+    lines.seek(previous.end)
+    line = lines.read(entry.end - previous.end)
     record = parse_line(line) if line.endswith(b"\n") else None
     try:
         return record is not None and RolloutKey.of(record).rollout_id == (entry.task, entry.rollout)

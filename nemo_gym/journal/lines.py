@@ -1,4 +1,4 @@
-"""Read, repair and append files of one JSON object per line. A file that was cut at any byte stays usable."""
+"""Read, repair and append files of one JSON object per line. A file that was cut at any byte remains readable."""
 
 import contextlib
 import errno
@@ -19,15 +19,15 @@ from nemo_gym.wire.stored_rollout import REWARD_KEY, Row
 _BLOCK = 1 << 16
 _NOT_JSON = (b"NaN", b"Infinity")
 _JOIN_SECONDS = 60.0
-"""Longest wait for a sync that is under way when the run ends."""
+"""Longest wait for the current sync when the run ends."""
 
 
 class StoreError(GymError, OSError):
-    """Results could not be written or read back; what was written before is intact."""
+    """Results could not be written or read; results that were written earlier are intact."""
 
 
 def scan_lines(path: Path, begin: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield every line from a byte offset on, with the offset where it begins. Blank lines are skipped."""
+    """Yield the begin offset and the bytes of every non-blank line, starting at the offset `begin`."""
     with path.open("rb") as file:
         file.seek(begin)
         for line in file:
@@ -51,14 +51,14 @@ def scan_rows(path: Path, begin: int = 0) -> Iterator[tuple[int, int, Row]]:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a file; a missing file has none. Raises `StoreError` like `scan_rows`."""
+    """Yield the rows of a file; none if it is missing. Raises `StoreError` like `scan_rows`."""
     if path.exists():
         for _, _, row in scan_rows(path):
             yield row
 
 
 def parse_line(line: bytes) -> Row | None:
-    """Parse the row on a line, with lenient JSON; None if the line does not hold a JSON object."""
+    """Parse the row on a line, also with NaN and Infinity; None if the line is not a JSON object."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -67,7 +67,7 @@ def parse_line(line: bytes) -> Row | None:
 
 
 def parse_lenient(line: bytes) -> Row | None:
-    """Parse a row that another tool wrote with NaN or Infinity; None if anything else is wrong with the line.
+    """Parse a row that another tool wrote with NaN or Infinity; None for any other line.
 
     Such numbers become null. A reward that is not finite turns the row into a failure of kind `invalid_reward`.
     """
@@ -113,17 +113,17 @@ class RolloutReader:
         self._files.clear()
 
     def line(self, begin: int, file: int = 0) -> bytes:
-        """Read the line that begins at an offset of the file with this number."""
+        """Read the line that begins at byte offset `begin` of file number `file`."""
         if file not in self._files:
             self._files[file] = self._paths[file].open("rb")
         self._files[file].seek(begin)
         return self._files[file].readline()
 
     def row(self, begin: int, file: int = 0) -> Row:
-        """Read the row on that line.
+        """Read and parse the row on that line.
 
         Raises:
-            StoreError: the line changed since its offset was noted.
+            StoreError: the line is not a row (the file changed).
         """
         row = parse_line(self.line(begin, file))
         if row is None:
@@ -132,9 +132,9 @@ class RolloutReader:
 
 
 def repair(path: Path) -> int:
-    """JSONL repair: remove a torn last line, which a crash leaves, and return the size of the file.
+    """Remove an incomplete last line, which a crash may leave, and return the size of the file.
 
-    A last line that lacks only its line break is complete and gets one.
+    A last line that lacks only its line break gets one.
     """
     if not path.exists():
         return 0
@@ -166,7 +166,7 @@ def last_line_begin(descriptor: int, size: int) -> int:
 def write_lines(path: Path, lines: Iterable[bytes], *, before_replace: Callable[[], None] = lambda: None) -> int:
     """Write a complete file and return its number of lines; if `lines` raises, the earlier file stays.
 
-    `before_replace` runs when all lines are on the disk, before the file appears under its name.
+    `before_replace` is called when all lines are on the disk, before the file gets its final name.
     """
     partial = path.with_name(f"{path.name}.partial")
     count = 0
@@ -177,7 +177,7 @@ def write_lines(path: Path, lines: Iterable[bytes], *, before_replace: Callable[
                 file.write(line)
                 count += 1
             file.flush()
-            os.fsync(file.fileno())  # a name must not appear before its content is safe
+            os.fsync(file.fileno())  # the content must be on the disk before the file gets its name
         before_replace()
         partial.replace(path)
         sync_folder(path.parent)
@@ -192,7 +192,7 @@ def write_lines(path: Path, lines: Iterable[bytes], *, before_replace: Callable[
 
 
 class LineWriter:
-    """Append lines to a file. Each is complete and handed to the operating system before `append` returns."""
+    """Append lines to a file. When `append` returns, the operating system has the complete line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -224,14 +224,14 @@ class LineWriter:
         return self._end
 
     def sync(self) -> None:
-        """Force appended lines onto the disk, from any thread. The next `append` raises if the disk fails."""
+        """Sync appended lines to the disk. Thread-safe. If this fails, the next `append` raises."""
         end = self._end
         if end == self._synced_end or self._file.closed:
             return
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):  # a pipe or the like has no disk
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):  # a pipe, for example, cannot be synced
                 self._sync_error = error
         self._synced_end = end
 
@@ -241,7 +241,7 @@ class LineWriter:
 
 
 class PeriodicSync:
-    """Call `syncs` every `seconds` on a thread, so that a power cut costs at most that much and no writer waits."""
+    """Call `syncs` every `seconds` on a thread: a power cut loses at most that much, and writers do not wait."""
 
     def __init__(self, syncs: Sequence[Callable[[], None]], seconds: float) -> None:
         self._syncs = syncs
@@ -251,7 +251,7 @@ class PeriodicSync:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the sync that is under way. Safe to repeat."""
+        """End the thread after the current sync. Idempotent."""
         self._stop.set()
         self._thread.join(_JOIN_SECONDS)
 
@@ -262,7 +262,7 @@ class PeriodicSync:
 
 
 def sync_folder(folder: Path) -> None:
-    """Force the names in a folder onto the disk, where the file system supports it."""
+    """Sync a folder's file names to the disk, if the file system supports it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -279,7 +279,7 @@ def line_location(path: Path, begin: int) -> str:
 
 
 def damaged_line(path: Path, begin: int) -> StoreError:
-    """Make the error for a line that cannot be read and is not the last one."""
+    """Build the error for an unreadable line that is not the last one."""
     return StoreError(
         "this line is damaged and is not the last one",
         where=line_location(path, begin),
@@ -288,9 +288,9 @@ def damaged_line(path: Path, begin: int) -> StoreError:
 
 
 def unwritable_file(path: Path, error: OSError) -> StoreError:
-    """Make the error for a file that the operating system refuses to write."""
+    """Build the error for a file that cannot be written."""
     return StoreError(
         f"cannot write: {error.strerror or error}",
         where=str(path),
-        fix="make room or choose another output; what is stored is complete and can be resumed",
+        fix="free disk space or choose another output; the stored results are complete and can be resumed",
     )

@@ -28,7 +28,7 @@ from nemo_gym.serve.session import SESSION_SECRET_ENV_VAR
 from nemo_gym.serve.webserver import uvicorn_options
 from nemo_gym.transport import in_process
 from nemo_gym.transport.cell_link import CellLink, RemoteInstance, fetch_waiting_calls
-from nemo_gym.wire.call_reply import RolloutIndex
+from nemo_gym.wire.stored_rollout import RolloutId
 
 
 class Run:
@@ -186,7 +186,7 @@ class Run:
         """True if every server process has ended and will not be restarted."""
         return bool(self._supervisor.units) and len(self.lost_processes()) == len(self._supervisor.units)
 
-    async def pending_calls(self, rollouts: Sequence[RolloutIndex]) -> dict[RolloutIndex, str]:
+    async def pending_calls(self, rollouts: Sequence[RolloutId]) -> dict[RolloutId, str]:
         """Return the pending call of each of these rollouts (task, rollout), as reported by the cells."""
         self._create_links()
         return await fetch_waiting_calls(self._links, rollouts)

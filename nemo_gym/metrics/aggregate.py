@@ -1,7 +1,7 @@
 """Metrics over all rollouts of an agent and for each of its tasks: the answer of `/aggregate_metrics`.
 
-Rows are added one at a time. Only their numbers are kept, and rows only if the server adds metrics. No metric depends
-on the order of the rows.
+Rows are added one at a time. Only their numbers are kept; whole rows only for servers that add metrics.
+No metric depends on the order of the rows.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from typing import Any
 
 from nemo_gym.errors import GymError
 from nemo_gym.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
-from nemo_gym.metrics.rollout_numbers import Record, Shapes, describe
+from nemo_gym.metrics.rollout_numbers import Record, RecordShapes, describe
 from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.wire.stored_rollout import RolloutId, Row, StoredRollout
 
@@ -25,19 +25,19 @@ ANY_AGENT = {AGENT_REF_KEY_NAME: {"name": "agent"}}
 
 
 class RolloutRowsError(GymError, ValueError):
-    """Rollouts that cannot be counted: one occurs twice, belongs to no input, or is missing."""
+    """Rollouts cannot be counted: one occurs twice, belongs to no input, has no key, or is missing."""
 
 
 def duplicate_rollout(rollout_id: RolloutId) -> RolloutRowsError:
-    """Make the error for a rollout that occurs twice."""
+    """Build the error for a rollout that occurs twice."""
     return RolloutRowsError(
-        f"rollout {rollout_id[1]} of task {rollout_id[0]} is given twice",
+        f"rollout {rollout_id[1]} of task {rollout_id[0]} occurs twice",
         fix=f"make ({TASK_INDEX_KEY_NAME}, {ROLLOUT_INDEX_KEY_NAME}) unique; was a file merged with itself?",
     )
 
 
 def row_indices(row: Mapping[str, Any]) -> RolloutId:
-    """Return the task and rollout index of a row, 0 where it has none."""
+    """Return the task and rollout index of a row; a missing index is 0."""
     return _index_of(row, TASK_INDEX_KEY_NAME) or 0, _index_of(row, ROLLOUT_INDEX_KEY_NAME) or 0
 
 
@@ -48,19 +48,19 @@ def _index_of(row: Mapping[str, Any], name: str) -> int | None:
     raise RolloutRowsError(f"{name} must be a whole number, not {index!r:.80}")
 
 
-class Tally:
-    """The rollouts of one agent: `add` them in any order, then read the metrics.
+class RolloutStats:
+    """The statistics of one agent's rollouts: `add` the rollouts in any order, then read the metrics.
 
-    Keeps the numbers of each rollout, one or two hundred bytes; with `keep_rows` the row too.
+    Keeps the numbers of each rollout, one or two hundred bytes; with `keep_rows` also the row.
     """
 
-    def __init__(self, *, keep_rows: bool = False, shapes: Shapes | None = None) -> None:
+    def __init__(self, *, keep_rows: bool = False, shapes: RecordShapes | None = None) -> None:
         self.records: dict[RolloutId, Record] = {}
         self.failed: dict[RolloutId, str] = {}
-        """Rollouts that were added as failures, and their kind."""
-        self.shapes = shapes or Shapes()
-        self.latest = (0, 0)
-        """Task and rollout index of the rollout added last."""
+        """The kind of each rollout that was added as a failure."""
+        self.shapes = shapes or RecordShapes()
+        self.last_id = (0, 0)
+        """The rollout that was added last."""
         self._other_failures: dict[RolloutId, str] = {}
         self._expected: dict[int, int] = {}
         self._next: dict[int, int] = {}
@@ -72,14 +72,14 @@ class Tally:
         self._expected[task] = self._expected.get(task, 0) + 1
 
     def add(self, result: Row) -> Record | None:
-        """Add one rollout and return its numbers. A failed one is counted, has none and enters no metric."""
+        """Add one rollout and return its numbers. A failed rollout is only counted; the result is None."""
         return self.add_at(self._indices(result), result)
 
     def add_at(self, key: RolloutId, result: Row) -> Record | None:
-        """Add a rollout under a task and rollout index."""
+        """Add a rollout with the given task and rollout index; returns its numbers like `add`."""
         if key in self.records or key in self.failed:
             raise duplicate_rollout(key)
-        self.latest = key
+        self.last_id = key
         failure_class = StoredRollout(result).failure_class
         if failure_class is not None:
             self.failed[key] = failure_class
@@ -106,7 +106,7 @@ class Tally:
             yield task, [(key[1], self.records[key]) for key in keys]
 
     def rows_by_task(self) -> list[list[Row]]:
-        """Return the kept rows, task by task, each in order of its rollout index."""
+        """Return the kept rows of each task, ordered by rollout index."""
         rows = self._rows or {}
         return [[rows[key] for key in keys] for _, keys in groupby(sorted(rows), key=itemgetter(0))]
 
@@ -118,7 +118,7 @@ class Tally:
         return metrics
 
     def groups(self, sample_of: Callable[[int], Mapping[str, Any]] = lambda _: ANY_AGENT) -> Iterator[Row]:
-        """Yield the entry of each task: its statistics, its completion and a summary of each rollout."""
+        """Yield the entry of each task: its statistics, its sample row, its completion and its rollouts."""
         names = self.shapes.names
         failed = Counter(task for task, _ in self.failed)
         for task, rollouts in self.by_task():
@@ -136,7 +136,7 @@ class Tally:
             }
 
     def _indices(self, result: Mapping[str, Any]) -> RolloutId:
-        """Return task and rollout index; a row without the second gets the next free one of its task."""
+        """Return task and rollout index; a row without a rollout index gets the next free one of its task."""
         task, rollout = row_indices(result)
         if result.get(ROLLOUT_INDEX_KEY_NAME) is not None:
             return task, rollout
@@ -157,22 +157,22 @@ def compute_aggregate_metrics(
     compute_metrics_fn: ComputeMetricsFn | None = None,
     get_key_metrics_fn: GetKeyMetricsFn | None = None,
 ) -> AggregateMetrics:
-    """Describe every number of the rollouts, for all of them together and task by task.
+    """Compute the statistics of every number in the rollouts, over all rollouts and for each task.
 
-    `compute_metrics_fn` gets the scored rows task by task; its result is added to the metrics of the agent, and its
-    `per_task_metrics` to those of the tasks. `get_key_metrics_fn` picks the headline metrics (default: the means).
-    Failed rollouts enter no metric; `num_failed_rollouts` counts them.
+    `compute_metrics_fn` gets the scored rows of each task; its result is added to the metrics of the agent, and its
+    `per_task_metrics` to those of the tasks. `get_key_metrics_fn` selects the headline metrics (default: the means).
+    Failed rollouts are counted in `num_failed_rollouts` and left out of all other metrics.
 
     Raises:
         RolloutRowsError: (a ValueError) the same rollout occurs twice.
     """
-    tally = Tally(keep_rows=compute_metrics_fn is not None)
+    stats = RolloutStats(keep_rows=compute_metrics_fn is not None)
     for result in verify_responses:
-        tally.add(result)
-    agent_metrics = tally.metrics()
-    groups = {group[TASK_INDEX_KEY_NAME]: group for group in tally.groups()}
+        stats.add(result)
+    agent_metrics = stats.metrics()
+    groups = {group[TASK_INDEX_KEY_NAME]: group for group in stats.groups()}
     if compute_metrics_fn is not None:
-        computed = dict(compute_metrics_fn(tally.rows_by_task()) or {})
+        computed = dict(compute_metrics_fn(stats.rows_by_task()) or {})
         _add_to_groups(groups, computed.pop(PER_TASK_METRICS, None) or [])
         agent_metrics |= computed
     pick = get_key_metrics_fn or mean_metrics
@@ -184,7 +184,7 @@ def compute_aggregate_metrics(
 
 
 def _add_to_groups(groups: Mapping[int, Row], per_task: Sequence[Mapping[str, Any]]) -> None:
-    """Add a server's metrics of its tasks to the entries of the tasks; unknown tasks are ignored."""
+    """Add the per-task metrics that a server computed to the entries of the tasks; unknown tasks are ignored."""
     for metrics in per_task:
         group = groups.get(metrics.get(TASK_INDEX_KEY_NAME, -1))
         if group is not None:
@@ -192,10 +192,10 @@ def _add_to_groups(groups: Mapping[int, Row], per_task: Sequence[Mapping[str, An
 
 
 class AggregateMetricsMixin:
-    """The metrics of a server: override `compute_metrics` to add some, `get_key_metrics` to choose the headline."""
+    """Metrics of a server: override `compute_metrics` to add metrics, `get_key_metrics` to select the headline ones."""
 
     def compute_metrics(self, tasks: list[list[Row]]) -> dict[str, Any]:  # noqa: ARG002 - for overriding
-        """Return further metrics from the scored rows of each task; by default no further ones."""
+        """Return additional metrics, computed from the scored rows of each task; by default none."""
         return {}
 
     def get_key_metrics(self, agent_metrics: dict[str, Any]) -> dict[str, Any]:

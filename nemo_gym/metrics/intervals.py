@@ -15,7 +15,7 @@ T95 = (
 
 
 def t95(freedom: int) -> float:
-    """Return the two-sided 95 % point of Student's t."""
+    """Return the two-sided 95 % point of Student's t for `freedom` degrees of freedom."""
     if freedom <= len(T95):
         return T95[freedom - 1]
     z = Z95  # Cornish and Fisher's expansion: from here on exact to five digits
@@ -27,7 +27,7 @@ def t95(freedom: int) -> float:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean with its standard error and its 95 % interval; None with fewer than two tasks."""
+    """A mean with its standard error and its 95 % interval, which are None for fewer than two tasks."""
 
     value: float
     half_width: float | None
@@ -44,7 +44,7 @@ class Mean:
 
 
 class Clusters:
-    """Sums of values, one per task: sixteen bytes per task."""
+    """The count and sum of the values of each task, from which a clustered mean is computed."""
 
     def __init__(self) -> None:
         self._counts = array("q")
@@ -52,7 +52,7 @@ class Clusters:
         self._pass_or_fail = True
 
     def add(self, values: Sequence[float]) -> None:
-        """Add all values of one more task."""
+        """Add a task with all its values."""
         self._counts.append(len(values))
         self._sums.append(math.fsum(values))
         if self._pass_or_fail and not PASS_OR_FAIL.issuperset(values):
@@ -66,7 +66,7 @@ class Clusters:
             self._pass_or_fail = False
 
     def extend(self, cluster: int, value: float) -> None:
-        """Add one more value of a task that was added before."""
+        """Add a value to the task with index `cluster`."""
         self._counts[cluster] += 1
         self._sums[cluster] += value
         if value not in PASS_OR_FAIL:
@@ -96,12 +96,13 @@ class Clusters:
         return Mean(value, (high - low) / 2, count, tasks, error, low, high)
 
     def _interval(self, value: float, error: float, tasks: int) -> tuple[float, float]:
+        """Return Student's interval or, if every value is 0 or 1, Wilson's interval."""
         if not self._pass_or_fail:
             return value - t95(tasks - 1) * error, value + t95(tasks - 1) * error
-        # A proportion: the number of independent tries that would have this error. If all values are equal, the error
-        # is unknown; then a task counts as one try, however often it was repeated.
-        tries = value * (1 - value) / error**2 if error > 0 and 0 < value < 1 else tasks
-        return wilson(value, tries, t95(tasks - 1))
+        # A proportion: compute the number of independent trials that would have this error. If all values are equal,
+        # the error is unknown; then each task counts as one trial.
+        trials = value * (1 - value) / error**2 if error > 0 and 0 < value < 1 else tasks
+        return wilson_interval(value, trials, t95(tasks - 1))
 
 
 class ClusteredMean:
@@ -112,6 +113,7 @@ class ClusteredMean:
         self._cluster_of: dict[object, int] = {}
 
     def add(self, task: object, value: float) -> None:
+        """Add a value of a task; `task` is any hashable key."""
         cluster = self._cluster_of.get(task)
         if cluster is None:
             self._cluster_of[task] = len(self._clusters)
@@ -124,12 +126,12 @@ class ClusteredMean:
         return self._clusters.mean()
 
 
-def wilson(share: float, tries: float, point: float) -> tuple[float, float]:
-    """Return Wilson's interval of a proportion in a number of tries: within 0 to 1, never of zero width."""
-    weight = 1 + point**2 / tries
-    centre = (share + point**2 / (2 * tries)) / weight
-    half = point / weight * math.sqrt(share * (1 - share) / tries + (point / (2 * tries)) ** 2)
-    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
+def wilson_interval(proportion: float, trials: float, z: float) -> tuple[float, float]:
+    """Return Wilson's interval of a proportion for the critical value `z`. It lies within 0 to 1 and has a width."""
+    weight = 1 + z**2 / trials
+    centre = (proportion + z**2 / (2 * trials)) / weight
+    half = z / weight * math.sqrt(proportion * (1 - proportion) / trials + (z / (2 * trials)) ** 2)
+    return max(0.0, min(proportion, centre - half)), min(1.0, max(proportion, centre + half))
 
 
 def clustered_mean(pairs: Iterable[tuple[object, float]]) -> Mean | None:

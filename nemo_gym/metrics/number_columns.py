@@ -24,18 +24,18 @@ def is_failure(result: Mapping[str, Any]) -> bool:
 
 
 def finite_number(value: Any) -> Number | None:
-    """Return a number that can be averaged, else None. Booleans count as 0 or 1; NaN and infinity do not count."""
+    """Return the value as a finite number, a boolean as 0 or 1; None for NaN, infinity and other types."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, int) and value.bit_length() < 1024:  # no larger than a float can hold
+    if isinstance(value, int) and value.bit_length() < 1024:  # small enough for a float
         return value
     return None
 
 
-def take_numbers(fields: Mapping[str, Any], names: list[str], values: list[Number]) -> None:
-    """Append the finite numbers among `fields`, in their order, without indices and durations."""
+def append_numbers(fields: Mapping[str, Any], names: list[str], values: list[Number]) -> None:
+    """Append the names and values of the finite numbers in `fields` to both lists, without indices and durations."""
     for name, value in fields.items():
         number = finite_number(value)
         if number is not None and name not in NOT_SCORES:
@@ -44,7 +44,7 @@ def take_numbers(fields: Mapping[str, Any], names: list[str], values: list[Numbe
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean of at least one finite number, exact to rounding in any order."""
+    """Return the mean of at least one finite number; it does not depend on their order."""
     try:
         return math.fsum(values) / len(values)
     except OverflowError:  # the sum is too large for a float; the mean is not
@@ -63,7 +63,7 @@ def _deviation(values: Sequence[float], centre: float, lowest: float, highest: f
     """Return the sample standard deviation of values that are not all equal."""
     squares = math.fsum([(value - centre) * (value - centre) for value in values])
     if not SMALLEST_EXACT < squares < math.inf:
-        # Scaled by the range, so that neither squares nor their sum leave what a float can hold.
+        # Scale by the range, so that squares and their sum neither overflow nor underflow.
         scale = max(highest - centre, centre - lowest)
         squares = math.fsum(((value - centre) / scale) ** 2 for value in values)
         return scale * math.sqrt(squares / (len(values) - 1))
@@ -71,7 +71,7 @@ def _deviation(values: Sequence[float], centre: float, lowest: float, highest: f
 
 
 def column_statistics(values: Sequence[float]) -> tuple[float, float, float, float, float | None]:
-    """Return mean, maximum, minimum, median and deviation of at least one value; a single value has no deviation."""
+    """Return mean, maximum, minimum, median and standard deviation (None for a single value) of the values."""
     ordered = sorted(values)
     lowest, highest = ordered[0], ordered[-1]
     if lowest == highest:
@@ -84,8 +84,8 @@ def column_statistics(values: Sequence[float]) -> tuple[float, float, float, flo
 def describe_columns(columns: Sequence[tuple[str, Sequence[float]]]) -> dict[str, float]:
     """Return `mean/<column>` of every column, then `max/…`, `min/…`, `median/…` and `std/…`.
 
-    A single value has no deviation: its `std/` is left out, unless no column has one, in which case all are 0. A
-    statistic too large for a float is left out too.
+    A column with a single value has no `std/`; if all columns have a single value, every `std/` is 0. A statistic too
+    large for a float is left out.
     """
     if not columns:
         return {}

@@ -1,7 +1,7 @@
-"""pass@k, the average over k tries and majority@k, each averaged over tasks, in percent.
+"""pass@k, the average over k rollouts and majority@k, each averaged over tasks, in percent.
 
 A task is the list of its rollouts, in order of their rollout index. Failed rollouts and scores that are missing, NaN or
-infinite are left out before anything is counted.
+infinite are left out of all counts.
 """
 
 import math
@@ -25,14 +25,14 @@ STAT_SUFFIXES = tuple(f"/{name}" for name in (STD_DEV_ACROSS_RUNS, STD_ERR_ACROS
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-    """Return the chance that at least one of `k` rollouts, drawn from `n` of which `correct` are right, is right."""
+    """Return the probability that at least one of `k` rollouts, drawn from `n` with `correct` right ones, is right."""
     _check_counts("pass@k", n, correct, k)
     wrong = n - correct
     return 1.0 if wrong < k else 1.0 - math.comb(wrong, k) / math.comb(n, k)
 
 
 def pass_hat_k(n: int, correct: int, k: int) -> float:
-    """Return the chance that all of `k` rollouts, drawn from `n` of which `correct` are right, are right (pass^k)."""
+    """Return the probability that all of `k` rollouts, drawn from `n` with `correct` right ones, are right (pass^k)."""
     _check_counts("pass^k", n, correct, k)
     return math.comb(correct, k) / math.comb(n, k)
 
@@ -47,11 +47,11 @@ def compute_pass_majority_metrics(
     score_fn: ScoreFn | None = None,
     answer_key: str | None = None,
 ) -> tuple[dict[str, Any], list[list[Scores]], list[str], int]:
-    """Score every rollout and average over tasks, for every k up to the longest task.
+    """Score every rollout and average over tasks, for every k up to the largest number of rollouts of a task.
 
-    `score_fn` names the scores of one rollout (default: `accuracy` is the reward). `answer_key` names the field
-    with the extracted answer; it adds the score `no_answer` and the `majority@k` metrics. A task with fewer than
-    k scores does not enter `pass@k`; the averages use the scores the task has.
+    `score_fn` returns the scores of one rollout by name (default: `accuracy`, the reward). `answer_key` names the field
+    with the extracted answer; it adds the score `no_answer` and the `majority@k` metrics. A task with fewer than k
+    scores is left out of `pass@k`; the averages use the scores that the task has.
 
     Returns:
         The metrics, the scores of each task's rollouts, the names of the scores, and the largest k.
@@ -84,7 +84,7 @@ def add_avg_sample_std_dev(
     score_names: Iterable[str],
     max_k: int,
 ) -> None:
-    """Add the standard deviation of the first k tries at a task, averaged over tasks, for k >= 2."""
+    """Add the standard deviation of the first k rollouts of a task, averaged over tasks, for k >= 2."""
     for name in score_names:
         columns = [_column(task, name) for task in all_score_dicts]
         for k in range(2, max_k + 1):
@@ -99,9 +99,9 @@ def add_pass_hat_k(
     score_names: Iterable[str],
     max_k: int,
 ) -> None:
-    """Add `pass^{k}/{score}` to `metrics`: the chance that k tries at a task all pass, in percent, averaged over tasks.
+    """Add `pass^{k}/{score}` to `metrics`: the probability that k rollouts of a task all pass, averaged over tasks.
 
-    Only for scores that are 0 or 1 throughout, and over the tasks that have k of them.
+    In percent. Only for scores whose values are all 0 or 1; tasks with fewer than k of them are left out.
     """
     for name in score_names:
         columns = [_column(task, name) for task in all_score_dicts]
@@ -120,7 +120,7 @@ def compute_subset_metrics(
 ) -> dict[str, Any]:
     """Compute the same metrics for each value of `subset_key`, as `<value>/<metric>`.
 
-    A task belongs to the subset that its first rollout names; a task without one is in no subset.
+    A task belongs to the subset that its first rollout names; if that names none, the task is left out.
     """
     subsets: dict[Any, list[Sequence[Rollout]]] = {}
     for task in tasks:
@@ -143,17 +143,17 @@ def highest_k_metrics(
 ) -> dict[str, Any]:
     """Return the entries `<pattern>/<score>` at the largest k, e.g. for `pass@{k}` or `pass@1[avg-of-{k}]`.
 
-    Deviations and errors are left out. `score_names` keeps only these scores, `exclude_names` drops some.
+    Standard deviations and errors are left out. `score_names` restricts the scores, `exclude_names` removes some.
     """
-    before, placeholder, after = pattern.partition("{k}")
+    prefix, placeholder, suffix = pattern.partition("{k}")
     if not placeholder:
         raise ValueError(f"the pattern {pattern!r} has no '{{k}}'; write for example 'pass@{{k}}'")
-    shape = re.compile(rf"{re.escape(before)}(\d+){re.escape(after)}/(.+)", re.DOTALL)
+    key_pattern = re.compile(rf"{re.escape(prefix)}(\d+){re.escape(suffix)}/(.+)", re.DOTALL)
     included = None if score_names is None else set(score_names)
     excluded = set(exclude_names or ())
     entries: list[tuple[int, str]] = []
     for key in agent_metrics:
-        match = shape.fullmatch(key)
+        match = key_pattern.fullmatch(key)
         if match is None or match[2].endswith(STAT_SUFFIXES):
             continue
         if match[2] not in excluded and (included is None or match[2] in included):
@@ -163,6 +163,7 @@ def highest_k_metrics(
 
 
 def _scores_of(rollout: Rollout, score_fn: ScoreFn | None, answer_key: str | None) -> Scores:
+    """Return the finite scores of a rollout by name, with `no_answer` if `answer_key` is given."""
     values = {"accuracy": rollout.get("reward")} if score_fn is None else score_fn(rollout)
     scores: Scores = {}
     for name, value in values.items():
@@ -174,37 +175,37 @@ def _scores_of(rollout: Rollout, score_fn: ScoreFn | None, answer_key: str | Non
 
 
 def _column(task: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """Return the scores called `name` of one task's rollouts, without missing ones."""
+    """Return the scores called `name` of one task's rollouts; missing ones are left out."""
     numbers = (finite_number(scores.get(name)) for scores in task)
     return [number for number in numbers if number is not None]
 
 
 def _pass_chance(values: Sequence[float], k: int) -> float:
-    """Return the chance of a pass within k tries for scores of 0 and 1, else the best of the first k."""
+    """Return pass@k of one task for scores of 0 and 1, else the best of the first k scores."""
     if all(value in (0, 1) for value in values):
         return pass_at_k(len(values), sum(value == 1 for value in values), k)
     return max(values[:k])
 
 
 def _majority(task: Sequence[Rollout], scores: Sequence[Scores], answer_key: str, name: str) -> float:
-    """Return the score of the most frequent answer; ties are averaged; no answer at all scores 0."""
+    """Return the score of the most frequent answer; ties are averaged; 0 if there is no answer."""
     votes = Counter(
-        (_ballot(rollout[answer_key]), score[name])
+        (_hashable_answer(rollout[answer_key]), score[name])
         for rollout, score in zip(task, scores, strict=True)
         if rollout.get(answer_key) is not None and name in score
     )
     if not votes:
         return 0.0
-    most = max(votes.values())
-    return mean([score for (_, score), count in votes.items() if count == most])
+    max_count = max(votes.values())
+    return mean([score for (_, score), count in votes.items() if count == max_count])
 
 
-def _ballot(answer: Any) -> Hashable:
+def _hashable_answer(answer: Any) -> Hashable:
     return answer if isinstance(answer, str | int | float | bool) else repr(answer)
 
 
 def _put_mean(metrics: dict[str, Any], key: str, values: Iterable[float]) -> None:
-    """Store the mean of `values` in percent, unless there are no values."""
+    """Store the mean of `values` in percent; nothing if there are no values."""
     listed = list(values)
     if listed:
         metrics[key] = 100.0 * mean(listed)
@@ -213,7 +214,7 @@ def _put_mean(metrics: dict[str, Any], key: str, values: Iterable[float]) -> Non
 def _add_spread_across_runs(
     metrics: dict[str, Any], all_scores: Sequence[Sequence[Scores]], score_names: Sequence[str], max_k: int
 ) -> None:
-    """Add the mean of each run (all tasks' first rollouts, all second ones, …) and its spread across runs."""
+    """Add the mean of each run (run n has the n-th rollout of every task) and its deviation and error across runs."""
     per_run: dict[str, list[float]] = {}
     for name in score_names:
         runs = (

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from nemo_gym.keys import AGENT_REF_KEY_NAME
-from nemo_gym.metrics.aggregate import RolloutRowsError, Tally, duplicate_rollout, row_indices
+from nemo_gym.metrics.aggregate import RolloutRowsError, RolloutStats, duplicate_rollout, row_indices
 from nemo_gym.metrics.number_columns import INDEX_FIELDS, is_failure
-from nemo_gym.metrics.rollout_numbers import Record, Shapes, column, describe
+from nemo_gym.metrics.rollout_numbers import Record, RecordShapes, column, describe
 from nemo_gym.wire.stored_rollout import REWARD_KEY, RolloutId, Row, StoredRollout
 
 UNNAMED_AGENT = "agent"
@@ -16,13 +16,14 @@ LISTED = 5
 
 
 class Profile:
-    """Call `expect` for every input, then `add` the rollouts in any order, then read the results.
+    """Compare the rollouts of a run with its inputs.
 
-    Keeps the numbers and keys of the rollouts, not the inputs or the rollouts.
+    Call `expect` for every input, then `add` for every rollout, in any order, then read the results. Memory holds the
+    numbers and keys of the rollouts, not the inputs or the rollouts.
     """
 
     def __init__(self) -> None:
-        self.tally = Tally()
+        self.stats = RolloutStats()
         self._expected: set[RolloutId] = set()
         self._agents: dict[int, str | None] = {}
         self._by_agent: dict[str, list[Record]] = {}
@@ -34,40 +35,40 @@ class Profile:
         if key in self._expected:
             raise duplicate_rollout(key)
         self._expected.add(key)
-        self.tally.expect(key[0])
+        self.stats.expect(key[0])
         self._agents.setdefault(key[0], StoredRollout(row).agent)
         return key[0]
 
     def add(self, result: Row) -> None:
-        """Add one rollout; one without an input, or a failed one, is only counted."""
+        """Add one rollout. A rollout without an input or a failed one is only counted."""
         key = row_indices(result)
         if key not in self._expected:
             self._extra.append(key)
             return
-        record = self.tally.add_at(key, result)
+        record = self.stats.add_at(key, result)
         if record is not None:
             agent = StoredRollout(result).agent or self._agents[key[0]] or UNNAMED_AGENT
             self._by_agent.setdefault(agent, []).append(record)
 
     def check(self, *, allow_partial_rollouts: bool = False) -> None:
-        """Refuse rollouts without an input and, unless partial runs are allowed, inputs without a rollout."""
+        """Raise RolloutRowsError for rollouts without an input or, unless allowed, for inputs without a rollout."""
         if self._extra:
             raise RolloutRowsError(
                 f"{len(self._extra)} rollouts belong to no input row: {_format_keys(self._extra)}",
                 fix="profile the rollouts with the materialized inputs of the same run",
             )
-        missing = [] if allow_partial_rollouts else [key for key in self._expected if key not in self.tally.records]
+        missing = [] if allow_partial_rollouts else [key for key in self._expected if key not in self.stats.records]
         if missing:
             raise RolloutRowsError(
                 f"{len(missing)} of {len(self._expected)} rollouts are missing or failed: {_format_keys(missing)}",
-                fix="resume the run to complete it, or pass allow_partial_rollouts=true to profile what there is",
+                fix="resume the run, or pass allow_partial_rollouts=true to profile the existing rollouts",
             )
 
     def summary(self) -> dict[str, int | float]:
         """Return the completion of the run in rollouts and in tasks."""
         planned = Counter(task for task, _ in self._expected)
-        done = Counter(task for task, _ in self.tally.records)
-        expected, completed = len(self._expected), len(self.tally.records)
+        done = Counter(task for task, _ in self.stats.records)
+        expected, completed = len(self._expected), len(self.stats.records)
         complete = sum(done[task] == count for task, count in planned.items())
         return {
             "expected_rollout_rows": expected,
@@ -87,25 +88,25 @@ class Profile:
         def without_indices(task: int) -> Row:
             return {name: value for name, value in sample_of(task).items() if name not in INDEX_FIELDS}
 
-        return self.tally.groups(without_indices)
+        return self.stats.groups(without_indices)
 
     def agents(self) -> list[Row]:
         """Return the statistics of each agent over all its rollouts."""
-        names = self.tally.shapes.names
+        names = self.stats.shapes.names
         return [
             {**describe(records, names), AGENT_REF_KEY_NAME: {"name": agent}}
             for agent, records in self._by_agent.items()
         ]
 
 
-def count_reward_spread(tally: Tally) -> dict[str, int]:
-    """Count the tasks whose rollouts have different rewards, from which a trainer can learn, and the others.
+def count_reward_spread(stats: RolloutStats) -> dict[str, int]:
+    """Count the tasks whose rollouts have different rewards, from which a trainer can learn, and those with equal ones.
 
-    With a reward of pass or fail, `never_solved` and `always_solved` count tasks of one rollout too.
+    If every reward is 0 or 1, `never_solved` and `always_solved` are counted as well, also for tasks of one rollout.
     """
     counts = dict.fromkeys(("num_tasks", "rewards_differ", "all_rewards_equal", "never_solved", "always_solved"), 0)
     is_pass_or_fail = True
-    for _, rollouts in tally.by_task():
+    for _, rollouts in stats.by_task():
         rewards = column((record for _, record in rollouts), REWARD_KEY)
         if not rewards:
             continue
@@ -122,7 +123,7 @@ def count_reward_spread(tally: Tally) -> dict[str, int]:
 
 
 class ProfileArithmetic:
-    """Profile rows in lists; the public `RewardProfiler` adds the files."""
+    """The part of the public `RewardProfiler` that computes on lists of rows, without files."""
 
     def align_rows_and_results(
         self, rows: Sequence[Row], results: Sequence[Row], allow_partial_rollouts: bool = False
@@ -144,12 +145,12 @@ class ProfileArithmetic:
 
     def rollout_info_from_result(self, result: Row) -> Row:
         """Summarize one rollout: its key, reward, token usage and other numbers."""
-        shape, values = Shapes().record(result)
+        shape, values = RecordShapes().record(result)
         return shape.info(*row_indices(result), values)
 
     def describe_dataframe(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         """Return mean, max, min, median and deviation of every numeric field of `rows`."""
-        shapes = Shapes()
+        shapes = RecordShapes()
         records = [shapes.record(row) for row in rows]
         return describe(records, shapes.names)
 
@@ -160,7 +161,7 @@ class ProfileArithmetic:
     def profile_from_data(
         self, rows: Sequence[Row], results: Iterable[Row], allow_partial_rollouts: bool = False
     ) -> tuple[list[Row], list[Row]]:
-        """Return the entries of the tasks and those of the agents; raises RolloutRowsError like `align…`."""
+        """Return the entries of the tasks and of the agents; raises RolloutRowsError like `align_rows_and_results`."""
         samples: dict[int, Row] = {}
         profile = _profile_rows(rows, results, samples)
         profile.check(allow_partial_rollouts=allow_partial_rollouts)
@@ -179,6 +180,7 @@ class ProfileArithmetic:
 
 
 def _profile_rows(rows: Iterable[Row], results: Iterable[Row], samples: dict[int, Row] | None = None) -> Profile:
+    """Build the profile of inputs and rollouts; the first input of each task is added to `samples`."""
     profile = Profile()
     for row in rows:
         index = profile.expect(row)

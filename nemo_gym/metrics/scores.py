@@ -1,6 +1,6 @@
 """Scores with their standard error and 95 % interval, pass@k and pass^k, and attrition by failures and retries.
 
-Everything is clustered by task and given as a fraction, not in percent. A value is left out if the data is too small.
+All values are clustered by task and are fractions, not percent. A value is left out if there is too little data.
 """
 
 from collections import Counter
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from nemo_gym.keys import ATTEMPT_INDEX_KEY_NAME
-from nemo_gym.metrics.aggregate import Tally
+from nemo_gym.metrics.aggregate import RolloutStats
 from nemo_gym.metrics.intervals import ClusteredMean, Clusters, Mean
 from nemo_gym.metrics.pass_at_k import pass_at_k, pass_hat_k
 from nemo_gym.metrics.rollout_numbers import columns_of
@@ -17,15 +17,15 @@ from nemo_gym.wire.stored_rollout import REWARD_KEY
 SCORES = "scores"
 ATTRITION = "attrition"
 DENSE_K = 16
-"""Up to this number of repeats every k is reported; beyond, the powers of two and the largest."""
+"""Up to this number of repeats every k is reported; for more repeats, the powers of two and the largest k."""
 
 
-def compute_scores(tally: Tally, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return mean, error and interval of every number, or of `names`; for a pass-or-fail reward also pass@k."""
-    selected = tally.shapes.names if names is None else [name for name in names if name in tally.shapes.names]
+def compute_scores(stats: RolloutStats, names: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return mean, standard error and interval of every number, or of `names`; for a reward of 0 or 1 also pass@k."""
+    selected = stats.shapes.names if names is None else [name for name in names if name in stats.shapes.names]
     clusters: dict[str, Clusters] = {name: Clusters() for name in selected}
     counted: list[tuple[int, float]] = []
-    for _, rollouts in tally.by_task():
+    for _, rollouts in stats.by_task():
         for name, values in columns_of([record for _, record in rollouts], clusters):
             clusters[name].add(values)
             if name == REWARD_KEY:
@@ -34,24 +34,23 @@ def compute_scores(tally: Tally, names: Iterable[str] | None = None) -> dict[str
     if REWARD_KEY in scores:
         if clusters[REWARD_KEY].is_pass_or_fail:
             scores[REWARD_KEY] |= pass_scores([(n, int(right)) for n, right in counted])
-        if failed := tally.all_failed():
-            mean = _mean_with_zeros(tally, [task for task, _ in failed])
+        if failed := stats.all_failed():
+            mean = _mean_with_zeros(stats, [task for task, _ in failed])
             scores[REWARD_KEY]["failures_as_zero"] = mean_fields(mean)
     return scores
 
 
-def compute_attrition(tally: Tally) -> dict[str, Any]:
+def compute_attrition(stats: RolloutStats) -> dict[str, Any]:
     """Count the rollouts that were scored, that failed (by kind), and that needed more than one attempt.
 
-    Retried rollouts had another chance: if their mean differs from the others', the score differs from that of single
-    attempts.
+    Retries can bias the score: compare the mean reward of the retried rollouts with that of the others.
     """
-    failed = tally.all_failed()
-    attrition: dict[str, Any] = {"scored": len(tally.records), "failed": len(failed)}
+    failed = stats.all_failed()
+    attrition: dict[str, Any] = {"scored": len(stats.records), "failed": len(failed)}
     if failed:
         attrition["failed_by_kind"] = dict(Counter(failed.values()).most_common())
     retried, first = ClusteredMean(), ClusteredMean()
-    for (task, _), (shape, values) in tally.records.items():
+    for (task, _), (shape, values) in stats.records.items():
         if REWARD_KEY in shape.position:
             attempt = values[shape.position[ATTEMPT_INDEX_KEY_NAME]] if ATTEMPT_INDEX_KEY_NAME in shape.position else 0
             (retried if attempt else first).add(task, values[shape.position[REWARD_KEY]])
@@ -63,9 +62,9 @@ def compute_attrition(tally: Tally) -> dict[str, Any]:
 
 
 def pass_scores(counted: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Return pass@k (one of k right) and pass^k (all of k right) over the tasks that have k rollouts.
+    """Return pass@k (at least one of k right) and pass^k (all of k right) over the tasks with at least k rollouts.
 
-    `counted` holds the number of rollouts and of right ones of each task.
+    `counted` has the number of rollouts and the number of right ones for each task.
     """
     scores: dict[str, Any] = {"pass@k": {}, "pass^k": {}}
     counts = Counter(counted)
@@ -80,7 +79,7 @@ def pass_scores(counted: Sequence[tuple[int, int]]) -> dict[str, Any]:
 
 
 def mean_fields(mean: Mean | None, *, rollouts: bool = True) -> dict[str, Any]:
-    """Return a mean as it is written in files; `rollouts` adds the number of values if they are rollouts."""
+    """Return the JSON fields of a mean; with `rollouts`, the number of values is included as `num_rollouts`."""
     if mean is None:
         return {"num_tasks": 0}
     fields: dict[str, Any] = {"mean": mean.value}
@@ -90,10 +89,10 @@ def mean_fields(mean: Mean | None, *, rollouts: bool = True) -> dict[str, Any]:
     return fields | counted | {"num_tasks": mean.tasks}
 
 
-def _mean_with_zeros(tally: Tally, failed_tasks: Iterable[int]) -> Mean | None:
-    """Return the mean reward if every failed rollout had a reward of 0."""
+def _mean_with_zeros(stats: RolloutStats, failed_tasks: Iterable[int]) -> Mean | None:
+    """Return the mean reward with failed rollouts counted as 0."""
     running = ClusteredMean()
-    for (task, _), (shape, values) in tally.records.items():
+    for (task, _), (shape, values) in stats.records.items():
         if REWARD_KEY in shape.position:
             running.add(task, values[shape.position[REWARD_KEY]])
     for task in failed_tasks:
@@ -102,6 +101,7 @@ def _mean_with_zeros(tally: Tally, failed_tasks: Iterable[int]) -> Mean | None:
 
 
 def _reported_k(largest: int) -> list[int]:
+    """Return the values of k to report: all up to `DENSE_K`, else powers of two and `largest`."""
     if largest <= DENSE_K:
         return list(range(1, largest + 1))
     powers = [1 << exponent for exponent in range(largest.bit_length())]

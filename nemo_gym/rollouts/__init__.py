@@ -4,6 +4,6 @@
 - `collect`, `retries`, `completion`: send jobs; retry policy; rollouts in flight; early stop
 - `outcome`, `attribution`, `scoring_rules`: how a rollout ended, which server failed, how an agent is scored
 - `store`, `lock`, `run_files`, `identity`, `resume`: the files of a run, resume matching
-- `aggregate`, `shards`, `stored_run`, `capture_join`: scores, merging, profiles, reverification, trajectories
-- `config`: the configuration keys of all of this
+- `aggregate`, `shards`, `rescoring`, `capture_join`: scores, merging, profiles and reverification, trajectories
+- `config`, `scoring_rules`: the configuration keys of a collection; the scoring rules that servers declare
 """

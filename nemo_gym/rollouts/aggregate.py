@@ -20,7 +20,7 @@ from nemo_gym.keys import (
     RESPONSE_KEY_NAME,
     RESPONSES_CREATE_PARAMS_KEY_NAME,
 )
-from nemo_gym.metrics.aggregate import RolloutRowsError, Tally, mean_metrics, row_indices
+from nemo_gym.metrics.aggregate import RolloutRowsError, RolloutStats, mean_metrics, row_indices
 from nemo_gym.metrics.scores import ATTRITION, SCORES, compute_attrition, compute_scores
 from nemo_gym.rollouts.attribution import response_text
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
@@ -45,20 +45,20 @@ SUBSETS = "subsets"
 MAX_SUBSETS = 1000
 
 FetchMetrics = Callable[[str, list[Row]], Awaitable[Row]]
-"""Send an agent its records and return the metrics it computes from them."""
+"""Sends an agent its records and returns the metrics that its server computes from them."""
 
 
 def strip_conversation(record: Row) -> Row:
-    """Return a record without its conversation: enough for metrics at a fraction of the size. Usage stays."""
-    kept = {name: value for name, value in record.items() if name not in _LARGE_FIELDS}
+    """Return a record with only the fields that metrics need: without its conversation, but with its token usage."""
+    stripped = {name: value for name, value in record.items() if name not in _LARGE_FIELDS}
     usage = StoredRollout(record).usage
     if usage:
-        kept[RESPONSE_KEY_NAME] = {"usage": usage}
-    return kept
+        stripped[RESPONSE_KEY_NAME] = {"usage": usage}
+    return stripped
 
 
 class SubsetField:
-    """Split records by the value of a field, which may be nested: `verifier_metadata.level`."""
+    """Callable that returns the subset of a record: the value of a field, maybe nested (`verifier_metadata.level`)."""
 
     def __init__(self, field: str) -> None:
         self.field = field
@@ -79,35 +79,38 @@ class SubsetField:
             self._values.add(text)
             if len(self._values) > MAX_SUBSETS:
                 raise ConfigError(
-                    f"'{self.field}' has more than {MAX_SUBSETS} values", fix="choose a field that sorts the tasks"
+                    f"'{self.field}' has more than {MAX_SUBSETS} values", fix="choose a field with fewer values"
                 )
         return text
 
-    def check(self, where: str) -> None:
-        """Refuse a field that no record has."""
+    def check(self, location: str) -> None:
+        """Raise ConfigError if no record so far has a value in the field."""
         if not self._values:
             close = get_close_matches(self.field, self._record_fields, n=1)
             listed = ", ".join(name for name in self._record_fields if not name.startswith("_ng_"))
             raise ConfigError(
-                f"no rollout has a value in '{self.field}'", where=where, fix=close[0] if close else f"one of {listed}"
+                f"no rollout has a value in '{self.field}'",
+                where=location,
+                fix=close[0] if close else f"one of {listed}",
             )
 
 
 class AgentRollouts:
-    """The numbers of one agent's rollouts and, for a server with its own metrics, the stripped records."""
+    """The statistics of one agent's rollouts and, if its server computes metrics, the stripped records for it."""
 
     def __init__(self, *, keep_rows: bool) -> None:
-        self.tally = Tally()
-        self.subsets: dict[str, Tally] = {}
+        self.stats = RolloutStats()
+        self.subsets: dict[str, RolloutStats] = {}
         self.rows: list[Row] | None = [] if keep_rows else None
 
     def add(self, record: Row, subset: str | None) -> None:
-        numbers = self.tally.add(record)
-        if subset is not None and numbers is not None:
-            part = self.subsets.get(subset)
-            if part is None:
-                part = self.subsets[subset] = Tally(shapes=self.tally.shapes)
-            part.records[self.tally.latest] = numbers
+        """Add one record to the agent's statistics and, if `subset` is given, to those of that subset."""
+        record_numbers = self.stats.add(record)
+        if subset is not None and record_numbers is not None:
+            subset_stats = self.subsets.get(subset)
+            if subset_stats is None:
+                subset_stats = self.subsets[subset] = RolloutStats(shapes=self.stats.shapes)
+            subset_stats.records[self.stats.last_id] = record_numbers
         if self.rows is not None:
             self.rows.append(strip_conversation(record))
 
@@ -115,7 +118,8 @@ class AgentRollouts:
 class RolloutsByAgent:
     """The rollouts of each agent, added one at a time. Memory holds their numbers, not the records.
 
-    For agents that `has_own_metrics` selects, stripped records are kept and sent. `subset_of` splits the records.
+    Only for agents that `has_own_metrics` selects are the stripped records kept as well. `subset_of` returns the
+    subset of a record, or None.
     """
 
     def __init__(
@@ -133,7 +137,7 @@ class RolloutsByAgent:
         self._rollouts_of(StoredRollout(record).agent).add(record, self._subset_of(record))
 
     def fail(self, record: Row) -> None:
-        """Add a record of a failures file; it counts unless its rollout was scored later.
+        """Add a record of a failures file. The failure counts unless its rollout is also added as scored.
 
         Raises:
             RolloutRowsError: the record has no key.
@@ -145,8 +149,8 @@ class RolloutsByAgent:
         try:
             task, rollout = RolloutKey.of(record).rollout_id
         except ValueError as error:
-            raise RolloutRowsError(f"a failure does not say which rollout it is: {error}") from error
-        self._rollouts_of(stored.agent).tally.fail(task, rollout, failure_class)
+            raise RolloutRowsError(f"a failure has no rollout key: {error}") from error
+        self._rollouts_of(stored.agent).stats.fail(task, rollout, failure_class)
 
     def _rollouts_of(self, agent: str | None) -> AgentRollouts:
         rollouts = self.agents.get(agent)
@@ -157,26 +161,25 @@ class RolloutsByAgent:
 
 
 def metrics_entry(agent: str | None, rollouts: AgentRollouts, answer: Row | None = None) -> Row:
-    """Build the entry of an agent; `answer` holds the metrics of its server, if it defines its own.
+    """Build the metrics entry of an agent from its statistics, or from `answer`, the metrics its server computed.
 
-    `group_level_metrics` is an iterator unless the server answered: there may be many tasks, and they are only
-    written.
+    Without `answer`, `group_level_metrics` is an iterator: there may be many tasks, and they are only written.
     """
     entry: Row = {AGENT_REF_KEY_NAME: {"name": agent or UNNAMED_AGENT}}
     if answer is None:
-        metrics = rollouts.tally.metrics()
-        entry |= {AGENT_METRICS: metrics, KEY_METRICS: mean_metrics(metrics), GROUP_METRICS: rollouts.tally.groups()}
+        metrics = rollouts.stats.metrics()
+        entry |= {AGENT_METRICS: metrics, KEY_METRICS: mean_metrics(metrics), GROUP_METRICS: rollouts.stats.groups()}
     else:
         for key, empty in ((AGENT_METRICS, {}), (KEY_METRICS, {}), (GROUP_METRICS, [])):
             entry[key] = answer.get(key, empty)
     # A server that computes no metrics of its rollouts (they were not verified, say) has no scores either.
     has_scores = answer is None or bool(entry[AGENT_METRICS])
     entry |= {
-        SCORES: compute_scores(rollouts.tally) if has_scores else {},
-        ATTRITION: compute_attrition(rollouts.tally),
+        SCORES: compute_scores(rollouts.stats) if has_scores else {},
+        ATTRITION: compute_attrition(rollouts.stats),
     }
     if rollouts.subsets and has_scores:
-        entry[SUBSETS] = {subset: compute_scores(part) for subset, part in sorted(rollouts.subsets.items())}
+        entry[SUBSETS] = {subset: compute_scores(stats) for subset, stats in sorted(rollouts.subsets.items())}
     return entry
 
 
@@ -187,10 +190,10 @@ async def aggregate(
     failures: Iterable[Row] = (),
     has_own_metrics: Callable[[str], bool] = lambda _: True,
 ) -> tuple[list[Row], dict[str, GymError]]:
-    """Return one entry per agent in the order of the records, and the errors of agents that did not answer.
+    """Return one entry per agent in the order of the records, and the errors of agents that returned no metrics.
 
-    Each agent gets its records in the order of their tasks, so that the same file always gives the same bytes. The
-    metrics of other agents are computed here.
+    `fetch` is called for the agents that `has_own_metrics` selects, with records sorted by task, so that the same file
+    always gives the same bytes. The metrics of the other agents are computed here.
     """
     by_agent = RolloutsByAgent(has_own_metrics=has_own_metrics)
     for record in records:
@@ -227,7 +230,7 @@ async def aggregate_to_file(
 
 
 async def metrics_entries(by_agent: RolloutsByAgent, fetch: FetchMetrics) -> tuple[list[Row], dict[str, GymError]]:
-    """Return the entries and errors of rollouts that were added already."""
+    """Return the entry of each agent, and the errors of agents that returned no metrics; see `aggregate`."""
     answers: dict[str | None, Row | None] = {}
     errors: dict[str, GymError] = {}
 
@@ -251,7 +254,7 @@ async def fetch_metrics(client: ServerClient, server: str, records: list[Row]) -
     """Return the answer of a running server to `/aggregate_metrics`.
 
     Raises:
-        AgentFailed: the server does not answer, or not with metrics.
+        AgentFailed: the server answered with an error or with something else than a JSON object.
     """
     try:
         response = await client.post(server_name=server, url_path=METRICS_PATH, json={"verify_responses": records})
@@ -268,7 +271,7 @@ async def fetch_metrics(client: ServerClient, server: str, records: list[Row]) -
 
 
 def write_metrics(path: Path, entries: Iterable[Row]) -> None:
-    """Write the entries as one indented JSON array; the file appears complete. Tasks are written one at a time."""
+    """Write the entries as one indented JSON array, tasks one at a time. The file is replaced when it is complete."""
     try:
         with whole_file(path) as file:
             file.write(b"[")
@@ -281,6 +284,7 @@ def write_metrics(path: Path, entries: Iterable[Row]) -> None:
 
 
 def _write_entry(file: BinaryIO, entry: Row) -> None:
+    """Write one entry; an iterator of group metrics is written element by element."""
     for number, (name, value) in enumerate(entry.items()):
         file.write((b",\n    " if number else b"\n  {\n    ") + orjson.dumps(name) + b": ")
         if name == GROUP_METRICS and isinstance(value, Iterator):

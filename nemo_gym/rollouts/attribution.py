@@ -23,15 +23,15 @@ from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAIL
 from nemo_gym.transport.deadlines import VERIFY_PATH, ModelCallTimeout, ToolCallTimeout, VerifyTimeout
 
 ServerTypeOf = Callable[[str], str | None]
-"""Return the server type (`responses_api_models`, …) of an instance, or None if it is unknown."""
+"""Returns the server type (`responses_api_models`, …) of an instance, or None for an unknown instance."""
 
 REQUEST_DEADLINE = "request"
-"""The deadline of a call that has no other one (`request_timeout_seconds`)."""
+"""The deadline of a call without a more specific deadline (`request_timeout_seconds`)."""
 
 _PHASE_OF_TYPE = {MODELS: Phase.MODEL, RESOURCES_SERVERS: Phase.ENVIRONMENT, AGENTS: Phase.AGENT}
 _KIND_OF_PHASE = {
     Phase.MODEL: FailureKind.MODEL_REFUSED,
-    Phase.ENVIRONMENT: FailureKind.VERIFIER_ERROR,  # without a path it cannot be a tool
+    Phase.ENVIRONMENT: FailureKind.VERIFIER_ERROR,  # a tool call would have a path
     Phase.VERIFY: FailureKind.VERIFIER_ERROR,
     Phase.AGENT: FailureKind.AGENT_ERROR,
 }
@@ -50,7 +50,7 @@ _BAD_REPLY_ERRORS = frozenset({"ValidationError", "ConversionError", "JSONDecode
 def server_types(config: Mapping[str, Any]) -> ServerTypeOf:
     """Return a lookup of the server type by instance name or provider address.
 
-    The address or URL of an endpoint that a model server forwards to (`*base_url`) counts as a model.
+    The host and port of an endpoint that a model server forwards to (`*base_url`) are a model's, too.
     """
     types: dict[str, str] = {}
     for instance in server_instances(config).values():
@@ -83,9 +83,9 @@ def _host_and_port(text: str) -> str | None:
 
 
 def classify_error(error: Exception, agent: str, server_type: ServerTypeOf, *, judges: Container[str] = ()) -> Failure:
-    """Return the failure that an error of a call to `agent` stands for.
+    """Return the failure that describes an error of a call to `agent`.
 
-    Clients and servers report in headers whom they called; error texts are never parsed. `judges` are models that the
+    The failed server is read from response headers, never from the error text. `judges` are the models that the
     verifier calls.
     """
     if isinstance(error, ClientResponseError):
@@ -93,20 +93,20 @@ def classify_error(error: Exception, agent: str, server_type: ServerTypeOf, *, j
     if isinstance(error, RolloutFailed):
         return _failure_of_rollout_error(error, agent)
     message = str(error)
-    whom = (error.where if isinstance(error, GymError) else None) or agent
+    server = (error.where if isinstance(error, GymError) else None) or agent
     if isinstance(error, ServerUnreachable | CircuitOpen | ConnectionError):
-        return Failure(FailureKind.SERVER_DIED, Phase.DISPATCH, message, whom)
+        return Failure(FailureKind.SERVER_DIED, Phase.DISPATCH, message, server)
     if isinstance(error, DeadlineExceeded | TimeoutError):
         message = message or "the call took too long"
-        which = _passed_deadline(type(error).__name__)
-        return Failure(FailureKind.TIMEOUT, Phase.DISPATCH, message, whom, which=which)
+        deadline_name = _passed_deadline(type(error).__name__)
+        return Failure(FailureKind.TIMEOUT, Phase.DISPATCH, message, server, deadline_name=deadline_name)
     if isinstance(error, orjson.JSONDecodeError):
         return Failure(FailureKind.AGENT_ERROR, Phase.AGENT, f"/run did not answer with JSON: {message}", agent)
     return Failure(FailureKind.INTERNAL, Phase.DISPATCH, f"{type(error).__name__}: {message}", "collector")
 
 
 def is_call_timeout(error: Exception) -> bool:
-    """Return whether the timeout of one kind of call ended the rollout, as reported by the server that enforced it."""
+    """Return whether the error is the timeout of a model call, tool call or verification."""
     if isinstance(error, ClientResponseError):
         headers: Mapping[str, str] = error.headers or {}
         return headers.get(ERROR_HEADER, "") in _DEADLINE_OF_ERROR
@@ -116,9 +116,10 @@ def is_call_timeout(error: Exception) -> bool:
 def _failure_of_status(
     error: ClientResponseError, agent: str, server_type: ServerTypeOf, judges: Container[str]
 ) -> Failure:
+    """Classify an error response by its status and by the headers that name the failed server and its error."""
     headers: Mapping[str, str] = error.headers or {}
-    whom = headers.get(FAILED_HEADER) or agent
-    phase = _PHASE_OF_TYPE.get(server_type(whom) or "", Phase.AGENT)
+    server = headers.get(FAILED_HEADER) or agent
+    phase = _PHASE_OF_TYPE.get(server_type(server) or "", Phase.AGENT)
     path = headers.get(FAILED_PATH_HEADER, "")
     if phase is Phase.ENVIRONMENT and path.endswith(VERIFY_PATH):
         phase = Phase.VERIFY
@@ -127,32 +128,33 @@ def _failure_of_status(
     upstream = headers.get(UPSTREAM_STATUS_HEADER, "")
     status = int(upstream) if upstream.isdecimal() else error.status
     cause = headers.get(ERROR_HEADER, "")
-    if whom in judges:
-        return Failure(FailureKind.JUDGE_FAILED, Phase.VERIFY, message, whom, retryable=_is_transient(status))
+    if server in judges:
+        return Failure(FailureKind.JUDGE_FAILED, Phase.VERIFY, message, server, retryable=_is_transient(status))
     if status == 429:
-        return Failure(FailureKind.RATE_LIMITED, phase, message, whom)
+        return Failure(FailureKind.RATE_LIMITED, phase, message, server)
     if status in _TIMEOUT_STATUS or cause in _TIMEOUT_ERRORS:
-        return Failure(FailureKind.TIMEOUT, phase, message, whom, which=_passed_deadline(cause, phase))
+        return Failure(FailureKind.TIMEOUT, phase, message, server, deadline_name=_passed_deadline(cause, phase))
     if cause in _UNREACHABLE_ERRORS:
         kind = FailureKind.MODEL_UNREACHABLE if phase is Phase.MODEL else FailureKind.SERVER_DIED
-        return Failure(kind, phase, message, whom)
+        return Failure(kind, phase, message, server)
     if phase is Phase.MODEL and cause in _BAD_REPLY_ERRORS:
-        return Failure(FailureKind.MODEL_BAD_REPLY, phase, message, whom)
+        return Failure(FailureKind.MODEL_BAD_REPLY, phase, message, server)
     kind = FailureKind.TOOL_ERROR if phase is Phase.ENVIRONMENT and path else _KIND_OF_PHASE[phase]
-    return Failure(kind, phase, message, whom, retryable=_is_transient(status))
+    return Failure(kind, phase, message, server, retryable=_is_transient(status))
 
 
 def _is_transient(status: int) -> bool:
-    """Return whether a retry can succeed: a 422 for a malformed row or a 401 for a key would be repeated."""
+    """Return whether a retry can succeed. A 422 (malformed row) or a 401 (wrong key) would only be repeated."""
     return status >= 500 or status in (408, 409, 425, 429)
 
 
 def _passed_deadline(cause: str, phase: Phase | None = None) -> str:
-    """Name the deadline that passed: the one of the exception, else that of the phase."""
+    """Return the name of the deadline that passed, by the error class `cause`, else by the phase."""
     return _DEADLINE_OF_ERROR.get(cause) or (_DEADLINE_OF_PHASE.get(phase) if phase else None) or REQUEST_DEADLINE
 
 
 def _failure_of_rollout_error(error: RolloutFailed, agent: str) -> Failure:
+    """Classify a `RolloutFailed` by its class."""
     if isinstance(error, ModelFailed):
         kind, phase = FailureKind.MODEL_REFUSED, Phase.MODEL
     elif isinstance(error, EnvFailed):
@@ -163,7 +165,7 @@ def _failure_of_rollout_error(error: RolloutFailed, agent: str) -> Failure:
 
 
 def response_text(error: ClientResponseError) -> str:
-    """Return the body of an error response as text."""
+    """Return the body of an error response as text; a JSON string is decoded."""
     content = getattr(error, "response_content", b"")
     if not isinstance(content, bytes):
         return str(content)

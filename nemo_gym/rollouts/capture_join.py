@@ -33,7 +33,7 @@ from nemo_gym.wire.stored_rollout import Row, StoredRollout
 
 
 def with_captures(send: Send, captures: CaptureStore) -> Send:
-    """Return `send` with the rollout's captures added to its result. Files are read and cleared in a thread."""
+    """Wrap `send` so that its result contains the rollout's captured model calls. Files are accessed in a thread."""
 
     def join_captures(job: Job, result: Row, rollout_id: str) -> None:
         merge_model_call_capture_into_record(result, captures, rollout_id)
@@ -41,7 +41,7 @@ def with_captures(send: Send, captures: CaptureStore) -> Send:
 
     async def send_and_join(job: Job) -> Any:
         rollout_id = maybe_rollout_id_from_run_body(job.row) or str(job.key)
-        await asyncio.to_thread(captures.clear, [rollout_id])  # of an attempt that was cut short
+        await asyncio.to_thread(captures.clear, [rollout_id])  # remains of an interrupted attempt
         result = await send(job)
         if isinstance(result, dict):
             await asyncio.to_thread(join_captures, job, result, rollout_id)
@@ -51,9 +51,9 @@ def with_captures(send: Send, captures: CaptureStore) -> Send:
 
 
 def attach_trajectory_record(row: Row, result: Row | None = None) -> Row:
-    """Add `ng_trajectory` to a result, in place, if anything was observed, and return the result.
+    """Add `ng_trajectory` to a result, in place, if there are observations, and return the result.
 
-    Takes the result alone, or the row and its result; the row's indices are used where the result has none.
+    Called with the result alone, or with the row and its result: indices that the result lacks come from the row.
     """
     target = row if result is None else result
     trajectory = build_trajectory({**row, **target})
@@ -65,7 +65,7 @@ def attach_trajectory_record(row: Row, result: Row | None = None) -> Row:
 def build_trajectory(record: Row) -> TrajectoryRecord | None:
     """Return the trajectory of a result, or None if neither the agent nor a model server observed anything.
 
-    Observations that cannot be read or joined become gaps, never errors: observing must not cost a rollout.
+    Observations that cannot be read or joined become gaps instead of errors, so that they never fail a rollout.
     """
     reported = record.get(NG_AGENT_OBSERVATIONS_KEY)
     if not isinstance(record.get(NG_MODEL_CALL_CAPTURE_KEY), Mapping) and not reported:
@@ -77,7 +77,7 @@ def build_trajectory(record: Row) -> TrajectoryRecord | None:
     invocations = [item for bundle in bundles for item in bundle.records if isinstance(item, AgentInvocation)]
     tool_calls = list(_tool_calls(bundles, stored))
     if not invocations:
-        # No agent reported its calls, so an unclaimed call is not a finding.
+        # No agent reported its calls, so a call that no invocation claims is not a gap.
         unmatched = [gap for gap in unmatched if gap.code != "model_call_unclaimed"]
     return TrajectoryRecord(
         task_id=str(record.get(TASK_INDEX_KEY_NAME, "")),
@@ -96,6 +96,7 @@ def _rollout_id(record: Row) -> str:
 
 
 def _parse_bundles(reported: Any) -> tuple[list[AgentObservationBundle], list[ObservationGap]]:
+    """Parse an agent's observations, one bundle or a list; an invalid bundle becomes a gap."""
     bundles: list[AgentObservationBundle] = []
     gaps: list[ObservationGap] = []
     for bundle in reported if isinstance(reported, list) else [reported] if reported else []:
@@ -108,7 +109,7 @@ def _parse_bundles(reported: Any) -> tuple[list[AgentObservationBundle], list[Ob
 
 
 def _tool_calls(bundles: list[AgentObservationBundle], stored: StoredRollout) -> Iterator[TrajectoryToolCall]:
-    """Yield the observed tool calls with the tools' answers, where the response has them."""
+    """Yield the observed tool calls, each with its output if the response contains it."""
     outputs = {item.get("call_id"): item.get("output") for item in _items(stored, "function_call_output")}
     for bundle in bundles:
         for item in bundle.records:

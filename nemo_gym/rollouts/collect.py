@@ -1,6 +1,6 @@
 """Send every job, a bounded number at a time, and report each outcome as soon as it is known.
 
-Also here: the rollouts in flight (`InFlight`) and the early stop (`StopCondition`).
+Also defines the rollouts in flight (`InFlight`) and the early stop (`StopCondition`).
 """
 
 import asyncio
@@ -38,9 +38,9 @@ DEFAULT_CONCURRENCY = 1024
 """Default number of rollouts in flight: enough to keep a server busy, few enough to hold in memory."""
 
 LONGEST_CHAIN = 3
-"""Calls between the collector and the server that notices the rollout deadline first: agent, tool, the tool's call."""
+"""Most nested calls between the collector and the server whose deadline passes first: agent, tool, the tool's call."""
 DEADLINE_SLACK = 0.02
-"""Part of the rollout deadline by which clocks and timers may differ."""
+"""Fraction of the rollout deadline by which clocks and timers may differ."""
 
 Send = Callable[[Job], Awaitable[Any]]
 Observer = Callable[[Outcome], None]
@@ -49,18 +49,18 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class RolloutInFlight:
-    """One rollout that was sent and is not answered yet."""
+    """One rollout that was sent and has no answer yet."""
 
     key: RolloutKey
     agent: str
     seconds: float
     """Time since the rollout was sent, without the time in the queue."""
     waiting_for: str | None = None
-    """The server that has not answered, as far as this process knows."""
+    """The server whose answer is pending, as far as it is known in this process."""
 
 
 class InFlight:
-    """The rollouts in flight, oldest first. Reading is cheap and safe at any time on the loop's thread."""
+    """The rollouts in flight, oldest first. Use it on the event loop's thread only."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -70,7 +70,7 @@ class InFlight:
         return len(self._sent)
 
     def oldest(self, count: int) -> list[RolloutInFlight]:
-        """Return the `count` rollouts that are in flight longest, longest first."""
+        """Return the `count` rollouts that have been in flight longest, longest first."""
         now = self._clock()
         return [
             RolloutInFlight(key, job.agent, now - sent, waiting_for=f"agent {job.agent}")
@@ -79,7 +79,7 @@ class InFlight:
 
     @contextmanager
     def sending(self, job: Job) -> Iterator[None]:
-        """Count a job as in flight inside a `with` block."""
+        """Register a job as in flight inside a `with` block."""
         self.begin(job)
         try:
             yield
@@ -87,17 +87,17 @@ class InFlight:
             self.end(job)
 
     def begin(self, job: Job) -> None:
-        """Note that the job is sent now."""
+        """Register a job that is sent now."""
         self._sent[job.key] = (job, self._clock())
 
     def end(self, job: Job) -> float:
-        """Note that the job is answered; return the seconds it took."""
+        """Remove a job that was answered, and return the seconds since `begin`."""
         return self._clock() - self._sent.pop(job.key)[1]
 
 
 @dataclass(kw_only=True)
 class StopCondition:
-    """Stop a run early: after too many failures at once, after too many tokens when rollouts in flight are done."""
+    """Early stop of a run: immediately after `max_failures`; after `max_tokens`, once the rollouts in flight end."""
 
     max_failures: int | None = None
     max_tokens: int | None = None
@@ -105,20 +105,20 @@ class StopCondition:
     """Tokens used so far; a resumed run starts with those of earlier runs."""
     failures: int = 0
     reason: str | None = field(default=None, init=False)
-    """Why no further rollouts are started."""
+    """Reason why no further rollouts are started; None while they are."""
     is_immediate: bool = field(default=False, init=False)
-    """Cancel the rollouts in flight too."""
+    """True if the rollouts in flight are cancelled as well."""
 
     def __post_init__(self) -> None:
         self._check_tokens()
 
     def add_attempt(self, outcome: Outcome) -> None:
-        """Count the tokens of an attempt, whatever its outcome."""
+        """Count the tokens of an attempt, scored or not."""
         self.tokens += total_tokens(outcome.record)
         self._check_tokens()
 
     def add_outcome(self, outcome: Outcome) -> None:
-        """Count the final outcome of a rollout."""
+        """Count the final outcome of a rollout if it is a failure."""
         if not isinstance(outcome, FailedRollout):
             return
         self.failures += 1
@@ -134,13 +134,13 @@ class StopCondition:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRules:
-    """How attempts are classified."""
+    """The settings by which attempts are classified."""
 
     server_type: ServerTypeOf = lambda _: None
     scoring: Mapping[str, ScoringRule] = field(default_factory=dict)
-    """By agent; other agents get the default rule."""
+    """Scoring rules by agent; other agents get the default rule."""
     rollout_seconds: float | None = None
-    """The rollout deadline; `send` enforces it, the collector only recognizes it."""
+    """The rollout deadline. `send` enforces it; here it only identifies the timeouts it caused."""
     max_steps: int | None = None
     max_tokens: int | None = None
     in_flight: InFlight = field(default_factory=InFlight)
@@ -159,10 +159,10 @@ async def collect(
 ) -> None:
     """Send every job, `concurrency` at a time, and pass each outcome to the observers in order.
 
-    `store` receives every attempt, before the observers; `observers` receive only the final outcome of each rollout. A
-    job that fails is an outcome and never stops its siblings, whatever `send` raises. An exception of an observer (the
-    disk is full) ends the collection: jobs in flight are cancelled and reported as `CancelledRollout`. At most
-    `concurrency` jobs are taken from `jobs` ahead of their outcomes. `stop.reason` says afterwards why jobs were left.
+    `store` receives every attempt, before the observers; `observers` receive only the final outcome of each rollout. An
+    exception of `send` becomes a failed outcome and does not affect other jobs. An exception of an observer (the disk
+    is full) ends the collection: jobs in flight are cancelled and reported as `CancelledRollout`. At most `concurrency`
+    jobs are taken from `jobs` ahead of their outcomes. Afterwards `stop.reason` is the reason why jobs were left.
     """
     if concurrency < 1:
         raise ValueError(f"at least one rollout must be in flight, not {concurrency}")
@@ -178,18 +178,18 @@ async def collect(
             for _ in range(concurrency):
                 tasks.create_task(worker())
     except BaseExceptionGroup as group:
-        first = group.exceptions[0]  # the others were cancelled because of it
+        first = group.exceptions[0]  # the other workers were cancelled because of it
         if not isinstance(first, _StopNow):
             raise first from None
 
 
 class _StopNow(Exception):
-    """Ends all workers."""
+    """Raised by a worker to end all workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _WorkerContext:
-    """The work of every worker on a job."""
+    """The arguments of `collect` that all workers share, with the steps of one job."""
 
     send: Send
     observers: tuple[Observer, ...]
@@ -199,29 +199,29 @@ class _WorkerContext:
     stop: StopCondition
 
     async def run(self, job: Job) -> None:
-        """Send a job, retry it if the policy says so, and report its outcome."""
+        """Send a job, retry it as the policy allows, and report its final outcome."""
         outcome = await attempt(job, self.send, self.rules, self.observers)
-        tries = 1
-        while (pause := self._store_attempt(outcome, tries)) is not None:
+        attempts = 1
+        while (pause := self._store_attempt(outcome, attempts)) is not None:
             try:
                 await asyncio.sleep(pause)
-                outcome = await attempt(job.with_attempt(job.key.attempt + tries), self.send, self.rules)
+                outcome = await attempt(job.with_attempt(job.key.attempt + attempts), self.send, self.rules)
             except asyncio.CancelledError:
-                self._report(outcome)  # the attempt that is on disk is the latest known
+                self._report(outcome)  # the last attempt that is stored
                 raise
-            tries += 1
+            attempts += 1
         self._report(outcome)
         self.stop.add_outcome(outcome)
         if self.stop.is_immediate:
             raise _StopNow
 
-    def _store_attempt(self, outcome: Outcome, tries: int) -> float | None:
-        """Store an attempt; return the pause before the next one, or None if it was the last."""
+    def _store_attempt(self, outcome: Outcome, attempts: int) -> float | None:
+        """Store an attempt; return the pause before the next attempt, or None if there is no retry."""
         self.store(outcome)
         self.stop.add_attempt(outcome)
         if self.stop.reason is not None or not isinstance(outcome, FailedRollout):
             return None
-        return self.retries.pause_after(outcome, tries)
+        return self.retries.pause_after(outcome, attempts)
 
     def _report(self, outcome: Outcome) -> None:
         for observer in self.observers:
@@ -229,8 +229,8 @@ class _WorkerContext:
 
 
 async def attempt(job: Job, send: Send, rules: AttemptRules, on_cancel: Iterable[Observer] = ()) -> Outcome:
-    """Send one job and return its outcome. A cancellation is reported to `on_cancel` and then raised."""
-    began = time.monotonic()
+    """Send one job and return its outcome. A cancellation is reported to `on_cancel` and raised again."""
+    start_time = time.monotonic()
     rule = rules.scoring.get(job.agent, DEFAULT_RULE)
     try:
         with rules.in_flight.sending(job):
@@ -240,19 +240,21 @@ async def attempt(job: Job, send: Send, rules: AttemptRules, on_cancel: Iterable
             observer(CancelledRollout(job))
         raise
     except Exception as error:
-        return _failed_attempt(job, error, time.monotonic() - began, rules, rule)
-    seconds = time.monotonic() - began
+        return _failed_attempt(job, error, time.monotonic() - start_time, rules, rule)
+    seconds = time.monotonic() - start_time
     outcome = classify_result(job, add_timing(result, seconds), rule=rule, max_tokens=rules.max_tokens)
     if isinstance(outcome, LimitedRollout):
-        return replace(outcome, most={"steps": rules.max_steps, "tokens": rules.max_tokens}.get(outcome.which))
+        limits = {"steps": rules.max_steps, "tokens": rules.max_tokens}
+        return replace(outcome, limit_value=limits.get(outcome.limit_name))
     return replace(outcome, seconds=seconds) if isinstance(outcome, FailedRollout) else outcome
 
 
 def _failed_attempt(
     job: Job, error: Exception, seconds: float, rules: AttemptRules, rule: ScoringRule
 ) -> FailedRollout:
+    """Return the outcome of an attempt whose `send` raised `error` after `seconds`."""
     failure = classify_error(error, job.agent, rules.server_type, judges=rule.judges)
-    # A bug of ours would otherwise hide among the failures: its traceback goes to the log.
+    # An internal error is a bug: its traceback is logged, so that it does not go unnoticed among other failures.
     is_bug = failure.kind == FailureKind.INTERNAL
     logger.log(logging.ERROR if is_bug else logging.DEBUG, "rollout %s: %s", job.key, error, exc_info=is_bug)
     if not is_call_timeout(error):
@@ -271,10 +273,10 @@ def add_timing(result: Any, seconds: float) -> Any:
 
 
 def _recognize_rollout_deadline(failure: Failure, seconds: float, limit: float | None) -> Failure:
-    """Attribute a timeout to the rollout deadline if that had passed, whichever call raised it."""
+    """Attribute a timeout to the rollout deadline if that had passed when a call reported it."""
     if failure.kind != FailureKind.TIMEOUT or limit is None:
         return failure
     if seconds < deadlines.seconds_after_hops(limit, LONGEST_CHAIN) * (1 - DEADLINE_SLACK):
         return failure
     message = f"not done within {limit:g} s (rollout_timeout_seconds); {failure.message}"
-    return replace(failure, which=ROLLOUT_DEADLINE, message=message)
+    return replace(failure, deadline_name=ROLLOUT_DEADLINE, message=message)

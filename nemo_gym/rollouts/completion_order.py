@@ -13,21 +13,21 @@ Pair = tuple[Row, Any]
 def in_completion_order(
     rows: Sequence[Row], send: Callable[[Row], Awaitable[Any]], *, at_once: int
 ) -> Iterator[Awaitable[Pair]]:
-    """Yield one awaitable per row; they return `(row, result)` in completion order, with `at_once` rows in flight.
+    """Yield one awaitable per row; the n-th returns the n-th completed `(row, result)`. `at_once` rows are in flight.
 
-    An exception of `send` is raised by one awaitable and affects no other. Nothing is sent before the first awaitable
-    is requested, which needs a running loop. Closing the iterator early cancels the rows in flight.
+    An exception of `send` is raised by one awaitable and affects no other. Rows are sent from the first `next()` on,
+    which needs a running event loop. Closing the iterator early cancels the rows in flight.
     """
     loop = asyncio.get_running_loop()
     futures: deque[asyncio.Future[Pair]] = deque()
     results: deque[tuple[Row, Any, Exception | None]] = deque()
     queue = iter(rows)
 
-    def match() -> None:
+    def assign_results() -> None:
         while futures and results:
             future = futures.popleft()
             if future.done():
-                continue  # cancelled by its holder: the result goes to the next future
+                continue  # cancelled by the caller: the result goes to the next future
             row, result, error = results.popleft()
             if error is not None:
                 future.set_exception(error)
@@ -40,7 +40,7 @@ def in_completion_order(
                 results.append((row, await send(row), None))
             except Exception as error:  # raised by the awaitable of this row
                 results.append((row, None, error))
-            match()
+            assign_results()
 
     workers = [loop.create_task(worker()) for _ in range(min(at_once, len(rows)))]
     is_complete = False
@@ -50,7 +50,7 @@ def in_completion_order(
             # The future keeps the workers alive: the loop itself only holds weak references to them.
             future.add_done_callback(lambda _: workers)
             futures.append(future)
-            match()
+            assign_results()
             yield future
         is_complete = True
     finally:

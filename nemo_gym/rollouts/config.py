@@ -72,7 +72,7 @@ class FailureOptions(BaseModel):
 
 
 class SharedRolloutCollectionConfig(UploadRolloutsConfigMixin, LimitOptions, FailureOptions, BaseNeMoGymCLIConfig):
-    """Options of every way to collect rollouts."""
+    """Options that all commands which collect rollouts have in common."""
 
     output_jsonl_fpath: str = Field(description="Where scored rollouts are written, one JSON object per line.")
     num_samples_in_parallel: AtLeastOne | None = Field(
@@ -83,10 +83,10 @@ class SharedRolloutCollectionConfig(UploadRolloutsConfigMixin, LimitOptions, Fai
     )
     sync_seconds: Annotated[float, Field(gt=0)] | None = Field(
         default=1.0,
-        description="How often results are forced onto the disk, which bounds the loss of a power cut; "
-        "null: at the end.",
+        description="Seconds between syncs of the results to disk: at most this much is lost in a power cut; "
+        "null: sync only at the end.",
     )
-    disable_aggregation: bool = Field(default=False, description="Do not ask the agents for metrics at the end.")
+    disable_aggregation: bool = Field(default=False, description="Do not compute metrics at the end.")
     rollout_collection_driver: str | None = Field(
         default=None, description="'module.path:function' that collects instead; only in end-to-end runs."
     )
@@ -95,8 +95,8 @@ class SharedRolloutCollectionConfig(UploadRolloutsConfigMixin, LimitOptions, Fai
 class E2ERolloutCollectionConfig(SharedRolloutCollectionConfig):
     """Collate data, start the servers and collect rollouts."""
 
-    split: Literal["train", "validation", "benchmark"] = Field(description="Which datasets of the agents are run.")
-    reuse_existing_data_preparation: bool = Field(default=False, description="Use the datasets collated before.")
+    split: Literal["train", "validation", "benchmark"] = Field(description="Type of the agents' datasets that are run.")
+    reuse_existing_data_preparation: bool = Field(default=False, description="Use datasets that are collated already.")
 
 
 class RolloutAggregationConfig(BaseNeMoGymCLIConfig):

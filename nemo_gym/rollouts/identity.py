@@ -27,52 +27,53 @@ FORMAT = 1
 DISTRIBUTION = "nemo-gym"
 
 _MACHINE_FIELDS = frozenset({"host", "port", "num_workers", "hosting", "datasets", "max_concurrent_requests"})
-"""Server fields that say where and how fast it runs, not what it answers; rows have their own hash."""
+"""Server fields that affect placement and speed but not results, and `datasets`, because rows have their own hash."""
 _ADDRESS_ENDING = "base_url"
 _GLOBAL_FIELDS = ("skip_verification", "skip_verification_reward")
 _SKIPPED_FOLDERS = frozenset({"tests", "data", "__pycache__", "node_modules", "build", "dist"})
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:.*\bextra\s*==\s*['\"](?P<extra>[^'\"]+))?")
 _RELEVANT_EXTRAS = frozenset({None, "math", "embedded"})
 _IRRELEVANT_PACKAGES = frozenset({"rich", "uv", "packaging"})
-"""Display and installation packages, like the other extras (trackers, test tools), change no answer and no score."""
+"""Display and installation packages. Like the other extras (trackers, test tools), they do not affect results."""
 _ABSENT = "(nothing)"
 _LONGEST_VALUE = 80
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity:
-    """Everything that must be equal for two runs to be the same."""
+    """The properties of a run that must be equal for it to be resumed."""
 
     rows: str
     """Hash of the input lines that are used."""
     plan: Mapping[str, Any]
-    """How rows become jobs: limit, agent, prompt, sampling parameters, skills, seeds."""
+    """The options that turn rows into jobs: limit, agent, prompt, sampling parameters, skills, seeds."""
     repeats: Repeats = 1
     servers: Mapping[str, Any]
     """Every field of every server by its dotted name, secrets masked."""
     code: Mapping[str, str]
     """Versions of packages and hashes of server folders."""
     limits: Mapping[str, Any] = field(default_factory=dict)
-    """Recorded only; a resumed run may have other limits."""
+    """Recorded but not compared; a resumed run may have other limits."""
     file_stat: Mapping[str, Any] = field(default_factory=dict)
-    """Name, size and time of the input file, which save hashing it again."""
+    """Name, size and time of the input file; while they are unchanged, the rows need not be hashed again."""
 
-    def differences(self, now: "Identity") -> list[str]:
-        """List the differences of `now`, one line each; empty for the same run."""
+    def differences(self, current: "Identity") -> list[str]:
+        """Describe each field in which `current` differs from this identity; empty if both are the same run."""
         lines: list[str] = []
-        if self.rows != now.rows:
-            lines.append("the input rows (or how many of them are used)")
-        lines += [*_changes(self.plan, now.plan), *_changes(self.servers, now.servers)]
-        return lines + [f"code: {line}" for line in _changes(self.code, now.code)]
+        if self.rows != current.rows:
+            lines.append("the input rows, or how many of them are used")
+        lines += [*_changes(self.plan, current.plan), *_changes(self.servers, current.servers)]
+        return lines + [f"code: {line}" for line in _changes(self.code, current.code)]
 
 
 class RowHash:
-    """Hash lines as they pass."""
+    """The hash of input lines, computed while they are iterated."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b(digest_size=16)
 
-    def over(self, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    def hashing(self, lines: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines unchanged and add each to the hash."""
         for number, line in lines:
             self._hash.update(line.strip() + b"\n")
             yield number, line
@@ -82,7 +83,7 @@ class RowHash:
 
 
 def file_stat(path: Path) -> dict[str, Any]:
-    """Return name, size and time of a file, which show that it did not change; empty if it is missing."""
+    """Return name, size and modification time of a file, from which a change is detected; empty if it is missing."""
     try:
         stat = path.stat()
     except OSError:
@@ -96,8 +97,8 @@ def server_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     fields = {f"{instance.name}.{instance.implementation}": dict(instance.fields) for instance in instances}
     leaves: dict[str, Any] = {}
     for name, block in mask_secrets(fields).items():
-        kept = {key: value for key, value in block.items() if str(key) not in _MACHINE_FIELDS}
-        leaves.update(_leaves(kept, name))
+        compared = {key: value for key, value in block.items() if str(key) not in _MACHINE_FIELDS}
+        leaves.update(_leaves(compared, name))
     for name in _GLOBAL_FIELDS:
         if config.get(name) is not None:
             leaves[name] = config.get(name)
@@ -115,9 +116,11 @@ def code_versions(config: Mapping[str, Any]) -> dict[str, str]:
     return dict(sorted(code.items()))
 
 
-def write_identity(path: Path, identity: Identity, before: Mapping[str, Any] | None = None, note: str = "") -> None:
-    """Write the identity; the run id and start time of an earlier file stay, and `note` is added to its history."""
-    earlier = before or {}
+def write_identity(
+    path: Path, identity: Identity, old_content: Mapping[str, Any] | None = None, note: str = ""
+) -> None:
+    """Write the identity; keep the run id, start time and history of `old_content` and add `note` to the history."""
+    earlier = old_content or {}
     history = [*earlier.get("resumed", ()), *([{"at": _now(), "note": note}] if note else [])]
     content = {
         "format": FORMAT,
@@ -161,17 +164,17 @@ def read_identity(path: Path) -> tuple[Identity, dict[str, Any]] | None:
         return None
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise StoreError(
-            f"this does not say which run it is: {error!r}", where=str(path), fix="start over without resuming"
+            f"the file has no readable run identity: {error!r}", where=str(path), fix="start over without resuming"
         ) from error
     return identity, content
 
 
-def has_same_rows(before: Identity, now: Identity) -> bool:
-    """Return whether the input file did not change since, so that it need not be hashed."""
+def has_same_rows(stored: Identity, current: Identity) -> bool:
+    """Return whether the input file is unchanged and as many rows are used, so that they need not be hashed again."""
     return (
-        bool(now.file_stat)
-        and dict(before.file_stat) == dict(now.file_stat)
-        and before.plan.get("limit") == now.plan.get("limit")
+        bool(current.file_stat)
+        and dict(stored.file_stat) == dict(current.file_stat)
+        and stored.plan.get("limit") == current.plan.get("limit")
     )
 
 
@@ -187,6 +190,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[st
 
 
 def _short_text(value: Any) -> str:
+    """Return a value as JSON; a long text is cut and gets a hash, so that different values still differ."""
     text = value if value == _ABSENT else json.dumps(value, default=str, sort_keys=True, ensure_ascii=False)
     if len(text) <= _LONGEST_VALUE:
         return text
@@ -195,6 +199,7 @@ def _short_text(value: Any) -> str:
 
 
 def _leaves(node: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and value of every leaf, without addresses (`*base_url`)."""
     if isinstance(node, Mapping) and node:
         for key, value in node.items():
             if not str(key).endswith(_ADDRESS_ENDING):
@@ -204,6 +209,7 @@ def _leaves(node: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def _package_versions() -> dict[str, str]:
+    """Return the installed versions of this package and of those requirements that can affect results."""
     try:
         requirements = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
@@ -220,6 +226,7 @@ def _package_versions() -> dict[str, str]:
 
 
 def _source_hash(folder: Path) -> str:
+    """Hash the Python files of a server folder, without tests and data."""
     digest = hashlib.blake2b(digest_size=8)
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS and not name.startswith("."))

@@ -1,4 +1,4 @@
-"""A lock that keeps a second collector from the same output. The system releases it when its holder dies."""
+"""A file lock that prevents two collectors from writing the same output. It is released when its process exits."""
 
 import contextlib
 import errno
@@ -15,8 +15,8 @@ from nemo_gym.journal.lines import StoreError, unwritable_file
 logger = logging.getLogger("nemo_gym.rollouts")
 
 _HELD = frozenset({errno.EWOULDBLOCK, errno.EACCES})
-_MAX_TRIES = 100
-"""How often a lock file is opened again because its holder removed it in between."""
+_MAX_ATTEMPTS = 100
+"""Maximum attempts to lock the file; an attempt is repeated if the holder removed the file in between."""
 
 
 class OutputInUse(StoreError):
@@ -24,7 +24,7 @@ class OutputInUse(StoreError):
 
 
 class RunLock:
-    """Held from `acquire` to `release`, or until the process ends."""
+    """The lock of one output, held from `acquire` to `release` or until the process exits."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,10 +34,10 @@ class RunLock:
         """Take the lock.
 
         Raises:
-            OutputInUse: another process holds it; the message names that process.
+            OutputInUse: another process holds the lock; the message names that process.
             StoreError: the folder cannot be written.
         """
-        for _ in range(_MAX_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             descriptor = self._open()
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -46,18 +46,18 @@ class RunLock:
                     holder = os.pread(descriptor, 4096, 0)
                     os.close(descriptor)
                     raise self._in_use(holder) from None
-                # A file system without locks: better to collect unguarded than not at all.
+                # The file system does not support locks: continue without one.
                 logger.warning("%s cannot be locked (%s): start no second collector", self.path, error.strerror)
             if _is_same_file(descriptor, self.path):
                 self._descriptor = descriptor
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, orjson.dumps({"pid": os.getpid(), "host": socket.gethostname()}), 0)
                 return
-            os.close(descriptor)  # its holder removed it between our opening and our locking
+            os.close(descriptor)  # the holder removed the file after it was opened here and before it was locked
         raise StoreError("the lock keeps disappearing", where=str(self.path), fix="try again")
 
     def release(self) -> None:
-        """Release the lock and remove its file. Safe to repeat."""
+        """Release the lock and remove its file. Idempotent."""
         if self._descriptor is None:
             return
         try:
@@ -75,6 +75,7 @@ class RunLock:
             raise unwritable_file(self.path, error) from error
 
     def _in_use(self, content: bytes) -> OutputInUse:
+        """Build the error for a held lock; `content` is the lock file's content, which names the holder."""
         try:
             holder = orjson.loads(content)
             process = f"process {holder['pid']} on {holder['host']}"
@@ -83,7 +84,7 @@ class RunLock:
         return OutputInUse(
             f"{process} is collecting into this output",
             where=str(self.path),
-            fix="wait for it, or choose another output; the lock of a process that dies is released",
+            fix="wait until it ends, or choose another output",
         )
 
 

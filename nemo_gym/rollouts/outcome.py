@@ -40,7 +40,7 @@ class Job:
 
     @classmethod
     def of(cls, row: Row) -> "Job":
-        """Make the job of a row that carries a key; raises ValueError if it does not."""
+        """Build the job of a row that contains its key; raises ValueError if the row has no key."""
         return cls(RolloutKey.of(row), row)
 
     @property
@@ -49,20 +49,20 @@ class Job:
         return str(self.row[AGENT_REF_KEY_NAME]["name"])
 
     def with_attempt(self, attempt: int) -> "Job":
-        """Return the same rollout for another attempt, after `attempt` failures."""
+        """Return the job of the same rollout with attempt number `attempt`, counted from 0."""
         if not attempt:
             return self
         key = replace(self.key, attempt=attempt)
         return Job(key, {**self.row, **key.fields()})
 
     def add_key(self, record: Row) -> Row:
-        """Return a record with the fields that tie it to its row: key, agent and, if present, skills and ids."""
+        """Return a record with the fields that identify its row: key, agent and, if present, skills and ids."""
         copied = {name: self.row[name] for name in _COPIED_FIELDS if self.row.get(name) is not None}
         return {**record, **self.key.fields(), **copied}
 
 
 class FailureKind(StrEnum):
-    """The failures the collector distinguishes. Agents may report other kinds in `_ng_failure_class`."""
+    """The kinds of failures that the collector assigns. Agents may report other kinds in `_ng_failure_class`."""
 
     MODEL_UNREACHABLE = "model_unreachable"
     MODEL_REFUSED = "model_refused"
@@ -96,10 +96,11 @@ class Failure:
     kind: str
     phase: str
     message: str
-    whom: str
+    server: str
+    """The instance that the failure is attributed to."""
     retryable: bool = True
-    which: str | None = None
-    """Of a timeout: the deadline that passed (`rollout`, `model_call`, `tool_call`, `verify`, `request`)."""
+    deadline_name: str | None = None
+    """Only for a timeout: the deadline that passed (`rollout`, `model_call`, `tool_call`, `verify`, `request`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +124,18 @@ class FailedRollout:
 
 @dataclass(frozen=True, slots=True)
 class LimitedRollout:
-    """A rollout that a configured limit ended. That is not an error, and a retry would end the same way."""
+    """A rollout that a configured limit ended. It is not an error and is not retried with the same limit."""
 
     job: Job
-    which: str
+    limit_name: str
     record: Row = field(default_factory=dict)
-    most: int | None = None
-    """The limit: with a higher one the rollout is worth running again."""
+    limit_value: int | None = None
+    """The limit that ended the rollout; a resumed run with a higher limit runs it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelledRollout:
-    """A rollout that was abandoned before its end. It is not stored and counts no attempt."""
+    """A rollout that was abandoned before its end. It is not stored and does not count as an attempt."""
 
     job: Job
     record: Row = field(default_factory=dict)
@@ -161,7 +162,7 @@ DEFAULT_RULE = ScoringRule()
 def classify_result(
     job: Job, result: Any, *, rule: ScoringRule = DEFAULT_RULE, max_tokens: int | None = None
 ) -> Outcome:
-    """Return the outcome that an agent's answer to `/run` stands for."""
+    """Return the outcome of a job from the agent's answer to `/run`."""
     if not isinstance(result, dict):
         message = f"/run answered with {type(result).__name__} instead of an object"
         return FailedRollout(job, Failure(FailureKind.AGENT_ERROR, Phase.AGENT, message, job.agent))
@@ -194,6 +195,7 @@ def reward_problem(reward: Any) -> str | None:
 
 
 def _range_problem(reward: float, rule: ScoringRule) -> str | None:
+    """Describe a reward outside the declared range; None if it is inside or no range is declared."""
     if rule.reward_range is None:
         return None
     low, high = rule.reward_range
@@ -222,14 +224,14 @@ def _is_model_output(item: Any) -> bool:
 
 
 def outcome_record(outcome: Outcome) -> Row:
-    """Return the record of an outcome, as it is stored and returned. Only a scored one has a reward."""
+    """Return the record of an outcome, as it is stored and returned. Only the record of a scored one has a reward."""
     if isinstance(outcome, ScoredRollout):
         return outcome.job.add_key(outcome.record)
     record = {name: value for name, value in outcome.record.items() if name != REWARD_KEY}
     if isinstance(outcome, CancelledRollout):
         record[NG_NO_PERSIST_KEY] = True
     elif isinstance(outcome, LimitedRollout):
-        limit = {"which": outcome.which, **({"most": outcome.most} if outcome.most else {})}
+        limit = {"which": outcome.limit_name, **({"most": outcome.limit_value} if outcome.limit_value else {})}
         record |= {NG_FAILURE_CLASS_KEY: LIMIT_CLASS, NG_TERMINAL_KEY: True, NG_FAILURE_DETAIL_KEY: limit}
     else:
         record |= _failure_fields(outcome.failure, outcome.seconds)
@@ -237,16 +239,17 @@ def outcome_record(outcome: Outcome) -> Row:
 
 
 def _failure_fields(failure: Failure, seconds: float | None) -> Row:
+    """Return the record fields that describe a failure and the duration of its attempt."""
     detail: Row = {
         "kind": failure.kind,
         "phase": failure.phase,
         "retryable": failure.retryable,
         "message": failure.message[:LONGEST_MESSAGE],
-        "whom": failure.whom,
+        "whom": failure.server,
     }
     fields: Row = {NG_FAILURE_CLASS_KEY: failure.kind, NG_FAILURE_DETAIL_KEY: detail}
-    if failure.which is not None:
-        detail["which"] = failure.which
+    if failure.deadline_name is not None:
+        detail["which"] = failure.deadline_name
     if seconds is not None:
         detail["seconds"] = round(seconds, 3)
         fields[NG_SECONDS_KEY] = truncate_to_microseconds(seconds)
@@ -256,7 +259,7 @@ def _failure_fields(failure: Failure, seconds: float | None) -> Row:
 
 
 def truncate_to_microseconds(seconds: float) -> float:
-    """Drop digits below a microsecond, rounding down so that the phases of a rollout never exceed it."""
+    """Round down to whole microseconds, so that the sum of a rollout's phases never exceeds its duration."""
     return seconds // 1e-6 / 1e6
 
 
@@ -269,7 +272,7 @@ def _reported_failure(job: Job, failure_class: str, stored: StoredRollout) -> Fa
         kind=failure_class,
         phase=str(detail.get("phase") or (Phase.VERIFY if is_judge else Phase.AGENT)),
         message=str(message),
-        whom=str(detail.get("whom") or job.agent),
+        server=str(detail.get("whom") or job.agent),
         retryable=not stored.is_terminal,
     )
 
@@ -283,9 +286,9 @@ class OutcomeCounts:
         self.limits: Counter[str] = Counter()
         self.cancelled = 0
         self.retried = 0
-        """Scored after more than one attempt."""
-        self.stopped: str | None = None
-        """Reason for an early stop."""
+        """Rollouts that were scored after more than one attempt."""
+        self.stop_reason: str | None = None
+        """Reason for an early stop; None if there was none."""
         self.not_run = 0
         """Rollouts that were never sent because of the early stop."""
 
@@ -296,13 +299,13 @@ class OutcomeCounts:
         elif isinstance(outcome, FailedRollout):
             self.failed[outcome.failure.kind] += 1
         elif isinstance(outcome, LimitedRollout):
-            self.limits[outcome.which] += 1
+            self.limits[outcome.limit_name] += 1
         else:
             self.cancelled += 1
 
     def stop(self, reason: str, to_run: int) -> None:
-        """Note that the run stopped early; `to_run` rollouts were planned for it."""
-        self.stopped = reason
+        """Record that the run stopped early; `to_run` is the number of rollouts it was to run."""
+        self.stop_reason = reason
         self.not_run = max(0, to_run - self.total)
 
     @property

@@ -33,16 +33,16 @@ DEFAULT_REPEATS_KEY = "_default"
 LISTED_AGENTS = 10
 
 _FIELDS_OF_EARLIER_RUN = (ATTEMPT_INDEX_KEY_NAME, NG_SECONDS_KEY, NG_PHASES_KEY)
-"""Fields that a row taken from an output still carries."""
+"""Fields to remove from a row that is a record of an earlier output."""
 
 Line = tuple[int, bytes]
 """A line's number, counted from 1, and its bytes."""
 Repeats = int | Mapping[str, int]
-"""Rollouts per row, or per agent with `_default` for the others."""
+"""Rollouts per row: one number, or a number by agent, with `_default` for agents that are not listed."""
 
 
 class InputRowsError(ConfigError, ValueError):
-    """Rows of a dataset that cannot be sent as they are; every kind of problem and its lines in one message."""
+    """Rows of a dataset cannot be sent. The message lists every kind of problem with its lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,51 +52,51 @@ class PlanSummary:
     total: int
     """Rollouts of the whole run."""
     finished: int = 0
-    """Scored before; not run again."""
+    """Rollouts that were scored in an earlier run; they are not run again."""
     given_up: int = 0
-    """Failed too often, or in a way that a retry does not change; not run again."""
+    """Rollouts that failed too often or with a terminal failure; they are not run again."""
     to_run: int = 0
     resumed: bool = False
     kept: Path | None = None
     """Folder of an earlier run's files, if they were moved aside."""
     notes: list[str] = field(default_factory=list)
-    """Messages for the user: accepted changes, an identity that could not be checked."""
+    """Messages for the user, for example accepted changes or a missing identity file."""
 
 
 class AgentNames:
-    """The configured agents, for checking rows that name one."""
+    """The configured agents, for checking the agent names in rows."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = sorted(names)
         self._problems: dict[str, str | None] = dict.fromkeys(self._names)
 
     def problem(self, name: str) -> str | None:
-        """Explain why a row cannot name this agent; None if the agent exists."""
+        """Return the error message for an unknown agent; None if the agent is configured."""
         if name not in self._problems:
             if len(self._problems) - len(self._names) >= LISTED_AGENTS:
-                return "there are still other agents named that do not exist"
-            self._problems[name] = f"there is no agent {name!r}{self._advice(name)}"
+                return "more unknown agents"
+            self._problems[name] = f"unknown agent {name!r}{self._advice(name)}"
         return self._problems[name]
 
     def _advice(self, name: str) -> str:
         if not self._names:
-            return ", nor any other"
+            return "; no agents are configured"
         close = get_close_matches(name, self._names, n=1)
         if close:
             return f" — did you mean {close[0]!r}?"
         listed = ", ".join(self._names[:LISTED_AGENTS]) + (", …" if len(self._names) > LISTED_AGENTS else "")
-        return f", only {listed}"
+        return f"; configured: {listed}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """How rows become jobs."""
+    """The options by which rows become jobs."""
 
     agent_name: str | None = None
-    """The agent of rows that name none; rows that name one keep it."""
+    """The agent of rows without an agent; other rows keep theirs."""
     repeats: Repeats = 1
     add_seed: bool = False
-    """Ask the model for seed n in rollout number n."""
+    """Request seed n from the model in rollout number n."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Merged over each row's `responses_create_params`, top-level keys only."""
     skills_ref: Mapping[str, Any] | None = None
@@ -107,13 +107,13 @@ class PlanOptions:
 
 
 def read_lines(path: Path, limit: int | None = None) -> Iterator[Line]:
-    """Yield the first `limit` lines that are not blank (all for None or 0).
+    """Yield the first `limit` non-blank lines with their numbers; all of them if `limit` is None or 0.
 
     Raises:
         ConfigPathNotFoundError: the file does not exist.
     """
     if not path.is_file():
-        raise ConfigPathNotFoundError(f"there is no input file {str(path)!r}", fix="check input_jsonl_fpath")
+        raise ConfigPathNotFoundError(f"input file not found: {path}", fix="check input_jsonl_fpath")
     with path.open("rb") as file:
         filled = ((number, line) for number, line in enumerate(file, start=1) if not line.isspace())
         yield from islice(filled, limit or None)
@@ -122,10 +122,10 @@ def read_lines(path: Path, limit: int | None = None) -> Iterator[Line]:
 def plan_jobs(
     lines: Iterable[Line], options: PlanOptions, *, source: str, tasks: TaskNumbers | None = None
 ) -> Iterator[Job]:
-    """Turn lines into jobs, all repeats of a line together, in the order they will be stored.
+    """Yield the jobs of the lines, all repeats of a line together, in the order of the planned rows file.
 
     Identical lines share a task, so their repeats form one group. Memory is a few dozen bytes per line. Problems are
-    raised after the last line, so no job is final before the iterator is exhausted.
+    raised after the last line, so jobs must not be sent before the iterator is exhausted.
 
     Raises:
         ConfigError: a line is not a JSON object.
@@ -133,7 +133,7 @@ def plan_jobs(
     """
     tasks = tasks if tasks is not None else TaskNumbers()
     problems = RowProblems()
-    used: set[str] = set()
+    used_agents: set[str] = set()
     for number, line in lines:
         where = f"{source}:{number}"
         row = parse_row(line, where)
@@ -141,14 +141,14 @@ def plan_jobs(
         prepared, repeats = _prepare_row(row, options, problems, number, where)
         if prepared is None:
             continue
-        used.add(prepared[AGENT_REF_KEY_NAME]["name"])
+        used_agents.add(prepared[AGENT_REF_KEY_NAME]["name"])
         if problems:
-            continue  # nothing more is sent, but the other problems are still worth knowing
+            continue  # the plan has failed; continue only to report further problems
         for rollout in tasks.next_rollouts(task, repeats):
             yield _make_job(prepared, task, rollout, options, where)
     _raise_if_any(problems, source)
     if isinstance(options.repeats, Mapping):
-        unused = sorted(set(options.repeats) - used - {DEFAULT_REPEATS_KEY})
+        unused = sorted(set(options.repeats) - used_agents - {DEFAULT_REPEATS_KEY})
         if unused:
             logger.warning("num_repeats names agents that no row uses: %s", ", ".join(unused))
 
@@ -172,33 +172,34 @@ def _raise_if_any(problems: RowProblems, source: str) -> None:
 
 
 def plan_more(
-    lines: Callable[[], Iterable[Line]], options: PlanOptions, *, before: Repeats, source: str
+    lines: Callable[[], Iterable[Line]], options: PlanOptions, *, earlier_repeats: Repeats, source: str
 ) -> Iterator[Job]:
-    """Plan the jobs that `options.repeats` adds to `before`, numbered after those of `before`."""
+    """Plan the jobs that `options.repeats` adds to `earlier_repeats`, numbered after the earlier jobs."""
     tasks = TaskNumbers()
-    for _ in plan_jobs(lines(), replace(options, repeats=before), source=source, tasks=tasks):
+    for _ in plan_jobs(lines(), replace(options, repeats=earlier_repeats), source=source, tasks=tasks):
         pass  # only to count the rollouts of each task
-    more = added_repeats(before, options.repeats)
-    return plan_jobs(lines(), replace(options, repeats=more), source=source, tasks=tasks.restart())
+    added = added_repeats(earlier_repeats, options.repeats)
+    return plan_jobs(lines(), replace(options, repeats=added), source=source, tasks=tasks.restart())
 
 
-def added_repeats(before: Repeats, now: Repeats) -> dict[str, int]:
-    """Return the rollouts per row that `now` adds to `before`, by agent; negative where `now` has fewer."""
+def added_repeats(earlier: Repeats, current: Repeats) -> dict[str, int]:
+    """Return the rollouts per row that `current` adds to `earlier`, by agent; negative where `current` has fewer."""
     old, new = (
-        dict(repeats) if isinstance(repeats, Mapping) else {DEFAULT_REPEATS_KEY: repeats} for repeats in (before, now)
+        dict(repeats) if isinstance(repeats, Mapping) else {DEFAULT_REPEATS_KEY: repeats}
+        for repeats in (earlier, current)
     )
-    more: dict[str, int] = {}
+    added: dict[str, int] = {}
     for agent in {*old, *new}:
         count = new.get(agent, new.get(DEFAULT_REPEATS_KEY))
         if count is not None:
-            more[agent] = count - old.get(agent, old.get(DEFAULT_REPEATS_KEY, 0))
-    return more
+            added[agent] = count - old.get(agent, old.get(DEFAULT_REPEATS_KEY, 0))
+    return added
 
 
 def _prepare_row(
-    row: Row, options: PlanOptions, problems: RowProblems, number: int, where: str
+    row: Row, options: PlanOptions, problems: RowProblems, number: int, location: str
 ) -> tuple[Row | None, int]:
-    """Return the row as it will be sent, without its key, and its repeats; None after adding a problem."""
+    """Return the row to send, without its key, and its number of repeats; (None, 0) after adding a problem."""
     parameters = row.get(RESPONSES_CREATE_PARAMS_KEY_NAME)
     if parameters is None and options.fill_prompt is not None:
         parameters = {}
@@ -207,7 +208,7 @@ def _prepare_row(
     if not isinstance(parameters, dict):
         problem = f"no object '{RESPONSES_CREATE_PARAMS_KEY_NAME}' and no prompt config"
     elif options.fill_prompt is not None and parameters.get("input"):
-        problem = f"'{RESPONSES_CREATE_PARAMS_KEY_NAME}.input' is there already, but a prompt config is set"
+        problem = f"'{RESPONSES_CREATE_PARAMS_KEY_NAME}.input' exists, but a prompt config is set"
     elif reference is None:
         problem = f"no '{AGENT_REF_KEY_NAME}' with a name and no agent_name"
     elif options.agents is not None:
@@ -217,7 +218,7 @@ def _prepare_row(
         return None, 0
     assert reference is not None
     if options.fill_prompt is not None:
-        row = options.fill_prompt(row, where)
+        row = options.fill_prompt(row, location)
         parameters = row[RESPONSES_CREATE_PARAMS_KEY_NAME]
     for name in _FIELDS_OF_EARLIER_RUN:
         row.pop(name, None)
@@ -229,6 +230,7 @@ def _prepare_row(
 
 
 def _agent_reference(row: Row, default: str | None) -> Row | None:
+    """Return the row's reference to an agent, else one to `default`; None if it is invalid or neither exists."""
     reference = row.get(AGENT_REF_KEY_NAME)
     if isinstance(reference, dict) and isinstance(reference.get("name"), str) and reference["name"]:
         return reference
@@ -238,6 +240,7 @@ def _agent_reference(row: Row, default: str | None) -> Row | None:
 
 
 def _repeats_of(agent: str, options: PlanOptions, problems: RowProblems, number: int) -> int:
+    """Return the repeats of an agent's rows; 0 after adding a problem."""
     if not isinstance(options.repeats, Mapping):
         return options.repeats
     repeats = options.repeats.get(agent, options.repeats.get(DEFAULT_REPEATS_KEY))
@@ -248,28 +251,29 @@ def _repeats_of(agent: str, options: PlanOptions, problems: RowProblems, number:
     return repeats
 
 
-def _own_task_number(row: Row, where: str) -> int | None:
+def _own_task_number(row: Row, location: str) -> int | None:
+    """Return the task index that the row contains, checked; None if it contains none."""
     number = row.get(TASK_INDEX_KEY_NAME)
     if number is None:
         return None
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= HIGHEST_TASK:
-        raise InputRowsError(f"{TASK_INDEX_KEY_NAME} must be a whole number from 0, not {number!r}", where=where)
+        raise InputRowsError(f"{TASK_INDEX_KEY_NAME} must be a whole number from 0, not {number!r}", where=location)
     return number
 
 
-def _make_job(prepared: Row, task: int, rollout: int, options: PlanOptions, where: str) -> Job:
+def _make_job(prepared: Row, task: int, rollout: int, options: PlanOptions, location: str) -> Job:
     row = {**prepared, TASK_INDEX_KEY_NAME: task, ROLLOUT_INDEX_KEY_NAME: rollout}
     if options.add_seed:
-        row[RESPONSES_CREATE_PARAMS_KEY_NAME] = _add_seed(row[RESPONSES_CREATE_PARAMS_KEY_NAME], rollout, where)
+        row[RESPONSES_CREATE_PARAMS_KEY_NAME] = _add_seed(row[RESPONSES_CREATE_PARAMS_KEY_NAME], rollout, location)
     return Job(RolloutKey(task, rollout), row)
 
 
-def _add_seed(parameters: Row, seed: int, where: str) -> Row:
+def _add_seed(parameters: Row, seed: int, location: str) -> Row:
     """Add the seed to `metadata.extra_body`, the JSON text that models merge into their request."""
     metadata = parameters.get("metadata") or {}
     try:
         extra = json.loads(metadata.get("extra_body") or "{}")
         extra_body = json.dumps({**extra, "seed": seed})
     except (TypeError, ValueError, AttributeError) as error:
-        raise InputRowsError(f"metadata.extra_body is not a JSON object as text: {error}", where=where) from error
+        raise InputRowsError(f"metadata.extra_body is not a JSON object as text: {error}", where=location) from error
     return {**parameters, "metadata": {**metadata, "extra_body": extra_body}}

@@ -1,4 +1,4 @@
-"""A stored run with its input rows: profile it (`RunProfile`) or verify it again (`StoredRollouts`)."""
+"""Read a stored run with its input rows, to profile it (`RunProfile`) or to verify it again (`StoredRollouts`)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,7 +16,10 @@ LISTED = 5
 
 
 class RunProfile:
-    """Planned rows compared with their rollouts. Memory holds numbers and one file offset per task."""
+    """The profile of a stored run: its planned rows compared with its rollouts.
+
+    Memory holds numbers and one file offset per task.
+    """
 
     def __init__(self, inputs: Path, rollouts: Path) -> None:
         """Read both files.
@@ -45,9 +48,7 @@ def check_files_exist(inputs: Path, rollouts: Path) -> None:
     """Raise ConfigPathNotFoundError if a file is missing."""
     missing = [str(path) for path in (inputs, rollouts) if not path.is_file()]
     if missing:
-        raise ConfigPathNotFoundError(
-            "there is no such file", where=", ".join(missing), fix="check --inputs and --rollouts"
-        )
+        raise ConfigPathNotFoundError(f"file not found: {', '.join(missing)}", fix="check --inputs and --rollouts")
 
 
 @dataclass
@@ -79,7 +80,7 @@ class StoredRollouts:
         for record in read_rows(rollouts):
             task, rollout = rollout_id = _rollout_id(record, rollouts)
             if rollout_id in stored.scored_ids:
-                raise ConfigError(f"task {task}, rollout {rollout} is there twice", where=str(rollouts))
+                raise ConfigError(f"task {task}, rollout {rollout} occurs twice", where=str(rollouts))
             stored.scored_ids.add(rollout_id)
             stored._count(record)
         for record in stored._judge_failures() if judge_failed_only else ():
@@ -88,12 +89,12 @@ class StoredRollouts:
                 stored.judge_failed.add(rollout_id)
                 stored._count(record)
         if not stored.agents:
-            raise ConfigError("there is nothing to verify in it", where=str(rollouts))
+            raise ConfigError("the file has no rollouts to verify", where=str(rollouts))
         stored._check_inputs(stored.judge_failed if judge_failed_only else stored.scored_ids)
         return stored
 
     def jobs(self, *, judge_failed_only: bool = False) -> Iterator[Job]:
-        """Yield the jobs to verify in stored order: each input row with the response to it."""
+        """Yield the jobs to verify in stored order: each input row with its stored response."""
         with RolloutReader([self.inputs]) as inputs:
             for record in self._select_records(judge_failed_only):
                 key = RolloutKey(*_rollout_id(record, self.rollouts))
@@ -103,23 +104,24 @@ class StoredRollouts:
                 yield Job(key, {**row, RESPONSE_KEY_NAME: record.get(RESPONSE_KEY_NAME)})
 
     def scored_rollouts(self) -> Iterator[ScoredRollout]:
-        """Yield the rollouts that have a score already, to be copied unchanged."""
+        """Yield the scored rollouts, to be copied unchanged."""
         for record in read_rows(self.rollouts):
             yield ScoredRollout(Job.of(record), record)
 
     def _select_records(self, judge_failed_only: bool) -> Iterator[Row]:
+        """Yield the scored records, or the first judge failure of each rollout in `judge_failed`."""
         if not judge_failed_only:
             yield from read_rows(self.rollouts)
             return
-        waiting = set(self.judge_failed)
+        remaining = set(self.judge_failed)
         for record in self._judge_failures():
             rollout_id = _rollout_id(record, self.rollouts)
-            if rollout_id in waiting:
-                waiting.discard(rollout_id)
+            if rollout_id in remaining:
+                remaining.discard(rollout_id)
                 yield record
 
     def _judge_failures(self) -> Iterator[Row]:
-        """Yield the records of rollouts that were played to their end and whose judge failed."""
+        """Yield the stored failures in which the agent was done and only the judge failed."""
         for record in read_rows(failures_path_for(self.rollouts)):
             if StoredRollout(record).failure_class == FailureKind.JUDGE_FAILED:
                 yield record
@@ -129,6 +131,7 @@ class StoredRollouts:
         self.agents[agent] = self.agents.get(agent, 0) + 1
 
     def _check_inputs(self, rollout_ids: set[RolloutId]) -> None:
+        """Raise ConfigError if a rollout has no input row."""
         missing = sorted(rollout_ids - self._offsets.keys())
         if missing:
             listed = ", ".join(f"{task}:{rollout}" for task, rollout in missing[:LISTED])
@@ -144,4 +147,4 @@ def _rollout_id(record: Row, path: Path) -> RolloutId:
     try:
         return RolloutKey.of(record).rollout_id
     except ValueError as error:
-        raise ConfigError(f"a row does not say which rollout it is: {error}", where=str(path)) from error
+        raise ConfigError(f"a row has no rollout key: {error}", where=str(path)) from error

@@ -1,4 +1,4 @@
-"""Prepare a run: a new one, or the rest of an earlier one. Resume matching compares the identities of both."""
+"""Prepare a new run, or the rest of an earlier run if the identities of both match."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ _LISTED = 20
 _LINES_PER_REPORT = 2048
 
 OnRead = Callable[[int, int], None]
-"""Called periodically with the rows and bytes read so far; an exception it raises ends the reading."""
+"""Called periodically with the number of rows and bytes read so far; its exceptions end the reading."""
 
 
 class ResumeRefused(ConfigError, ValueError):
@@ -29,7 +29,7 @@ class ResumeRefused(ConfigError, ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionRequest:
-    """The requested run."""
+    """The request to collect rollouts into an output: a new run, or with `resume` the rest of the stored run."""
 
     source: Path
     source_name: str
@@ -37,13 +37,13 @@ class CollectionRequest:
     limit: int | None
     options: PlanOptions
     identity: Identity
-    """Identity of a new run, without the hash of its rows."""
+    """Identity of the requested run, without the hash of its rows."""
     resume: bool = False
     force: bool = False
     overwrite: bool = False
     max_attempts: int = 3
     limits: Mapping[str, int | None] | None = None
-    """Limits of one rollout by name: a rollout that ended at a lower limit is run again."""
+    """Limits of one rollout by name; a rollout that ended at a lower limit is run again."""
     on_read: OnRead = lambda _rows, _bytes: None
 
     def lines(self) -> Iterator[Line]:
@@ -51,6 +51,7 @@ class CollectionRequest:
 
 
 def _report_reading(lines: Iterable[Line], on_read: OnRead) -> Iterator[Line]:
+    """Yield the lines unchanged and call `on_read` periodically."""
     size = 0
     for count, line in enumerate(lines, start=1):
         size += len(line[1])
@@ -61,20 +62,20 @@ def _report_reading(lines: Iterable[Line], on_read: OnRead) -> Iterator[Line]:
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """The jobs to run."""
+    """The jobs to run, with a summary."""
 
     summary: PlanSummary
     jobs: Iterator[Job]
     tokens: int = 0
-    """Tokens used by the resumed run so far."""
+    """Tokens that the resumed run has used so far."""
 
 
 def prepare_run(store: RolloutStore, request: CollectionRequest) -> PreparedRun:
-    """Make the store ready and return the jobs to run. The store must be held.
+    """Write the planned rows and the identity, and return the jobs to run. The store must be locked.
 
     Raises:
-        ConfigError: the rows cannot be sent as they are; nothing was removed.
-        ResumeRefused: the stored run is another one.
+        ConfigError: the rows cannot be sent; the files are unchanged.
+        ResumeRefused: the stored run differs from the requested one.
         StoreError: the files cannot be read or written.
     """
     if request.resume and store.can_resume():
@@ -84,9 +85,9 @@ def prepare_run(store: RolloutStore, request: CollectionRequest) -> PreparedRun:
 
 
 async def prepare_run_in_thread(store: RolloutStore, request: CollectionRequest) -> PreparedRun:
-    """Run `prepare_run` on a thread: a million rows take a while, and the event loop must handle interrupts.
+    """Run `prepare_run` on a thread, so that the event loop can handle interrupts while many rows are read.
 
-    A cancellation ends the work at its next report and waits for that: the files it writes are in use until then.
+    A cancellation ends the thread at its next progress report and waits until then, because it writes files.
     """
     is_cancelled = threading.Event()
 
@@ -95,21 +96,21 @@ async def prepare_run_in_thread(store: RolloutStore, request: CollectionRequest)
             raise asyncio.CancelledError
         request.on_read(rows, size)
 
-    work = asyncio.ensure_future(asyncio.to_thread(prepare_run, store, replace(request, on_read=on_read)))
+    preparation = asyncio.ensure_future(asyncio.to_thread(prepare_run, store, replace(request, on_read=on_read)))
     try:
-        return await asyncio.shield(work)
+        return await asyncio.shield(preparation)
     except asyncio.CancelledError:
         is_cancelled.set()
-        await asyncio.wait({work})
-        if not work.cancelled():
-            work.exception()  # retrieved, so that asyncio does not report it as lost
+        await asyncio.wait({preparation})
+        if not preparation.cancelled():
+            preparation.exception()  # retrieved, so that asyncio does not log it as never retrieved
         raise
 
 
 def check_request(store: RolloutStore, request: CollectionRequest) -> None:
-    """Raise the errors that `prepare_run` would raise, without changing anything. The store must be held.
+    """Raise the errors that `prepare_run` would raise, without changing any file. The store must be locked.
 
-    Commands call this before they start servers. Rows are read, unless the run to resume has planned them.
+    Commands call this before they start servers. Rows are read unless a stored run is resumed.
     """
     if request.resume and store.can_resume():
         stored = read_identity(store.run)
@@ -121,31 +122,34 @@ def check_request(store: RolloutStore, request: CollectionRequest) -> None:
 
 
 def _check_source(store: RolloutStore, request: CollectionRequest) -> None:
+    """Raise ConfigError if the input file is one of the files that will be written."""
     if request.source.resolve() in (store.output.resolve(), store.failures.resolve()):
         raise ConfigError(
-            f"the rows of {request.source_name} would be replaced by the results",
+            f"the results would replace the input rows in {request.source_name}",
             where=str(store.output),
             fix="choose another output",
         )
 
 
 def _start_run(store: RolloutStore, request: CollectionRequest, notes: list[str]) -> PreparedRun:
+    """Plan a new run; an earlier run's files are moved aside, or removed with `overwrite`."""
     _check_source(store, request)
     rows = RowHash()
     stat = file_stat(request.source)
-    jobs = plan_jobs(rows.over(request.lines()), request.options, source=request.source_name)
-    kept = store.begin(jobs, keep=not request.overwrite)
+    jobs = plan_jobs(rows.hashing(request.lines()), request.options, source=request.source_name)
+    previous_folder = store.begin(jobs, keep=not request.overwrite)
     write_identity(store.run, replace(request.identity, rows=rows.text(), file_stat=stat))
     store.open()
     total = store.planned_count()
-    if kept is not None:
-        notes.append(f"the files of the run before are kept in {kept}")
+    if previous_folder is not None:
+        notes.append(f"the files of the earlier run were moved to {previous_folder}")
     for note in notes:
         logger.info(note)
-    return PreparedRun(PlanSummary(total, to_run=total, kept=kept, notes=notes), store.jobs())
+    return PreparedRun(PlanSummary(total, to_run=total, kept=previous_folder, notes=notes), store.jobs())
 
 
 def _resume_run(store: RolloutStore, request: CollectionRequest) -> PreparedRun:
+    """Check that the stored run is the requested one and plan its unfinished rollouts."""
     notes = _update_identity(store, request)
     history = store.history(request.limits)
     total, finished = store.planned_count(), len(history.finished)
@@ -162,70 +166,72 @@ def _update_identity(store: RolloutStore, request: CollectionRequest) -> list[st
     """Check that the stored run is the requested one, store accepted changes and return notes about them."""
     stored = read_identity(store.run)
     if stored is None:
-        if request.source.is_file():  # from now on it can be checked
-            now = replace(request.identity, file_stat=file_stat(request.source))
-            write_identity(store.run, _with_row_hash(now, request))
+        if request.source.is_file():  # write the missing identity, for the next resume
+            current = replace(request.identity, file_stat=file_stat(request.source))
+            write_identity(store.run, _with_row_hash(current, request))
         return [f"{store.run} was missing, so it was not checked that this is the same run"]
-    before, content = stored
-    now, notes, has_more_repeats = _match_identity(store, request, before)
+    earlier, content = stored
+    current, notes, has_more_repeats = _match_identity(store, request, earlier)
     if has_more_repeats:
-        jobs = plan_more(request.lines, request.options, before=before.repeats, source=request.source_name)
+        jobs = plan_more(request.lines, request.options, earlier_repeats=earlier.repeats, source=request.source_name)
         added = store.extend(jobs)
-        notes.append(f"num_repeats: {before.repeats} -> {request.identity.repeats}; {added} rollouts added")
-    if dict(before.limits) != dict(now.limits):
-        names = sorted({*before.limits, *now.limits})
-        old, new = before.limits, now.limits
+        notes.append(f"num_repeats: {earlier.repeats} -> {request.identity.repeats}; {added} rollouts added")
+    if dict(earlier.limits) != dict(current.limits):
+        names = sorted({*earlier.limits, *current.limits})
+        old, new = earlier.limits, current.limits
         changes = [f"{name} {old.get(name)} -> {new.get(name)}" for name in names if old.get(name) != new.get(name)]
-        notes.append(f"limits that apply from now on: {', '.join(changes)}")
-    if notes or before != now:
-        write_identity(store.run, now, content, "; ".join(notes))
+        notes.append(f"changed limits: {', '.join(changes)}")
+    if notes or earlier != current:
+        write_identity(store.run, current, content, "; ".join(notes))
     return notes
 
 
 def _match_identity(
-    store: RolloutStore, request: CollectionRequest, before: Identity
+    store: RolloutStore, request: CollectionRequest, earlier: Identity
 ) -> tuple[Identity, list[str], bool]:
-    """Return the identity from now on, notes about it, and whether it has more repeats than `before`.
+    """Return the identity of the resumed run, notes about it, and whether it has more repeats than `earlier`.
 
     Raises:
         ResumeRefused: the stored run differs, and `force` is not set.
     """
-    now, notes = _current_identity(before, request)
-    differences = before.differences(now)
-    more = added_repeats(before.repeats, request.identity.repeats)
-    if any(count < 0 for count in more.values()):
-        differences.append(f"num_repeats: {before.repeats} -> {request.identity.repeats} (only more are accepted)")
+    current, notes = _current_identity(earlier, request)
+    differences = earlier.differences(current)
+    added = added_repeats(earlier.repeats, request.identity.repeats)
+    if any(count < 0 for count in added.values()):
+        differences.append(f"num_repeats: {earlier.repeats} -> {request.identity.repeats} (only more are accepted)")
     if not differences:
-        return now, notes, any(more.values())
+        return current, notes, any(added.values())
     listed = differences[:_LISTED]
     if len(differences) > _LISTED:
         listed.append(f"… and {len(differences) - _LISTED} more")
     if not request.force:
         raise ResumeRefused(
-            "this is not the run that was begun; what differs:" + "".join(f"\n    {line}" for line in listed),
+            "the stored run is a different one; differences:" + "".join(f"\n    {line}" for line in listed),
             where=str(store.run),
             fix="leave out --resume to start over (the earlier files are kept), "
-            "or add --force-resume (+force_resume=true) to go on with the rows and parameters that were planned",
+            "or add --force-resume (+force_resume=true) to continue with the planned rows and parameters",
         )
     notes.append(f"resumed by force although these differ: {'; '.join(listed)}")
-    # The rows are still those that were planned.
-    kept = replace(now, rows=before.rows, plan=before.plan, file_stat=before.file_stat, repeats=before.repeats)
-    return kept, notes, False
+    # The planned rows stay.
+    forced = replace(
+        current, rows=earlier.rows, plan=earlier.plan, file_stat=earlier.file_stat, repeats=earlier.repeats
+    )
+    return forced, notes, False
 
 
-def _current_identity(before: Identity, request: CollectionRequest) -> tuple[Identity, list[str]]:
-    """Return the identity of the request; rows are hashed only if the input file changed."""
-    now = replace(request.identity, file_stat=file_stat(request.source))
-    if not now.file_stat:
-        note = f"{request.source_name} is gone; the rows are those that were planned"
-        return replace(now, rows=before.rows, file_stat=before.file_stat), [note]
-    if has_same_rows(before, now):
-        return replace(now, rows=before.rows), []
-    return _with_row_hash(now, request), []
+def _current_identity(earlier: Identity, request: CollectionRequest) -> tuple[Identity, list[str]]:
+    """Return the identity of the request and notes about it; rows are hashed only if the input file changed."""
+    current = replace(request.identity, file_stat=file_stat(request.source))
+    if not current.file_stat:
+        note = f"{request.source_name} is missing; the planned rows are used"
+        return replace(current, rows=earlier.rows, file_stat=earlier.file_stat), [note]
+    if has_same_rows(earlier, current):
+        return replace(current, rows=earlier.rows), []
+    return _with_row_hash(current, request), []
 
 
 def _with_row_hash(identity: Identity, request: CollectionRequest) -> Identity:
     rows = RowHash()
-    for _ in rows.over(request.lines()):
+    for _ in rows.hashing(request.lines()):
         pass
     return replace(identity, rows=rows.text())

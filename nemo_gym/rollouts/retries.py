@@ -8,10 +8,9 @@ from nemo_gym.rollouts.outcome import FailedRollout, FailureKind
 
 LONGEST_PAUSE = 60.0
 
-MAX_TRIES_PER_RUN = 2
-"""Each call below was already repeated where that is safe, so a run tries the whole rollout at most twice; a third
-attempt belongs to a resumed run, after a repair."""
-RETRIED_KINDS = frozenset(FailureKind) - {FailureKind.INVALID_REWARD, FailureKind.INTERNAL}
+MAX_ATTEMPTS_PER_RUN = 2 """Single calls are already retried where that is safe, so a run attempts a rollout at most
+twice; a third attempt is left for a resumed run, after the cause is fixed.""" RETRIED_KINDS = frozenset(FailureKind) -
+{FailureKind.INVALID_REWARD, FailureKind.INTERNAL}
 """Kinds that an agent defines are not retried within a run either."""
 
 ROLLOUT_DEADLINE = "rollout"
@@ -19,23 +18,23 @@ ROLLOUT_DEADLINE = "rollout"
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutRetryPolicy:
-    """When a failed rollout is retried in the same run."""
+    """Decides whether a failed rollout is retried in the same run, and after which pause."""
 
     max_attempts: int = 1
-    """Attempts per rollout, including those of earlier runs."""
+    """Maximum attempts per rollout, including those of earlier runs."""
     pause_seconds: float = 2.0
     uniform: Callable[[float, float], float] = random.uniform
 
-    def pause_after(self, outcome: FailedRollout, tries: int) -> float | None:
-        """Return the seconds until the next try, or None for no retry. This run has made `tries` so far."""
+    def pause_after(self, outcome: FailedRollout, attempts: int) -> float | None:
+        """Return the seconds until the next attempt, or None for no retry, after `attempts` attempts in this run."""
         failure = outcome.failure
         if not failure.retryable or outcome.job.key.attempt + 1 >= self.max_attempts:
             return None
-        if failure.which == ROLLOUT_DEADLINE:  # it had all the time there is; another try would hold up the end
+        if failure.deadline_name == ROLLOUT_DEADLINE:
+            return None  # it used the whole rollout deadline; a retry would delay the end of the run
+        if failure.kind not in RETRIED_KINDS or attempts >= MAX_ATTEMPTS_PER_RUN:
             return None
-        if failure.kind not in RETRIED_KINDS or tries >= MAX_TRIES_PER_RUN:
-            return None
-        longest = min(LONGEST_PAUSE, self.pause_seconds * 2 ** (tries - 1))
+        longest = min(LONGEST_PAUSE, self.pause_seconds * 2 ** (attempts - 1))
         return self.uniform(longest / 2, longest)
 
 

@@ -1,7 +1,7 @@
-"""The files of a run: their paths beside the output, finding runs, and keeping an earlier run's files.
+"""The files of a run: their paths next to the output, finding runs, and keeping an earlier run's files.
 
-When a run starts over, the files of the earlier run move into the folder `<stem>_previous`, under their names, so that
-they can be read, profiled and resumed there. One earlier run is kept.
+When a run starts over, the files of the earlier run move into the folder `<stem>_previous` and keep their names, so
+that they can be read, profiled and resumed there. One earlier run is kept.
 """
 
 import shutil
@@ -18,12 +18,12 @@ AGGREGATE_METRICS_ENDING = "_aggregate_metrics.json"
 PREVIOUS_ENDING = "_previous"
 PROFILE_ENDING = "_reward_profiling.jsonl"
 DERIVED_ENDINGS = (PROFILE_ENDING, "_agent_metrics.json")
-"""Files that other commands make from the output; beside another output they would be wrong."""
+"""Files that other commands make from the output. They are moved with it, because they describe this output only."""
 INDEX_NAMES = ("inputs", "scored", "failed")
 
 
 class NothingToView(GymError, FileNotFoundError):
-    """A path leads to no rollouts."""
+    """No rollouts were found at a path."""
 
 
 def failures_path_for(output: str | Path) -> Path:
@@ -52,7 +52,7 @@ def index_folder_for(output: str | Path) -> Path:
 
 
 def previous_folder_for(output: str | Path) -> Path:
-    """Return `dir/x_previous` for `dir/x.jsonl`: the files of the run before."""
+    """Return `dir/x_previous` for `dir/x.jsonl`: the files of the previous run."""
     return _sibling(output, PREVIOUS_ENDING)
 
 
@@ -68,13 +68,13 @@ def _sibling(output: str | Path, ending: str) -> Path:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """One output and the files beside it, any of which may be missing."""
+    """One output and its side files, any of which may be missing."""
 
     output: Path
 
     @property
     def name(self) -> str:
-        """Enough of the path to distinguish runs: `folder/stem`."""
+        """The end of the path, to distinguish runs: `folder/stem`."""
         return "/".join([*self.output.parts[-2:-1], self.output.stem]).lstrip("/")
 
     @property
@@ -91,7 +91,7 @@ class RunFiles:
 
 
 def find_runs(paths: Sequence[str | Path]) -> list[RunFiles]:
-    """Return the runs that `paths` name: files of rollouts, or folders that hold some (also one level down).
+    """Return the runs at `paths`: files of rollouts, or folders that contain such files, also one level down.
 
     Raises:
         NothingToView: a path does not exist, or a folder holds no rollouts.
@@ -101,12 +101,12 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFiles]:
         if path.is_dir():
             inside = [file for file in sorted([*path.glob("*.jsonl"), *path.glob("*/*.jsonl")]) if _is_output(file)]
             if not inside:
-                raise NothingToView("this folder holds no rollouts (*.jsonl)", where=str(path))
+                raise NothingToView("this folder contains no rollouts (*.jsonl)", where=str(path))
             outputs += inside
         elif path.is_file() or failures_path_for(path).is_file() or run_path_for(path).is_file():
-            outputs.append(_output_beside(path))  # a run that has scored nothing yet has no output
+            outputs.append(_output_of(path))  # a run without scored rollouts has side files but no output
         else:
-            raise NothingToView("there is no such file or folder", where=str(path), fix="gym eval run --output FILE")
+            raise NothingToView("file or folder not found", where=str(path), fix="gym eval run --output FILE")
     return [RunFiles(output) for output in dict.fromkeys(output.absolute() for output in outputs)]
 
 
@@ -114,8 +114,8 @@ def _is_output(path: Path) -> bool:
     return not path.name.endswith((FAILURES_ENDING, MATERIALIZED_ENDING))
 
 
-def _output_beside(path: Path) -> Path:
-    """Return the output that a file belongs to, if the user named a file beside it."""
+def _output_of(path: Path) -> Path:
+    """Return the output that a side file belongs to; other paths are returned unchanged."""
     for ending in (FAILURES_ENDING, MATERIALIZED_ENDING, AGGREGATE_METRICS_ENDING):
         if path.name.endswith(ending):
             return path.with_name(path.name.removesuffix(ending) + ".jsonl")
@@ -123,19 +123,20 @@ def _output_beside(path: Path) -> Path:
 
 
 def files_of_run(output: Path) -> list[Path]:
-    """List the files of a run in the order they are moved: without its rows, an output can no longer be resumed."""
+    """List the files of a run in the order they are moved: rows first, so that a half-moved run is not resumed."""
     derived = [output.with_name(output.stem + ending) for ending in DERIVED_ENDINGS]
     own = (materialized_path_for, run_path_for, index_folder_for, failures_path_for, aggregate_metrics_path_for)
     return [*(path_of(output) for path_of in own), *derived, output]
 
 
 def move_aside(output: Path) -> Path | None:
-    """Move the files of an earlier run into their folder and return it; None if there are no results to keep.
+    """Move the files of an earlier run into `<stem>_previous` and return that folder; None if it has no results.
 
-    An earlier kept run is replaced, but never by a run without results. An interrupted move is finished by the next.
+    The content of `<stem>_previous` is replaced, but never by a run without results, whose files are removed. An
+    interrupted move is completed by the next call.
 
     Raises:
-        StoreError: a file cannot be moved; it stays where it is.
+        StoreError: a file cannot be moved; it is unchanged.
     """
     folder = previous_folder_for(output)
     partial = folder.with_name(f"{folder.name}.partial")
@@ -170,10 +171,10 @@ def remove_run(output: Path) -> None:
 
 
 def check_no_foreign_files(output: Path) -> None:
-    """Refuse to move or remove anything that does not belong to a run.
+    """Check that moving or removing the run's files and folders affects no other files.
 
     Raises:
-        StoreError: a folder has the name of a file of the run, or one of our folders holds another file.
+        StoreError: a folder has the name of a file of the run, or a folder of the run contains another file.
     """
     files = files_of_run(output)
     previous = previous_folder_for(output)
@@ -187,9 +188,9 @@ def check_no_foreign_files(output: Path) -> None:
         others = sorted(path.name for path in folder.iterdir() if path.name not in expected) if folder.is_dir() else []
         if others:
             raise StoreError(
-                f"this folder holds something that is not of a run: {others[0]}",
+                f"this folder contains a file that is not part of a run: {others[0]}",
                 where=str(folder),
-                fix="move it away or choose another output",
+                fix="move the file or choose another output",
             )
 
 

@@ -36,7 +36,7 @@ def scoring_rules(config: Mapping[str, Any]) -> dict[str, ScoringRule]:
 def _reward_range(environment: ServerInstance) -> tuple[float, float] | None:
     declared = environment.fields.get(REWARD_RANGE_KEY)
     if not isinstance(declared, list | tuple):
-        return None  # undeclared, or another author's server uses the field for another purpose
+        return None  # not declared, or a third-party server uses the field for another purpose
     numbers = [value for value in declared if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) != 2 or len(declared) != 2 or not numbers[0] <= numbers[1]:
         raise ConfigError(
@@ -60,12 +60,12 @@ def _models(block: ServerInstance, instances: Mapping[str, ServerInstance]) -> f
 
 
 def find_verifiers(config: Mapping[str, Any], agents: Iterable[str | None]) -> dict[str | None, str]:
-    """Return the resources server that verifies the rollouts of each agent.
+    """Return the resources server that verifies the rollouts of each agent: the one that the agent's block names.
 
-    It is the one that the agent's block names. A configuration without agents must have exactly one.
+    A configuration without agents must have exactly one resources server.
 
     Raises:
-        ConfigError: an agent has no resources server, or the choice is ambiguous.
+        ConfigError: an agent is not configured or has no resources server, or the choice is ambiguous.
     """
     instances = server_instances(config)
     servers = [block.name for block in instances.values() if block.server_type == RESOURCES_SERVERS]

@@ -18,8 +18,8 @@ COLLATED_FOLDER = "preprocessed_datasets"
 def find_shards(patterns: str, *, output: Path | None = None) -> list[Path]:
     """Return the files that comma-separated glob patterns match, each once and sorted.
 
-    Left out are the files beside outputs (failures, inputs, profiles), runs that were moved aside, and `output`
-    itself, unless it is the only match.
+    Left out are the side files of outputs (failures, inputs, profiles), the outputs of earlier runs that were moved
+    aside, and `output` itself, unless it is the only match.
 
     Raises:
         ConfigPathNotFoundError: nothing matches.
@@ -42,7 +42,7 @@ def _is_side_file(path: Path) -> bool:
 
 
 class Shards:
-    """Read every record once, in the order of the files, and keep its offset instead of the record."""
+    """The records of several outputs, read in the order of the files; their offsets are kept, not the records."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = list(paths)
@@ -51,7 +51,7 @@ class Shards:
         self._offsets: list[tuple[int, int, int, int]] = []
 
     def records(self, *, indexed: bool = True) -> Iterator[Row]:
-        """Yield every record, without a torn last line. Only `indexed` records can be sorted afterwards.
+        """Yield every record; a torn last line is skipped. Only `indexed` records can be sorted afterwards.
 
         Raises:
             ConfigError: a line is not a rollout or, if indexed, has no key.
@@ -73,11 +73,11 @@ class Shards:
             ConfigError: two records have the same key.
         """
         self._offsets.sort()
-        for before, after in pairwise(self._offsets):
-            if before[:2] == after[:2]:
+        for first, second in pairwise(self._offsets):
+            if first[:2] == second[:2]:
                 raise ConfigError(
-                    f"task {after[0]}, rollout {after[1]} is there twice",
-                    where=", ".join(sorted({str(self.paths[before[2]]), str(self.paths[after[2]])})),
+                    f"task {second[0]}, rollout {second[1]} occurs twice",
+                    where=", ".join(sorted({str(self.paths[first[2]]), str(self.paths[second[2]])})),
                     fix="give shards disjoint inputs with their own _ng_task_index",
                 )
         with RolloutReader(self.paths) as reader:

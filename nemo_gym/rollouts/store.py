@@ -1,4 +1,4 @@
-"""Write and read the files of one run. No other code writes them."""
+"""Write and read the files of one run. This is the only module that writes them."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,9 +17,9 @@ from nemo_gym.wire.stored_rollout import RolloutKey, Row, StoredRollout
 
 @dataclass
 class RunHistory:
-    """The stored rollouts of an output, for resume matching: finished, failed, not to be retried.
+    """The stored rollouts of an output, for resume: finished, number of failures, terminal (not to be retried).
 
-    Keys are packed into one integer each, a fraction of a tuple's memory for a million rollouts.
+    Each rollout key is packed into one integer, which needs a fraction of a tuple's memory.
     """
 
     finished: set[int] = field(default_factory=set)
@@ -38,13 +38,13 @@ class RunHistory:
         return _packed_key(key) in self.terminal or self.failed_attempts(key) >= max_attempts
 
     def count_given_up(self, max_attempts: int) -> int:
-        """Count the rollouts that failed too often or in a way that a retry does not change."""
+        """Count the unfinished rollouts that failed `max_attempts` times or with a terminal failure."""
         exhausted = {key for key, count in self.failures.items() if count >= max_attempts}
         return len((self.terminal | exhausted) - self.finished)
 
 
 class _Journal:
-    """A file that outcomes are appended to, with its index. Opening it repairs a torn last line."""
+    """A JSONL file to which outcomes are appended, with its index. Opening it repairs a torn last line."""
 
     def __init__(self, lines: Path, index: Path) -> None:
         self._writer = LineWriter(lines)
@@ -71,10 +71,10 @@ class _Journal:
 
 
 class RolloutStore:
-    """One output: scored records, failures, and the planned rows.
+    """The files of one output: scored records, failures, and the planned rows.
 
-    Inside a `with` block the output is locked, and a second collector is refused. Reading `records` needs no lock.
-    Written lines are forced onto the disk every `sync_seconds`, on a thread, and at the end.
+    Inside a `with` block the output is locked: a second collector gets `OutputInUse`. Reading `records` needs no lock.
+    Written lines are synced to the disk every `sync_seconds`, on a thread, and at the end.
     """
 
     def __init__(self, output: str | Path, *, sync_seconds: float | None = None) -> None:
@@ -113,30 +113,30 @@ class RolloutStore:
                     closing.callback(journal.close)
 
     def can_resume(self) -> bool:
-        """Return whether an earlier run left the files that resume needs: its rows and its output."""
+        """Return whether the files that resume needs exist: the planned rows and the output."""
         return self.materialized.is_file() and self.output.is_file()
 
     def begin(self, jobs: Iterable[Job], *, keep: bool = True) -> Path | None:
-        """Start over: write the planned rows and move earlier results aside; return where those are kept.
+        """Start a new run: write the planned rows and move earlier results aside; return the folder they moved to.
 
         Nothing is moved unless every row could be planned. Without `keep`, earlier results are removed.
         """
         self._check_held()
-        kept: Path | None = None
+        previous_folder: Path | None = None
 
         def clear() -> None:
             # Before the new rows appear: a crash in between must not pair new rows with old results.
-            nonlocal kept
+            nonlocal previous_folder
             if keep:
-                kept = run_files.move_aside(self.output)
+                previous_folder = run_files.move_aside(self.output)
             else:
                 run_files.remove_run(self.output)
 
         self._write_inputs((job.row for job in jobs), clear)
-        return kept
+        return previous_folder
 
     def extend(self, jobs: Iterable[Job]) -> int:
-        """Add the jobs that the run does not have yet to its rows, and return their number."""
+        """Add the jobs that are not planned yet to the planned rows, and return their number."""
         self._check_held()
         planned = {_packed_key(entry) for entry in self._inputs.entries()}
         added = 0
@@ -169,23 +169,23 @@ class RolloutStore:
     def unfinished_jobs(self, history: RunHistory, max_attempts: int) -> Iterator[Job]:
         """Yield the jobs that are neither finished nor given up, with their attempt number."""
 
-        def is_open(entry: Entry) -> bool:
+        def is_unfinished(entry: Entry) -> bool:
             return not history.is_finished(entry) and not history.is_given_up(entry, max_attempts)
 
-        for row in select_rows(self.materialized, self._inputs.entries(), is_open):
+        for row in select_rows(self.materialized, self._inputs.entries(), is_unfinished):
             job = Job.of(row)
             yield job.with_attempt(history.failed_attempts(job.key))
 
     def planned_count(self) -> int:
-        """Count the rollouts of the run."""
+        """Count the planned rollouts of the run."""
         if self._planned_count is None:
             self._planned_count = sum(1 for _ in self._inputs.entries())
         return self._planned_count
 
     def history(self, limits: Mapping[str, int | None] | None = None) -> RunHistory:
-        """Read from the index what is stored already. Memory is a few dozen bytes per stored rollout.
+        """Load the stored rollouts from the index. Memory is a few dozen bytes per stored rollout.
 
-        With `limits`, by name, rollouts that ended at a lower limit are not given up.
+        With `limits` (by name), a rollout that ended at a lower limit than the current one is not terminal.
         """
         scored, failed = self.open()
         history = RunHistory()
@@ -204,7 +204,7 @@ class RolloutStore:
                 if _is_limit_higher_now(StoredRollout(row).failure, limits):
                     history.terminal.discard(key)
                 else:
-                    history.terminal.add(key)  # it was run again and ended at this limit
+                    history.terminal.add(key)  # a later attempt ended at the current limit
         return history
 
     def write(self, outcome: Outcome) -> None:
@@ -224,6 +224,7 @@ class RolloutStore:
         return read_rows(self.output)
 
     def _write_inputs(self, rows: Iterable[Row], clear: Callable[[], None]) -> None:
+        """Write the planned rows and their index; `clear` runs right before the new files appear."""
         partial = self.materialized.with_name(f"{self.materialized.name}.index")
         index = IndexWriter(partial)
 
@@ -238,7 +239,7 @@ class RolloutStore:
         def replace_index() -> None:
             clear()
             index.close()
-            with contextlib.suppress(OSError):  # without an index the rows are read instead
+            with contextlib.suppress(OSError):  # a missing index is rebuilt from the rows
                 self._index.mkdir(exist_ok=True)
                 partial.replace(self._inputs.path)
 
@@ -256,11 +257,12 @@ class RolloutStore:
 
 
 def _is_limit_higher_now(failure: Mapping[str, Any], limits: Mapping[str, int | None]) -> bool:
-    which, most = failure.get("which"), failure.get("most")
-    if not isinstance(which, str) or which not in limits or not isinstance(most, int):
+    """Return whether the limit that ended a rollout is higher or off in the current `limits`."""
+    limit_name, limit_value = failure.get("which"), failure.get("most")
+    if not isinstance(limit_name, str) or limit_name not in limits or not isinstance(limit_value, int):
         return False
-    limit = limits[which]
-    return limit is None or limit > most
+    limit = limits[limit_name]
+    return limit is None or limit > limit_value
 
 
 def _packed_key(key: RolloutKey | Entry) -> int:

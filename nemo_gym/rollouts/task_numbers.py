@@ -11,15 +11,15 @@ class TaskNumbers:
         self._first_lines = FirstLines()
         self._lines = 0
         self._rollouts = array("L")  # by task, for tasks numbered here
-        self._high_rollouts: dict[int, int] = {}  # by task, for higher numbers that rows bring
+        self._high_rollouts: dict[int, int] = {}  # by task, for higher task numbers that rows contain
 
     def restart(self) -> "TaskNumbers":
-        """Number the same lines again from the first, but continue counting rollouts."""
+        """Start at the first line again, but continue counting rollouts; returns self."""
         self._lines = 0
         return self
 
     def next_task(self, line: bytes, own_number: int | None) -> int:
-        """Return the task of the next line: the row's own number, else the index of the first identical line."""
+        """Return the task of the next line: `own_number` if the row has one, else the index of the first equal line."""
         index = self._lines
         self._lines += 1
         if index == len(self._rollouts):
@@ -28,7 +28,7 @@ class TaskNumbers:
         return first if own_number is None else own_number
 
     def next_rollouts(self, task: int, repeats: int) -> range:
-        """Return the rollout numbers of `repeats` more rollouts of a task."""
+        """Add `repeats` rollouts to a task and return their numbers."""
         if task < len(self._rollouts):
             begin = self._rollouts[task]
             self._rollouts[task] += repeats
@@ -39,9 +39,10 @@ class TaskNumbers:
 
 
 class FirstLines:
-    """The first line with each content: an open-addressing hash table, 24 bytes per slot, at most two thirds full.
+    """Map each line's content to the index of the first line with it.
 
-    A dictionary would take six times as much memory, too much for a million rows.
+    An open-addressing hash table with 24 bytes per slot, at most two thirds full. A dictionary would take six times as
+    much memory.
     """
 
     def __init__(self) -> None:
@@ -70,11 +71,12 @@ class FirstLines:
         """Return the slot of this hash, or the free slot where it belongs."""
         mask = self._size - 1
         slot = low & mask
-        while (taken := self._low[slot]) and (taken != low or self._high[slot] != high):
+        while (stored := self._low[slot]) and (stored != low or self._high[slot] != high):
             slot = (slot + 1) & mask
         return slot
 
     def _grow(self) -> None:
+        """Double the number of slots."""
         old = self._low, self._high, self._index
         self._allocate(self._size * 2)
         for low, high, index in zip(*old, strict=True):

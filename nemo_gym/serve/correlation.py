@@ -20,7 +20,7 @@ from nemo_gym.keys import (
     TASK_INDEX_KEY_NAME,
     TOKEN_CAPTURE_PATH_SEGMENT,
 )
-from nemo_gym.wire.call_reply import RolloutIndex
+from nemo_gym.wire.stored_rollout import RolloutId
 
 ROLLOUT_PREFIX_SCOPE_KEY = "nemo_gym_rollout_prefix"
 """Key in the ASGI scope: the prefix that was removed from the path, for nested calls."""
@@ -97,7 +97,7 @@ def _index(body: Any, name: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def rollout_index_from_run_body(body: BaseModel | Mapping[str, Any]) -> RolloutIndex | None:
+def rollout_index_from_run_body(body: BaseModel | Mapping[str, Any]) -> RolloutId | None:
     """Return the task index and rollout index of a run request; None if either is missing."""
     task, rollout = _index(body, TASK_INDEX_KEY_NAME), _index(body, ROLLOUT_INDEX_KEY_NAME)
     return None if task is None or rollout is None else (task, rollout)

@@ -15,7 +15,7 @@ from nemo_gym.errors import GymError, ServerUnreachable
 from nemo_gym.serve.app import add_liveness, create_app
 from nemo_gym.serve.failures import FailureMiddleware
 from nemo_gym.transport.blocking_get import get_blocking
-from nemo_gym.wire.call_reply import RolloutIndex
+from nemo_gym.wire.stored_rollout import RolloutId
 
 RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"
 RUN_TOKEN_HEADER = "x-nemo-gym-run-token"
@@ -105,14 +105,14 @@ class WaitingFor(BaseModel):
     call: str
 
 
-async def _no_waiting_calls(rollouts: Sequence[RolloutIndex]) -> dict[RolloutIndex, str]:  # noqa: ARG001 - signature of `waiting_for`
+async def _no_waiting_calls(rollouts: Sequence[RolloutId]) -> dict[RolloutId, str]:  # noqa: ARG001 - signature of `waiting_for`
     return {}
 
 
 def head_app(
     config: Callable[[], DictConfig],
     instances: Callable[[], list[dict[str, Any]]],
-    waiting_for: Callable[[Sequence[RolloutIndex]], Awaitable[dict[RolloutIndex, str]]] = _no_waiting_calls,
+    waiting_for: Callable[[Sequence[RolloutId]], Awaitable[dict[RolloutId, str]]] = _no_waiting_calls,
 ) -> FastAPI:
     """Build the app of the head server. The arguments are called at each request and return the current values."""
     app = create_app("NeMo Gym head server")
@@ -127,7 +127,7 @@ def head_app(
 
     @app.post(WAITING_PATH)
     async def rollouts_waiting_for(
-        body: Annotated[list[RolloutIndex], Field(max_length=MAX_ROLLOUTS)],
+        body: Annotated[list[RolloutId], Field(max_length=MAX_ROLLOUTS)],
     ) -> list[WaitingFor]:
         calls = await waiting_for(body)
         return [WaitingFor(task=task, rollout=rollout, call=call) for (task, rollout), call in calls.items()]

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from nemo_gym.keys import NG_PHASES_KEY
 from nemo_gym.transport.deadlines import VERIFY_PATH
-from nemo_gym.wire.call_reply import RolloutIndex
+from nemo_gym.wire.stored_rollout import RolloutId
 
 SEED, MODEL, TOOLS, VERIFY, OTHER = range(5)
 
@@ -35,10 +35,10 @@ PendingCall = tuple[str, str, float]
 FinishedCall = tuple[str, str, float, float]
 """Server type, path, start time and end time of an answered or failed call."""
 
-pending_calls: dict[RolloutIndex, list[PendingCall]] = {}
+pending_calls: dict[RolloutId, list[PendingCall]] = {}
 """Calls without an answer by rollout, in the order of their start; a rollout waits for the last call of its list."""
 
-_rollout: ContextVar[RolloutIndex | None] = ContextVar("nemo_gym_rollout", default=None)
+_rollout: ContextVar[RolloutId | None] = ContextVar("nemo_gym_rollout", default=None)
 _finished: ContextVar[list[FinishedCall] | None] = ContextVar("nemo_gym_finished_calls", default=None)
 
 current_rollout = _rollout.get
@@ -48,7 +48,7 @@ finished_calls = _finished.get
 """Return the list that collects the finished calls of the current rollout; None if the rollout is not timed."""
 
 
-def remove_pending(rollout: RolloutIndex, call: PendingCall) -> None:
+def remove_pending(rollout: RolloutId, call: PendingCall) -> None:
     """Remove a finished call, and the rollout's entry when no call is left."""
     calls = pending_calls[rollout]
     calls.remove(call)

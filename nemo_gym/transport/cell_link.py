@@ -24,7 +24,8 @@ from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send, read_body, 
 from nemo_gym.transport.call_log import pending_calls
 from nemo_gym.transport.event_loop import CoalescingTransport, current_wake_up_queue
 from nemo_gym.transport.in_process import answer_call
-from nemo_gym.wire.call_reply import Call, Reply, RolloutIndex
+from nemo_gym.wire.call_reply import Call, Reply
+from nemo_gym.wire.stored_rollout import RolloutId
 
 LENGTHS = struct.Struct("!II")
 MAX_FRAME_BYTES = 1024 * 1024 * 1024
@@ -337,7 +338,7 @@ def _error_reply(status: int, text: str) -> Reply:
     return Reply(status, orjson.dumps(text), headers=[("content-type", "application/json")])
 
 
-def waiting_calls(rollouts: Iterable[RolloutIndex]) -> dict[RolloutIndex, str]:
+def waiting_calls(rollouts: Iterable[RolloutId]) -> dict[RolloutId, str]:
     """Return the innermost pending call, as `server /path`, of each rollout that runs in this process."""
     innermost = {rollout: calls[-1] for rollout in rollouts if (calls := pending_calls.get(rollout))}
     return {key: f"{server} {_ROLLOUT_PREFIX.sub('', path)}" for key, (server, path, _) in innermost.items()}
@@ -350,11 +351,11 @@ async def waiting_calls_app(scope: Message, receive: Receive, send: Send) -> Non
     await write_reply(Reply(200, orjson.dumps([[*rollout, call] for rollout, call in calls.items()])), send)
 
 
-async def fetch_waiting_calls(links: Sequence[CellLink], rollouts: Sequence[RolloutIndex]) -> dict[RolloutIndex, str]:
+async def fetch_waiting_calls(links: Sequence[CellLink], rollouts: Sequence[RolloutId]) -> dict[RolloutId, str]:
     """Return the pending call of each rollout, as reported by the cells. Unreachable cells are skipped."""
     call = Call("POST", "http://127.0.0.1", "/", body=orjson.dumps([list(rollout) for rollout in rollouts]))
     replies = await asyncio.gather(*[link.send(WAITING_CALLS, call) for link in links], return_exceptions=True)
-    calls: dict[RolloutIndex, str] = {}
+    calls: dict[RolloutId, str] = {}
     for reply in replies:
         if isinstance(reply, ServerUnreachable):
             continue

@@ -17,7 +17,8 @@ from nemo_gym.errors import DeadlineExceeded
 from nemo_gym.transport import deadlines, http_sessions
 from nemo_gym.transport.asgi import ASGIApp, call_url, run_app
 from nemo_gym.transport.client_response import LocalResponse
-from nemo_gym.wire.call_reply import Call, Cookies, Reply, RolloutIndex, json_body
+from nemo_gym.wire.call_reply import Call, Cookies, Reply, json_body
+from nemo_gym.wire.stored_rollout import RolloutId
 
 Handle = Callable[[Call, deadlines.Alarm | None], Awaitable[Reply]]
 """Function that answers a call. With an alarm the caller enforces the deadline, without one the callee does."""
@@ -77,7 +78,7 @@ async def request(
     *,
     callee: str | None = None,
     limit: deadlines.CallLimit | None = None,
-    rollout: RolloutIndex | None = None,
+    rollout: RolloutId | None = None,
     timeout: float | None = None,  # noqa: ASYNC109 - aiohttp's name
     allow_redirects: bool = True,
     **options: Any,

@@ -1,8 +1,8 @@
-"""The rollout viewer: a database of a run's files, a page in the browser, the same facts on the terminal.
+"""The rollout viewer: it shows the rollouts of a run in the browser or on the terminal.
 
 It reads the files of a run and never changes them; see docs/view.md.
 
-- `facts`, `database`, `query`, `summary`: the facts of rollouts, filtering, and the summary of a run
-- `conversation`: a record as events to read
-- `server`, `export`, `text`: the page, a folder to share, the terminal
+- `record_facts`, `database`, `filters`, `summary`: the table of rollouts, filtering, and the summary of a run
+- `conversation`: the messages, tool calls and results of a record as events
+- `server`, `export`, `terminal`: the page in the browser, the page as a folder to share, the terminal
 """

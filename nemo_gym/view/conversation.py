@@ -1,6 +1,6 @@
-"""A stored record as a conversation: messages, tool calls and their results, as events to read.
+"""Convert a stored record into events: its messages, tool calls and tool results.
 
-Long texts are cut and can be read in pieces; a rollout may have any number of events.
+Events are read in pages, and long texts in pieces, because a rollout may have any number of events of any length.
 """
 
 import json
@@ -14,7 +14,7 @@ LONGEST_TEXT = 20_000
 MAX_JUDGEMENTS = 50
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
 REQUEST, RESPONSE = "asked", "came"
-"""The two sides of a conversation, as the page names them."""
+"""The two sides of a conversation, by the names that the page's JavaScript uses."""
 IMAGE_PREFIXES = ("data:image/png;base64,", "data:image/jpeg;base64,", "data:image/webp;base64,")
 
 _KINDS = {
@@ -29,19 +29,19 @@ Event = dict[str, Any]
 
 
 def read_events(record: Mapping[str, Any], start: int = 0, count: int = 200) -> tuple[int, list[Event]]:
-    """Return the number of events of a record, and some of them with their texts cut."""
+    """Return the number of events of a record, and `count` of them from `start` on, with long texts cut."""
     items = list(_items(record))
     chosen = items[start : start + count]
     return len(items), [_event(number, side, item) for number, (side, item) in enumerate(chosen, start)]
 
 
 def event_text(record: Mapping[str, Any], number: int, start: int = 0, count: int = LONGEST_TEXT) -> str:
-    """Return a piece of the whole text of an event."""
+    """Return `count` characters of the text of an event, from `start` on."""
     return _text(_item(record, number))[start : start + count]
 
 
 def event_tokens(record: Mapping[str, Any], number: int, start: int = 0, count: int = 2000) -> dict[str, Any]:
-    """Return token ids and log-probabilities of an event, and their numbers, if they were recorded."""
+    """Return the token ids and log-probabilities of an event, and how many there are; empty if none were recorded."""
     item = _item(record, number)
     prompt, generated, log_probs = (_list(item.get(name)) for name in TOKEN_FIELDS)
     return {
@@ -54,7 +54,7 @@ def event_tokens(record: Mapping[str, Any], number: int, start: int = 0, count: 
 
 
 def read_timings(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the time of the rollout by phase, or by captured call if only calls were measured."""
+    """Return the time of the rollout by phase; if phases were not measured, by captured model call."""
     stored = StoredRollout(record)
     phases = phase_seconds(stored)
     if any(phases.values()):
@@ -69,7 +69,7 @@ def read_timings(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def read_judgements(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the requests to judges and their answers, for the page to show like a conversation."""
+    """Return the requests to judges, their answers and their verdicts."""
     entries = [entry for name, value in record.items() if "judge" in name for entry in _list(value)]
     return [
         {
@@ -83,7 +83,7 @@ def read_judgements(record: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _side_text(entry: dict[str, Any], side: str) -> str:
-    """Join all texts of one side of a conversation, cut to the size of a page."""
+    """Join all texts of one side of a conversation; a long result is cut."""
     text = "\n\n".join(_text(item) for item_side, item in _items(entry) if item_side == side)
     return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}… ({len(text)} characters)"
 
@@ -116,6 +116,7 @@ def _as_mapping(item: Any) -> dict[str, Any]:
 
 
 def _event(number: int, side: str, item: dict[str, Any]) -> Event:
+    """Build the event of an item, with its text cut."""
     text = _text(item)
     kind = _kind(item)
     event: Event = {
@@ -143,6 +144,7 @@ def _kind(item: dict[str, Any]) -> str:
 
 
 def _text(item: dict[str, Any]) -> str:
+    """Return the whole text of an item, by its kind."""
     kind = _kind(item)
     if kind == "tool_call":
         return _pretty_json(item.get("arguments"))
@@ -169,7 +171,7 @@ def _pretty_json(text: Any) -> str:
 
 
 def _images(content: Any) -> Iterator[str]:
-    """Yield the images of a message; only those inside the record are shown."""
+    """Yield the images of a message that are embedded as data URLs; for other URLs a note that they are not shown."""
     for part in _list(content):
         url = part.get("image_url") if isinstance(part, dict) else None
         url = url.get("url") if isinstance(url, dict) else url

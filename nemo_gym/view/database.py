@@ -1,7 +1,7 @@
-"""A database of a run's rollouts for the viewer: built once, extended as the files grow.
+"""A SQLite database of a run's rollouts for the viewer: built once, extended as the files grow.
 
-It is kept in the user's cache folder, so that viewing a run changes nothing in it. Numbers are in one table, longer
-texts in another, words in a full-text index, so that each query reads as little as possible.
+It is stored in the user's cache folder, so that viewing a run does not change its folder. Numbers are in one table,
+longer texts in another, and words in a full-text index, so that each query reads as little as possible.
 """
 
 import hashlib
@@ -50,14 +50,14 @@ CREATE INDEX by_outcome ON rollouts(current, outcome, kind);
 
 @dataclass(frozen=True)
 class ResultPage:
-    """Some rows, and the number of all rows."""
+    """One page of the matching rows, and the total number of matching rows."""
 
     total: int
     rows: list[dict[str, Any]]
 
 
 class RunDatabase:
-    """The database of one run. Each use opens a connection, so any thread may query while another builds."""
+    """The database of one run. Each method opens its own connection, so threads can query while another one builds."""
 
     def __init__(self, run: RunFiles, path: Path | None = None) -> None:
         self.run = run
@@ -69,17 +69,17 @@ class RunDatabase:
         return self.run.output, self.run.failures
 
     def grow(self) -> bool:
-        """Add some new lines of the files; return whether there may be more. An incomplete last line waits."""
+        """Add a batch of new lines of each file; return whether there may be more. Incomplete last lines are left."""
         has_output, has_failures = (self._add_lines(number, path) for number, path in enumerate(self.files))
         return has_output or has_failures
 
     def build(self) -> None:
-        """Add all lines."""
+        """Add all lines of the files."""
         while self.grow():
             pass
 
     def progress(self) -> tuple[int, int]:
-        """Return the bytes added so far and the bytes of the files."""
+        """Return the number of bytes that were added so far, and the size of the files."""
         with self.connection() as database:
             done = sum(_bytes_done(database, number) for number in range(len(self.files)))
         return done, sum(path.stat().st_size for path in self.files if path.exists())
@@ -87,29 +87,29 @@ class RunDatabase:
     def page(
         self,
         *,
-        where: str = "",
+        filter_text: str = "",
         words: str = "",
         sort: str = "task",
         down: bool = False,
         start: int = 0,
         count: int = 100,
     ) -> ResultPage:
-        """Return rows that match a filter, in order; raises FilterError if the filter cannot be parsed."""
-        condition = _condition(where, words)
+        """Return one page of the rollouts that match a filter, sorted; raises FilterError for an invalid filter."""
+        condition = _condition(filter_text, words)
         column = COLUMNS.get(sort, "r.task")
         direction = "DESC" if down else "ASC"
         order = f"{column} {direction}, r.task, r.rollout" if column != "r.task" else f"r.task {direction}, r.rollout"
-        source = _source(condition, needs_cells=column.startswith("c."))
+        source = _from_clause(condition, needs_cells=column.startswith("c."))
         with self.connection() as database:
             total = database.execute(f"SELECT count(*) {source}", condition.values).fetchone()[0]
             query = f"SELECT id {source} ORDER BY {order} LIMIT ? OFFSET ?"
             ids = [row[0] for row in database.execute(query, (*condition.values, count, start))]
             return ResultPage(total, _read_rows(database, ids))
 
-    def tasks(self, *, where: str = "", words: str = "", start: int = 0, count: int = 100) -> ResultPage:
-        """Return tasks with their matching rollouts; raises FilterError if the filter cannot be parsed."""
-        condition = _condition(where, words)
-        source = _source(condition)
+    def tasks(self, *, filter_text: str = "", words: str = "", start: int = 0, count: int = 100) -> ResultPage:
+        """Return one page of tasks with their matching rollouts; raises FilterError for an invalid filter."""
+        condition = _condition(filter_text, words)
+        source = _from_clause(condition)
         with self.connection() as database:
             total = database.execute(f"SELECT count(DISTINCT r.task) {source}", condition.values).fetchone()[0]
             query = f"SELECT r.task, avg(r.reward) {source} GROUP BY r.task ORDER BY r.task LIMIT ? OFFSET ?"
@@ -127,25 +127,25 @@ class RunDatabase:
             return ResultPage(total, rows)
 
     def neighbours(
-        self, rollout_id: RolloutId, *, where: str = "", words: str = ""
+        self, rollout_id: RolloutId, *, filter_text: str = "", words: str = ""
     ) -> dict[str, tuple[int, int] | None]:
-        """Return the matching rollouts before and after one in the order of tasks."""
-        condition = _condition(where, words)
-        query = f"SELECT r.task, r.rollout {_source(condition)} AND (r.task, r.rollout)"
+        """Return the previous and the next matching rollout, in the order of tasks; None at either end."""
+        condition = _condition(filter_text, words)
+        query = f"SELECT r.task, r.rollout {_from_clause(condition)} AND (r.task, r.rollout)"
         values = (*condition.values, *rollout_id)
         with self.connection() as database:
-            after = database.execute(f"{query} > (?, ?) ORDER BY 1, 2 LIMIT 1", values).fetchone()
-            before = database.execute(f"{query} < (?, ?) ORDER BY 1 DESC, 2 DESC LIMIT 1", values).fetchone()
-        return {"previous": before, "next": after}
+            following = database.execute(f"{query} > (?, ?) ORDER BY 1, 2 LIMIT 1", values).fetchone()
+            previous = database.execute(f"{query} < (?, ?) ORDER BY 1 DESC, 2 DESC LIMIT 1", values).fetchone()
+        return {"previous": previous, "next": following}
 
     def locations(self, rollout_id: RolloutId) -> list[tuple[int, int]]:
-        """Return file number and byte offset of each record of a rollout, the current one first."""
+        """Return file number and byte offset of each stored attempt of a rollout, the current one first."""
         query = "SELECT file, start FROM rollouts WHERE task = ? AND rollout = ? ORDER BY current DESC, id DESC"
         with self.connection() as database:
             return database.execute(query, rollout_id).fetchall()
 
     def record(self, rollout_id: RolloutId, attempt: int = 0) -> dict[str, Any] | None:
-        """Return the stored record of a rollout, newest first; None if it does not exist."""
+        """Return a stored record of a rollout; `attempt` 0 is the current one. None if there is no such record."""
         locations = self.locations(rollout_id)
         if attempt >= len(locations):
             return None
@@ -156,7 +156,7 @@ class RunDatabase:
         return record if record is not None else {UNREADABLE_LINE: line.decode("utf-8", errors="replace")}
 
     def cached_value(self, name: str) -> Any:
-        """Return the value stored by `cache_value` under a name, or None."""
+        """Return the value that `cache_value` stored under this name, or None."""
         with self.connection() as database:
             row = database.execute(
                 "SELECT value FROM meta WHERE name = 'kept' AND value LIKE ?", (f"{name}\n%",)
@@ -164,7 +164,7 @@ class RunDatabase:
         return json.loads(row[0].partition("\n")[2]) if row else None
 
     def cache_value(self, name: str, value: Any) -> None:
-        """Store one value that took long to compute; it replaces the one before."""
+        """Store one value that is slow to compute. Only one value is stored: it replaces the previous one."""
         with self.connection() as database:
             _set_meta(database, "kept", f"{name}\n{json.dumps(value)}")
             database.commit()
@@ -173,14 +173,14 @@ class RunDatabase:
     def connection(self) -> Iterator[sqlite3.Connection]:
         database = sqlite3.connect(self.path, timeout=30)
         try:
-            database.execute("PRAGMA synchronous = OFF")  # it can always be built again
+            database.execute("PRAGMA synchronous = OFF")  # a damaged database is built again
             database.execute("PRAGMA cache_size = -65536")
             yield database
         finally:
             database.close()
 
     def _recreate_if_outdated(self) -> None:
-        """Start over if the database has another format or was made from other files."""
+        """Delete the database and create an empty one if it has another format or was made from other files."""
         try:
             with self.connection() as database:
                 meta = dict(database.execute("SELECT name, value FROM meta"))
@@ -201,12 +201,12 @@ class RunDatabase:
             database.commit()
 
     def _add_lines(self, number: int, path: Path) -> bool:
-        """Add the next lines of a file; return whether there were any."""
+        """Add the next batch of complete lines of a file; return whether there were any."""
         if not path.exists():
             return False
         with self.connection() as database:
             done = _bytes_done(database, number)
-            if path.stat().st_size < done:  # rewritten: the database holds another file
+            if path.stat().st_size < done:  # the file was rewritten
                 _delete_rows(database)
                 done = 0
             first_id = database.execute("SELECT coalesce(max(id), 0) FROM rollouts").fetchone()[0] + 1
@@ -227,8 +227,8 @@ class RunDatabase:
                 done = start + len(line)
             if not rows:
                 return False
-            database.executemany(f"INSERT INTO rollouts VALUES ({_marks(rows)})", rows)
-            database.executemany(f"INSERT INTO cells VALUES ({_marks(cells)})", cells)
+            database.executemany(f"INSERT INTO rollouts VALUES ({_placeholders(rows)})", rows)
+            database.executemany(f"INSERT INTO cells VALUES ({_placeholders(cells)})", cells)
             database.executemany("INSERT INTO words(rowid, text) VALUES (?, ?)", texts)
             _mark_superseded_failures(database)
             _set_meta(database, f"done {number}", str(done))
@@ -237,8 +237,9 @@ class RunDatabase:
             return True
 
 
-def _condition(where: str, words: str) -> Condition:
-    condition = parse_filter(where)
+def _condition(filter_text: str, words: str) -> Condition:
+    """Build the condition of a filter and of words to search for, over the current records."""
+    condition = parse_filter(filter_text)
     sql, values = f"r.current AND {condition.sql}", condition.values
     query = full_text_query(words)
     if query is None:
@@ -246,7 +247,7 @@ def _condition(where: str, words: str) -> Condition:
     return Condition(f"{sql} AND r.id IN (SELECT rowid FROM words WHERE words MATCH ?)", (*values, query))
 
 
-def _source(condition: Condition, *, needs_cells: bool = False) -> str:
+def _from_clause(condition: Condition, *, needs_cells: bool = False) -> str:
     join = "JOIN cells c USING (id)" if needs_cells or condition.needs_cells else ""
     return f"FROM rollouts r {join} WHERE {condition.sql}"
 
@@ -259,7 +260,7 @@ def _read_rows(database: sqlite3.Connection, ids: Sequence[int]) -> list[dict[st
 
 
 def _mark_superseded_failures(database: sqlite3.Connection) -> None:
-    """Mark failures of rollouts that were scored or retried later."""
+    """Mark failures as not current if the rollout was scored or failed again later."""
     database.execute(
         """UPDATE rollouts SET current = 0 WHERE file = 1 AND current AND EXISTS (
             SELECT 1 FROM rollouts later WHERE later.task = rollouts.task AND later.rollout = rollouts.rollout
@@ -268,6 +269,7 @@ def _mark_superseded_failures(database: sqlite3.Connection) -> None:
 
 
 def _delete_rows(database: sqlite3.Connection) -> None:
+    """Empty all tables."""
     for table in ("rollouts", "cells"):
         database.execute(f"DELETE FROM {table}")
     database.execute("INSERT INTO words(words) VALUES ('delete-all')")
@@ -279,7 +281,7 @@ def _bytes_done(database: sqlite3.Connection, number: int) -> int:
     return int(row[0]) if row else 0
 
 
-def _marks(rows: Sequence[Sequence[Any]]) -> str:
+def _placeholders(rows: Sequence[Sequence[Any]]) -> str:
     return ", ".join("?" * len(rows[0]))
 
 
@@ -288,7 +290,7 @@ def _set_meta(database: sqlite3.Connection, name: str, value: str) -> None:
 
 
 def _file_head(path: Path, done: int) -> str:
-    """Return a hash of the beginning of a file: a file that grew still begins the same."""
+    """Return a hash of the beginning of a file, which stays the same while lines are only appended."""
     with path.open("rb") as file:
         return f"{min(done, HEAD_BYTES)} {hashlib.sha256(file.read(min(done, HEAD_BYTES))).hexdigest()}"
 
@@ -300,7 +302,7 @@ def _has_same_head(path: Path, head: str, done: int) -> bool:
 
 
 def _cache_path(run: RunFiles) -> Path:
-    """Return a path in the user's cache folder, or in a temporary one if that cannot be written."""
+    """Return the database's path in the user's cache folder, or in a temporary folder if that is not writable."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nemo-gym" / "view"
     name = hashlib.sha256(str(run.output).encode()).hexdigest()[:24] + ".sqlite"
     try:

@@ -1,4 +1,4 @@
-"""Export runs as a folder of files that can be shared and opened without a server."""
+"""Export the viewer's page with its data as a folder (bundle) that can be shared and opened without a server."""
 
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -15,12 +15,12 @@ from nemo_gym.view.server import PAGE_FILES, rollout_page
 from nemo_gym.view.summary import compare_runs, summarize
 
 MAX_ROLLOUTS = 20_000
-"""Each rollout is one file; file managers cannot open a folder with more."""
+"""Each rollout is one file; file managers are slow with more files in a folder."""
 PAGE_SIZE = 500
 
 
 class TooMuchToExport(GymError, ValueError):
-    """A bundle of this number of rollouts would be unusable."""
+    """A bundle would have more than `MAX_ROLLOUTS` rollouts."""
 
     exit_status = 2
 
@@ -29,20 +29,20 @@ def export_bundle(
     runs: Sequence[RunDatabase],
     folder: Path,
     *,
-    where: str = "",
+    filter_text: str = "",
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> int:
     """Write the bundle and return its number of rollouts; `on_progress` receives the numbers done and in total.
 
     Raises:
-        TooMuchToExport: more rollouts match than a folder should hold.
-        FilterError: `where` cannot be parsed.
+        TooMuchToExport: more than `MAX_ROLLOUTS` rollouts match the filter.
+        FilterError: the filter is invalid.
     """
-    total = sum(run.page(where=where, count=0).total for run in runs)
+    total = sum(run.page(filter_text=filter_text, count=0).total for run in runs)
     if total > MAX_ROLLOUTS:
         raise TooMuchToExport(
             f"{total} rollouts are too many for a bundle ({MAX_ROLLOUTS} at most)",
-            fix='narrow it: --where "reward < 1"',
+            fix='select fewer: --where "reward < 1"',
         )
     folder.mkdir(parents=True, exist_ok=True)
     for name, _ in PAGE_FILES.values():
@@ -50,7 +50,7 @@ def export_bundle(
     bundle = []
     done = 0
     for number, run in enumerate(runs):
-        rows = _all_rows(run, where)
+        rows = _all_rows(run, filter_text)
         for row in rows:
             name = f"{number}/{row['task']}-{row['rollout']}"
             _write_script(folder / "data" / str(number), name, _rollout_data(run, row))
@@ -63,21 +63,22 @@ def export_bundle(
     return done
 
 
-def _all_rows(run: RunDatabase, where: str) -> list[dict[str, Any]]:
+def _all_rows(run: RunDatabase, filter_text: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    while page := run.page(where=where, start=len(rows), count=PAGE_SIZE).rows:
+    while page := run.page(filter_text=filter_text, start=len(rows), count=PAGE_SIZE).rows:
         rows += page
     return rows
 
 
 def _rollout_data(run: RunDatabase, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the whole content of a rollout's page, including long texts and tokens."""
     record = run.record((row["task"], row["rollout"])) or {}
     total, events = read_events(record, 0, 1_000_000)
-    long = [event["number"] for event in events if event["length"] > LONGEST_TEXT]
+    long_events = [event["number"] for event in events if event["length"] > LONGEST_TEXT]
     return {
         **rollout_page(record, row, events, total),
         "attempts": 1,
-        "texts": {str(number): event_text(record, number, LONGEST_TEXT, 10 * LONGEST_TEXT) for number in long},
+        "texts": {str(number): event_text(record, number, LONGEST_TEXT, 10 * LONGEST_TEXT) for number in long_events},
         "tokens": {
             str(event["number"]): event_tokens(record, event["number"]) for event in events if event.get("tokens")
         },
@@ -86,6 +87,7 @@ def _rollout_data(run: RunDatabase, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_script(folder: Path, name: str, data: Any) -> None:
+    """Write data as a script: a page that is opened from a file cannot fetch JSON, but can load scripts."""
     folder.mkdir(parents=True, exist_ok=True)
     content = b"gymLoaded(" + orjson.dumps(name) + b", " + orjson.dumps(data) + b");\n"
     (folder / f"{name.rpartition('/')[2]}.js").write_bytes(content)

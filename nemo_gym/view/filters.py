@@ -1,7 +1,7 @@
 """Translate a filter of the table into SQL with bound values.
 
-`reward < 0.5 and turns > 3`, `outcome == "failed"`, `"sorry" in answer`: Python comparisons over the columns, parsed
-with Python's parser and never evaluated. Free text searches for words that begin with it.
+Filters are Python comparisons of columns, such as `reward < 0.5 and turns > 3`, `outcome == "failed"` or
+`"sorry" in answer`. They are parsed by Python's parser and never evaluated. Free text is searched by word prefixes.
 """
 
 import ast
@@ -54,14 +54,14 @@ Value = str | int | float | None
 
 
 class FilterError(GymError, ValueError):
-    """A filter cannot be read."""
+    """A filter is invalid."""
 
     exit_status = 2
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A piece of SQL and the values bound in it."""
+    """A SQL expression with placeholders, and the values for them."""
 
     sql: str = "1"
     values: tuple[Value, ...] = ()
@@ -73,16 +73,16 @@ class Condition:
 
 
 def parse_filter(expression: str) -> Condition:
-    """Return the condition of a filter; an empty filter matches everything.
+    """Return the condition of a filter; an empty filter matches all rollouts.
 
     Raises:
-        FilterError: the filter cannot be parsed; the message gives the reason and an example.
+        FilterError: the filter is invalid; the message has the reason and an example.
     """
     text = expression.strip()
     if not text:
         return Condition()
     if len(text) > LONGEST_FILTER:
-        raise FilterError(f"a filter may have {LONGEST_FILTER} characters, not {len(text)}")
+        raise FilterError(f"a filter may have at most {LONGEST_FILTER} characters, not {len(text)}")
     try:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -96,12 +96,13 @@ def parse_filter(expression: str) -> Condition:
 
 
 def full_text_query(words: str) -> str | None:
-    """Return the full-text query for free text, or None for no words."""
+    """Return the full-text query that matches all words by prefix; None if there are no words."""
     tokens = _TOKEN.findall(words[:LONGEST_FILTER])
     return " ".join(f'"{token}"*' for token in tokens) or None
 
 
 def _translate(node: ast.expr) -> Condition:
+    """Translate a comparison, or comparisons joined by and, or and not."""
     if isinstance(node, ast.BoolOp):
         parts = [_translate(value) for value in node.values]
         joined = (" AND " if isinstance(node.op, ast.And) else " OR ").join(part.sql for part in parts)
@@ -115,6 +116,7 @@ def _translate(node: ast.expr) -> Condition:
 
 
 def _comparison(node: ast.Compare) -> Condition:
+    """Translate a comparison, which may be chained: `0 < reward < 1`."""
     pieces, values = [], []
     sides = [node.left, *node.comparators]
     for left, operator, right in zip(sides, node.ops, sides[1:], strict=False):
@@ -132,11 +134,12 @@ def _comparison(node: ast.Compare) -> Condition:
 
 
 def _operand(node: ast.expr) -> Condition:
+    """Translate a column name or a constant."""
     if isinstance(node, ast.Name):
         if node.id in COLUMNS:
             return Condition(COLUMNS[node.id])
         close = get_close_matches(node.id, COLUMNS, n=1)
-        raise FilterError(f"there is no column {node.id!r}", fix=close[0] if close else f"one of {', '.join(COLUMNS)}")
+        raise FilterError(f"unknown column {node.id!r}", fix=close[0] if close else f"one of {', '.join(COLUMNS)}")
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _operand(node.operand)
         return Condition(f"-{inner.sql}", inner.values)

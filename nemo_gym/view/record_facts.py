@@ -1,4 +1,4 @@
-"""Facts of one stored record that the table shows. A record of another tool has fewer facts, never an error."""
+"""Extract the columns of the viewer's table from a stored record. Missing or unusual fields become empty columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ MODEL_ITEMS = frozenset({"function_call", "reasoning"})
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One row of the table."""
+    """The columns of one row of the table."""
 
     task: int
     rollout: int
@@ -82,7 +82,7 @@ def read_facts(record: Mapping[str, Any], number: int) -> Facts:
 
 
 def reward_components(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers that the verifier added to the reward."""
+    """Return the numbers that the verifier stored in addition to the reward."""
     components: dict[str, float] = {}
     for name, value in record.items():
         if name.startswith("_ng_") or name in NOT_COMPONENTS:
@@ -95,12 +95,12 @@ def reward_components(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def phase_seconds(stored: StoredRollout) -> dict[str, float | None]:
-    """Return the seconds of each phase; None where they were not measured."""
+    """Return the seconds of each phase; None for a phase that was not measured."""
     return {name: finite_float(stored.phases.get(name)) for name in PHASES}
 
 
 def content_text(content: Any) -> str:
-    """Return the text of a message's content, whatever form it has."""
+    """Return the text of a message's content, which is a text or a list of parts."""
     if isinstance(content, str):
         return content
     parts = [_mapping(part) for part in content] if isinstance(content, list) else []
@@ -108,12 +108,12 @@ def content_text(content: Any) -> str:
 
 
 def _count_turns(output: list[Any]) -> int:
-    """Count the model's turns: each unbroken sequence of its items is one."""
-    turns, was_model = 0, False
+    """Count the model's turns: each unbroken sequence of model items is one turn."""
+    turns, was_from_model = 0, False
     for item in map(_mapping, output):
-        is_model = item.get("type") in MODEL_ITEMS or item.get("role") == "assistant"
-        turns += is_model and not was_model
-        was_model = is_model
+        is_from_model = item.get("type") in MODEL_ITEMS or item.get("role") == "assistant"
+        turns += is_from_model and not was_from_model
+        was_from_model = is_from_model
     return turns
 
 

@@ -1,7 +1,7 @@
 """Serve the viewer's page and its JSON on loopback, for browsers on this machine.
 
-Other web pages cannot read from it: Host and Origin must be the server's, and on any other address than loopback a
-token is required. Requests cannot change anything.
+Only GET and HEAD are allowed. Other web pages cannot read from it: the headers Host and Origin must name the server.
+On any other address than loopback a token is required.
 """
 
 import asyncio
@@ -59,11 +59,11 @@ class JsonResponse(Response):
 
 
 def view_app(runs: Sequence[RunDatabase], *, token: str | None = None, hosts: frozenset[str] = LOOPBACK) -> Starlette:
-    """Return the application that shows some runs. With a `token`, requests without it are refused."""
+    """Return the application that shows the runs. With a `token`, requests without it are rejected."""
     pages = Pages(runs)
 
     @asynccontextmanager
-    async def following(_: Starlette) -> Any:
+    async def following_files(_: Starlette) -> Any:
         task = asyncio.create_task(_follow_files(runs))
         yield
         task.cancel()
@@ -83,14 +83,14 @@ def view_app(runs: Sequence[RunDatabase], *, token: str | None = None, hosts: fr
     ]
     return Starlette(
         routes=routes,
-        lifespan=following,
-        middleware=[Middleware(Guard, token=token, hosts=hosts)],
+        lifespan=following_files,
+        middleware=[Middleware(AccessCheck, token=token, hosts=hosts)],
         exception_handlers={FilterError: _bad_filter},
     )
 
 
-class Guard:
-    """Refuse requests that may not read."""
+class AccessCheck:
+    """Middleware that rejects forbidden requests with status 403 and adds security headers to responses."""
 
     def __init__(self, app: ASGIApp, *, token: str | None, hosts: frozenset[str]) -> None:
         self._app = app
@@ -102,13 +102,13 @@ class Guard:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        refusal = self._refusal(request)
-        if refusal is not None:
-            await PlainTextResponse(refusal, 403, headers=HEADERS)(scope, receive, send)
+        rejection = self._rejection_reason(request)
+        if rejection is not None:
+            await PlainTextResponse(rejection, 403, headers=HEADERS)(scope, receive, send)
             return
         query_token = request.query_params.get("token")
 
-        async def with_headers(message: Any) -> None:
+        async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
                 headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
                 if self._token and query_token:
@@ -117,16 +117,17 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *headers]
             await send(message)
 
-        await self._app(scope, receive, with_headers)
+        await self._app(scope, receive, send_with_headers)
 
-    def _refusal(self, request: Request) -> str | None:
+    def _rejection_reason(self, request: Request) -> str | None:
+        """Return the reason why a request is rejected; None if it is allowed."""
         if request.method not in ("GET", "HEAD"):
             return "only GET and HEAD are allowed"
         if _host(request.headers.get("host", "")) not in self._hosts:
             return "unknown host name"
         origin = request.headers.get("origin")
         if origin is not None and _host(urlsplit(origin).netloc) not in self._hosts:
-            return "requests from other pages are refused"
+            return "requests from other pages are rejected"
         if self._token is None:
             return None
         token = request.query_params.get("token") or request.cookies.get(TOKEN_COOKIE) or ""
@@ -134,7 +135,7 @@ class Guard:
 
 
 class Pages:
-    """The handlers of the JSON endpoints. Database queries run in a thread, so that requests do not block others."""
+    """The handlers of the JSON endpoints. Database queries run on threads, so that they do not block the event loop."""
 
     def __init__(self, runs: Sequence[RunDatabase]) -> None:
         self._runs = runs
@@ -143,20 +144,20 @@ class Pages:
         return JsonResponse([{"number": number, "name": run.run.name} for number, run in enumerate(self._runs)])
 
     async def run(self, request: Request) -> Response:
-        return await self._answer(request, lambda run: JsonResponse(summarize(run)))
+        return await self._respond(request, lambda run: JsonResponse(summarize(run)))
 
     async def progress(self, request: Request) -> Response:
         def progress(run: RunDatabase) -> Response:
             done, size = run.progress()
             return JsonResponse({"indexed": done, "size": size})
 
-        return await self._answer(request, progress)
+        return await self._respond(request, progress)
 
     async def compare(self, request: Request) -> Response:
         other = request.path_params["other"]
         if other >= len(self._runs):
-            return PlainTextResponse("there is no such run", 404)
-        return await self._answer(request, lambda run: JsonResponse(compare_runs(run, self._runs[other])))
+            return PlainTextResponse("unknown run", 404)
+        return await self._respond(request, lambda run: JsonResponse(compare_runs(run, self._runs[other])))
 
     async def rollouts(self, request: Request) -> Response:
         query = request.query_params
@@ -171,7 +172,7 @@ class Pages:
             )
             return JsonResponse({"total": rows.total, "rows": rows.rows})
 
-        return await self._answer(request, page)
+        return await self._respond(request, page)
 
     async def tasks(self, request: Request) -> Response:
         query = request.query_params
@@ -180,7 +181,7 @@ class Pages:
             rows = run.tasks(**_filter(query), start=_whole_number(query.get("start"), 0))
             return JsonResponse({"total": rows.total, "rows": rows.rows})
 
-        return await self._answer(request, page)
+        return await self._respond(request, page)
 
     async def rollout(self, request: Request) -> Response:
         query = request.query_params
@@ -189,50 +190,52 @@ class Pages:
         def page(run: RunDatabase) -> Response:
             record = run.record(rollout_id, _whole_number(query.get("attempt"), 0))
             if record is None:
-                return PlainTextResponse("there is no such rollout", 404)
+                return PlainTextResponse("unknown rollout", 404)
             start, count = _whole_number(query.get("start"), 0), _whole_number(query.get("count"), 200)
             total, events = read_events(record, start, min(count, MAX_ROWS))
-            facts = run.page(where=f"task == {task} and repeat == {repeat}", count=1).rows[0]
+            facts = run.page(filter_text=f"task == {task} and repeat == {repeat}", count=1).rows[0]
             return JsonResponse(
                 {
                     **rollout_page(record, facts, events, total),
                     "attempts": len(run.locations(rollout_id)),
                     **run.neighbours(rollout_id, **_filter(query)),
-                    "next_failed": run.neighbours(rollout_id, where='outcome == "failed"')["next"],
+                    "next_failed": run.neighbours(rollout_id, filter_text='outcome == "failed"')["next"],
                 }
             )
 
-        return await self._answer(request, page)
+        return await self._respond(request, page)
 
     async def text(self, request: Request) -> Response:
-        def piece(record: dict[str, Any], event: int, start: int) -> Any:
+        def text_from(record: dict[str, Any], event: int, start: int) -> Any:
             return {"text": event_text(record, event, start)}
 
-        return await self._piece(request, piece)
+        return await self._respond_with(request, text_from)
 
     async def tokens(self, request: Request) -> Response:
-        return await self._piece(request, event_tokens)
+        return await self._respond_with(request, event_tokens)
 
     async def raw(self, request: Request) -> Response:
-        return await self._piece(request, lambda record, *_: record)
+        return await self._respond_with(request, lambda record, *_: record)
 
-    async def _piece(self, request: Request, piece: Callable[[dict[str, Any], int, int], Any]) -> Response:
+    async def _respond_with(self, request: Request, read: Callable[[dict[str, Any], int, int], Any]) -> Response:
+        """Respond with the result of `read` for the requested record, event and start."""
         rollout_id = request.path_params["task"], request.path_params["repeat"]
 
         def answer(run: RunDatabase) -> Response:
             record = run.record(rollout_id, _whole_number(request.query_params.get("attempt"), 0))
             if record is None:
-                return PlainTextResponse("there is no such rollout", 404)
+                return PlainTextResponse("unknown rollout", 404)
             start = _whole_number(request.query_params.get("start"), 0)
-            return JsonResponse(piece(record, request.path_params.get("event", 0), start))
+            return JsonResponse(read(record, request.path_params.get("event", 0), start))
 
-        return await self._answer(request, answer)
+        return await self._respond(request, answer)
 
-    async def _answer(self, request: Request, work: Callable[[RunDatabase], Response]) -> Response:
+    async def _respond(self, request: Request, make_response: Callable[[RunDatabase], Response]) -> Response:
+        """Call `make_response` for the requested run, on a thread; 404 if the run is unknown."""
         number = request.path_params["run"]
         if number >= len(self._runs):
-            return PlainTextResponse("there is no such run", 404)
-        return await run_in_threadpool(work, self._runs[number])
+            return PlainTextResponse("unknown run", 404)
+        return await run_in_threadpool(make_response, self._runs[number])
 
 
 def rollout_page(record: dict[str, Any], facts: dict[str, Any], events: list[Any], total: int) -> dict[str, Any]:
@@ -254,16 +257,16 @@ def _cut(value: Any, longest: int = 4000) -> Any:
 
 
 async def static_file(request: Request) -> Response:
-    """Return the page or one of its parts; the page selects its view by the text after `#`."""
+    """Return one of the page's files. The page itself selects its view by the URL part after `#`."""
     if request.path_params["path"] not in STATIC_FILES:
-        return PlainTextResponse("there is no such page", 404)
+        return PlainTextResponse("page not found", 404)
     name, media_type = STATIC_FILES[request.path_params["path"]]
     content = files("nemo_gym.view").joinpath("static", name).read_bytes()
     return Response(content, media_type=media_type)
 
 
 async def _follow_files(runs: Sequence[RunDatabase]) -> None:
-    """Add new lines of the files while the server runs, and compute the summary when they pause."""
+    """Add new lines of the files to the databases while the server runs, and compute the summary after each update."""
     while True:
         for run in runs:
             has_grown = False
@@ -283,7 +286,7 @@ def _host(netloc: str) -> str:
 
 
 def _filter(query: QueryParams) -> dict[str, Any]:
-    return {"where": query.get("where", ""), "words": query.get("words", "")}
+    return {"filter_text": query.get("where", ""), "words": query.get("words", "")}
 
 
 def _whole_number(text: str | None, default: int) -> int:

@@ -17,14 +17,14 @@ from nemo_gym.view.record_facts import PHASES
 BINS = 20
 MAX_K = 64
 MAX_SIDE_FILE_BYTES = 4_000_000
-"""Larger side files are not read for the page."""
+"""Side files (metrics, identity) that are larger are not shown on the page."""
 
 Group = tuple[int, int, float, int]
-"""Tasks with equal results: number of rollouts, of solved ones, sum of rewards, number of such tasks."""
+"""Tasks with equal results: rollouts per task, solved rollouts, sum of rewards, number of such tasks."""
 
 
 def summarize(run: RunDatabase) -> dict[str, Any]:
-    """Return the summary of a run. Statistics that scan all rollouts are cached until the files grow."""
+    """Return the summary of a run. The statistics, which scan all rollouts, are cached until the files grow."""
     done, size = run.progress()
     statistics = run.cached_value(f"summary {done}")
     if statistics is None:
@@ -42,6 +42,7 @@ def summarize(run: RunDatabase) -> dict[str, Any]:
 
 
 def _compute_statistics(run: RunDatabase) -> dict[str, Any]:
+    """Compute the statistics over all current rollouts of a run."""
     with run.connection() as database:
         groups = database.execute(
             "SELECT n, solved, total, count(*) FROM (SELECT count(*) AS n, sum(reward >= 1) AS solved,"
@@ -58,7 +59,7 @@ def _compute_statistics(run: RunDatabase) -> dict[str, Any]:
 
 
 def compare_runs(first: RunDatabase, second: RunDatabase, count: int = 200) -> dict[str, Any]:
-    """Return the tasks whose mean reward differs between two runs, the largest difference first."""
+    """Compare the mean rewards of the tasks of two runs; `count` tasks are listed, the largest difference first."""
     with first.connection() as database:
         database.execute("ATTACH DATABASE ? AS other", (str(second.path),))
         means = (
@@ -89,7 +90,7 @@ def _outcomes(database: sqlite3.Connection) -> list[dict[str, Any]]:
 
 
 def _reward(groups: Sequence[Group]) -> dict[str, Any]:
-    """Return the mean with its interval, clustered by task: repeats of one task are not independent."""
+    """Return the mean reward with its interval, clustered by task: repeats of one task are not independent."""
     tasks = sum(weight for _, _, _, weight in groups)
     n = sum(count * weight for count, _, _, weight in groups)
     if not n:
@@ -103,6 +104,7 @@ def _reward(groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def _histogram(database: sqlite3.Connection) -> dict[str, Any]:
+    """Count the rewards in `BINS` bins, which cover at least 0 to 1."""
     low, high = database.execute("SELECT min(reward), max(reward) FROM rollouts WHERE current").fetchone()
     if low is None:
         return {"low": 0.0, "high": 1.0, "counts": []}
@@ -118,7 +120,7 @@ def _histogram(database: sqlite3.Connection) -> dict[str, Any]:
 
 
 def _pass_at_k(groups: Sequence[Group]) -> list[dict[str, float]]:
-    """Return the chance that one of k rollouts of a task is solved (reward 1 or more), averaged over tasks."""
+    """Return the probability that one of k rollouts of a task is solved (reward 1 or more), averaged over tasks."""
     points = []
     for k in range(1, min(max((n for n, *_ in groups), default=0), MAX_K) + 1):
         usable = [(n, solved, weight) for n, solved, _, weight in groups if n >= k]
@@ -129,6 +131,7 @@ def _pass_at_k(groups: Sequence[Group]) -> list[dict[str, float]]:
 
 
 def _totals(database: sqlite3.Connection) -> dict[str, Any]:
+    """Return sum, mean and maximum of tokens, turns and tool calls."""
     names = ("tokens_in", "tokens_out", "turns", "tool_calls")
     columns = ", ".join(f"sum({name}), avg({name}), max({name})" for name in names)
     values = database.execute(f"SELECT {columns} FROM rollouts WHERE current").fetchone()
@@ -140,25 +143,27 @@ def _totals(database: sqlite3.Connection) -> dict[str, Any]:
 
 
 def _latency(database: sqlite3.Connection) -> list[dict[str, Any]]:
-    """Return mean, quantiles and share of the measured time of each phase."""
+    """Return mean, quantiles, maximum and fraction of the measured time (`share`) of each phase."""
     columns = [("all", "seconds"), *((phase, f"seconds_{phase}") for phase in PHASES)]
     aggregates = ", ".join(f"count({column}), sum({column}), max({column})" for _, column in columns)
     values = database.execute(f"SELECT {aggregates} FROM rollouts WHERE current").fetchone()
-    measured = {name: values[at * 3 : at * 3 + 3] for at, (name, _) in enumerate(columns)}
-    whole = sum(measured[phase][1] or 0.0 for phase in PHASES)
+    measured = {name: values[position * 3 : position * 3 + 3] for position, (name, _) in enumerate(columns)}
+    phase_total = sum(measured[phase][1] or 0.0 for phase in PHASES)
     rows = []
     for name, column in columns:
         count, total, longest = measured[name]
         if count:
-            p50, p95 = (_quantile(database, column, count, share) for share in (0.5, 0.95))
-            share = total / whole if whole and name != "all" else None
-            rows.append({"phase": name, "mean": total / count, "p50": p50, "p95": p95, "max": longest, "share": share})
+            p50, p95 = (_quantile(database, column, count, q) for q in (0.5, 0.95))
+            fraction = total / phase_total if phase_total and name != "all" else None
+            rows.append(
+                {"phase": name, "mean": total / count, "p50": p50, "p95": p95, "max": longest, "share": fraction}
+            )
     return rows
 
 
-def _quantile(database: sqlite3.Connection, column: str, count: int, share: float) -> float:
+def _quantile(database: sqlite3.Connection, column: str, count: int, q: float) -> float:
     query = f"SELECT {column} FROM rollouts WHERE current AND {column} IS NOT NULL ORDER BY 1 LIMIT 1 OFFSET ?"
-    quantile: float = database.execute(query, (min(int(share * count), count - 1),)).fetchone()[0]
+    quantile: float = database.execute(query, (min(int(q * count), count - 1),)).fetchone()[0]
     return quantile
 
 

@@ -15,7 +15,7 @@ LONGEST_CELL = 40
 
 
 def escape_terminal_codes(text: str) -> str:
-    """Make the characters visible that a terminal would interpret."""
+    """Replace control characters, which a terminal would interpret, by visible escapes."""
     return _TERMINAL_CODES.sub(lambda match: f"\\x{ord(match.group()):02x}", text.replace("\r\n", "\n"))
 
 
@@ -31,16 +31,16 @@ def overview_lines(run: RunDatabase) -> Iterator[str]:
         kind = f": {escape_terminal_codes(entry['kind'])}" if entry["kind"] else ""
         yield f"{entry['count']:>9}  {entry['outcome']}{kind}"
     for phase in summary["latency"]:
-        share = "" if phase["share"] is None else f"  {phase['share']:6.1%} of the time"
-        yield f"{phase['phase']:<13} {phase['p50']:8.2f} s median  {phase['p95']:8.2f} s p95{share}"
+        fraction = "" if phase["share"] is None else f"  {phase['share']:6.1%} of the time"
+        yield f"{phase['phase']:<13} {phase['p50']:8.2f} s median  {phase['p95']:8.2f} s p95{fraction}"
     for point in summary["pass_at_k"]:
         if point["k"] & (point["k"] - 1) == 0:  # 1, 2, 4, 8, …
             yield f"pass@{point['k']:<4} {point['chance']:.4f}"
 
 
-def table_rows(run: RunDatabase, *, where: str = "", words: str = "", count: int = 50) -> Iterator[list[str]]:
-    """Yield the table: the header, one row per rollout, and the number of further rollouts."""
-    page = run.page(where=where, words=words, count=count)
+def table_rows(run: RunDatabase, *, filter_text: str = "", words: str = "", count: int = 50) -> Iterator[list[str]]:
+    """Yield the table: the header, one row per rollout, and the number of rollouts that are not listed."""
+    page = run.page(filter_text=filter_text, words=words, count=count)
     yield ["task", "repeat", "outcome", "reward", "turns", "tokens", "extracted", "expected"]
     for row in page.rows:
         outcome = row["outcome"] + (f": {row['kind']}" if row["outcome"] != "scored" else "")
@@ -63,11 +63,12 @@ def rollout_lines(run: RunDatabase, rollout_id: RolloutId) -> Iterator[str] | No
     record = run.record(rollout_id)
     if record is None:
         return None
-    facts = run.page(where=f"task == {rollout_id[0]} and repeat == {rollout_id[1]}", count=1).rows[0]
+    facts = run.page(filter_text=f"task == {rollout_id[0]} and repeat == {rollout_id[1]}", count=1).rows[0]
     return _conversation_lines(record, facts)
 
 
 def _conversation_lines(record: dict[str, Any], facts: dict[str, Any]) -> Iterator[str]:
+    """Yield the facts of a rollout, then its events."""
     reward = "" if facts["reward"] is None else f"  reward {facts['reward']:g}"
     kind = f": {facts['kind']}" if facts["kind"] else ""
     title = f"task {facts['task']}, repeat {facts['rollout']}  {facts['outcome']}{kind}{reward}"

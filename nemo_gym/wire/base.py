@@ -103,7 +103,7 @@ OpenForeign = BeforeValidator(as_plain)
 
 
 OTHER = "other"
-"""The tag of a union member that takes every tag no other member has."""
+"""The tag of the union member for all values whose tag no other member has."""
 
 
 def field_text(value: Any, field: str) -> str | None:
@@ -126,8 +126,8 @@ class TaggedUnion:
     """Marks a union: the tag of a value selects the member, and each member is dumped by its own class.
 
     The tag of a value is its `type`, or the value itself if that is a text; a value whose tag no member has uses
-    `default`. Pydantic's own discriminated union would repeat every tag beside its class, and would dump by asking the
-    discriminator again and building each member as Python objects before writing JSON.
+    `default`. Pydantic's discriminated union would need every tag repeated next to its class, and would call the
+    discriminator again and build Python objects to dump each member.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ TEXT_OR_LIST = TaggedUnion(
     tag=lambda value: "text" if isinstance(value, str) else "list",
     member_tags=lambda member: ("text",) if member is str else ("list",),
 )
-"""Marks `str | list[…]`, so that an error is about the member that was meant."""
+"""Marks `str | list[…]`, so that an error is about the member that matches the value's type."""
 
 
 def _schema_with_extras(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -195,7 +195,7 @@ class WireModel(BaseModel):
             super().__init__(**data)
             self.__pydantic_fields_set__.update(self.tagged_by & type(self).model_fields.keys())
 
-        # Tells pydantic not to call it when parsing: a parsed object keeps exactly the fields it came with.
+        # Makes pydantic skip this constructor when parsing: a parsed object has exactly the fields of its input as set.
         __init__.__pydantic_base_init__ = True
 
     @model_validator(mode="before")

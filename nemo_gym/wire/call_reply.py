@@ -9,9 +9,9 @@ import orjson
 from pydantic import BaseModel
 from pydantic_core import from_json, to_jsonable_python
 
+from nemo_gym.wire.stored_rollout import RolloutId
+
 Cookies = Mapping[str, "str | Morsel[str]"]
-RolloutIndex = tuple[int, int]
-"""Task index and rollout index of a rollout."""
 Body = bytes | BaseModel
 
 
@@ -30,7 +30,7 @@ class Call:
         headers: Mapping[str, str] | None = None,
         cookies: Cookies | None = None,
         server: str | None = None,
-        rollout: RolloutIndex | None = None,
+        rollout: RolloutId | None = None,
         seconds: float | None = None,
     ) -> None:
         self.method = method

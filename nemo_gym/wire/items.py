@@ -83,7 +83,7 @@ class NeMoGymFunctionCallOutput(ItemModel):
 
 
 class NeMoGymResponseReasoningItem(ItemModel):
-    """Reasoning of the model. It has no `status`, because some endpoints refuse one that is sent back."""
+    """Reasoning of the model. It has no `status`, because some endpoints reject a status in their input."""
 
     id: str
     summary: list[NeMoGymSummary]

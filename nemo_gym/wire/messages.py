@@ -50,7 +50,7 @@ class ToolResultBlockParam(TypedDict):
 
 @open_dict
 class OtherBlockParam(TypedDict):
-    """A block without meaning to us; the converter decides whether it can be passed on."""
+    """A block of any other type; the conversion raises an error if it cannot be expressed."""
 
     type: str
 

@@ -1,6 +1,6 @@
-"""Observations: reports of an agent about its work beside the answer, and the trajectory built from them.
+"""Observations: an agent's reports about its work in addition to the answer, and the trajectory built from them.
 
-Every model refuses unknown fields, because a field that no reader knows is a mistake of the agent's author.
+Every model rejects unknown fields, because they are mistakes of the agent's author.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -223,7 +223,8 @@ def join_model_call_observations(
 ) -> tuple[list[TrajectoryModelCall], list[ObservationGap]]:
     """Assign every captured call to the invocation that refers to it; return calls and gaps.
 
-    `calls` are capture records (`model_call_id`, `model_ref`, `response`, ...). The first reference to a call wins.
+    `calls` are capture records (`model_call_id`, `model_ref`, `response`, ...). If several invocations refer to a
+    call, it is assigned to the first; the other references become gaps.
     """
     joined = [_trajectory_call(call) for call in calls]
     by_id = {call.model_call_id: call for call in joined}

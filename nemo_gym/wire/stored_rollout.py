@@ -122,7 +122,7 @@ class StoredRollout:
 
     @property
     def failure(self) -> Mapping[str, Any]:
-        """Details of the failure: kind, phase, message, whom, which limit."""
+        """Details of the failure: kind, phase, message, server (`whom`), limit or deadline (`which`)."""
         return self._mapping(NG_FAILURE_DETAIL_KEY)
 
     @property

@@ -71,7 +71,7 @@ def has_token_fields(item: Mapping[str, Any]) -> bool:
 
 
 def check_token_fields(item: Mapping[str, Any]) -> None:
-    """Check that the token fields are complete: a trainer would read a partial set as none.
+    """Check that the token fields are complete; a trainer ignores incomplete ones.
 
     Raises:
         PydanticCustomError: some token fields are set, but not all three required ones.

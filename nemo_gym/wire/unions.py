@@ -1,6 +1,7 @@
 """The item unions of a request's `input` and a response's `output`.
 
-The class of an item is chosen by its `type` (and for messages by their form), never by trying one after the other.
+The class of an item is chosen by its `type` (and for messages by their form); classes are not
+tried in turn.
 """
 
 from collections.abc import Mapping
@@ -88,7 +89,7 @@ def _with_type(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_input_item(item: Any) -> Any:
-    """Return an item of `input` with everything the union needs to find its class."""
+    """Check an item of `input` and return it in a form from which the union can determine its class."""
     item = _as_item(item)
     if type(item) is dict:
         if item.get("type") is None and "role" not in item:

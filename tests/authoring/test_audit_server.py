@@ -125,7 +125,7 @@ def test_a_judge_that_is_never_called_is_a_finding(tree: Path) -> None:
         write_folder(tree, audit=AUDIT + JUDGE, app=APP.replace("answer = await", "answer = 1 or await"), settings=REF)
     )
 
-    assert "no reply reaches it" in {finding.actual for finding in result.findings if finding.check == "judge"}
+    assert "no reply causes one" in {finding.actual for finding in result.findings if finding.check == "judge"}
 
 
 def test_scripted_judges_answer_by_name_and_are_unmounted_afterwards() -> None:

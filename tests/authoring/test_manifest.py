@@ -49,7 +49,7 @@ def test_a_manifest_is_read_and_written_as_it_was(tmp_path: Path, fields: dict[s
     [
         ({"autors": ["Ada"]}, "autors: Extra inputs"),
         ({"authors": []}, "authors: List should have at least 1"),
-        ({"authors": ["Ada", "Ada"]}, "an author is named twice"),
+        ({"authors": ["Ada", "Ada"]}, "an author is listed twice"),
         ({"kind": "game"}, "kind: Input should be 'environment' or 'benchmark'"),
         ({"domain": "moon"}, "domain: Input should be"),
         ({"reward": {"range": [1, 0]}}, r"reward: range must be \[lowest, highest\]"),

@@ -44,9 +44,9 @@ def test_a_generated_benchmark_has_no_problems(benchmark: Path) -> None:
     ("file", "old", "new", "message"),
     [
         ("manifest.yaml", "agent_server: simple_agent", "agent_server: other",
-         'manifest.yaml: agent_server is "other", config.yaml says "simple_agent"'),
-        ("manifest.yaml", "model_server: policy_model", "", "model_server is missing, config.yaml says"),
-        ("config.yaml", "name: policy_model", "name: judge", 'config.yaml says "judge"'),
+         'manifest.yaml: agent_server is "other", config.yaml has "simple_agent"'),
+        ("manifest.yaml", "model_server: policy_model", "", "model_server is missing, config.yaml has"),
+        ("config.yaml", "name: policy_model", "name: judge", 'config.yaml has "judge"'),
         ("prepare.py", "def prepare(", "def prepared(", "prepare.py: defines no function prepare()"),
         ("prepare.py", "def prepare(", "def prepare", "prepare.py: line 11"),
         ("data/example.jsonl", '"role": "user", ', "", "example.jsonl:1: responses_create_params"),
@@ -193,7 +193,7 @@ def test_a_placeholder_in_a_readme_is_named_by_line(manifest: Path) -> None:
     (manifest.parent / "README.md").write_text("# Words\n\nTODO: say more\n")
 
     assert [str(problem) for problem in publish_problems(manifest)] == [
-        "environments/words/README.md:3: still says 'TODO'",
+        "environments/words/README.md:3: still contains 'TODO'",
     ]
 
 

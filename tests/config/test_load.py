@@ -22,8 +22,8 @@ def error_text(path) -> str:
     [
         (b"\xff\xfea\x00:\x001\x00", "is written in UTF-16"),
         (b"a: 1\nb: \xe9\n", "bad.yaml:2: is not UTF-8 text"),
-        (b"- a\n- b\n", "holds a list, not a mapping"),
-        (b"just text", "holds a single value, not a mapping"),
+        (b"- a\n- b\n", "contains a list, not a mapping"),
+        (b"just text", "contains a single value, not a mapping"),
         (b"a: \x00", "bad.yaml:1"),
     ],
 )

@@ -86,7 +86,8 @@ def test_changing_a_missing_key_suggests_the_nearest_one(workspace):
     workspace.write(a="outer: {inner: 1}")
 
     with pytest.raises(
-        ConfigError, match=r"override 'outer\.iner=2': there is no 'outer\.iner' to change — did you mean 'inner'"
+        ConfigError,
+        match=r"override 'outer\.iner=2': cannot change 'outer\.iner': it does not exist — did you mean 'inner'",
     ):
         workspace.resolve("+config_paths=[a.yaml]", "outer.iner=2")
     with pytest.raises(ConfigError, match=r"\+fresh=2 to add it"):
@@ -101,7 +102,7 @@ def test_changing_a_missing_key_suggests_the_nearest_one(workspace):
         ("justtext", "override 'justtext', column 9: cannot be read"),
         ("--flag", "is not an override"),
         ("+=3", "has no key before '='"),
-        ("+a=1,2", "gives several values"),
+        ("+a=1,2", "has several values"),
         ("+a@b=1", "config groups are not used here"),
         ("+a=\ud800", "is not valid UTF-8 text"),
         ("+a=" + "x" * 70_000, "is longer than 65,536 characters"),

@@ -242,7 +242,7 @@ def test_pieces_of_a_tool_call_are_put_together() -> None:
     [
         (response_from_events, [], "stops before the response is finished"),
         (response_from_events, [{"type": "error", "message": "overloaded"}], "overloaded"),
-        (completion_from_chunks, [], "holds no answer"),
+        (completion_from_chunks, [], "contains no answer"),
         (completion_from_chunks, [{"choices": [{"delta": {"content": "x"}}]}], "stops before the answer is finished"),
         (completion_from_chunks, [{"error": {"message": "overloaded"}}], "overloaded"),
         (message_from_events, [{"type": "message_start", "message": {}}], "stops before the message is finished"),

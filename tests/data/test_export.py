@@ -285,7 +285,7 @@ def test_what_cannot_be_said_is_skipped_and_counted(write_rollouts: Any) -> None
     done, rows = write_rollouts([*bad, rollout(3, 0, 1.0)], "sft")
 
     assert [row["task"] for row in rows] == [3]
-    assert sum(done.skipped.values()) == 3 and done.skipped["the model said nothing"] == 1
+    assert sum(done.skipped.values()) == 3 and done.skipped["the response has no message of the model"] == 1
 
 
 def test_a_row_names_the_run_it_comes_from(write_rollouts: Any, tmp_path: Path) -> None:
@@ -320,7 +320,12 @@ def test_rollouts_without_numbers_are_grouped_by_their_request(write_rollouts: A
         ([rollout(0, 0, 0.0), rollout(1, 0, 1.0)], "dpo", {}, "no two rollouts of a task to compare"),
         ([rollout(0, 0, 1.0), rollout(0, 1, 1.0)], "dpo", {}, "no task has rollouts whose rewards differ"),
         (SEVERAL, "dpo", {"min_gap": 3.0}, "differ by 3 or more"),
-        ([rollout(0, 0, 1.0, answer())], "sft", {}, "no chosen rollout can be written: 1 the model said nothing"),
+        (
+            [rollout(0, 0, 1.0, answer())],
+            "sft",
+            {},
+            "no chosen rollout can be written: 1 the response has no message of the model",
+        ),
     ],
 )
 def test_nothing_that_qualifies_is_told_with_the_reason_and_writes_nothing(

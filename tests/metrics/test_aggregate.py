@@ -109,7 +109,7 @@ def test_the_order_in_which_rollouts_finished_changes_nothing(rewards, random):
 
 def test_a_rollout_given_twice_is_refused():
     """Counting it twice would weigh its task double without anyone noticing."""
-    with pytest.raises(ValueError, match="rollout 1 of task 2 is given twice"):
+    with pytest.raises(ValueError, match="rollout 1 of task 2 occurs twice"):
         compute_aggregate_metrics([row(2, 1, 1.0), row(2, 1, 0.0)])
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.metrics.intervals import Clusters, clustered_mean, t95, wilson
+from nemo_gym.metrics.intervals import Clusters, clustered_mean, t95, wilson_interval
 
 VALUES = st.lists(st.tuples(st.integers(0, 5), st.floats(-10, 10)), min_size=1, max_size=40)
 
@@ -81,7 +81,7 @@ def test_the_interval_of_a_share_lies_between_nothing_and_all(tasks: list[list[f
 
 def test_wilsons_interval_is_that_of_the_literature() -> None:
     """Newcombe 1998: 81 of 263 gives 0.2553 to 0.3662."""
-    low, high = wilson(81 / 263, 263, 1.959964)
+    low, high = wilson_interval(81 / 263, 263, 1.959964)
 
     assert (low, high) == (pytest.approx(0.2553, abs=1e-4), pytest.approx(0.3662, abs=1e-4))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.metrics.number_columns import describe_columns, finite_number, mean, sample_std, take_numbers
+from nemo_gym.metrics.number_columns import append_numbers, describe_columns, finite_number, mean, sample_std
 
 numbers = st.floats(-1e6, 1e6) | st.integers(-1000, 1000)
 
@@ -77,7 +77,7 @@ def test_exactly_the_finite_numbers_of_a_row_are_taken(row):
     """However quick the reading is: the same as asking for every field whether it is a number that counts."""
     names, values = [], []
 
-    take_numbers(row, names, values)
+    append_numbers(row, names, values)
 
     indices = {"_ng_task_index", "_ng_rollout_index"}
     expected = {n: finite_number(v) for n, v in row.items() if n not in indices and finite_number(v) is not None}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_gym.metrics.aggregate import RolloutRowsError, Tally
+from nemo_gym.metrics.aggregate import RolloutRowsError, RolloutStats
 from nemo_gym.metrics.profile import Profile, ProfileArithmetic, count_reward_spread
 
 
@@ -64,7 +64,7 @@ def test_a_rollout_nobody_asked_for_is_refused():
 @pytest.mark.parametrize("inputs", [INPUTS, [*INPUTS, source(0, 1)]])
 def test_the_same_rollout_twice_is_refused(inputs):
     """In the inputs as in the results."""
-    with pytest.raises(ValueError, match="rollout 1 of task 0 is given twice"):
+    with pytest.raises(ValueError, match="rollout 1 of task 0 occurs twice"):
         ProfileArithmetic().profile_from_data(
             inputs, [finished_row(0, 1, 1.0), finished_row(0, 1, 1.0)], allow_partial_rollouts=True
         )
@@ -141,12 +141,12 @@ def test_what_json_cannot_write_is_left_out():
 def test_the_spread_counts_what_tasks_can_teach():
     """A task that is always or never solved gives a trainer nothing to compare."""
     rewards = {0: (1, 0), 1: (1, 1), 2: (0, 0), 3: (1,)}
-    tally = Tally()
+    stats = RolloutStats()
     for task, values in rewards.items():
         for rollout, reward in enumerate(values):
-            tally.add(finished_row(task, rollout, reward))
+            stats.add(finished_row(task, rollout, reward))
 
-    assert count_reward_spread(tally) == {
+    assert count_reward_spread(stats) == {
         "num_tasks": 4,
         "rewards_differ": 1,
         "all_rewards_equal": 2,
@@ -157,7 +157,7 @@ def test_the_spread_counts_what_tasks_can_teach():
 
 def test_a_graded_reward_is_never_called_solved():
     """0.3 is neither."""
-    tally = Tally()
-    tally.add(finished_row(0, 0, 0.3))
+    stats = RolloutStats()
+    stats.add(finished_row(0, 0, 0.3))
 
-    assert count_reward_spread(tally) == {"num_tasks": 1, "rewards_differ": 0, "all_rewards_equal": 0}
+    assert count_reward_spread(stats) == {"num_tasks": 1, "rewards_differ": 0, "all_rewards_equal": 0}

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.metrics.rollout_numbers import Shapes, column, columns_of, describe
+from nemo_gym.metrics.rollout_numbers import RecordShapes, column, columns_of, describe
 
 ROW = {
     "_ng_task_index": 3,
@@ -19,7 +19,7 @@ ROW = {
 
 
 def numbers_of(row):
-    shape, values = Shapes().record(row)
+    shape, values = RecordShapes().record(row)
     return dict(zip(shape.names, values, strict=True))
 
 
@@ -42,7 +42,7 @@ def test_a_field_of_the_servers_own_stands_for_a_token_count_of_the_same_name():
 
 def test_rows_with_the_same_fields_share_their_names():
     """That is why a hundred thousand rollouts fit in a few dozen megabytes."""
-    shapes = Shapes()
+    shapes = RecordShapes()
 
     first, second = shapes.record(ROW), shapes.record({**ROW, "reward": 0.0, "answer": None})
 
@@ -57,7 +57,7 @@ FIELDS = st.dictionaries(st.sampled_from("abcde"), st.floats(-10, 10) | st.integ
 @given(st.lists(FIELDS, max_size=8))
 def test_columns_hold_what_the_rows_held_in_their_order(rows):
     """Whatever fields come and go from row to row."""
-    shapes = Shapes()
+    shapes = RecordShapes()
     records = [shapes.record(row) for row in rows]
 
     columns = dict(columns_of(records)) if records else {}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.metrics.aggregate import Tally
+from nemo_gym.metrics.aggregate import RolloutStats
 from nemo_gym.metrics.intervals import clustered_mean
 from nemo_gym.metrics.pass_at_k import add_pass_hat_k, pass_at_k, pass_hat_k
 from nemo_gym.metrics.scores import compute_attrition, compute_scores
@@ -18,10 +18,10 @@ def row(task, rollout, reward, **fields):
 
 
 def make_tally(rows):
-    tally = Tally()
+    stats = RolloutStats()
     for one in rows:
-        tally.add(one)
-    return tally
+        stats.add(one)
+    return stats
 
 
 @settings(max_examples=60, deadline=None)
@@ -93,12 +93,12 @@ def test_with_many_repeats_only_some_k_are_reported():
 
 def test_failures_bound_the_score_from_below():
     """Excluded, they flatter; as zeros, they punish: the truth lies between."""
-    tally = make_tally([row(0, 0, 1.0), row(1, 0, 1.0), row(2, 0, 0.0)])
-    tally.fail(3, 0, "timeout")
-    tally.fail(2, 1, "judge_failed")
-    tally.fail(0, 0, "timeout")  # failed once, scored in the end
+    stats = make_tally([row(0, 0, 1.0), row(1, 0, 1.0), row(2, 0, 0.0)])
+    stats.fail(3, 0, "timeout")
+    stats.fail(2, 1, "judge_failed")
+    stats.fail(0, 0, "timeout")  # failed once, scored in the end
 
-    score, attrition = compute_scores(tally)["reward"], compute_attrition(tally)
+    score, attrition = compute_scores(stats)["reward"], compute_attrition(stats)
 
     assert score["mean"] == pytest.approx(2 / 3)
     assert score["failures_as_zero"]["mean"] == pytest.approx(2 / 5)
@@ -108,10 +108,10 @@ def test_failures_bound_the_score_from_below():
 
 def test_without_failures_there_is_one_score():
     """Nothing is printed twice."""
-    tally = make_tally([row(0, 0, 1.0), row(1, 0, 0.0)])
+    stats = make_tally([row(0, 0, 1.0), row(1, 0, 0.0)])
 
-    assert "failures_as_zero" not in compute_scores(tally)["reward"]
-    assert compute_attrition(tally) == {"scored": 2, "failed": 0}
+    assert "failures_as_zero" not in compute_scores(stats)["reward"]
+    assert compute_attrition(stats) == {"scored": 2, "failed": 0}
 
 
 def test_retried_rollouts_are_shown_apart():

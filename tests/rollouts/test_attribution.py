@@ -36,7 +36,7 @@ def status_error(
 
 def classify(error):
     failure = classify_error(error, "a", TYPES.get)
-    return failure.kind, failure.phase, failure.whom, failure.retryable
+    return failure.kind, failure.phase, failure.server, failure.retryable
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_timeout_names_the_deadline_that_passed(error, which):
     """'Timed out' alone sends people to raise the wrong one of five numbers."""
     failure = classify_error(error, "a", TYPES.get)
 
-    assert (failure.kind, failure.which) == ("timeout", which)
+    assert (failure.kind, failure.deadline_name) == ("timeout", which)
 
 
 def test_a_model_only_the_verifier_calls_is_a_judge():
@@ -119,4 +119,4 @@ def test_a_model_only_the_verifier_calls_is_a_judge():
 
     failure = classify_error(error, "a", TYPES.get, judges={"m"})
 
-    assert (failure.kind, failure.phase, failure.whom) == ("judge_failed", "verify", "m")
+    assert (failure.kind, failure.phase, failure.server) == ("judge_failed", "verify", "m")

@@ -258,7 +258,7 @@ async def test_a_timeout_at_the_end_of_the_rollouts_time_is_the_rollouts():
 
     await collect(jobs_of(2), send, [outcomes.append], rules=AttemptRules(rollout_seconds=0.5), concurrency=1)
 
-    assert [o.failure.which for o in outcomes] == ["request", "rollout"]
+    assert [o.failure.deadline_name for o in outcomes] == ["request", "rollout"]
 
 
 async def test_a_server_further_down_notices_the_end_of_the_rollouts_time_earlier():
@@ -271,7 +271,7 @@ async def test_a_server_further_down_notices_the_end_of_the_rollouts_time_earlie
 
     await collect(jobs_of(2), send, [outcomes.append], rules=AttemptRules(rollout_seconds=0.5), concurrency=2)
 
-    which = {o.job.key.task: o.failure.which for o in outcomes}
+    which = {o.job.key.task: o.failure.deadline_name for o in outcomes}
     assert which == {0: "rollout", 1: "tool_call"}  # who held the call to its own limit knows better
 
 

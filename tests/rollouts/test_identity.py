@@ -58,7 +58,7 @@ def test_every_difference_is_listed_with_both_values():
     )
 
     assert identity().differences(now) == [
-        "the input rows (or how many of them are used)",
+        "the input rows, or how many of them are used",
         'agent_name: (nothing) -> "a"',
         'responses_create_params: {"temperature": 0.5} -> {"temperature": 0.7}',
         'm.openai_model.model: "x" -> "y"',
@@ -145,7 +145,7 @@ def test_a_missing_file_is_none_and_a_broken_one_is_an_error(tmp_path):
     assert read_identity(tmp_path / "none") is None
     for broken in (b"{", b"[]", b"{}"):
         (tmp_path / "x_run.json").write_bytes(broken)
-        with pytest.raises(StoreError, match="does not say which run it is"):
+        with pytest.raises(StoreError, match="no readable run identity"):
             read_identity(tmp_path / "x_run.json")
 
 
@@ -154,7 +154,7 @@ def test_the_hash_is_that_of_the_rows_and_not_of_their_line_breaks():
 
     def hash_lines(*lines):
         rows = RowHash()
-        assert list(rows.over(enumerate(lines))) == list(enumerate(lines))
+        assert list(rows.hashing(enumerate(lines))) == list(enumerate(lines))
         return rows.text()
 
     assert hash_lines(b'{"a":1}\n', b'{"b":1}') == hash_lines(b'{"a":1}\r\n', b'{"b":1}\n')

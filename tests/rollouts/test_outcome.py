@@ -97,14 +97,14 @@ def test_more_tokens_than_a_rollout_may_use_is_a_limit():
     outcome = classify_result(JOB, used, max_tokens=100)
 
     assert isinstance(outcome, LimitedRollout)
-    assert outcome.which == "tokens"
+    assert outcome.limit_name == "tokens"
     assert "reward" not in outcome_record(outcome)
     assert isinstance(classify_result(JOB, used, max_tokens=101), ScoredRollout)
 
 
 def test_a_timeout_says_which_deadline_and_how_long_it_took():
     """The user must know which limit to raise."""
-    failure = Failure("timeout", "model", "late", "m", which="model_call")
+    failure = Failure("timeout", "model", "late", "m", deadline_name="model_call")
 
     detail = outcome_record(FailedRollout(JOB, failure, seconds=1.23456))["_ng_failure"]
 
@@ -158,7 +158,7 @@ def test_a_limit_survives_being_written_and_read():
     assert stored["_ng_failure_terminal"] is True
     again = classify_result(JOB, stored)
     assert isinstance(again, LimitedRollout)
-    assert again.which == "tokens"
+    assert again.limit_name == "tokens"
 
 
 @pytest.mark.parametrize("answer", [None, [], "no", 3])
@@ -167,7 +167,7 @@ def test_an_answer_that_is_no_object_is_the_agents_failure(answer):
     outcome = classify_result(JOB, answer)
 
     assert isinstance(outcome, FailedRollout)
-    assert (outcome.failure.kind, outcome.failure.whom) == ("agent_error", "a")
+    assert (outcome.failure.kind, outcome.failure.server) == ("agent_error", "a")
 
 
 def test_a_long_message_is_cut():

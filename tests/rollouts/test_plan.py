@@ -214,7 +214,7 @@ def test_a_prompt_builds_the_input():
 
 def test_a_prompt_does_not_replace_an_input():
     """Two sources of a prompt are a mistake in the configuration."""
-    with pytest.raises(InputRowsError, match=r"input' is there already.*line 2"):
+    with pytest.raises(InputRowsError, match=r"input' exists.*line 2"):
         plan_rows({"q": 1, "agent_ref": {"name": "a"}}, row(q=1), fill_prompt=prompt())
 
 
@@ -277,7 +277,7 @@ def test_more_repeats_add_rollouts_and_change_none(contents, before, more):
         *(row(agent, x=x, **({} if task is None else {"_ng_task_index": task})) for x, agent, task in contents)
     )
     first = list(plan_jobs(lines, PlanOptions(repeats=before), source="rows"))
-    added = list(plan_more(lambda: lines, PlanOptions(repeats=before + more), before=before, source="rows"))
+    added = list(plan_more(lambda: lines, PlanOptions(repeats=before + more), earlier_repeats=before, source="rows"))
 
     whole = list(plan_jobs(lines, PlanOptions(repeats=before + more), source="rows"))
 

@@ -122,7 +122,7 @@ def test_checking_changes_nothing(store, request_of, tmp_path):
         check_request(store, request_of())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl"]
 
-    with store, pytest.raises(ConfigError, match="there is no input file"):
+    with store, pytest.raises(ConfigError, match="input file not found"):
         check_request(store, replace(request_of(), source=tmp_path / "none.jsonl"))
 
 

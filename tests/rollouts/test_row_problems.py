@@ -46,7 +46,7 @@ def test_without_agents_every_name_is_unknown_and_without_knowledge_none_is() ->
     """A configuration without agents cannot run anything; a library user may not know them."""
     check_rows(lines("anybody"), PlanOptions(), source="rows.jsonl")
 
-    with pytest.raises(InputRowsError, match="there is no agent 'anybody', nor any other"):
+    with pytest.raises(InputRowsError, match="unknown agent 'anybody'; no agents are configured"):
         check_rows(lines("anybody"), PlanOptions(agents=AgentNames([])), source="rows.jsonl")
 
 

@@ -111,7 +111,7 @@ def test_a_folder_of_somebody_elses_is_never_touched(output, folder, act):
     precious.write_text("years")
     (output.parent / "x_run.json").write_text("{}")
 
-    with pytest.raises(StoreError, match=r"folder.*(not a file|not of a run)"):
+    with pytest.raises(StoreError, match=r"folder.*(not a file|not part of a run)"):
         act(output)
 
     assert precious.read_text() == "years"

@@ -60,5 +60,5 @@ def test_a_damaged_line_is_named(files):
 
 def test_the_same_input_twice_is_refused(files):
     """Two rows with one identity cannot both be answered."""
-    with pytest.raises(RolloutRowsError, match="rollout 1 of task 2 is given twice"):
+    with pytest.raises(RolloutRowsError, match="rollout 1 of task 2 occurs twice"):
         RunProfile(files("in.jsonl", [*INPUTS, INPUTS[-1]]), files("out.jsonl", RESULTS))

@@ -216,7 +216,7 @@ def test_a_stored_record_without_a_key_is_refused(tmp_path):
     store = RolloutStore(tmp_path / "x.jsonl")
     store.output.write_bytes(orjson.dumps({"reward": 1}) + b"\n")
 
-    with store, pytest.raises(StoreError, match=r"does not say which rollout it is.*_ng_task_index"):
+    with store, pytest.raises(StoreError, match=r"has no rollout key.*_ng_task_index"):
         store.history()
 
 
@@ -325,7 +325,7 @@ def test_a_disk_that_fills_up_stops_the_run_and_corrupts_nothing(tmp_path):
 
     assert child.returncode == 1
     assert "StoreError" in child.stderr
-    assert "make room" in child.stderr
+    assert "free disk space" in child.stderr
     kept = [row["_ng_task_index"] for row in store.records()]
     assert 0 < len(kept) < 40
     assert not (tmp_path / "x.lock").exists()

@@ -41,7 +41,7 @@ def test_a_rollout_without_its_input_is_refused(files):
 
 @pytest.mark.parametrize(
     ("rollouts", "reason"),
-    [([row(0), row(0)], "is there twice"), ([{"reward": 1}], "does not say which rollout"), ([], "nothing to verify")],
+    [([row(0), row(0)], "occurs twice"), ([{"reward": 1}], "has no rollout key"), ([], "no rollouts to verify")],
 )
 def test_rollouts_that_cannot_be_told_apart_are_refused(files, rollouts, reason):
     """Every verdict belongs to one rollout."""

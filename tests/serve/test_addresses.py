@@ -10,6 +10,7 @@ from nemo_gym.serve.addresses import (
     address_of,
     base_url,
     entrypoint_of,
+    needs_rollout_ids,
     rollout_prefix,
     validate_config,
 )

@@ -21,7 +21,7 @@ def rollout_ids(index: RunDatabase, **query: object) -> list[tuple[int, int]]:
 
 def test_a_row_has_what_people_look_for(index: RunDatabase) -> None:
     """Question, answer, what was expected and what was extracted stand side by side."""
-    row = index.page(where="task == 0 and repeat == 1").rows[0]
+    row = index.page(filter_text="task == 0 and repeat == 1").rows[0]
 
     assert (row["question"], row["answer"], row["expected"], row["extracted"]) == (
         "What is 0 + 1?",
@@ -39,7 +39,7 @@ def test_a_run_that_goes_on_is_followed(index: RunDatabase) -> None:
 
     index.build()
 
-    assert rollout_ids(index, where="task == 3") == [(3, 0)]
+    assert rollout_ids(index, filter_text="task == 3") == [(3, 0)]
     assert index.page().total == 7
 
 
@@ -63,7 +63,7 @@ def test_a_failure_that_was_mended_is_no_longer_one(index: RunDatabase) -> None:
 
     index.build()
 
-    assert rollout_ids(index, where='outcome == "failed"') == []
+    assert rollout_ids(index, filter_text='outcome == "failed"') == []
     assert index.page().total == 6
     assert len(index.locations((2, 1))) == 2
     assert (index.record((2, 1)) or {})["reward"] == 1.0
@@ -137,7 +137,7 @@ def test_a_line_that_is_no_rollout_is_shown_as_such(index_of: Make) -> None:
 
     kinds = [row["kind"] for row in index.page().rows]
     assert kinds.count("unreadable line") == 3
-    assert index.page(where='outcome == "scored"').total == 1
+    assert index.page(filter_text='outcome == "scored"').total == 1
 
 
 def test_rollouts_of_other_tools_are_numbered_by_line(index_of: Make) -> None:
@@ -170,8 +170,8 @@ def test_pages_are_disjoint_and_complete(index: RunDatabase) -> None:
 def test_neighbours_keep_to_the_filter(index: RunDatabase) -> None:
     """Next means the next of those I am looking at."""
     assert index.neighbours((1, 0)) == {"previous": (0, 1), "next": (1, 1)}
-    assert index.neighbours((0, 0), where="reward == 1") == {"previous": None, "next": (0, 1)}
-    assert index.neighbours((0, 1), where="reward == 1")["next"] == (2, 0)
+    assert index.neighbours((0, 0), filter_text="reward == 1") == {"previous": None, "next": (0, 1)}
+    assert index.neighbours((0, 1), filter_text="reward == 1")["next"] == (2, 0)
 
 
 def test_repeats_of_a_task_stand_side_by_side(index: RunDatabase) -> None:
@@ -188,10 +188,10 @@ def test_a_folder_gives_its_runs_and_a_wrong_path_is_an_error(index: RunDatabase
     assert find_runs([index.run.output.parent]) == [index.run]
     assert find_runs([index.run.failures]) == [index.run]
     assert find_runs([index.run.output, index.run.output]) == [index.run]
-    with pytest.raises(NothingToView, match="no such file"):
+    with pytest.raises(NothingToView, match="file or folder not found"):
         find_runs([tmp_path / "nowhere.jsonl"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NothingToView, match="holds no rollouts"):
+    with pytest.raises(NothingToView, match="contains no rollouts"):
         find_runs([tmp_path / "empty"])
 
 

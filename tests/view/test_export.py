@@ -39,7 +39,7 @@ def test_a_bundle_holds_the_page_the_table_and_every_rollout(index: RunDatabase,
 
 def test_only_matching_rollouts_are_exported(index: RunDatabase, tmp_path: Path) -> None:
     """Shared bundles should be small."""
-    assert export_bundle([index], tmp_path / "bundle", where="reward < 1") == 2
+    assert export_bundle([index], tmp_path / "bundle", filter_text="reward < 1") == 2
 
 
 def test_a_bundle_that_is_too_large_is_refused(

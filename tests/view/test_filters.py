@@ -29,7 +29,7 @@ from nemo_gym.view.filters import FilterError, full_text_query, parse_filter
 )
 def test_a_filter_chooses_the_rows_it_describes(index: RunDatabase, typed: str, places: list[tuple[int, int]]) -> None:
     """The filter is how rollouts are found."""
-    assert [(row["task"], row["rollout"]) for row in index.page(where=typed).rows] == places
+    assert [(row["task"], row["rollout"]) for row in index.page(filter_text=typed).rows] == places
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_where_the_time_went_is_said_per_phase(index_of: Make) -> None:
     assert summary["all"] == {"phase": "all", "mean": 5.5, "p50": 6.0, "p95": 10.0, "max": 10.0, "share": None}
     assert (summary["model"]["share"], summary["verify"]["share"]) == pytest.approx((0.75, 0.25))
     assert summary["queue"]["max"] == 0.0
-    assert index.page(where="seconds_model > 6").total == 2
+    assert index.page(filter_text="seconds_model > 6").total == 2
 
 
 def test_a_run_without_timings_has_no_latency(index: RunDatabase) -> None:

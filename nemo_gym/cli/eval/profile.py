@@ -60,9 +60,9 @@ def run(args: argparse.Namespace) -> int:
         )
     result = {
         "summary": run_profile.profile.summary(),
-        "spread": count_reward_spread(run_profile.profile.tally),
+        "spread": count_reward_spread(run_profile.profile.stats),
         "agents": agents,
-        "scores": compute_scores(run_profile.profile.tally, [REWARD_KEY]),
+        "scores": compute_scores(run_profile.profile.stats, [REWARD_KEY]),
         "reward_profiling": str(tasks_path),
         "agent_metrics": str(agents_path),
     }

@@ -225,7 +225,7 @@ async def _run_collector(request: EvalRequest, session: Session, collector: Coll
     from nemo_gym.cli.shared.collection import OutputChanges, run_driver
 
     if request.driver is None:
-        return (await collector.collect_from_config(request.collection)).stopped
+        return (await collector.collect_from_config(request.collection)).stop_reason
     session.use_http()
     changes = OutputChanges(request.collection.output_jsonl_fpath)
     name = str(request.collection.rollout_collection_driver)
@@ -285,7 +285,7 @@ def _print_first_failure(outcome: FailedRollout) -> None:
     from nemo_gym.cli.shared.report import one_line
 
     failure = outcome.failure
-    output.notify(f"first {failure.kind} (rollout {outcome.job.key}): {failure.whom}: {one_line(failure.message)}")
+    output.notify(f"first {failure.kind} (rollout {outcome.job.key}): {failure.server}: {one_line(failure.message)}")
 
 
 def _print_report(args: argparse.Namespace, report: Report, problem: GymError | None) -> int:

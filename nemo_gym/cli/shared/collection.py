@@ -35,7 +35,7 @@ from nemo_gym.transport import in_process
 from nemo_gym.transport.client_response import is_ok
 from nemo_gym.transport.http import send
 from nemo_gym.transport.retries import RetryPolicy
-from nemo_gym.wire.call_reply import RolloutIndex
+from nemo_gym.wire.stored_rollout import RolloutId
 
 
 class DidNotStart(GymError):
@@ -160,7 +160,7 @@ def find_head(run: str | None, config: DictConfig) -> BaseServerConfig:
     return BaseServerConfig(host=entry.host, port=entry.port)
 
 
-def _calls_by_key(rollouts: Sequence[RolloutInFlight], calls: Mapping[RolloutIndex, str]) -> dict[str, str]:
+def _calls_by_key(rollouts: Sequence[RolloutInFlight], calls: Mapping[RolloutId, str]) -> dict[str, str]:
     """Return the awaited call of each rollout by the text of the rollout's key."""
     return {str(rollout.key): calls[rollout.key.rollout_id] for rollout in rollouts if rollout.key.rollout_id in calls}
 

@@ -181,7 +181,7 @@ def print_report(report: Report) -> None:
     tally, mean = report.progress.tally, report.mean()
     output.write("")
     for kind, failure in report.progress.first_failures.items():
-        output.write(f"{kind}: {failure.whom}: {one_line(failure.message)}")
+        output.write(f"{kind}: {failure.server}: {one_line(failure.message)}")
     not_run = f" · {report.not_run} not run" if report.not_run else ""
     earlier = f" · {report.plan.finished} scored before" if report.plan.finished else ""
     tokens = f" · {format_number(report.progress.tokens)} tokens" if report.progress.tokens else ""

@@ -159,7 +159,8 @@ def test_unknown_choices_are_a_usage_error(here: Path, words: list[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("source", "complaint"), [(None, "there is no resources_servers/y"), ("X = 1\n", "exports no VERIFIER_FIXTURE")]
+    ("source", "complaint"),
+    [(None, "resources_servers/y/app.py not found"), ("X = 1\n", "exports no VERIFIER_FIXTURE")],
 )
 def test_a_verifier_that_cannot_be_reused_is_named(
     here: Path, capsys: pytest.CaptureFixture[str], source: str | None, complaint: str
@@ -188,7 +189,7 @@ def test_existing_files_are_never_changed(here: Path, capsys: pytest.CaptureFixt
 
     assert (server_status, environment_status) == (0, 1)
     assert "nothing was changed" in message
-    assert "exists already and is left as it is: resources_servers/mine/app.py" in capsys.readouterr().err
+    assert "exists with other content: resources_servers/mine/app.py" in capsys.readouterr().err
     assert app.read_text() == "# an afternoon's work\n"
     assert not (here / "environments").exists()
 

@@ -122,7 +122,7 @@ def test_parts_of_the_data_have_their_own_scores(here: Path, capsys: pytest.Capt
         (["-i", "empty.jsonl.txt"], 1, "contains no rollouts"),
         (["-i", "bad.txt"], 1, "bad.txt:1: this line is not a rollout"),
         (["-i", "run.jsonl", "-o", "run.jsonl/x.jsonl"], 3, "run.jsonl: File exists"),
-        (["-i", "odd.txt"], 1, "odd_failures.jsonl: a failure does not say which rollout it is"),
+        (["-i", "odd.txt"], 1, "odd_failures.jsonl: a failure has no rollout key"),
     ],
 )
 def test_files_that_cannot_be_scored_are_one_clear_error(
