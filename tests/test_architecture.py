@@ -173,11 +173,11 @@ def test_every_module_has_a_docstring() -> None:
 
 
 def test_every_package_lists_its_modules() -> None:
-    """The first file a reader opens in a package says what is in the others."""
+    """The first file a reader opens in a package says what is in the others. `ls nemo_gym/cli` is the command tree."""
     missing = [
         f"{relative_name(package)}: {module.stem}"
         for package in MODULES
-        if package.name == "__init__.py" and package.parent != PACKAGE
+        if package.name == "__init__.py" and package.parent != PACKAGE and unit_of(package) != "cli"
         for module in sorted(package.parent.glob("*.py"))
         if not module.stem.startswith("_") and module.stem not in (ast.get_docstring(tree_of(package)) or "")
     ]

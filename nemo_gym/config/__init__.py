@@ -11,5 +11,5 @@ order:
     instances, check, defaults          server instances: find, check, fill in addresses
     problems, positions                 errors with file, line and column
     secrets         secret masking
-    schema_*        pydantic classes of server blocks, datasets and commands
+    schema_cli, schema_datasets, schema_servers     pydantic classes of commands, datasets and server blocks
 """

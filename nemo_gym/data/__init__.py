@@ -6,6 +6,6 @@
 - `prompt`: fill prompt templates from rows (`gym dataset render`)
 - `skills`: folders of instructions for agents
 - `hub`, `hub_client`, `gitlab`, `gitlab_client`, `migration`, `file_transfer`: datasets in registries
-- `export` and `export_*`: rollouts as datasets for trainers
+- `export`, `export_files`, `export_index`, `export_messages`: rollouts as datasets for trainers
 - `generator_command`: the command line of a folder's `generate.py`
 """

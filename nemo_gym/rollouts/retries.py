@@ -8,9 +8,10 @@ from nemo_gym.rollouts.outcome import FailedRollout, FailureKind
 
 LONGEST_PAUSE = 60.0
 
-MAX_ATTEMPTS_PER_RUN = 2 """Single calls are already retried where that is safe, so a run attempts a rollout at most
-twice; a third attempt is left for a resumed run, after the cause is fixed.""" RETRIED_KINDS = frozenset(FailureKind) -
-{FailureKind.INVALID_REWARD, FailureKind.INTERNAL}
+MAX_ATTEMPTS_PER_RUN = 2
+"""Single calls are already retried where that is safe, so a run attempts a rollout at most twice. A third attempt is
+left for a resumed run, after the cause is fixed."""
+RETRIED_KINDS = frozenset(FailureKind) - {FailureKind.INVALID_REWARD, FailureKind.INTERNAL}
 """Kinds that an agent defines are not retried within a run either."""
 
 ROLLOUT_DEADLINE = "rollout"

@@ -5,6 +5,7 @@ A box is one isolated process tree: a sandbox of the provider `local`.
 - `api`: `AsyncSandbox` and `Sandbox`; `spec`: their specs, results and errors; `config`: sandbox blocks of configs
 - `providers`: `local`, `docker`, `apptainer`
 - `python`: run untrusted Python; `server`: base class of servers that run untrusted Python
+- `utils`: image names; `testing`: skip tests where isolation is not available
 """
 
 from nemo_gym.sandbox.api import AsyncSandbox, Sandbox

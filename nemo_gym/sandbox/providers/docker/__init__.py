@@ -1,4 +1,4 @@
-"""Docker containers as sandboxes."""
+"""Docker containers as sandboxes: `provider` has the class."""
 
 from nemo_gym.sandbox.providers.docker.provider import DockerCreateConfig, DockerProvider
 
