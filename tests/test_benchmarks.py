@@ -97,7 +97,7 @@ def test_the_first_root_wins(root, tmp_path_factory):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("sums: {}\n", "this file has: none"),
+        ("sums: {}\n", "found: none"),
         (AGENT.format(name="a") + AGENT.format(name="b").replace("sums_agent", "second"), "sums_agent, second"),
         (AGENT.format(name="a").replace("          prepare_script", "          prepare_skript"), "prepare_script"),
         (AGENT.format(name="${nowhere}"), "nowhere"),

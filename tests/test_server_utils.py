@@ -285,7 +285,7 @@ async def test_with_observability_calls_carry_their_rollout_id(monkeypatch):
 @pytest.mark.asyncio
 async def test_an_unknown_server_is_a_clear_error_and_a_dead_one_is_named(monkeypatch):
     """The user must be able to distinguish a typo from a crashed server."""
-    monkeypatch.setattr(server_utils, "SERVER_CALL", RetryPolicy(attempts=2, first_pause=0, longest_pause=0))
+    monkeypatch.setattr(server_utils, "SERVER_CALL", RetryPolicy(attempts=2, first_pause=0, max_pause=0))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         client = client_for(config_at(taken.getsockname()[1]))
@@ -463,6 +463,7 @@ def test_a_server_gets_a_signal_that_lets_uvicorn_stop_in_order_when_its_parent_
 
 
 def test_workers_are_started_by_entrypoint_and_give_their_app_back(monkeypatch):
+    """A worker process that builds another app would serve other routes than its siblings."""
     config = config_at(5, head_server={"host": "127.0.0.1", "port": 1})
     config.sums.resources_servers.sums_impl.num_workers = 3
     monkeypatch.setattr(server_utils, "get_global_config_dict", lambda: config)

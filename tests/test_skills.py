@@ -158,7 +158,7 @@ def test_a_header_may_leave_out_all_but_the_name(tmp_path):
 
 def test_folders_that_are_no_skills_are_errors(skills, tmp_path):
     """A skill that is silently left out makes a comparison wrong."""
-    with pytest.raises(ValueError, match="no such folder"):
+    with pytest.raises(ValueError, match="skills folder not found"):
         load_skill_directory(tmp_path / "none")
     with pytest.raises(ValueError, match="this is one skill"):
         load_skill_directory(skills / "edit")

@@ -12,7 +12,8 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,23 @@ def load_fixture(module_name: str) -> VerifierFixture:
     return fixture
 
 
+@contextmanager
+def quiet_logging() -> Iterator[None]:
+    """Show only critical log records of the package while the block runs."""
+    logger = logging.getLogger("nemo_gym")
+    previous_level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(previous_level)
+
+
 async def run_request(request: dict[str, Any]) -> dict[str, Any]:
     """Run the audit or the fixture that a request names and return its result."""
     if "folder" in request:
-        logging.getLogger("nemo_gym").setLevel(logging.CRITICAL)  # an audit makes rows and judges fail on purpose
-        return (await run_audit(Path(request["folder"]), rows=request["rows"], seed=request["seed"])).as_dict()
+        with quiet_logging():  # an audit makes rows and judges fail on purpose
+            return (await run_audit(Path(request["folder"]), rows=request["rows"], seed=request["seed"])).as_dict()
     options = {key: request[key] for key in ("seeded", "reward_range", "best", "update_expected")}
     results = await exercise_verifier_fixture(load_fixture(request["module"]), **options)
     return {"cases": [result.as_dict() for result in results]}

@@ -121,7 +121,7 @@ def test_an_argument_that_no_script_takes_is_refused(root: Path) -> None:
         ({}, "no agent has a dataset of type 'benchmark'"),
         ({"a": agent({"name": "x", "type": "example", "jsonl_fpath": "x"})}, "no agent has"),
         ({"a": agent(dataset("sums"), dataset("facts"))}, "a has 2 datasets of type 'benchmark'"),
-        ({"a": agent(dataset("none"))}, r"there is no benchmarks/none/prepare\.py in"),
+        ({"a": agent(dataset("none"))}, r"file not found: benchmarks/none/prepare\.py in"),
         ({"a": agent({"name": "x", "type": "benchmark"})}, "jsonl_fpath: Field required; prepare_script"),
     ],
 )

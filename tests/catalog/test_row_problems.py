@@ -65,7 +65,7 @@ def test_the_first_problems_are_those_of_the_first_rows(lines, data):
     kept = problems.first(count)
 
     assert kept.rows == count
-    assert [line for first, last in kept._bad for line in range(first, last + 1)] == lines[:count]
+    assert [line for first, last in kept._invalid_lines for line in range(first, last + 1)] == lines[:count]
 
 
 def test_a_report_names_lines_field_and_reason():

@@ -15,7 +15,7 @@ from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, UPST
         ("slow", {ERROR_HEADER: "DeadlineExceeded"}, " within "),
         ("wrong_key", {UPSTREAM_STATUS_HEADER: "401"}, "Incorrect API key"),
         ("wrong_json", {ERROR_HEADER: "ModelFailed"}, "the answer is not JSON"),
-        ("wrong_shape", {ERROR_HEADER: "ModelFailed"}, "does it speak this API?"),
+        ("wrong_shape", {ERROR_HEADER: "ModelFailed"}, "check that the configured address is an endpoint of this API"),
         ("half_body", {ERROR_HEADER: "ServerUnreachable"}, "the answer broke off"),
     ],
 )

@@ -63,7 +63,7 @@ def test_no_box_and_no_phrase_is_no_answer(text: str) -> None:
     ("answer", "gold", "reason"),
     [
         ("3, 4", "3", "several values where one is expected"),
-        ("3", "3, 4", "one thing where several are expected"),
+        ("3", "3, 4", "one value where several are expected"),
         ("(2,1)", "(1,2)", "another value"),
         ("[1,2]", "(1,2)", "another kind of brackets"),
         ("y=3", "x=3", "another variable"),

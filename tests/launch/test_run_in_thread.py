@@ -267,7 +267,7 @@ def test_servers_end_with_a_program_that_does_not_stop_them(one_server: Any, tmp
         capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False,
     )  # fmt: skip
 
-    moved = "is in use; this run's head is at"  # another run on this machine may have the usual port
+    moved = "is in use; the head server uses"  # another run on this machine may have the usual port
     assert (done.returncode, [line for line in done.stderr.splitlines() if moved not in line]) == (0, [])
     pid, port = json.loads(done.stdout)
     assert is_free(port)

@@ -89,7 +89,7 @@ def test_repeats_can_differ_by_agent(caplog):
 
 def test_agents_without_a_repeat_count_are_all_named():
     """One message instead of one per try."""
-    with pytest.raises(ValueError, match=r"'b'.*line 2.*'c'.*line 3"):
+    with pytest.raises(ValueError, match=r"line 2: .*'b'.*line 3: .*'c'"):
         plan_rows(row("a"), row("b"), row("c"), repeats={"a": 3})
 
 
@@ -122,7 +122,7 @@ def test_a_thousand_bad_rows_make_a_short_message():
 
 def test_all_kinds_of_problems_are_reported_together():
     """Users fix a file once, not problem by problem."""
-    with pytest.raises(InputRowsError, match=r"responses_create_params.*line 1.*agent_ref.*line 2"):
+    with pytest.raises(InputRowsError, match=r"line 1: .*responses_create_params.*line 2: .*agent_ref"):
         plan_rows({"agent_ref": {"name": "a"}}, row(None))
 
 
@@ -214,7 +214,7 @@ def test_a_prompt_builds_the_input():
 
 def test_a_prompt_does_not_replace_an_input():
     """Two sources of a prompt are a mistake in the configuration."""
-    with pytest.raises(InputRowsError, match=r"input' exists.*line 2"):
+    with pytest.raises(InputRowsError, match=r"line 2: .*input' exists"):
         plan_rows({"q": 1, "agent_ref": {"name": "a"}}, row(q=1), fill_prompt=prompt())
 
 

@@ -29,8 +29,8 @@ def test_unknown_agents_are_told_together_with_their_lines_and_who_is_meant(look
 
     message = str(raised.value)
     assert message.startswith("rows.jsonl: ")
-    assert "lines 2, 5: there is no agent 'maths_agent' — did you mean 'math_agent'?" in message
-    assert "line 4: there is no agent 'quiz', only code_agent, math_agent" in message
+    assert "lines 2, 5: unknown agent 'maths_agent' — did you mean 'math_agent'?" in message
+    assert "line 4: unknown agent 'quiz', only code_agent, math_agent" in message
 
 
 def test_the_message_stays_short_whatever_rows_name() -> None:
@@ -38,7 +38,7 @@ def test_the_message_stays_short_whatever_rows_name() -> None:
     with pytest.raises(InputRowsError) as raised:
         check_rows(lines(*(f"x{n}" for n in range(1000))), PlanOptions(agents=options_for()), source="rows.jsonl")
 
-    assert "lines 11–1000: there are still other agents named that do not exist" in str(raised.value)
+    assert "lines 11–1000: more unknown agents" in str(raised.value)
     assert len(str(raised.value)) < 2000
 
 
@@ -79,4 +79,4 @@ def test_the_message_stays_short_when_every_other_row_is_wrong() -> None:
     with pytest.raises(InputRowsError) as raised:
         check_rows(lines(*["quiz", "math_agent"] * 1000), PlanOptions(agents=options_for()), source="rows.jsonl")
 
-    assert "197, 199, … (1000 in all): there is no agent 'quiz'" in str(raised.value)
+    assert "197, 199, … (1000 in all): unknown agent 'quiz'" in str(raised.value)

@@ -77,7 +77,7 @@ def test_the_same_rollout_in_two_shards_is_refused(tmp_path):
     write(tmp_path / "a", (0, 0))
     write(tmp_path / "b", (0, 0))
 
-    with pytest.raises(ConfigError, match="task 0, rollout 0 is there twice"):
+    with pytest.raises(ConfigError, match="task 0, rollout 0 occurs twice"):
         list(map(orjson.loads, sorted_lines([tmp_path / "a", tmp_path / "b"])))
 
 

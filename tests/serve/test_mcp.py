@@ -208,7 +208,7 @@ def test_nothing_happens_unless_it_is_asked_for():
     maybe_auto_expose(server, app)
 
     assert app.user_middleware == before
-    assert all(hasattr(mcp_auto_exposure, name) for name in mcp_auto_exposure.__all__)
+    assert mcp_auto_exposure.maybe_auto_expose is maybe_auto_expose
 
 
 def test_a_missing_package_names_the_extra(monkeypatch):

@@ -43,6 +43,7 @@ def test_beyond_the_bound_the_least_recently_used_session_goes() -> None:
 
 
 def test_removing_an_expired_session_returns_nothing() -> None:
+    """An expired session must not come back through another method."""
     now = [0.0]
     store: SessionStore[str] = SessionStore(idle_seconds=10, clock=lambda: now[0])
     store.put("a", "value")

@@ -181,7 +181,7 @@ async def test_a_refusal_is_reported_once_with_its_status_and_text(status: int):
         (Reply(b"<html>maintenance</html>"), "ModelFailed"),
         (Reply(b'{"id": "resp_1", "output": [', half=False), "not JSON"),
         (Reply(ANSWER, half=True), "ServerUnreachable"),
-        (Reply({"unexpected": 1}), "is no Response"),
+        (Reply({"unexpected": 1}), "is not a valid Response"),
         (Reply(b"CUDA out of memory", 500), "CUDA out of memory"),
     ],
     ids=["not JSON", "torn JSON", "half a body", "another shape", "500"],

@@ -251,7 +251,7 @@ async def test_another_refusal_keeps_its_status_and_text():
         (Reply(completion(), half=True), "ServerUnreachable"),
         (Reply({"error": "queue"}), "no choices"),
         (Reply({"choices": [{"index": 0}]}), "no message"),
-        (Reply({"choices": [{"message": {"content": 5}}]}), "is no ChatCompletion"),
+        (Reply({"choices": [{"message": {"content": 5}}]}), "is not a valid ChatCompletion"),
         (Reply(b"Unauthorized", 401), "Unauthorized"),
     ],
     ids=["not JSON", "half a body", "no choices", "no message", "another shape", "wrong key"],

@@ -219,7 +219,7 @@ def test_a_fixture_that_cannot_run_is_an_error(mirror: Path, capsys: pytest.Capt
     ("words", "complaint"),
     [
         (["nowhere"], "one of mirror"),
-        (["mirror", "--kind", "benchmark"], "there is no benchmarks/mirror/manifest.yaml"),
+        (["mirror", "--kind", "benchmark"], "benchmarks/mirror/manifest.yaml not found"),
         (["mirror", "--resources-server", "mirror"], "NAME and a server folder cannot be combined"),
         (["--update-expected"], "need a NAME"),
         (["--resources-server", "nowhere"], "server folder resources_servers/nowhere not found"),

@@ -185,7 +185,7 @@ def test_rows_of_an_unknown_agent_are_refused_before_anything_starts(tmp_path: P
     assert done.returncode == 2, done.stderr
     error = json.loads(done.stdout)["error"]
     assert error["where"] == rows
-    assert error["problem"] == f"line 5: there is no agent '{AGENT}s' — did you mean '{AGENT}'?"
+    assert error["problem"] == f"line 5: unknown agent '{AGENT}s' — did you mean '{AGENT}'?"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "rows.jsonl"]
 
 

@@ -118,7 +118,7 @@ def test_parts_of_the_data_have_their_own_scores(here: Path, capsys: pytest.Capt
         (["-i", "none/*.jsonl"], 1, "no rollouts match 'none/*.jsonl'"),
         ([], 2, "--input-glob (or +input_glob=…) is missing"),
         (["-i", "run.jsonl", "--by", "kidn"], 1, "try: kind"),
-        (["-i", "*.jsonl", "-o", "all.jsonl"], 1, "rollout 0 of task 0 is given twice"),
+        (["-i", "*.jsonl", "-o", "all.jsonl"], 1, "rollout 0 of task 0 occurs twice"),
         (["-i", "empty.jsonl.txt"], 1, "contains no rollouts"),
         (["-i", "bad.txt"], 1, "bad.txt:1: this line is not a rollout"),
         (["-i", "run.jsonl", "-o", "run.jsonl/x.jsonl"], 3, "run.jsonl: File exists"),
