@@ -20,7 +20,7 @@ def lines(*agents: str) -> list[tuple[int, bytes]]:
 @pytest.mark.parametrize(
     "look", [check_rows, lambda *args, **more: list(plan_jobs(*args, **more))], ids=["check", "plan"]
 )
-def test_unknown_agents_are_told_together_with_their_lines_and_who_is_meant(look) -> None:
+def test_unknown_agents_are_reported_together_with_lines_and_suggestions(look) -> None:
     """One misspelt name in a file of a million rows would otherwise fail rollout by rollout, hours later."""
     rows = lines("math_agent", "maths_agent", "code_agent", "quiz", "maths_agent")
 
@@ -30,7 +30,7 @@ def test_unknown_agents_are_told_together_with_their_lines_and_who_is_meant(look
     message = str(raised.value)
     assert message.startswith("rows.jsonl: ")
     assert "lines 2, 5: unknown agent 'maths_agent' — did you mean 'math_agent'?" in message
-    assert "line 4: unknown agent 'quiz', only code_agent, math_agent" in message
+    assert "line 4: unknown agent 'quiz'; configured: code_agent, math_agent" in message
 
 
 def test_the_message_stays_short_whatever_rows_name() -> None:
