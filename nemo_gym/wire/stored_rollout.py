@@ -1,6 +1,6 @@
 """The key of a rollout, and a typed view of its stored record.
 
-`RolloutKey` identifies a rollout and its attempt. `StoredRollout` reads the fields of a record from `journal.lines` or
+`RolloutKey` identifies a rollout and its attempt. `StoredRollout` reads the fields of a record from `rollouts.jsonl` or
 `rollouts_failures.jsonl`; it never raises on a record of another tool, whose fields may be missing or malformed.
 """
 
