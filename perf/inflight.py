@@ -40,7 +40,7 @@ MAX_LAG_MS = 100.0
 MAX_KB = 200.0
 
 ROOT = Path(__file__).resolve().parents[1]
-CELL_LAG = re.compile(r"late by ([0-9.]+) ms \(p99\)")
+CELL_LAG = re.compile(r"delayed by ([0-9.]+) ms \(p99\)")
 
 
 def servers(url: str, at_once: int) -> DictConfig:

@@ -60,7 +60,8 @@ def _resolve_under_cwd_or_install(
 ) -> Path:
     """Return the first existing `rel_path` in the search roots; if none exists, the path in the first root.
 
-    `validator` replaces the check for existence. Use only for input files.
+    An absolute path is returned unchanged; a renamed path is also searched under its new name. `validator` replaces the
+    check for existence. Use only for input files: the result may be in the installed package.
     """
     path = Path(rel_path)
     if path.is_absolute():

@@ -220,7 +220,7 @@ def _sbatch_lines(config: SubmitConfig, benchmark: str, folder: Path) -> Iterato
 
 
 def _srun_words(container: str, mounts: Sequence[str], env: Mapping[str, str], group: int | None) -> list[str]:
-    """Return the srun command that runs a program in a container; `group` is the number of its node pool."""
+    """Return the start of an srun command; callers append the program. `group` is the index of the node pool."""
     words = ["srun", "--overlap", f"--container-image={container}"]
     words += [f"--container-mounts={','.join(mounts)}"] if mounts else []
     words += [f"--het-group={group}"] if group is not None else []

@@ -185,7 +185,8 @@ class RolloutStore:
     def history(self, limits: Mapping[str, int | None] | None = None) -> RunHistory:
         """Load the stored rollouts from the index. Memory is a few dozen bytes per stored rollout.
 
-        With `limits` (by name), a rollout that ended at a lower limit than the current one is not terminal.
+        With `limits` (the current limits by name), a rollout that was stopped by a limit may run again if that limit
+        has been raised or removed since.
         """
         scored, failed = self.open()
         history = RunHistory()
@@ -198,13 +199,13 @@ class RolloutStore:
             history.tokens += entry.tokens
             if entry.is_terminal:
                 history.terminal.add(key)
-        if limits is not None:  # only the lines of rollouts that a limit ended are read
+        if limits is not None:  # reads only the lines of rollouts that were stopped by a limit
             for row in select_rows(self.failures, failed.entries(), lambda entry: entry.is_limited):
                 key = _packed_key(RolloutKey.of(row))
                 if _is_limit_higher_now(StoredRollout(row).failure, limits):
                     history.terminal.discard(key)
                 else:
-                    history.terminal.add(key)  # a later attempt ended at the current limit
+                    history.terminal.add(key)  # a later attempt was stopped by the current limit
         return history
 
     def write(self, outcome: Outcome) -> None:

@@ -80,7 +80,7 @@ def _find_block(ref: ProviderRef, named_configs: Mapping[str, Any] | None) -> tu
         close = difflib.get_close_matches(ref, [str(name) for name in blocks], n=1)
         raise ConfigError(
             f"unknown sandbox block {ref!r}",
-            fix=f"{close[0]}?"
+            fix=f"{close[0]!r}"
             if close
             else "add nemo_gym/sandbox/providers/docker/configs/docker.yaml to config_paths",
         )

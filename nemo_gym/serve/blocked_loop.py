@@ -56,9 +56,9 @@ class LoopWatch:
         """Return a sentence with the p99 and maximum delay of the loop in the last ten minutes."""
         delays = sorted(self._delays)
         if not delays:
-            return "the event loop was not watched long enough to tell how delay it was"
+            return "the event loop was not watched long enough to measure its delay"
         p99 = delays[min(len(delays) - 1, int(0.99 * len(delays)))]
-        return f"the event loop was delay by {1000 * p99:.1f} ms (p99), {1000 * delays[-1]:.1f} ms at most"
+        return f"the event loop was delayed by {1000 * p99:.1f} ms (p99), {1000 * delays[-1]:.1f} ms at most"
 
     def _beat(self) -> None:
         """Record the heartbeat and its delay, and schedule the next one."""

@@ -417,7 +417,10 @@ def using_allowance(allowance: Allowance | None) -> Iterator[None]:
 
 
 def adopt_allowance(headers: Mapping[str, str]) -> None:
-    """Set the current allowance from the headers of a call, if present. The current context must be new."""
+    """Set the current allowance from the headers of a call, if present.
+
+    The value is never reset, so call this only in a context created for the call.
+    """
     for name, value in headers.items():
         if name.lower() == ALLOWANCE_HEADER:
             _allowance.set(parse_allowance(value))

@@ -62,7 +62,10 @@ class BoxPool:
             self._ready.append(await self._create(self._shape, preload=True))
 
     async def end(self, box: Box) -> None:
-        """Kill a box, wait for its end and only then create the next one, so that programs keep the processor."""
+        """Kill a box and wait until it has exited; then start a replacement in the background.
+
+        Starting a box takes processor time from running programs, so it waits until this one has ended.
+        """
         is_gone = await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, box.close))
         self._boxes.discard(box)
         if not is_gone:

@@ -99,7 +99,10 @@ class InitProcess:
 
 
 def main(settings: dict[str, Any]) -> dict[str, Any]:
-    """Set up the box and run requests; returns only in a confined child, with the child's request."""
+    """Set up the box and serve requests.
+
+    The init process never returns; each forked child returns with its request, which it then runs.
+    """
     is_isolated = settings["writable"] is not None
     if is_isolated != (os.getpid() == 1):
         raise SystemExit("the init process of a box must have process id 1")
