@@ -160,7 +160,7 @@ async def test_wrong_arguments_and_broken_tools_are_results_the_model_can_read()
     assert broken.is_error
     assert "the tool broke" in broken.content[0].text
     assert unknown.is_error
-    assert "there is no tool 'fly'" in unknown.content[0].text
+    assert "unknown tool 'fly'" in unknown.content[0].text
 
 
 @pytest.mark.asyncio

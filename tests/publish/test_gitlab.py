@@ -377,7 +377,7 @@ def test_an_unreachable_registry_names_the_setting(name: str, rows: Path) -> Non
 
 @pytest.mark.parametrize(
     ("name", "version", "message"),
-    [("two words", "0.0.1", "dataset's name"), ("x", "1", "x.y.z"), ("x", "v1.0.0", "x.y.z")],
+    [("two words", "0.0.1", "valid dataset name"), ("x", "1", "x.y.z"), ("x", "v1.0.0", "x.y.z")],
 )
 def test_names_and_versions_are_checked_before_anything_is_sent(
     name: str, version: str, message: str, rows: Path

@@ -498,7 +498,7 @@ def test_a_long_retry_after_ends_the_command(fake: FakeHub, config: dict[str, An
     """The library would sleep for an hour."""
     fake.faults += [("POST .*/preupload", status(429, Retry_After="3600"))]
 
-    with pytest.raises(RegistryError, match="come back in 3600 s"):
+    with pytest.raises(RegistryError, match="retry in 3600 s"):
         publish(fake, config)
 
 
@@ -564,7 +564,7 @@ def test_the_next_command_resumes_an_abandoned_download(fake: FakeHub, tmp_path:
     fake.faults += [("GET .*/resolve", cut_after(100))] * file_transfer.ATTEMPTS
     with pytest.raises(RegistryError, match="gave up after 5 attempts") as given_up:
         fetch(fake, tmp_path / "train.jsonl")
-    assert "continues where it stopped" in str(given_up.value)
+    assert "run the same command again" in str(given_up.value)
     assert not (tmp_path / "train.jsonl").exists()
 
     fetch(fake, tmp_path / "train.jsonl")
@@ -637,7 +637,7 @@ def test_missing_files_revisions_and_datasets_are_named(fake: FakeHub, tmp_path:
 
     with pytest.raises(RegistryError, match=r"no file 'trian.jsonl'; it has: train.jsonl"):
         fetch(fake, tmp_path / "x", path="trian.jsonl")
-    with pytest.raises(RegistryError, match="no such revision"):
+    with pytest.raises(RegistryError, match="unknown revision"):
         fetch(fake, tmp_path / "x", revision="v9")
     fake.repos.clear()
     with pytest.raises(RegistryError, match="does not exist or is private"):
@@ -861,7 +861,7 @@ def test_migrating_a_missing_dataset_uploads_nothing(
     code = main(["dataset", "migrate", "-i", str(rows), "--name", "nowhere", "--yes", *both])
 
     assert code == 3 and not fake.seen
-    assert "no dataset 'nowhere' in the GitLab registry" in capsys.readouterr().err
+    assert "unknown dataset 'nowhere' in the GitLab registry" in capsys.readouterr().err
     assert main(["dataset", "rm", "--name", "nowhere", "--yes", *both]) == 3
 
 
