@@ -9,15 +9,15 @@ import importlib
 import os
 from typing import Any
 
-from nemo_gym.catalog.roots import CACHE_DIR as CACHE_DIR
-from nemo_gym.catalog.roots import NEMO_GYM_EXTRA_ROOTS_ENV_VAR_NAME as NEMO_GYM_EXTRA_ROOTS_ENV_VAR_NAME
-from nemo_gym.catalog.roots import PARENT_DIR as PARENT_DIR
-from nemo_gym.catalog.roots import RESULTS_DIR as RESULTS_DIR
-from nemo_gym.catalog.roots import ROOT_DIR as ROOT_DIR
-from nemo_gym.catalog.roots import WORKING_DIR as WORKING_DIR
-from nemo_gym.catalog.roots import _augment_sys_path as _augment_sys_path
-from nemo_gym.catalog.roots import _resolve_under_cwd_or_install as _resolve_under_cwd_or_install
-from nemo_gym.catalog.roots import component_search_roots as component_search_roots
+from nemo_gym.config.search_roots import CACHE_DIR as CACHE_DIR
+from nemo_gym.config.search_roots import NEMO_GYM_EXTRA_ROOTS_ENV_VAR_NAME as NEMO_GYM_EXTRA_ROOTS_ENV_VAR_NAME
+from nemo_gym.config.search_roots import PARENT_DIR as PARENT_DIR
+from nemo_gym.config.search_roots import RESULTS_DIR as RESULTS_DIR
+from nemo_gym.config.search_roots import ROOT_DIR as ROOT_DIR
+from nemo_gym.config.search_roots import WORKING_DIR as WORKING_DIR
+from nemo_gym.config.search_roots import _augment_sys_path as _augment_sys_path
+from nemo_gym.config.search_roots import _resolve_under_cwd_or_install as _resolve_under_cwd_or_install
+from nemo_gym.config.search_roots import component_search_roots as component_search_roots
 
 __package_name__ = "nemo_gym"
 

@@ -20,14 +20,13 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, ValidationError
 
 from nemo_gym import WORKING_DIR, component_search_roots
-from nemo_gym.config.check import InstanceCheck, check_instances, check_references, validation_problems
-from nemo_gym.config.defaults import DEFAULT_HEAD_SERVER_PORT, DEFAULT_HOST, HostFacts, fill_addresses, port_range
+from nemo_gym.config.checks import InstanceCheck, check_instances, check_references, validation_problems
+from nemo_gym.config.defaults import DEFAULT_HOST, HostFacts, fill_addresses, port_range
 from nemo_gym.config.instances import PLACEHOLDER_MODEL
 from nemo_gym.config.interpolations import check_interpolations
-from nemo_gym.config.keys import RESERVED_KEYS, key_constants
+from nemo_gym.config.keys import DEFAULT_HEAD_SERVER_PORT, RESERVED_KEYS, key_constants
 from nemo_gym.config.load import CONFIG_PATHS, load_files
-from nemo_gym.config.merge import missing_values
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.overrides import apply_overrides, parse_overrides
 from nemo_gym.config.problems import dotted_path, raise_all
 from nemo_gym.config.resolve import (
@@ -40,6 +39,7 @@ from nemo_gym.config.resolve import (
 )
 from nemo_gym.config.schema_cli import MaskedModel
 from nemo_gym.config.schema_servers import ServerInstanceConfig
+from nemo_gym.config.trees import missing_values
 from nemo_gym.config.yaml_text import read_yaml
 from nemo_gym.errors import ConfigError, NoServerInstancesError
 from nemo_gym.keys import AGENT_REF_KEY_NAME as AGENT_REF_KEY_NAME

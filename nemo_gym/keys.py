@@ -39,7 +39,8 @@ SESSION_ID_KEY = "session_id"
 DEADLINE_HEADER = "x-nemo-gym-deadline"
 """Seconds until the caller's deadline, as a decimal number; each hop sends the remainder."""
 
-SERVER_TYPES = ("responses_api_models", "resources_servers", "responses_api_agents")
+MODELS, RESOURCES, AGENTS = "responses_api_models", "resources_servers", "responses_api_agents"
+SERVER_TYPES = (MODELS, RESOURCES, AGENTS)
 
 CONFIG_DICT_ENV_VAR = "NEMO_GYM_CONFIG_DICT"
 CONFIG_PATH_ENV_VAR = "NEMO_GYM_CONFIG_PATH"

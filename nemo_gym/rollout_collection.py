@@ -16,8 +16,8 @@ from typing import Annotated, Any
 from pydantic import Field, field_validator
 
 from nemo_gym.capture.settings import capture_store
-from nemo_gym.catalog.roots import _resolve_under_cwd_or_install
 from nemo_gym.config.instances import instances_of
+from nemo_gym.config.search_roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.data.prompt import apply_prompt_to_row, load_prompt_config

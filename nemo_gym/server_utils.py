@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, PrivateAttr, field_validator
 
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.secrets import redact_text
 from nemo_gym.config_types import (
     AgentServerRef,

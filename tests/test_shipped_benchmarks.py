@@ -7,7 +7,7 @@ import pytest
 from benchmarks.arithmetic_suite import prepare as arithmetic_suite
 from benchmarks.general_knowledge import prepare as general_knowledge
 from nemo_gym.benchmarks import discover_benchmarks
-from nemo_gym.catalog.roots import PARENT_DIR
+from nemo_gym.config.search_roots import PARENT_DIR
 from resources_servers.arithmetic.app import last_number
 
 

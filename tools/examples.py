@@ -27,10 +27,10 @@ import yaml
 from nemo_gym.authoring.audit import read_expectations
 from nemo_gym.authoring.replies import Reply
 from nemo_gym.catalog.atomic_files import whole_file
-from nemo_gym.catalog.config_tree import datasets_of, load_tree
+from nemo_gym.catalog.components import datasets_of, load_tree
 from nemo_gym.config.instances import instances_of
-from nemo_gym.config.merge import Tree
 from nemo_gym.config.schema_datasets import DatasetConfig
+from nemo_gym.config.trees import Tree
 from nemo_gym.data.collate import collate
 from nemo_gym.data.metrics_file import compare_metrics, encode_metrics
 from nemo_gym.data.sources import DatasetSource

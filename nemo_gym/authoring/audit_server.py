@@ -19,9 +19,9 @@ from pydantic import PrivateAttr, ValidationError
 from nemo_gym.authoring.replies import Reply, Row, ToolCaller, build_response, text_response
 from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
-from nemo_gym.catalog.config_tree import load_tree
+from nemo_gym.catalog.components import load_tree
 from nemo_gym.config.instances import ServerInstance, instances_of
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY

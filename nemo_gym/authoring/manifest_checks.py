@@ -12,7 +12,7 @@ import yaml
 
 from nemo_gym.authoring.manifest import FOLDERS, MANIFEST, EnvironmentManifest
 from nemo_gym.catalog.atomic_files import whole_file
-from nemo_gym.catalog.config_tree import load_tree
+from nemo_gym.catalog.components import load_tree
 from nemo_gym.catalog.rows import read_line, row_problems
 from nemo_gym.config.instances import server_instances
 from nemo_gym.errors import ConfigError

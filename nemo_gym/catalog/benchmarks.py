@@ -9,14 +9,15 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, Field, ValidationError
 
-from nemo_gym.catalog.config_tree import BENCHMARK, benchmark_datasets, load_tree
-from nemo_gym.catalog.roots import component_search_roots
+from nemo_gym.catalog.components import BENCHMARK, datasets_of, load_tree
+from nemo_gym.config.instances import instances_of
 from nemo_gym.config.load import read_source
-from nemo_gym.config.merge import Tree
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig
+from nemo_gym.config.search_roots import component_search_roots
 from nemo_gym.errors import ConfigError, ConfigInterpolationError
+from nemo_gym.keys import AGENTS
 
 logger = logging.getLogger("nemo_gym.catalog")
 
@@ -52,34 +53,32 @@ class BenchmarkConfig(BaseModel):
     def from_config_path(cls, path: str | Path, strict: bool = True) -> "BenchmarkConfig | None":
         """Read the benchmark that a configuration file declares, with its includes and directives applied.
 
+        The agent must be in this file; its dataset may be in an included file.
+
         With `strict`, the file must declare exactly one benchmark. Otherwise the result is the first benchmark; None if
         the file declares none or cannot be read.
 
         Raises:
             ConfigError: (strict only) the file cannot be read or does not declare exactly one benchmark.
         """
+        path = Path(path)
         try:
-            return cls._read(Path(path), strict)
+            tree = load_tree(path, component_search_roots(), strict=True)
+            own_names = read_source(path).tree
+            declared = [(agent, key) for agent, key, _ in benchmark_datasets(tree) if agent in own_names]
+            if strict and len(declared) != 1:
+                agents = ", ".join(agent for agent, _ in declared) or "none"
+                what = f"expected one agent with one dataset of type '{BENCHMARK}'; found: {agents}"
+                raise ConfigError(what, where=str(path))
+            if not declared:
+                return None
+            agent, key_path = declared[0]
+            dataset = parse_dataset(_resolve(tree, key_path, path), f"the dataset of {agent}", where=str(path))
         except ConfigError as error:
             if strict:
                 raise
             logger.warning("skipped: %s", error)
             return None
-
-    @classmethod
-    def _read(cls, path: Path, strict: bool) -> "BenchmarkConfig | None":
-        """Read the benchmark of a file; raise ConfigError if the file cannot be read."""
-        declarations = list(_declarations(path, component_search_roots()))
-        if strict and len(declarations) != 1:
-            agents = ", ".join(agent for agent, _ in declarations) or "none"
-            raise ConfigError(
-                f"expected one agent with one dataset of type '{BENCHMARK}'; found: {agents}",
-                where=str(path),
-            )
-        if not declarations:
-            return None
-        agent, settings = declarations[0]
-        dataset = parse_dataset(settings, f"the dataset of {agent}", where=str(path))
         return cls(name=dataset.name, path=path, agent_name=agent, num_repeats=dataset.num_repeats, dataset=dataset)
 
 
@@ -103,6 +102,14 @@ def discover_benchmarks(roots: Sequence[Path] | None = None) -> dict[str, Benchm
     return benchmarks
 
 
+def benchmark_datasets(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield agent, key path and settings of every dataset of type `benchmark`."""
+    for agent in instances_of(tree, AGENTS):
+        for index, dataset in datasets_of(agent.fields):
+            if dataset.get("type") == BENCHMARK:
+                yield agent.name, f"{'.'.join(agent.path)}.datasets[{index}]", dataset
+
+
 def parse_dataset(settings: Mapping[str, Any], subject: str, where: str | None = None) -> BenchmarkDatasetConfig:
     """Validate the settings of a benchmark dataset; errors begin with `subject`.
 
@@ -116,19 +123,10 @@ def parse_dataset(settings: Mapping[str, Any], subject: str, where: str | None =
         raise ConfigError(f"{subject}: {problems}", where=where) from None
 
 
-def _declarations(path: Path, roots: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the agents in this file (not in its includes) and their benchmark datasets (from any file)."""
-    own_tree = read_source(path).tree
-    tree = load_tree(path, roots, strict=True)
-    for agent, key_path, _ in benchmark_datasets(tree):
-        if agent in own_tree:
-            yield agent, _resolve(tree, key_path, path)
-
-
-def _resolve(tree: Tree, key_path: str, path: Path) -> dict[str, Any]:
+def _resolve(tree: Mapping[Any, Any], key_path: str, path: Path) -> dict[str, Any]:
     """Return the dataset at `key_path` with its interpolations resolved."""
     try:
-        return as_dict(OmegaConf.select(OmegaConf.create(tree), key_path))
+        return as_dict(OmegaConf.select(OmegaConf.create(dict(tree)), key_path))
     except OmegaConfBaseException as error:
         problem = str(error).splitlines()[0]
         raise ConfigInterpolationError(f"{key_path}: {problem}", where=str(path)) from None

@@ -1,4 +1,4 @@
-"""List components, for `gym list` and `gym search`.
+"""Components: load their configurations, and list them for `gym list` and `gym search`.
 
 Only files are read. A configuration that cannot be read is skipped with a warning, and missing values are allowed.
 """
@@ -7,29 +7,57 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from nemo_gym.catalog.config_tree import AGENTS as AGENTS_FOLDER
-from nemo_gym.catalog.config_tree import datasets_of, load_tree
+from nemo_gym.config.error_locations import ErrorLocations
+from nemo_gym.config.inheritance import expand_directives
 from nemo_gym.config.instances import instances_of
+from nemo_gym.config.load import load_files
+from nemo_gym.config.problems import raise_all
+from nemo_gym.config.trees import Tree, merge_into
 from nemo_gym.errors import ConfigError
+from nemo_gym.keys import AGENTS, MODELS, RESOURCES
 
 logger = logging.getLogger("nemo_gym.catalog")
 
 ENVIRONMENT, BENCHMARK = "environment", "benchmark"
 AGENT, MODEL, RESOURCES_SERVER = "agent", "model", "resources-server"
 
-RESOURCES_FOLDER, MODELS_FOLDER = "resources_servers", "responses_api_models"
 OWN_FRAMEWORK_KEYS = ("agent_framework", "anthropic_api_key")
-RUNNABLE_FACTS = ("domain", "verified", "agent", "repeats", "resources_server", "datasets")
+"""Keys of agents that run their own agent framework, which contains the environment."""
 EXPERIMENTAL, NO_MANIFEST = "experimental", "no-manifest"
 
 MIN_SIMILARITY = 0.7
 _BETWEEN_WORDS = re.compile(r"[\s_\-/]+")
+
+
+def load_tree(path: Path, roots: Sequence[Path], *, strict: bool) -> Tree:
+    """Merge a configuration file with the files it includes and expand its directives; `${…}` are not resolved.
+
+    A directive that cannot be expanded is ignored, or with `strict` an error.
+
+    Raises:
+        ConfigError: a file cannot be read, or (strict only) a directive cannot be expanded.
+    """
+    sources = load_files([str(path.absolute())], roots).sources
+    tree: Tree = {}
+    for source in sources:
+        merge_into(tree, source.tree, root=tree)
+    expanded = expand_directives(tree)
+    if strict:
+        raise_all(ErrorLocations(sources, [], expanded.moves).locate(expanded.problems))
+    return expanded.tree
+
+
+def datasets_of(settings: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return the datasets of a server block with their indices; entries that are not mappings are skipped."""
+    datasets = settings.get("datasets")
+    entries = enumerate(datasets) if isinstance(datasets, list) else ()
+    return [(index, dataset) for index, dataset in entries if isinstance(dataset, Mapping)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,18 +98,22 @@ def catalog(roots: Sequence[Path]) -> list[Component]:
 
 
 def resources_servers(roots: Sequence[Path]) -> list[Component]:
+    """List the configurations of resources servers."""
+    listed = ("description", "licence", "domain", "verified")
     return _unique(
-        Component(name=name, kind=RESOURCES_SERVER, path=path, **_select(facts, "domain", "verified"))
+        Component(name=name, kind=RESOURCES_SERVER, path=path, **{field: facts.listing[field] for field in listed})
         for path, name, facts in _server_configs(roots)
     )
 
 
 def agents(roots: Sequence[Path]) -> list[Component]:
-    return _unique(_server_folders(AGENTS_FOLDER, AGENT, roots))
+    """List the folders of agents."""
+    return _unique(_server_folders(AGENTS, AGENT, roots))
 
 
 def models(roots: Sequence[Path]) -> list[Component]:
-    return _unique(_server_folders(MODELS_FOLDER, MODEL, roots))
+    """List the folders of models."""
+    return _unique(_server_folders(MODELS, MODEL, roots))
 
 
 EVERY_KIND = {
@@ -97,19 +129,9 @@ EVERY_KIND = {
 def matches_query(query: str, fields: Iterable[str]) -> bool:
     """Return whether a field contains the query, or whether the field or one of its words is similar to it."""
     query = query.lower()
-    for text in filter(None, map(str.lower, fields)):
-        if query in text or any(_is_similar(query, word) for word in (text, *_BETWEEN_WORDS.split(text)) if word):
-            return True
-    return False
-
-
-def _is_similar(query: str, word: str) -> bool:
-    matcher = SequenceMatcher(None, query, word)
-    # The quick ratios are upper bounds, which avoid the full comparison of most words.
-    return (
-        matcher.real_quick_ratio() >= MIN_SIMILARITY
-        and matcher.quick_ratio() >= MIN_SIMILARITY
-        and matcher.ratio() >= MIN_SIMILARITY
+    return any(
+        query in text or get_close_matches(query, [text, *_BETWEEN_WORDS.split(text)], n=1, cutoff=MIN_SIMILARITY)
+        for text in map(str.lower, fields)
     )
 
 
@@ -120,90 +142,92 @@ def _folder_components(folder: str, kind: str, roots: Sequence[Path]) -> Iterato
             relative = path.parent.relative_to(root / folder)
             if any(part.startswith(".") for part in relative.parts):
                 continue
-            facts = _facts(path, roots)
+            facts = _read_facts(path, roots)
             if facts is None:
                 continue
             manifest = _read_manifest(path.parent / "manifest.yaml")
             names = {"domain": "domain", "description": "description", "licensing": "licence"}
             overrides = {name: str(manifest[key]) for key, name in names.items() if manifest.get(key)}
-            fields = {**_select(facts, *RUNNABLE_FACTS), **overrides}
+            fields = {**facts.listing, **overrides}
             yield Component(name=relative.as_posix(), kind=kind, path=path, manifest=manifest, **fields)
 
 
 def _runnable_configs(roots: Sequence[Path]) -> Iterator[Component]:
     """Yield the resources-server configurations with an agent that has datasets, which can be run directly."""
     for path, name, facts in _server_configs(roots):
-        if facts["datasets"]:
-            fields = _select(facts, *RUNNABLE_FACTS)
-            yield Component(name=f"{RESOURCES_FOLDER}/{name}", kind=ENVIRONMENT, path=path, **fields)
+        if facts.listing["datasets"]:
+            yield Component(name=f"{RESOURCES}/{name}", kind=ENVIRONMENT, path=path, **facts.listing)
 
 
-def _server_configs(roots: Sequence[Path]) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+def _server_configs(roots: Sequence[Path]) -> "Iterator[tuple[Path, str, _ConfigFacts]]":
     """Yield path, name and facts of every configuration that has a resources server."""
     for root in roots:
-        for path in sorted((root / RESOURCES_FOLDER).glob("*/configs/*.yaml")):
+        for path in sorted((root / RESOURCES).glob("*/configs/*.yaml")):
             server = path.parents[1].name
-            facts = _facts(path, roots)
-            if facts is not None and facts["has_resources"]:
+            facts = _read_facts(path, roots)
+            if facts is not None and facts.listing["resources_server"]:
                 yield path, server if path.stem == server else f"{server}/{path.stem}", facts
 
 
-def _server_folders(folder: str, kind: str, roots: Sequence[Path]) -> Iterator[Component]:
-    for root in roots:
-        for path in sorted((root / folder).glob("*/app.py")):
-            yield _folder_component(path.parent, kind, roots)
+def _server_folders(server_type: str, kind: str, roots: Sequence[Path]) -> Iterator[Component]:
+    """Yield the server folders of a type, each described from all its configuration files."""
+    for folder in (app.parent for root in roots for app in sorted((root / server_type).glob("*/app.py"))):
+        configs = sorted(folder.glob("configs/**/*.yaml"))
+        all_facts = [facts for path in configs if (facts := _read_facts(path, roots)) is not None]
+        descriptions = (facts.listing["description"] for facts in all_facts)
+        is_composable = any(facts.uses_resources for facts in all_facts) and not any(
+            facts.has_own_framework for facts in all_facts
+        )
+        yield Component(
+            name=folder.name,
+            kind=kind,
+            path=folder,
+            description=next(filter(None, descriptions), None) or _first_sentence(folder),
+            variants=tuple(path.relative_to(folder / "configs").with_suffix("").as_posix() for path in configs),
+            self_contained=kind == AGENT and not is_composable,
+        )
 
 
-def _folder_component(folder: Path, kind: str, roots: Sequence[Path]) -> Component:
-    """Describe a server folder from all its configuration files."""
-    configs = sorted(folder.glob("configs/**/*.yaml"))
-    all_facts = [facts for path in configs if (facts := _facts(path, roots)) is not None]
-    is_composable = any(facts["uses_resources"] for facts in all_facts) and not any(
-        facts["own_framework"] for facts in all_facts
-    )
-    return Component(
-        name=folder.name,
-        kind=kind,
-        path=folder,
-        description=next(
-            (facts["description"] for facts in all_facts if facts["description"]), _first_sentence(folder)
-        ),
-        variants=tuple(path.relative_to(folder / "configs").with_suffix("").as_posix() for path in configs),
-        self_contained=kind == AGENT and not is_composable,
-    )
+@dataclass(frozen=True)
+class _ConfigFacts:
+    """What a configuration tells about its component."""
+
+    listing: Mapping[str, Any]
+    """Fields of `Component`."""
+    uses_resources: bool
+    has_own_framework: bool
 
 
-def _facts(path: Path, roots: Sequence[Path]) -> dict[str, Any] | None:
-    """Return the properties of a component from its configuration and includes; None if it cannot be read."""
+def _read_facts(path: Path, roots: Sequence[Path]) -> _ConfigFacts | None:
+    """Read the facts of a component from its configuration and includes; None if it cannot be read."""
     try:
         tree = load_tree(path, roots, strict=False)
     except ConfigError as error:
         logger.warning("skipped: %s", error)
         return None
-    resources = [(instance.name, instance.fields) for instance in instances_of(tree, RESOURCES_FOLDER)]
-    agent_blocks = [(instance.name, instance.fields) for instance in instances_of(tree, AGENTS_FOLDER)]
-    blocks = [settings for _, settings in [*resources, *agent_blocks]]
-    datasets = [dataset for _, settings in agent_blocks for _, dataset in datasets_of(settings)]
-    return {
-        "has_resources": bool(resources),
-        "uses_resources": any(settings.get("resources_server") for _, settings in agent_blocks),
-        "own_framework": any(key in settings for _, settings in agent_blocks for key in OWN_FRAMEWORK_KEYS),
+    resources, agent_instances = instances_of(tree, RESOURCES), instances_of(tree, AGENTS)
+    blocks = [instance.fields for instance in [*resources, *agent_instances]]
+    agent_blocks = [agent.fields for agent in agent_instances]
+    datasets = [dataset for settings in agent_blocks for _, dataset in datasets_of(settings)]
+    listing = {
         "domain": _first(blocks, "domain"),
         "description": _first(blocks, "description") or _first_comment(path),
         "verified": _first(blocks, "verified", None),
-        "agent": next((name for name, settings in agent_blocks if datasets_of(settings)), ""),
-        "resources_server": next((name for name, _ in resources), ""),
+        "agent": next((agent.name for agent in agent_instances if datasets_of(agent.fields)), ""),
+        "resources_server": resources[0].name if resources else "",
         "repeats": next((int(d["num_repeats"]) for d in datasets if isinstance(d.get("num_repeats"), int)), None),
         "licence": next((str(d["license"]) for d in datasets if d.get("license")), ""),
         "datasets": tuple(str(dataset.get("name", "")) for dataset in datasets),
     }
-
-
-def _select(facts: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: facts[name] for name in ("description", "licence", *names)}
+    return _ConfigFacts(
+        listing,
+        uses_resources=any(settings.get("resources_server") for settings in agent_blocks),
+        has_own_framework=any(key in settings for settings in agent_blocks for key in OWN_FRAMEWORK_KEYS),
+    )
 
 
 def _first(blocks: Sequence[Mapping[str, Any]], key: str, default: Any = "") -> Any:
+    """Return the first value of a key that is not None."""
     return next((block[key] for block in blocks if block.get(key) is not None), default)
 
 

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 
 from nemo_gym import component_search_roots
-from nemo_gym.catalog.lookup import BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER
+from nemo_gym.catalog.component_names import BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER
 from nemo_gym.cli.parser import GROUPS_WITH_OVERRIDES, build_parser, command_parsers, find_leaf
 from nemo_gym.cli.terminal import output
 from nemo_gym.config.keys import known_keys

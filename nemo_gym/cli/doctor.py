@@ -154,7 +154,7 @@ def _check_optional(subject: str, module: str, purpose: str, install_command: st
 
 
 def _check_system() -> Iterator[CheckResult]:
-    from nemo_gym.config.defaults import DEFAULT_HEAD_SERVER_PORT as HEAD_PORT
+    from nemo_gym.config.keys import DEFAULT_HEAD_SERVER_PORT as HEAD_PORT
 
     with socket.socket() as listener:
         try:

@@ -3,13 +3,15 @@
 The package uses no clock, socket or process; facts about the machine are passed in (`HostFacts`). Modules in reading
 order:
 
-    keys, key_checks                    the global configuration keys: type, default, meaning, flag; their checks
+    keys            the global configuration keys: type, default, meaning, flag
     resolve         the pipeline: `resolve(ResolveRequest, HostFacts) -> ResolvedConfig`
-    load, yaml_text, path_aliases       find and read files
-    merge, directives, overrides        combine trees; `_inherit_from`, `_copy`; `+a.b=c`
-    interpolations, omega               check `${…}`; convert OmegaConf trees (`as_dict`)
-    instances, check, defaults          server instances: find, check, fill in addresses
-    problems, positions                 errors with file, line and column
+    search_roots, load, yaml_text       find and read files
+    trees           merge, copy, search and walk trees of plain data
+    inheritance, overrides              expand `_inherit_from`, `_copy`, `_delete_key`; apply `+a.b=c`
+    interpolations  check `${…}`
+    omegaconf_adapter                   convert OmegaConf trees to plain data (`as_dict`)
+    instances, checks, defaults         server instances: find them, check them, fill in addresses
+    problems, error_locations           errors with file, line and column
     secrets         secret masking
     schema_cli, schema_datasets, schema_servers     pydantic classes of commands, datasets and server blocks
 """

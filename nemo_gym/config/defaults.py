@@ -1,4 +1,4 @@
-"""Defaults: addresses of servers, folders, and facts about the process."""
+"""Fill in defaults: addresses of servers, folders, and facts about the process."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,13 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from nemo_gym.config.keys import DEFAULT_HEAD_PORT, KEYS, value_of
+from nemo_gym.config.keys import DEFAULT_HEAD_SERVER_PORT, KEYS, value_of
 from nemo_gym.config.schema_servers import ServerInstanceConfig
+from nemo_gym.keys import AGENTS
 
 DEFAULT_HOST: str = KEYS["default_host"].default
-DEFAULT_HEAD_SERVER_PORT = DEFAULT_HEAD_PORT
 OFFLINE_PORT = -1
+"""The port of a server for which no port has been chosen yet."""
 
 PickPort = Callable[[Collection[int], int, int], int]
 """(ports not to use, lowest, highest) → a free port."""
@@ -43,6 +44,26 @@ def port_range(config: Mapping[Any, Any]) -> tuple[int, int]:
     return value_of(config, "port_range_low"), value_of(config, "port_range_high")
 
 
+def fill_defaults(
+    config: DictConfig, instances: Sequence[ServerInstanceConfig], host_name: str, facts: HostFacts, *, offline: bool
+) -> None:
+    """Write addresses and default values into the configuration; `offline` chooses no ports."""
+    config["use_absolute_ip"] = bool(config.get("use_absolute_ip"))
+    if config.get("head_server") is None:
+        config["head_server"] = {"host": host_name, "port": DEFAULT_HEAD_SERVER_PORT}
+    elif config["head_server"].get("host") is None:
+        config["head_server"]["host"] = host_name
+    low, high = port_range(config)
+    disallowed = [*(config.get("disallowed_ports") or [])]
+    head_port = config["head_server"].get("port")
+    if head_port is not None and head_port not in disallowed:
+        disallowed.append(head_port)
+    pick = None if offline else (lambda taken: facts.pick_port(taken, low, high))
+    config["disallowed_ports"] = fill_addresses(instances, host_name, disallowed, pick)
+    _fill_agents(config, instances)
+    _fill_globals(config, facts)
+
+
 def fill_addresses(
     instances: Sequence[ServerInstanceConfig],
     host: str,
@@ -64,18 +85,18 @@ def fill_addresses(
     return taken
 
 
-def fill_agents(config: DictConfig, instances: Sequence[ServerInstanceConfig]) -> None:
+def _fill_agents(config: DictConfig, instances: Sequence[ServerInstanceConfig]) -> None:
     """Copy the top-level `skip_verification` keys into each agent block that does not set them."""
     for key in ("skip_verification", "skip_verification_reward"):
         if config.get(key) is None:
             continue
         for instance in instances:
             block = instance.get_inner_run_server_config_dict()
-            if instance.SERVER_TYPE == "responses_api_agents" and key not in block:
+            if instance.SERVER_TYPE == AGENTS and key not in block:
                 block[key] = config[key]
 
 
-def fill_globals(config: DictConfig, host: HostFacts) -> None:
+def _fill_globals(config: DictConfig, host: HostFacts) -> None:
     """Set the defaults of the global keys that are computed from facts about the machine."""
     for key in ("results_dir", "cache_dir"):
         base = host.current_dir if config.get(key) else host.working_dir
@@ -93,7 +114,10 @@ def fill_globals(config: DictConfig, host: HostFacts) -> None:
 
 
 def _parent_requirements(host: HostFacts, *, skew: bool) -> list[str]:
-    """Return pinned requirements of the packages whose version must be the same in every server's environment."""
+    """Return pinned requirements of the packages whose version must be the same in every server's environment.
+
+    With `skew`, servers may have another version of openai.
+    """
     requirements = {"ray": "ray[default]"} if skew else {"ray": "ray[default]", "openai": "openai"}
     versions = {requirement: host.installed_version(name) for name, requirement in requirements.items()}
     return [f"{requirement}=={version}" for requirement, version in versions.items() if version]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_gym.config.omega import RESOLVE_ERRORS, as_plain_value, resolve_leaves, unresolved_items
+from nemo_gym.config.omegaconf_adapter import RESOLVE_ERRORS, as_plain_value, resolve_leaves, unresolved_items
 from nemo_gym.keys import SERVER_TYPES
 
 PLACEHOLDER_MODEL = "dummy_model"

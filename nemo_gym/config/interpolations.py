@@ -8,10 +8,10 @@ from omegaconf import DictConfig
 from omegaconf.errors import InterpolationKeyError
 
 from nemo_gym.config.keys import KEYS
-from nemo_gym.config.merge import Tree, has_interpolation, iter_leaves, lookup, resolve_pointers
-from nemo_gym.config.omega import RESOLVE_ERRORS
+from nemo_gym.config.omegaconf_adapter import RESOLVE_ERRORS
 from nemo_gym.config.problems import ConfigProblem, KeyPath, did_you_mean, dotted_path
-from nemo_gym.config.secrets import is_secret_name
+from nemo_gym.config.secrets import has_secret_name
+from nemo_gym.config.trees import Tree, has_interpolation, iter_leaves, lookup, resolve_pointers
 from nemo_gym.errors import ConfigInterpolationError
 
 POLICY_KEYS = ("policy_base_url", "policy_api_key", "policy_model_name")
@@ -80,7 +80,7 @@ def interpolation_problem(
     error: BaseException, path: KeyPath, text: str, *, names: Iterable[str] = ()
 ) -> ConfigProblem:
     """Return the problem of a value that cannot be resolved, with the reason and the fix."""
-    is_secret = any(is_secret_name(part) for part in path if isinstance(part, str))
+    is_secret = has_secret_name(path)
     short = text if len(text) <= 120 else text[:120] + "…"
     if is_secret and "," in short:  # a default value may follow, which would be a secret
         short = short[: short.index(",")] + ",…}"

@@ -106,7 +106,7 @@ class Key:
         return str(self.default).lower() if isinstance(self.default, bool) else str(self.default)
 
 
-DEFAULT_HEAD_PORT = 11000
+DEFAULT_HEAD_SERVER_PORT = 11000
 CONFIGURATION, MODEL = "configuration", "model"
 _TABLE = (
     Key("config_paths", ANY, "Configuration files to merge; later files override earlier ones.",
@@ -115,7 +115,8 @@ _TABLE = (
     Key("default_host", FILLED_TEXT, "Host of servers whose block has no host.", "127.0.0.1", reserved=True),
     Key("use_absolute_ip", BOOL, "Use the machine's address as default host.", False, reserved=True),
     Key("head_server", ADDRESS, "Host and port of the head server.",
-        default_note=f"`default_host` and port {DEFAULT_HEAD_PORT}, or another port if that is taken", reserved=True),
+        default_note=f"`default_host` and port {DEFAULT_HEAD_SERVER_PORT}, or another port if that is taken",
+        reserved=True),
     Key("port_range_low", PORT, "Lowest port for servers whose block has no port.", 10001, reserved=True),
     Key("port_range_high", PORT, "Highest port for servers whose block has no port.", 20000, reserved=True),
     Key("disallowed_ports", INT_LIST, "Ports that are never assigned; assigned ports are added.",

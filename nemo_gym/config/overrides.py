@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from nemo_gym.config.merge import ABSENT, Tree, copy_tree, lookup, merge_into
 from nemo_gym.config.problems import ConfigProblem, did_you_mean, dotted_path, raise_all
 from nemo_gym.config.secrets import MASK, is_secret_name, mask_text
+from nemo_gym.config.trees import ABSENT, Tree, copy_tree, lookup, merge_into
 from nemo_gym.config.yaml_text import MAX_DEPTH
 
 MAX_TOKEN_CHARACTERS = 64 * 1024

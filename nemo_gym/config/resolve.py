@@ -9,29 +9,27 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nemo_gym.config.check import (
+from nemo_gym.config.checks import (
     InstanceCheck,
     check_addresses,
     check_instances,
+    check_keys,
     check_references,
-    missing_entrypoint,
+    misspelt_keys,
+    referenced_names,
 )
-from nemo_gym.config.defaults import (
-    DEFAULT_HEAD_SERVER_PORT,
-    HostFacts,
-    default_host,
-    fill_addresses,
-    fill_agents,
-    fill_globals,
-    port_range,
-)
-from nemo_gym.config.directives import expand_directives
+from nemo_gym.config.defaults import HostFacts, default_host, fill_defaults
+from nemo_gym.config.error_locations import ErrorLocations
+from nemo_gym.config.inheritance import expand_directives
 from nemo_gym.config.instances import PLACEHOLDER_MODEL, is_server_block
 from nemo_gym.config.interpolations import check_interpolations, interpolation_problem
-from nemo_gym.config.key_checks import check_keys, misspelt_keys, referenced_names
-from nemo_gym.config.keys import ANY, KEYS
+from nemo_gym.config.keys import ANY, DEFAULT_HEAD_SERVER_PORT, KEYS
 from nemo_gym.config.load import CONFIG_PATHS, ConfigSource, load_files, path_list, read_source
-from nemo_gym.config.merge import (
+from nemo_gym.config.omegaconf_adapter import RESOLVE_ERRORS, as_plain_value, register_resolvers
+from nemo_gym.config.overrides import Override, apply_overrides, apply_pending, parse_overrides
+from nemo_gym.config.problems import ConfigProblem, KeyPath, dotted_path, raise_all
+from nemo_gym.config.secrets import has_secret_name, mask_in_place, redact_text, scrub_text, secret_values
+from nemo_gym.config.trees import (
     Tree,
     copy_tree,
     has_interpolation,
@@ -40,12 +38,8 @@ from nemo_gym.config.merge import (
     missing_values,
     resolve_pointers,
 )
-from nemo_gym.config.omega import RESOLVE_ERRORS, as_plain_value, register_resolvers
-from nemo_gym.config.overrides import Override, apply_overrides, apply_pending, parse_overrides
-from nemo_gym.config.positions import Positions
-from nemo_gym.config.problems import ConfigProblem, KeyPath, dotted_path, raise_all
-from nemo_gym.config.secrets import is_secret_name, mask_in_place, scrub_text, secret_values
 from nemo_gym.errors import ConfigError, ConfigMissingValuesError
+from nemo_gym.keys import MODELS
 
 ENV_FILE = "env.yaml"
 
@@ -64,13 +58,13 @@ class ResolveRequest:
 
 @dataclass(frozen=True)
 class ResolvedConfig:
-    """The configuration with its warnings, sources, server instances and positions."""
+    """The configuration with its warnings, sources, server instances and the locations of its values."""
 
     config: DictConfig = field(repr=False)
     warnings: list[str]
     sources: list[ConfigSource]
     instances: InstanceCheck
-    positions: Positions
+    locations: ErrorLocations
 
 
 def resolve(request: ResolveRequest, host: HostFacts) -> ResolvedConfig:
@@ -80,8 +74,8 @@ def resolve(request: ResolveRequest, host: HostFacts) -> ResolvedConfig:
         ConfigError: the message lists every problem of the first step that has problems.
     """
     merged = merge_sources(request, host)
-    tree, positions = expand_tree(merged)
-    return check_and_fill(tree, positions, merged, request, host)
+    tree, locations = expand_tree(merged)
+    return check_and_fill(tree, locations, merged, request, host)
 
 
 @dataclass
@@ -100,12 +94,18 @@ def merge_sources(request: ResolveRequest, host: HostFacts) -> MergedSources:
     command_line, pending = apply_overrides(overrides)
     initial = merge(request.initial, command_line)
     env = _read_env(request, host)
-    without_files = merge(env.tree, initial) if env else copy_tree(initial)
+    without_files: Tree = copy_tree(env.tree) if env else {}
+    merge_into(without_files, initial, root=without_files)
     apply_pending(without_files, pending, strict=False)
-    sources = [ConfigSource("initial", "initial values", request.initial)] if request.initial else []
-    sources = [*([env] if env else []), *sources]
-    location = Positions(sources, overrides).where((CONFIG_PATHS,))
-    files = load_files(path_list(_resolve_paths(without_files), location=location), host.roots, named_in=location)
+    sources = [env] if env else []
+    sources += [ConfigSource("initial", "initial values", request.initial)] if request.initial else []
+    location = ErrorLocations(sources, overrides).where((CONFIG_PATHS,))
+    try:
+        paths = path_list(_resolve_paths(without_files), location=location)
+        files = load_files(paths, host.roots, named_in=location)
+    except ConfigError as error:  # a path may be a secret that a `${…}` inserted
+        what, fix = (redact_text(text or "", without_files) for text in (error.problem, error.fix))
+        raise type(error)(what, where=error.where, fix=fix or None) from None
     tree: Tree = {}
     for source in [*files.sources, *([env] if env else [])]:
         merge_into(tree, source.tree, root=tree)
@@ -113,8 +113,8 @@ def merge_sources(request: ResolveRequest, host: HostFacts) -> MergedSources:
     apply_pending(tree, pending, strict=True)
     if CONFIG_PATHS in tree or files.paths:
         tree[CONFIG_PATHS] = files.paths
-    env_warnings = list(env.warnings) if env else []
-    return MergedSources(tree, [*files.sources, *sources], overrides, [*files.warnings, *env_warnings])
+    warnings = [*files.warnings, *(env.warnings if env else ())]
+    return MergedSources(tree, [*files.sources, *sources], overrides, warnings)
 
 
 def _read_env(request: ResolveRequest, host: HostFacts) -> ConfigSource | None:
@@ -139,7 +139,7 @@ def _resolve_paths(tree: Tree) -> Any:
         raise problem.kind(problem.what, fix=problem.fix) from None
 
 
-def as_config(tree: Mapping[Any, Any], positions: Positions | None = None) -> DictConfig:
+def as_config(tree: Mapping[Any, Any], locations: ErrorLocations | None = None) -> DictConfig:
     """Return plain data as an OmegaConf tree.
 
     Raises:
@@ -151,30 +151,29 @@ def as_config(tree: Mapping[Any, Any], positions: Positions | None = None) -> Di
         name = str(error.full_key or "")
         steps = re.findall(r"\[(\d+)\]|([^.\[\]]+)", name)
         path: KeyPath = tuple(int(index) if index else key for index, key in steps)
-        has_secret_name = any(is_secret_name(part) for part in path if isinstance(part, str))
-        reason = "cannot be read" if has_secret_name else str(error).splitlines()[0]
-        raise ConfigError(f"'{name}': {reason}", where=positions.where(path) if positions else None) from None
+        reason = "cannot be read" if has_secret_name(path) else str(error).splitlines()[0]
+        raise ConfigError(f"'{name}': {reason}", where=locations.where(path) if locations else None) from None
     except RecursionError:
         raise ConfigError("the configuration is nested too deep") from None
 
 
-def expand_tree(merged: MergedSources) -> tuple[Tree, Positions]:
+def expand_tree(merged: MergedSources) -> tuple[Tree, ErrorLocations]:
     """Expand directives, raise an error if a value is still `???`, and merge dummy models."""
     expansion = expand_directives(merged.tree)
-    positions = Positions(merged.sources, merged.overrides, expansion.moves)
-    raise_all(positions.locate(expansion.problems))
+    locations = ErrorLocations(merged.sources, merged.overrides, expansion.moves)
+    raise_all(locations.locate(expansion.problems))
     missing = missing_values(expansion.tree)
     if missing:
-        raise missing_values_error(missing, positions)
+        raise missing_values_error(missing, locations)
     expansion.moves += merge_dummy_models(expansion.tree)
-    return expansion.tree, positions
+    return expansion.tree, locations
 
 
-def missing_values_error(paths: Sequence[KeyPath], positions: Positions | None = None) -> ConfigMissingValuesError:
+def missing_values_error(paths: Sequence[KeyPath], locations: ErrorLocations | None = None) -> ConfigMissingValuesError:
     """Return one error for all values that are still `???`."""
     lines = []
     for path in paths:
-        location = positions.where(path) if positions else None
+        location = locations.where(path) if locations else None
         lines.append(f"\n    {dotted_path(path)}" + (f"  ({location})" if location else ""))
     examples = " ".join(f"++{dotted_path(path)}=<value>" for path in paths[:3])
     count = "a required value is" if len(paths) == 1 else f"{len(paths)} required values are"
@@ -185,86 +184,64 @@ def merge_dummy_models(tree: Tree) -> list[tuple[KeyPath, KeyPath]]:
     """Merge the real implementation over the dummy model of the same instance; return the moved paths."""
     moves: list[tuple[KeyPath, KeyPath]] = []
     for name, block in tree.items():
-        models = block.get("responses_api_models") if isinstance(block, dict) else None
+        models = block.get(MODELS) if isinstance(block, dict) else None
         if not isinstance(models, dict) or PLACEHOLDER_MODEL not in models or len(models) < 2:
             continue
         dummy = models.pop(PLACEHOLDER_MODEL)
         for implementation, fields in models.items():
             if isinstance(dummy, dict) and isinstance(fields, dict):
                 models[implementation] = merge(dummy, fields)
-                base: KeyPath = (str(name), "responses_api_models")
-                moves.append(((*base, str(implementation)), (*base, PLACEHOLDER_MODEL)))
+                moves.append(((str(name), MODELS, str(implementation)), (str(name), MODELS, PLACEHOLDER_MODEL)))
     return moves
 
 
 def check_and_fill(
-    tree: Tree, positions: Positions, merged: MergedSources, request: ResolveRequest, host: HostFacts
+    tree: Tree, locations: ErrorLocations, merged: MergedSources, request: ResolveRequest, host: HostFacts
 ) -> ResolvedConfig:
     """Do all checks that do not import a server, and fill in defaults."""
     register_resolvers()
-    config = as_config(tree, positions)
+    config = as_config(tree, locations)
     strict_under = {str(key) for key, value in tree.items() if isinstance(value, dict) and is_server_block(value)}
     strict_under |= {name for name, key in KEYS.items() if key.type is not ANY}
     env_name = next((source.name for source in merged.sources if source.kind == "env"), None)
     problems, warnings = check_interpolations(config, tree, strict_under=strict_under, env_name=env_name)
-    _raise_located(problems, positions, tree)
+    _raise_located(problems, locations, tree)
     resolved = resolve_tree(config, tree)
     instances = check_instances(config, resolved)
-    is_strict = resolved.get("error_on_almost_servers") is not False
-    instance_problems, instance_warnings = _report_instances(instances, positions, is_strict=is_strict)
-    default = default_host(resolved, host.own_address)
+    instance_problems, unused = _report_instances(instances, locations, resolved)
+    host_name = default_host(resolved, host.own_address)
     head = resolved.get("head_server") if isinstance(resolved.get("head_server"), dict) else {}
-    head = head or {"host": default, "port": DEFAULT_HEAD_SERVER_PORT}
+    head = head or {"host": host_name, "port": DEFAULT_HEAD_SERVER_PORT}
     problems = [*check_keys(resolved), *instance_problems, *check_references(instances, resolved)]
-    problems += check_addresses(instances.valid, head, default)
-    _raise_located(problems, positions, resolved)
-    fill(config, instances, default, request, host)
-    misspelt = misspelt_keys(resolved, used=referenced_names(tree))
-    key_warnings = [": ".join(filter(None, (positions.where(path), text))) for path, text in misspelt]
-    warnings = [*merged.warnings, *warnings, *instances.warnings, *instance_warnings, *key_warnings]
+    problems += check_addresses(instances.valid, head, host_name)
+    _raise_located(problems, locations, resolved)
+    fill_defaults(config, instances.valid, host_name, host, offline=request.offline)
+    unused += misspelt_keys(resolved, used=referenced_names(tree))
+    warnings = [*merged.warnings, *warnings, *instances.warnings, *map(str, locations.locate(unused))]
     if request.hide_secrets:
         mask_in_place(config)
-    return ResolvedConfig(config, list(dict.fromkeys(warnings)), merged.sources, instances, positions)
+    return ResolvedConfig(config, list(dict.fromkeys(warnings)), merged.sources, instances, locations)
 
 
-def _raise_located(problems: Sequence[ConfigProblem], positions: Positions, tree: Mapping[Any, Any]) -> None:
-    """Raise the problems with their positions; secret values are masked, also where a `${…}` inserted them."""
+def _raise_located(problems: Sequence[ConfigProblem], locations: ErrorLocations, tree: Mapping[Any, Any]) -> None:
+    """Raise the problems with their locations; secret values are masked, also where a `${…}` inserted them."""
     if problems:
         secrets = secret_values(tree)
-        located = positions.locate(problems)
-        raise_all([replace(problem, what=scrub_text(problem.what, secrets)) for problem in located])
+        raise_all([replace(p, what=scrub_text(p.what, secrets)) for p in locations.locate(problems)])
 
 
 def _report_instances(
-    instances: InstanceCheck, positions: Positions, *, is_strict: bool
-) -> tuple[list[ConfigProblem], list[str]]:
-    """Return the problems of server blocks, and warnings for those that are not errors in this run."""
-    problems = [problem for block in instances.almost.values() for problem in block]
-    unused: list[ConfigProblem] = []
-    for name, path in instances.incomplete.items():
+    instances: InstanceCheck, locations: ErrorLocations, resolved: Mapping[Any, Any]
+) -> tuple[list[ConfigProblem], list[ConfigProblem]]:
+    """Return the problems of server blocks: those that are errors in this run, and those that are only warnings."""
+    errors = [problem for block in instances.almost.values() for problem in block]
+    warnings: list[ConfigProblem] = []
+    for problem in instances.incomplete.values():
         # env.yaml may mention servers that this run does not use
-        (problems if positions.is_in_file(path) else unused).append(missing_entrypoint(name, path))
-    if not is_strict:
-        unused, problems = [*unused, *problems], []
-    return problems, [str(problem) for problem in positions.locate(unused)]
-
-
-def fill(config: DictConfig, instances: InstanceCheck, default: str, request: ResolveRequest, host: HostFacts) -> None:
-    """Write addresses and default values into the configuration. `default` is the default host."""
-    config["use_absolute_ip"] = bool(config.get("use_absolute_ip"))
-    if config.get("head_server") is None:
-        config["head_server"] = {"host": default, "port": DEFAULT_HEAD_SERVER_PORT}
-    elif config["head_server"].get("host") is None:
-        config["head_server"]["host"] = default
-    low, high = port_range(config)
-    disallowed = [*(config.get("disallowed_ports") or [])]
-    head_port = config["head_server"].get("port")
-    if head_port is not None and head_port not in disallowed:
-        disallowed.append(head_port)
-    pick = None if request.offline else (lambda taken: host.pick_port(taken, low, high))
-    config["disallowed_ports"] = fill_addresses(instances.valid, default, disallowed, pick)
-    fill_agents(config, instances.valid)
-    fill_globals(config, host)
+        (errors if locations.is_in_file(problem.path or ()) else warnings).append(problem)
+    if resolved.get("error_on_almost_servers") is False:
+        return [], [*warnings, *errors]
+    return errors, warnings
 
 
 def resolve_tree(config: DictConfig, tree: Tree) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from nemo_gym.config.omega import as_plain_value
+from nemo_gym.config.omegaconf_adapter import as_plain_value
 from nemo_gym.config.secrets import MASK, MaskedRepr, is_secret_name
 
 DEPRECATED_UPLOAD_ROLLOUTS_KEY = "upload_rollouts_to_wandb"

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from omegaconf import DictConfig
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from nemo_gym.config.omega import as_dict, as_plain_value
+from nemo_gym.config.omegaconf_adapter import as_dict, as_plain_value
 from nemo_gym.config.schema_cli import MaskedModel
 from nemo_gym.config.schema_datasets import AnyDatasetConfig
 from nemo_gym.keys import SERVER_TYPES
@@ -152,11 +152,6 @@ class ResponsesAPIAgentServerTypeConfig(BaseServerTypeConfig):
 ServerTypeConfig: TypeAlias = (
     ResponsesAPIModelServerTypeConfig | ResourcesServerTypeConfig | ResponsesAPIAgentServerTypeConfig
 )
-_REFS: dict[str, type[ModelServerRef] | type[ResourcesServerRef] | type[AgentServerRef]] = {
-    "responses_api_models": ModelServerRef,
-    "resources_servers": ResourcesServerRef,
-    "responses_api_agents": AgentServerRef,
-}
 
 
 class BaseServerInstanceConfig(BaseServerTypeConfig):
@@ -181,13 +176,18 @@ class BaseServerInstanceConfig(BaseServerTypeConfig):
         return self
 
     def get_server_ref(self) -> ServerRef:
-        return _REFS[self.SERVER_TYPE](type=self.SERVER_TYPE, name=self.name)
+        return ServerRefTypeAdapter.validate_python({"type": self.SERVER_TYPE, "name": self.name})
 
     @property
     def implementation(self) -> str:
         """The folder of the server's code: the third level of the YAML."""
         implementations: dict[str, BaseRunServerTypeConfig] = getattr(self, self.SERVER_TYPE)
         return next(iter(implementations))
+
+    @property
+    def key_path(self) -> tuple[str, str, str]:
+        """The keys that lead to the implementation block."""
+        return self.name, self.SERVER_TYPE, self.implementation
 
     def get_inner_run_server_config_dict(self) -> DictConfig:
         """Return the implementation block of the configuration itself, not a copy."""
@@ -219,11 +219,11 @@ ServerInstanceConfig: TypeAlias = (
     ResponsesAPIModelServerInstanceConfig | ResourcesServerInstanceConfig | ResponsesAPIAgentServerInstanceConfig
 )
 ServerInstanceConfigTypeAdapter: TypeAdapter[ServerInstanceConfig] = TypeAdapter(ServerInstanceConfig)
-_ADAPTERS: dict[str, TypeAdapter[Any]] = {
-    "responses_api_models": TypeAdapter(ResponsesAPIModelServerInstanceConfig),
-    "resources_servers": TypeAdapter(ResourcesServerInstanceConfig),
-    "responses_api_agents": TypeAdapter(ResponsesAPIAgentServerInstanceConfig),
-}
+_INSTANCE_CLASSES = (
+    ResponsesAPIModelServerInstanceConfig,
+    ResourcesServerInstanceConfig,
+    ResponsesAPIAgentServerInstanceConfig,
+)
 
 
 def maybe_get_server_instance_config(
@@ -242,11 +242,11 @@ def read_server_instance(
     fields: dict[str, Any] = {str(key): value for key, value in resolved.items()}
     fields |= {"name": name, "server_type_config_dict": block}
     # validate only against the server types in the block, so that the error is about the intended type
-    candidates = [_ADAPTERS[kind] for kind in SERVER_TYPES if kind in fields]
+    candidates = [kind for kind in _INSTANCE_CLASSES if kind.SERVER_TYPE in fields]
     first_error: ValidationError | None = None
-    for candidate in candidates or [ServerInstanceConfigTypeAdapter]:
+    for candidate in candidates or _INSTANCE_CLASSES:
         try:
-            return candidate.validate_python(fields), None
+            return candidate.model_validate(fields), None
         except ValidationError as error:
             first_error = first_error or error
     return None, first_error

@@ -6,14 +6,14 @@ is shown. Masking is for display only: clients get the real string.
 """
 
 import re
-from collections.abc import Iterator, Mapping, MutableMapping, MutableSequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from nemo_gym.config import omega
+from nemo_gym.config import omegaconf_adapter as omega
 
 MASK = "****"
 
@@ -98,6 +98,11 @@ def is_secret_name(name: str) -> bool:
     return words[-1] in {"keys", "tokens"} and previous in _SECRET_PLURALS
 
 
+def has_secret_name(path: Iterable[str | int]) -> bool:
+    """Return whether a key of the path makes the value at its end secret."""
+    return any(is_secret_name(part) for part in path if isinstance(part, str))
+
+
 def mask_text(text: str) -> str:
     """Mask user parts of URLs, secret query parameters and Authorization values in `text`."""
     if "://" in text:
@@ -135,7 +140,18 @@ def mask_secrets(container: Any) -> Any:
 def mask_in_place(container: Any) -> None:
     """Overwrite every secret in a mutable container, including interpolations of secrets."""
     if not omega.is_empty_node(container):
-        _mask_items(container, secret_values(container), secret=False)
+        plain = omega.as_plain_value(container, resolve=False)
+        _overwrite(container, _mask_copy(plain, secret_values(container), secret=False))
+
+
+def _overwrite(node: Any, masked: Any) -> None:
+    """Replace every text in `node` that differs in its masked copy; nested containers stay the same objects."""
+    for key, value in list(omega.unresolved_items(node)):
+        if omega.is_interpolation_node(value) or isinstance(value, str):
+            if value != masked[key] and value != "???":
+                node[key] = masked[key]
+        elif isinstance(value, dict | list | DictConfig | ListConfig) and not omega.is_empty_node(value):
+            _overwrite(value, masked[key])
 
 
 class MaskedRepr:
@@ -218,20 +234,3 @@ def _mask_copy(node: Any, secrets: list[str], *, secret: bool) -> Any:
     if isinstance(node, str) and node:
         return MASK if secret or isinstance(node, Secret) else scrub_text(node, secrets)
     return node
-
-
-def _mask_items(node: Any, secrets: list[str], *, secret: bool) -> None:
-    """Mask the secrets of a mutable container in place; with `secret`, all strings are secret."""
-    if not isinstance(node, MutableMapping | MutableSequence):
-        return
-    for key, value in list(omega.unresolved_items(node)):
-        is_secret = _is_secret_child(key, value, secret) if isinstance(node, MutableMapping) else secret
-        if isinstance(value, str):
-            text = value if value == "???" else (MASK if is_secret and value else scrub_text(value, secrets))
-            if text != value:
-                node[key] = text
-        elif omega.is_interpolation_node(value):
-            if is_secret:
-                node[key] = MASK
-        elif not omega.is_empty_node(value):
-            _mask_items(value, secrets, secret=is_secret)

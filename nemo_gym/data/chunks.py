@@ -8,12 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from nemo_gym.catalog.config_tree import AGENTS
 from nemo_gym.catalog.row_problems import RowProblem, RowProblems
 from nemo_gym.catalog.rows import Row, RowChecker, exact_row, read_line, row_line, row_problems
 from nemo_gym.data.prompt import PromptConfig, fill_row, load_prompt_config
 from nemo_gym.data.row_metrics import Metrics, MetricsCollector
-from nemo_gym.keys import AGENT_REF_KEY_NAME
+from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS
 from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as PARAMS
 
 

@@ -14,7 +14,6 @@ from shutil import rmtree
 import orjson
 
 from nemo_gym.catalog.atomic_files import whole_file
-from nemo_gym.catalog.roots import find_file
 from nemo_gym.catalog.rows import check_file
 from nemo_gym.config.instances import instances_of
 from nemo_gym.config.load import read_source
@@ -24,6 +23,7 @@ from nemo_gym.config.schema_datasets import (
     HuggingFaceDatasetSource,
     JsonlDatasetHuggingFaceIdentifer,
 )
+from nemo_gym.config.search_roots import component_search_roots, find_file
 from nemo_gym.data.file_transfer import (
     ChecksumMismatch,
     Digest,
@@ -121,7 +121,7 @@ def collection_of(config: BaseUploadJsonlDatasetHuggingFaceConfig) -> str:
 
 def resources_server_of(path: str) -> tuple[str, str]:
     """Return the name and domain of the resources server in a configuration file, found in the search roots."""
-    tree = read_source(find_file(path, "the file of resource_config_path")).tree
+    tree = read_source(find_file(path, component_search_roots(), "the file of resource_config_path")).tree
     for server in instances_of(tree, "resources_servers"):
         if server.fields.get("domain"):
             return server.implementation, str(server.fields["domain"])

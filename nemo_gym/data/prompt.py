@@ -16,10 +16,10 @@ import yaml
 from pydantic import BaseModel, PrivateAttr, ValidationError, field_validator, model_validator
 
 from nemo_gym.catalog.atomic_files import StagedFiles
-from nemo_gym.catalog.roots import find_file
 from nemo_gym.catalog.row_problems import RowProblem, RowProblems
 from nemo_gym.catalog.rows import SPACE, Row, exact_row, read_line, row_line
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
+from nemo_gym.config.search_roots import component_search_roots, find_file
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, GymError
 from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as PARAMS
 
@@ -99,7 +99,7 @@ def load_prompt_config(path: str | Path) -> PromptConfig:
 
 def find_prompt_config(path: str | Path) -> Path:
     """Return the absolute path of a prompt file; `path` is relative to a search root."""
-    return find_file(path, "the prompt file").resolve()
+    return find_file(path, component_search_roots(), "the prompt file").resolve()
 
 
 def fill_prompt(config: PromptConfig, row: Mapping[str, Any], *, where: str | None = None) -> list[dict[str, str]]:

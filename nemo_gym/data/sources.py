@@ -6,15 +6,14 @@ from itertools import chain, count, islice
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from nemo_gym.catalog.config_tree import AGENTS as AGENTS
-from nemo_gym.catalog.roots import _resolve_under_cwd_or_install
 from nemo_gym.catalog.rows import parse_row, row_line
 from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig, DatasetConfig
 from nemo_gym.config.schema_servers import ServerInstanceConfig
+from nemo_gym.config.search_roots import _resolve_under_cwd_or_install
 from nemo_gym.data import gitlab, hub
 from nemo_gym.data.prompt import find_prompt_config, load_prompt_config
 from nemo_gym.errors import ConfigError, GymError
-from nemo_gym.keys import AGENT_REF_KEY_NAME
+from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS
 
 Mode: TypeAlias = Literal["train_preparation", "example_validation"]
 Storage: TypeAlias = Literal["gitlab", "huggingface"]

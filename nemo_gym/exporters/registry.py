@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from nemo_gym.config.keys import ANY, Key, register_keys, value_of
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.secrets import mask_secrets, scrub_text, secret_values
 from nemo_gym.config_types import ExporterConfig
 from nemo_gym.exporters.base import BaseExporter

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.launch.hosting import Instance, find_instances
 from nemo_gym.launch.logs import LineCallback
 from nemo_gym.launch.server_process import ServerBoot

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
-from nemo_gym.catalog.roots import follow_rename
+from nemo_gym.config.search_roots import follow_rename
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SERVER_TYPES
 from nemo_gym.launch.hosting import declared_hosting

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from nemo_gym.catalog.roots import follow_rename
-from nemo_gym.config.check import check_server_block
+from nemo_gym.config.checks import check_server_block
 from nemo_gym.config.instances import is_placeholder, server_instances
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.problems import ConfigProblem, raise_all
 from nemo_gym.config.resolve import ResolvedConfig
+from nemo_gym.config.search_roots import follow_rename
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch.check_cache import block_digest, has_passed, record_passed
 from nemo_gym.launch.requirements import unmet_requirements
@@ -144,7 +144,7 @@ def check_server_blocks(resolved: ResolvedConfig, roots: Sequence[Path]) -> list
     """
     config = as_dict(resolved.config)
     blocks = {name: block for name, block in config.items() if not is_placeholder(block)}
-    valid = {instance.name: instance for instance in resolved.instances.valid}
+    valid = {instance.name for instance in resolved.instances.valid}
     problems: list[ConfigProblem] = []
     for instance in find_instances(blocks, roots):
         if instance.hosting != "cell" or instance.name not in valid:
@@ -158,10 +158,10 @@ def check_server_blocks(resolved: ResolvedConfig, roots: Sequence[Path]) -> list
         annotation = server_class(import_server_module(instance)).model_fields["config"].annotation
         if not isinstance(annotation, type):
             continue
-        block_problems = check_server_block(valid[instance.name], block, annotation)
+        block_problems = check_server_block((instance.name, instance.kind, instance.implementation), block, annotation)
         problems += block_problems
         if not block_problems:
             record_passed(digest)
-    located = resolved.positions.locate(problems)
+    located = resolved.locations.locate(problems)
     raise_all(located)
     return [str(problem) for problem in located]

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
-from nemo_gym.config.defaults import DEFAULT_HEAD_SERVER_PORT, OFFLINE_PORT
+from nemo_gym.config.defaults import OFFLINE_PORT
+from nemo_gym.config.keys import DEFAULT_HEAD_SERVER_PORT
 from nemo_gym.config.resolve import ResolvedConfig
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.launch.hosting import Instance
@@ -83,7 +84,7 @@ def with_open_head_port(resolved: ResolvedConfig) -> DictConfig:
     if that is in use, a free one.
     """
     config = resolved.config
-    is_configured = resolved.positions.where((HEAD,)) or any(source.tree.get(HEAD) for source in resolved.sources)
+    is_configured = resolved.locations.where((HEAD,)) or any(source.tree.get(HEAD) for source in resolved.sources)
     if not is_configured or config[HEAD].get("port") is None:
         config[HEAD]["port"] = OFFLINE_PORT
     return config

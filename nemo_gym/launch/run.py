@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from omegaconf import DictConfig
 
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.launch.hosting import Instance, find_instances
 from nemo_gym.launch.http_server import HttpServer, close_servers
 from nemo_gym.launch.logs import LineCallback

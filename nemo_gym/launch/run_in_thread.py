@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from omegaconf import DictConfig
 
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.launch.dry_run import construct_servers
 from nemo_gym.launch.endpoint_readiness import wait_for_endpoints
 from nemo_gym.launch.run import Run

@@ -18,7 +18,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym import global_config, server_utils  # noqa: F401 - server_utils: every server needs it, loaded before the fork
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.errors import GymError
 from nemo_gym.keys import CONFIG_PATH_ENV_VAR
 from nemo_gym.launch.cell import CellSockets, run_cell

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.catalog.roots import CACHE_DIR, WORKING_DIR
-from nemo_gym.config.key_checks import read_key
+from nemo_gym.config.checks import read_key
+from nemo_gym.config.search_roots import CACHE_DIR, WORKING_DIR
 
 ENDPOINT_TIMEOUT_KEY = "model_endpoint_readiness_timeout_seconds"
 

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.errors import ConfigError
 
 ROLLOUTS = "artifacts/rollouts.jsonl"

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from nemo_gym.catalog.roots import PARENT_DIR
+from nemo_gym.config.search_roots import PARENT_DIR
 from nemo_gym.launch.hosting import Instance
 from nemo_gym.launch.requirements import (
     OURS,

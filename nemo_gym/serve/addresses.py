@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from nemo_gym.config.check import check_server_block
+from nemo_gym.config.checks import check_server_block
 from nemo_gym.config.instances import is_server_block
 from nemo_gym.errors import ConfigError, ServerRefNotFoundError
 from nemo_gym.keys import ROLLOUT_PATH_PREFIX
@@ -132,7 +132,7 @@ def validate_config(config_class: type[ModelT], values: Mapping[str, Any], insta
     Raises:
         ConfigError: a value is invalid. The message has the field names but not the values, which may be secret.
     """
-    for problem in check_server_block(instance, values, config_class):
+    for problem in check_server_block((instance,), values, config_class):
         if problem.is_warning:
             logger.warning("%s: %s", instance, problem)
     try:

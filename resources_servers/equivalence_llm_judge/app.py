@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
+from nemo_gym import component_search_roots
 from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
@@ -16,7 +17,6 @@ from nemo_gym.base_resources_server import (
     ReverifyMode,
     SimpleResourcesServer,
 )
-from nemo_gym.catalog.roots import component_search_roots
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.grading.extraction import last_assistant_text
 from nemo_gym.grading.text import normalise_text

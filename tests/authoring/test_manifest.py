@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from nemo_gym.authoring.manifest import NoManifest, find_manifest, read_manifest
-from nemo_gym.catalog.roots import PARENT_DIR
+from nemo_gym.config.search_roots import PARENT_DIR
 from nemo_gym.errors import ConfigError
 
 GOOD: dict[str, Any] = {

@@ -16,8 +16,8 @@ from nemo_gym.authoring.manifest_checks import (
     sync_manifest,
 )
 from nemo_gym.authoring.scaffold import scaffold_environment
-from nemo_gym.catalog.roots import PARENT_DIR
 from nemo_gym.cli.main import main
+from nemo_gym.config.search_roots import PARENT_DIR
 from nemo_gym.errors import ConfigError
 
 FOLDER = "benchmarks/mine"

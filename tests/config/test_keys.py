@@ -14,7 +14,7 @@ from nemo_gym.cli.completion import find_candidates
 from nemo_gym.cli.parser import GROUPS
 from nemo_gym.cli.shared.options import add_config_arguments, config_overrides
 from nemo_gym.config import keys
-from nemo_gym.config.key_checks import check_keys
+from nemo_gym.config.checks import check_keys
 from nemo_gym.config.keys import ANY, COMMAND_KEYS, CONFIGURATION, KEYS, PORT, RESERVED_KEYS, Flag, Key, known_keys
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.errors import ConfigError

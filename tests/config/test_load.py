@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.config.load import find_file, load_files, read_source
+from nemo_gym.config.load import load_files, read_source
+from nemo_gym.config.search_roots import find_file
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, MalformedConfigPathsError
 
 

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ConfigDict
 
-from nemo_gym.config.check import check_server_block
+from nemo_gym.config.checks import check_server_block
 from nemo_gym.config.schema_servers import BaseRunServerInstanceConfig
 from nemo_gym.config.secrets import Secret
 from nemo_gym.errors import (
@@ -372,7 +372,7 @@ BLOCK = {"entrypoint": "app.py", "domain": "math", "description": "adds", "verif
 
 def test_a_misspelt_field_of_a_servers_config_class_is_named():
     """The server would run with the default value and the results would be wrong, not missing."""
-    problems = check_server_block("sums", {**BLOCK, "tolerence": 1}, SumsConfig)
+    problems = check_server_block(("sums",), {**BLOCK, "tolerence": 1}, SumsConfig)
 
     assert [problem.what for problem in problems] == [
         "'tolerence' is not a field of SumsConfig — did you mean 'tolerance'?"
@@ -382,12 +382,12 @@ def test_a_misspelt_field_of_a_servers_config_class_is_named():
 
 def test_an_undeclared_key_unlike_any_field_is_accepted():
     """Servers read keys of their choice from their block; a warning for each would be noise."""
-    assert check_server_block("sums", {**BLOCK, "blackboard": 1}, SumsConfig) == []
+    assert check_server_block(("sums",), {**BLOCK, "blackboard": 1}, SumsConfig) == []
 
 
 def test_a_class_that_forbids_extra_keys_reports_each_once():
     """A warning and an error about the same key would look like two mistakes."""
-    problems = check_server_block("sums", {"entrypoint": "app.py", "blackboard": 1}, StrictConfig)
+    problems = check_server_block(("sums",), {"entrypoint": "app.py", "blackboard": 1}, StrictConfig)
 
     assert [(problem.what, problem.kind, problem.is_warning) for problem in problems] == [
         ("'blackboard' is not a field of StrictConfig", AlmostServerError, False)
@@ -396,7 +396,7 @@ def test_a_class_that_forbids_extra_keys_reports_each_once():
 
 def test_a_field_of_the_wrong_type_is_reported_without_a_secret_value():
     """The message is logged; a key given as a list must not be in it."""
-    problems = check_server_block("sums", {**BLOCK, "tolerance": "high", "judge_api_key": ["sk-hidden"]}, SumsConfig)
+    problems = check_server_block(("sums",), {**BLOCK, "tolerance": "high", "judge_api_key": ["sk-hidden"]}, SumsConfig)
 
     text = "\n".join(map(str, problems))
     assert "'tolerance': input should be a valid number, unable to parse string as a number, not 'high'" in text
@@ -410,6 +410,6 @@ def test_a_field_problem_is_located_in_its_file(weather):
     resolved = weather.resolve(BOTH)
     instance = resolved.instances.valid[1]
 
-    problems = check_server_block(instance, instance.get_inner_run_server_config_dict(), SumsConfig)
+    problems = check_server_block(instance.key_path, instance.get_inner_run_server_config_dict(), SumsConfig)
 
-    assert str(resolved.positions.locate(problems)[0]).startswith("weather.yaml:6:7: 'tolerence' is not a field")
+    assert str(resolved.locations.locate(problems)[0]).startswith("weather.yaml:6:7: 'tolerence' is not a field")

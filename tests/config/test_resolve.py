@@ -103,7 +103,7 @@ def test_mappings_merge_deeply_and_lists_replace(workspace):
 )
 def test_merging_follows_omegaconf(below, above):
     """Configs written for the existing implementation keep their meaning."""
-    from nemo_gym.config.merge import merge
+    from nemo_gym.config.trees import merge
 
     expected = OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(below), OmegaConf.create(above)))
 
@@ -336,5 +336,5 @@ def test_nothing_in_a_resolved_configuration_shows_a_secret_by_accident(weather)
     """Tracebacks and debuggers print such objects."""
     resolved = weather.resolve(BOTH, "+judge_api_key=sk-typed-in")
 
-    for thing in (resolved, resolved.sources, resolved.instances.valid, resolved.positions.overrides):
+    for thing in (resolved, resolved.sources, resolved.instances.valid, resolved.locations.overrides):
         assert "sk-" not in repr(thing)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.catalog.roots import PARENT_DIR
+from nemo_gym.config.search_roots import PARENT_DIR
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.launch.run import Run
 

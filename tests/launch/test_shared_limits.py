@@ -11,7 +11,7 @@ import aiohttp
 from aiohttp import web
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_gym.catalog.roots import PARENT_DIR
+from nemo_gym.config.search_roots import PARENT_DIR
 from nemo_gym.launch.hosting import Instance
 from nemo_gym.launch.run import Run
 from nemo_gym.launch.shared_limits import SharedLimits

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.catalog.roots import WORKING_DIR
+from nemo_gym.config.search_roots import WORKING_DIR
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch import venv
 from nemo_gym.launch.hosting import Instance

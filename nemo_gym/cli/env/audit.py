@@ -11,9 +11,9 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nemo_gym.catalog.roots import component_search_roots
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
+from nemo_gym.config.search_roots import component_search_roots
 from nemo_gym.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_gym.catalog.roots import PARENT_DIR, component_search_roots
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
+from nemo_gym.config.search_roots import PARENT_DIR, component_search_roots
 
 if TYPE_CHECKING:
     from nemo_gym.authoring.scaffold import ReusedVerifier, ScaffoldResult

@@ -9,9 +9,9 @@ import os
 import subprocess
 import sys
 
-from nemo_gym.catalog.roots import component_search_roots
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
+from nemo_gym.config.search_roots import component_search_roots
 from nemo_gym.errors import ConfigError
 
 

@@ -6,9 +6,9 @@ exit status is that of the installer.
 
 import argparse
 
-from nemo_gym.catalog.roots import component_search_roots
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
+from nemo_gym.config.search_roots import component_search_roots
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
 
     from nemo_gym.cli.terminal.log import ServerLogPrinter
     from nemo_gym.config.instances import is_placeholder
-    from nemo_gym.config.omega import as_dict
+    from nemo_gym.config.omegaconf_adapter import as_dict
     from nemo_gym.global_config import GlobalConfigDictParser
     from nemo_gym.launch.hosting import find_instances
     from nemo_gym.launch.settings import VenvSettings

@@ -10,9 +10,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from nemo_gym.catalog.roots import component_search_roots
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
+from nemo_gym.config.search_roots import component_search_roots
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,9 +14,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nemo_gym.catalog.roots import component_search_roots
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
+from nemo_gym.config.search_roots import component_search_roots
 from nemo_gym.errors import ConfigError
 
 if TYPE_CHECKING:

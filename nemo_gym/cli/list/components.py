@@ -148,7 +148,8 @@ def _show_component(kind: str, name: str, components: Sequence[Component], *, as
 
 def _usage_example(component: Component) -> str:
     """Return a command that runs a component without an API key, with the embedded model."""
-    from nemo_gym.catalog.components import AGENT, BENCHMARK, ENVIRONMENT, MODEL, RESOURCES_FOLDER
+    from nemo_gym.catalog.components import AGENT, BENCHMARK, ENVIRONMENT, MODEL
+    from nemo_gym.keys import RESOURCES
 
     name = component.name
     if component.kind == BENCHMARK:
@@ -158,9 +159,9 @@ def _usage_example(component: Component) -> str:
     if component.kind == AGENT:
         variant = component.variants[0] if component.variants else name
         return f"gym env validate --config responses_api_agents/{name}/configs/{variant}.yaml"
-    if component.kind == ENVIRONMENT and not name.startswith(f"{RESOURCES_FOLDER}/"):
+    if component.kind == ENVIRONMENT and not name.startswith(f"{RESOURCES}/"):
         return f"gym eval run --environment {name} --model-type embedded_model"
-    server = name.removeprefix(f"{RESOURCES_FOLDER}/")
+    server = name.removeprefix(f"{RESOURCES}/")
     return f"gym eval run --resources-server {server} --model-type embedded_model"
 
 

@@ -18,12 +18,11 @@ from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal.output import ThrottledNotice
 from nemo_gym.config.instances import instances_of
 from nemo_gym.config.keys import value_of
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config_types import DEPRECATED_UPLOAD_ROLLOUTS_KEY, ServerInstanceConfig
 from nemo_gym.data.chunks import ChunkPreparer, ChunkTask, line_span
 from nemo_gym.data.collate import RowsRefused
 from nemo_gym.data.sources import (
-    AGENTS,
     PREFERRED_TYPES,
     DatasetSource,
     Mode,
@@ -36,6 +35,7 @@ from nemo_gym.data.sources import (
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.global_config import GlobalConfigDictParser
 from nemo_gym.journal.lines import StoreError
+from nemo_gym.keys import AGENTS
 from nemo_gym.rollout_collection import (
     RolloutCollectionConfig,
     RolloutCollectionHelper,

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nemo_gym import component_search_roots
-from nemo_gym.catalog.lookup import BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER, config_file
-from nemo_gym.catalog.roots import _augment_sys_path
+from nemo_gym.catalog.component_names import BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER, config_file
 from nemo_gym.cli.terminal import output
 from nemo_gym.config.keys import CONFIGURATION, KEYS, MODEL, keys_with_flags
+from nemo_gym.config.search_roots import _augment_sys_path
 from nemo_gym.errors import GymError
 from nemo_gym.keys import EXTRA_ROOTS_ENV_VAR
 
@@ -151,7 +151,7 @@ def take_name(args: argparse.Namespace) -> str | None:
 
 def resolve_config(overrides: Sequence[str], *, needs_model: bool = True, hide_secrets: bool = False) -> ResolvedConfig:
     """Resolve the configuration and print its warnings. Without `needs_model` a placeholder stands for the model."""
-    from nemo_gym.config.omega import as_dict
+    from nemo_gym.config.omegaconf_adapter import as_dict
     from nemo_gym.config.resolve import ResolveRequest, resolve
     from nemo_gym.exporters import register_exporter_keys
     from nemo_gym.global_config import GlobalConfigDictParserConfig, host_facts
@@ -182,7 +182,7 @@ def load_options(
     """
     from pydantic import ValidationError
 
-    from nemo_gym.config.omega import as_dict
+    from nemo_gym.config.omegaconf_adapter import as_dict
 
     keys = {key: config[key] for key in kind.model_fields if key in config}
     flags = {key: getattr(args, key, None) for key in kind.model_fields}

@@ -9,7 +9,7 @@ from nemo_gym import component_search_roots
 from nemo_gym.catalog.metric_hooks import metric_hooks
 from nemo_gym.cli.terminal import output
 from nemo_gym.config.instances import is_placeholder, is_server_block, server_instances
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.resolve import ResolvedConfig
 from nemo_gym.config.schema_servers import is_server_ref
 from nemo_gym.config_types import BaseServerConfig

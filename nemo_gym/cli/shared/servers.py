@@ -11,7 +11,7 @@ from nemo_gym.cli.shared import options
 from nemo_gym.cli.shared.concurrency import cancel_on
 from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.log import ServerLogPrinter
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.global_config import GlobalConfigDictParser
 from nemo_gym.launch.cell import ServerImportError
 from nemo_gym.launch.endpoint_readiness import wait_for_endpoints

@@ -9,7 +9,7 @@ import pytest
 
 from nemo_gym.cli.shared.options import UsageError, load_options, resolve_config
 from nemo_gym.cli.shared.scoring import keep_servers, print_scores, servers_with_metrics, summarize_entry
-from nemo_gym.config.omega import as_dict
+from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.errors import ConfigError
 from nemo_gym.reward_profile import RewardProfileConfig
 

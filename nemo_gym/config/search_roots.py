@@ -1,16 +1,16 @@
 """Search roots: the folders that are searched for components and configuration files.
 
 In order of precedence: extra roots (`NEMO_GYM_EXTRA_ROOTS`, `--search-dir`), working directory, installed package.
+`import nemo_gym` imports this module, so it imports little.
 """
 
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
-from nemo_gym.config.path_aliases import current_path, rename_notice
 from nemo_gym.errors import ConfigPathNotFoundError
 from nemo_gym.keys import EXTRA_ROOTS_ENV_VAR
 
@@ -23,6 +23,13 @@ PARENT_DIR = ROOT_DIR.parent
 WORKING_DIR = PARENT_DIR if (PARENT_DIR / "pyproject.toml").exists() else Path.cwd()
 CACHE_DIR = WORKING_DIR / "cache"
 RESULTS_DIR = WORKING_DIR / "results"
+
+RENAMED_FOLDERS = {
+    f"resources_servers/{earlier}{old_subfolder}": f"resources_servers/example_single_tool_call{new_subfolder}"
+    for earlier in ("simple_weather", "example_simple_weather")
+    for old_subfolder, new_subfolder in (("/configs", "/configs/earlier_names"), ("", ""))
+}
+"""Path in an earlier release -> current path; the more specific path comes first."""
 
 
 def extra_roots() -> list[Path]:
@@ -41,18 +48,36 @@ def component_search_roots(*, sys_path: Iterable[str] | None = None) -> list[Pat
     return list(unique.values())
 
 
-def find_file(path: str | Path, subject: str) -> Path:
-    """Return the file `path` in the first search root that has it.
+def find_file(path: str | Path, roots: Sequence[Path], subject: str = "config file") -> Path:
+    """Return the file `path` in the first root that has it; a renamed path is also searched under its current name.
 
     Raises:
         ConfigPathNotFoundError: no root has the file; the message starts with `subject` and lists the searched paths.
     """
-    candidates = [Path(path)] if Path(path).is_absolute() else [root / path for root in component_search_roots()]
-    for candidate in candidates:
-        if candidate.is_file():
-            return candidate
-    tried = "\n".join(f"  {candidate}" for candidate in candidates)
-    raise ConfigPathNotFoundError(f"{subject} {str(path)!r} does not exist; searched\n{tried}")
+    text = str(path)
+    if "\0" in text or not text.strip():
+        raise ConfigPathNotFoundError(f"{text!r} is not a path")
+    path = Path(text).expanduser() if text.startswith("~") else Path(text)
+    candidates = [root / path for root in roots] if not path.is_absolute() else [path]
+    short = text if len(text) <= 300 else text[:300] + "…"
+    try:
+        for candidate in candidates:
+            if candidate.is_file():
+                return candidate
+    except OSError as error:
+        raise ConfigPathNotFoundError(f"'{short}': {error.strerror or error}") from None
+    renamed = follow_rename(path)
+    if renamed is not None:
+        return find_file(renamed, roots, subject)
+    if any(candidate.is_dir() for candidate in candidates):
+        raise ConfigPathNotFoundError(f"'{text}' is a folder, not a config file", fix="name the .yaml file in it")
+    from nemo_gym.config.problems import did_you_mean  # needed only here, and slow to import
+
+    folders = {candidate.parent for candidate in candidates if candidate.parent.is_dir()}
+    siblings = {file.name for folder in folders for file in folder.iterdir() if file.suffix in {".yaml", ".yml"}}
+    searched = "".join(f"\n    {candidate}" for candidate in candidates)
+    guess = did_you_mean(path.name, siblings)
+    raise ConfigPathNotFoundError(f"{subject} '{short}' does not exist{guess}\n  looked for{searched}")
 
 
 def _resolve_under_cwd_or_install(
@@ -74,17 +99,25 @@ def _resolve_under_cwd_or_install(
     return existing or roots[0] / path
 
 
+def current_path(path: str | Path) -> Path | None:
+    """Return the current form of a relative path of an earlier release, or None for any other path."""
+    for earlier, current in RENAMED_FOLDERS.items():
+        if Path(path).is_relative_to(earlier):
+            return Path(current) / Path(path).relative_to(earlier)
+    return None
+
+
 def follow_rename(path: str | Path) -> Path | None:
     """Return the new path of a path that was renamed since an earlier release, and warn once; None for other paths."""
     new = current_path(path)
     if new is not None:
-        _warn_once(rename_notice(path))
+        _warn_of_rename(Path(*Path(path).parts[:2]))
     return new
 
 
 @cache
-def _warn_once(note: str) -> None:
-    logger.warning(note)
+def _warn_of_rename(folder: Path) -> None:
+    logger.warning("%s is called %s now; the earlier name still works", folder, current_path(folder))
 
 
 def _augment_sys_path() -> None:

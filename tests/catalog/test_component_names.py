@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.catalog.lookup import BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER, ComponentKind, config_file
+from nemo_gym.catalog.component_names import (
+    BENCHMARK,
+    ENVIRONMENT,
+    MODEL_TYPE,
+    RESOURCES_SERVER,
+    ComponentKind,
+    config_file,
+)
 from nemo_gym.errors import ConfigError
 
 

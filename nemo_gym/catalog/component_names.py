@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from nemo_gym.catalog.roots import follow_rename
+from nemo_gym.config.search_roots import follow_rename
 from nemo_gym.errors import ConfigError
 
 logger = logging.getLogger(__name__)

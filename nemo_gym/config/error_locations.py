@@ -1,23 +1,23 @@
-"""Find the positions of values: `file:line:column`, or the override on the command line.
+"""Find the locations of values for errors: `file:line:column`, or the override on the command line.
 
-Positions are not recorded while a configuration is read. To report a problem, the files are parsed again with
-positions, from the source with the highest priority to the lowest.
+Locations are not recorded while a configuration is read. To report a problem, the files are parsed again with line and
+column, from the source with the highest priority to the lowest.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from nemo_gym.config.load import ConfigSource
-from nemo_gym.config.merge import ABSENT, lookup
 from nemo_gym.config.overrides import Override
 from nemo_gym.config.problems import ConfigProblem, KeyPath
+from nemo_gym.config.trees import ABSENT, lookup
 from nemo_gym.config.yaml_text import Marks, read_yaml
 
 _MAX_MOVES = 20
 
 
-class Positions:
-    """Finds the position of a value of the final tree in its sources."""
+class ErrorLocations:
+    """Finds the location of a value of the final tree in its sources."""
 
     def __init__(
         self,
@@ -31,16 +31,16 @@ class Positions:
         self._marks: dict[int, Marks] = {}
 
     def where(self, path: KeyPath) -> str | None:
-        """Return the position of the value at `path`, or of the nearest enclosing block with a position."""
+        """Return the location of the value at `path`, or of the nearest enclosing block with a location."""
         for length in range(len(path), 0, -1):
             for candidate in self._origins(path[:length]):
-                position = self._position(candidate)
-                if position:
-                    return position
+                location = self._exact_location(candidate)
+                if location:
+                    return location
         return None
 
     def locate(self, problems: Sequence[ConfigProblem]) -> list[ConfigProblem]:
-        """Return the problems, each with its position."""
+        """Return the problems, each with its location."""
         return [
             replace(problem, where=self.where(problem.path)) if problem.path and not problem.where else problem
             for problem in problems
@@ -61,16 +61,13 @@ class Positions:
                     origins.append((*old, *origin[len(new) :]))
         return origins
 
-    def _position(self, path: KeyPath) -> str | None:
-        """Return the position of exactly this path: an override, else a source, else an override of a child."""
+    def _exact_location(self, path: KeyPath) -> str | None:
+        """Return the location of exactly this path: an override, else a source, else an override of a child."""
         keys = tuple(str(part) for part in path)
         setters = [override for override in reversed(self.overrides) if override.action != "delete"]
         for override in setters:
-            rest = keys[len(override.path) :]
-            if (
-                keys[: len(override.path)] == override.path
-                and lookup(override.value, rest, default=ABSENT) is not ABSENT
-            ):
+            start, rest = keys[: len(override.path)], keys[len(override.path) :]
+            if start == override.path and lookup(override.value, rest, default=ABSENT) is not ABSENT:
                 return override.where
         for source in reversed(self.sources):
             mark = self._marks_of(source).get(path)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from nemo_gym.config.merge import (
+from nemo_gym.config.problems import ConfigProblem, KeyPath, dotted_path, nearest_names
+from nemo_gym.config.trees import (
     ABSENT,
     MISSING,
     Tree,
@@ -21,7 +22,6 @@ from nemo_gym.config.merge import (
     merge_into,
     pointer_target,
 )
-from nemo_gym.config.problems import ConfigProblem, KeyPath, dotted_path, nearest_names
 from nemo_gym.config.yaml_text import MAX_NODES
 from nemo_gym.errors import InheritPathNotFoundError
 

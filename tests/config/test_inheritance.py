@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.config.directives import expand_directives
+from nemo_gym.config.inheritance import expand_directives
 from nemo_gym.errors import InheritPathNotFoundError
 
 

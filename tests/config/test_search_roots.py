@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.catalog.roots import PARENT_DIR, _augment_sys_path, _resolve_under_cwd_or_install, component_search_roots
+from nemo_gym.config.search_roots import (
+    PARENT_DIR,
+    _augment_sys_path,
+    _resolve_under_cwd_or_install,
+    component_search_roots,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.catalog import roots
-from nemo_gym.catalog.lookup import RESOURCES_SERVER, config_file
-from nemo_gym.catalog.roots import PARENT_DIR, _resolve_under_cwd_or_install
+from nemo_gym.catalog.component_names import RESOURCES_SERVER, config_file
+from nemo_gym.config import search_roots
 from nemo_gym.config.load import load_files
-from nemo_gym.config.path_aliases import current_path
+from nemo_gym.config.search_roots import PARENT_DIR, _resolve_under_cwd_or_install, current_path
 from nemo_gym.launch.folder_tests import folder_tests_of
 from nemo_gym.launch.hosting import find_instances
 
@@ -22,7 +21,7 @@ NAMES = pytest.mark.parametrize("name", ["simple_weather", "example_simple_weath
 
 @pytest.fixture(autouse=True)
 def clear_warnings() -> None:
-    roots._warn_once.cache_clear()
+    search_roots._warn_of_rename.cache_clear()
 
 
 @NAMES
@@ -37,13 +36,15 @@ def test_an_earlier_name_finds_the_example_and_warns_once(name: str, caplog: pyt
 
 
 @NAMES
-def test_a_config_path_of_the_seed_loads_servers_under_the_names_of_the_seed(name: str) -> None:
+def test_a_config_path_of_the_seed_loads_servers_under_the_names_of_the_seed(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The README's commands set keys of these instances by name."""
     loaded = load_files([f"resources_servers/{name}/configs/{name}.yaml"], [PARENT_DIR])
 
     assert list(loaded.sources[0].tree) == [name, "simple_weather_simple_agent"]
-    assert len(loaded.warnings) == 1
-    assert "example_single_tool_call" in loaded.warnings[0]
+    (message,) = caplog.messages
+    assert "example_single_tool_call" in message
 
 
 @NAMES

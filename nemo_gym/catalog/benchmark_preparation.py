@@ -15,9 +15,9 @@ from typing import Any
 
 import orjson
 
-from nemo_gym.catalog import benchmark_script
-from nemo_gym.catalog.benchmarks import PrepareBenchmarkConfig, parse_dataset
-from nemo_gym.catalog.config_tree import BENCHMARK, benchmark_datasets
+from nemo_gym.catalog import prepare_subprocess
+from nemo_gym.catalog.benchmarks import PrepareBenchmarkConfig, benchmark_datasets, parse_dataset
+from nemo_gym.catalog.components import BENCHMARK
 from nemo_gym.catalog.rows import check_file
 from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig
 from nemo_gym.errors import ConfigError, GymError
@@ -162,7 +162,7 @@ class Scripts:
         request = {"script": str(script), "module": module, "arguments": dict(arguments), "path": sys.path}
         with tempfile.TemporaryFile() as reply_file:
             child = subprocess.Popen(
-                [sys.executable, benchmark_script.__file__, str(reply_file.fileno())],
+                [sys.executable, prepare_subprocess.__file__, str(reply_file.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=STDERR,
                 pass_fds=(reply_file.fileno(),),

@@ -1,4 +1,4 @@
-"""Conversion of OmegaConf trees, and the private OmegaConf methods that only `config.omega` uses."""
+"""Conversion of OmegaConf trees, and the private OmegaConf methods that only `config.omegaconf_adapter` uses."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 import nemo_gym
-from nemo_gym.config import omega
+from nemo_gym.config import omegaconf_adapter as omega
 
 
 def test_a_configuration_becomes_plain_data():
@@ -59,4 +59,4 @@ def test_private_methods_of_omegaconf_are_used_in_one_module():
         if isinstance(node, ast.Attribute) and node.attr in private
     }
 
-    assert users == {"omega.py"}
+    assert users == {"omegaconf_adapter.py"}

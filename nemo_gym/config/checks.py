@@ -1,0 +1,332 @@
+"""Checks of a configuration: global keys, server blocks, references between servers, addresses."""
+
+import warnings as python_warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import BaseModel, ValidationError
+
+from nemo_gym.config.instances import is_server_block
+from nemo_gym.config.keys import ANY, KEYS, PORT, RESERVED_KEYS, Key, known_keys, value_of
+from nemo_gym.config.omegaconf_adapter import as_plain_value
+from nemo_gym.config.problems import ConfigProblem, KeyPath, did_you_mean, nearest_names
+from nemo_gym.config.schema_servers import (
+    Domain,
+    ServerInstanceConfig,
+    is_almost_server,
+    is_server_ref,
+    read_server_instance,
+)
+from nemo_gym.config.secrets import MASK, has_secret_name, mask_text
+from nemo_gym.config.trees import has_interpolation, iter_leaves
+from nemo_gym.errors import AlmostServerError, ConfigError, ConfigInterpolationError, ServerRefNotFoundError
+from nemo_gym.keys import MODELS, RESOURCES, SERVER_TYPES
+
+_UNION_LABELS = {"rows", "benchmark", "gitlab", "huggingface", "[key]"}
+"""Parts of pydantic's error locations that are not keys of the configuration."""
+_COMMON_FIELDS = {"datasets", "hosting", "domain", "verified", "verified_url", "description"}
+"""Fields of every server block that a server's config class need not declare."""
+_FLAG_ADVICE = {
+    MODELS: "choose one with --model-type (`gym list models` shows them), or ",
+    RESOURCES: "choose one with --resources-server, or ",
+}
+"""Advice on the flag that selects a server, by server type."""
+
+
+# -- global keys --------------------------------------------------------------------------------------------------
+
+
+def check_keys(config: Mapping[Any, Any]) -> list[ConfigProblem]:
+    """Return a problem for every global key whose value has the wrong type, or contradicts another key."""
+    problems = []
+    for name, key in KEYS.items():
+        value = config.get(name)
+        if value is None and (key.nullable or name not in config):
+            continue
+        if not _accepts(key, value):
+            problems.append(ConfigProblem(_wrong_type(key, value), (name,)))
+    return problems + _check_combinations(config)
+
+
+def read_key(config: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a key, or its default; for configurations that may not have been checked.
+
+    Raises:
+        ConfigError: the value has the wrong type.
+    """
+    value = value_of(config, name)
+    if value is not None and not _accepts(KEYS[name], value):
+        raise ConfigError(_wrong_type(KEYS[name], value), where=name)
+    return value
+
+
+def _accepts(key: Key, value: Any) -> bool:
+    is_unresolved = isinstance(value, str) and "${" in value and key.type is not ANY
+    return not is_unresolved and key.type.accepts(value)
+
+
+def _wrong_type(key: Key, value: Any) -> str:
+    return f"'{key.name}' must be {key.type.description}, not {_value_text((key.name,), value)}"
+
+
+def _check_combinations(config: Mapping[Any, Any]) -> list[ConfigProblem]:
+    """Return the problems of values that are valid alone but not together, and of the head server's port."""
+    problems = []
+    low, high = config.get("port_range_low"), config.get("port_range_high")
+    if isinstance(low, int) and isinstance(high, int) and low > high:
+        what = f"'port_range_low' ({low}) is above 'port_range_high' ({high})"
+        problems.append(ConfigProblem(what, ("port_range_low",)))
+    folder = config.get("model_call_capture_dir")
+    if config.get("observability_enabled") is True:
+        if folder is None:
+            fix = "+model_call_capture_dir=/absolute/folder"
+            what = "'observability_enabled' needs 'model_call_capture_dir'"
+            problems.append(ConfigProblem(what, ("observability_enabled",), fix))
+        elif isinstance(folder, str) and not Path(folder).is_absolute():
+            what = f"'model_call_capture_dir' must be an absolute path, not {folder!r}"
+            problems.append(ConfigProblem(what, ("model_call_capture_dir",)))
+    head = config.get("head_server")
+    if isinstance(head, dict) and head.get("port") is not None and not PORT.accepts(head["port"]):
+        path = ("head_server", "port")
+        what = f"'head_server.port' must be {PORT.description}, not {_value_text(path, head['port'])}"
+        problems.append(ConfigProblem(what, path))
+    return problems
+
+
+def misspelt_keys(config: Mapping[Any, Any], *, used: Iterable[str]) -> list[ConfigProblem]:
+    """Return a warning for every key that resembles a known one. `used` are names that `${…}` refers to."""
+    key_names, user_keys = known_keys(), set(used)
+    warnings = []
+    for key, value in config.items():
+        name = str(key)
+        if name in key_names or name in user_keys or is_server_block(value):
+            continue
+        guess = did_you_mean(name, key_names, cutoff=0.85)
+        if guess:
+            warnings.append(ConfigProblem(f"'{name}' is not a known key{guess}", (name,), is_warning=True))
+    return warnings
+
+
+def referenced_names(tree: Any) -> set[str]:
+    """Return the top-level names that any `${…}` refers to."""
+    references = (
+        piece.split("}")[0]
+        for _, value in iter_leaves(tree)
+        if isinstance(value, str)
+        for piece in value.split("${")[1:]
+    )
+    return {reference.split(".")[0].split("[")[0].strip() for reference in references}
+
+
+# -- server blocks ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class InstanceCheck:
+    """The result of checking the top-level server blocks."""
+
+    valid: list[ServerInstanceConfig] = field(default_factory=list)
+    almost: dict[str, list[ConfigProblem]] = field(default_factory=dict)
+    """Invalid blocks: name -> problems."""
+    incomplete: dict[str, ConfigProblem] = field(default_factory=dict)
+    """Blocks without an entrypoint: name -> problem."""
+    warnings: list[str] = field(default_factory=list)
+
+
+def check_instances(config: DictConfig, resolved: Mapping[Any, Any]) -> InstanceCheck:
+    """Validate the server blocks of `config`. `resolved` is `config` as plain data."""
+    result = InstanceCheck()
+    for key, block in resolved.items():
+        name = str(key)
+        if name in RESERVED_KEYS or not isinstance(block, dict) or not is_server_block(block):
+            continue
+        path = _implementation_path(name, block)
+        if not is_almost_server(block):
+            if path:
+                what, fix = f"server '{name}' has no entrypoint", "add 'entrypoint: app.py'"
+                result.incomplete[name] = ConfigProblem(what, path, fix, kind=AlmostServerError)
+            continue
+        with python_warnings.catch_warnings(record=True) as caught:
+            python_warnings.simplefilter("always", DeprecationWarning)
+            try:
+                if has_interpolation(block):  # it could not be resolved: raise the error again
+                    as_plain_value(config[key])
+                instance, error = read_server_instance(name, block, config[key])
+            except (OmegaConfBaseException, RecursionError) as unresolvable:
+                reason = str(unresolvable).splitlines()[0] if str(unresolvable) else "it refers to itself"
+                what = f"server '{name}' cannot be resolved: {reason}"
+                result.almost[name] = [ConfigProblem(what, (name,), kind=ConfigInterpolationError)]
+                continue
+        result.warnings.extend(f"{name}: {warning.message}" for warning in caught)
+        if instance is not None:
+            result.valid.append(instance)
+        elif error is not None:
+            problems = validation_problems(error, (name,))
+            result.almost[name] = [_at_block(p, path, block) if p.path == (name,) else p for p in problems]
+    return result
+
+
+def _at_block(problem: ConfigProblem, path: KeyPath | None, block: Any) -> ConfigProblem:
+    """Point a problem of a whole instance to its implementation block; for a missing domain, suggest a misspelt key."""
+    fields = block[path[1]][path[2]] if path else ()
+    close = nearest_names("domain", map(str, fields)) if "a domain is required" in problem.what else []
+    return replace(problem, path=path, fix=f"domain: in place of {close[0]}:" if close else problem.fix)
+
+
+def _implementation_path(name: str, block: Mapping[Any, Any]) -> KeyPath | None:
+    """Return the path of the first implementation block that is a mapping, or None."""
+    for kind in SERVER_TYPES:
+        implementations = block.get(kind)
+        for implementation, fields in implementations.items() if isinstance(implementations, dict) else ():
+            if isinstance(fields, dict):
+                return (name, kind, str(implementation))
+    return None
+
+
+def validation_problems(error: ValidationError, base: KeyPath) -> list[ConfigProblem]:
+    """Convert pydantic's errors to problems that name configuration keys and contain no secret values."""
+    details = error.errors(include_url=False)
+    return [_field_problem(d, (*base, *(part for part in d["loc"] if part not in _UNION_LABELS))) for d in details]
+
+
+def _field_problem(detail: Any, path: KeyPath) -> ConfigProblem:
+    """Convert one error of pydantic to the problem of the field at `path`."""
+    name = str(path[-1])
+    kind, value, context = detail["type"], detail.get("input"), detail.get("ctx") or {}
+    message = str(detail["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if isinstance(value, str) and value and has_secret_name(path):  # a validator may have quoted the value
+        message = message.replace(value, MASK)
+    what, fix = message, None
+    if kind in {"too_long", "too_short"} and name in SERVER_TYPES:
+        names = ", ".join(map(str, value or ()))
+        what = f"server '{path[0]}' has {len(value)} implementations ({names}); it can have one"
+        fix = "give each its own instance id"
+        if kind == "too_short":
+            what, fix = f"server '{path[0]}' has no implementation", None
+    elif kind in {"literal_error", "enum"}:
+        expected = str(context.get("expected", "")).replace(" or ", ", ")
+        choices = [domain.value for domain in Domain] if name == "domain" else expected.replace("'", "").split(", ")
+        is_text = isinstance(value, str) and not has_secret_name(path)
+        guess = did_you_mean(str(value), choices, cutoff=0.4) if is_text else ""
+        what, fix = f"'{name}' cannot be {_value_text(path, value)}{guess}", f"must be one of {expected}"
+    elif kind == "missing":
+        what, fix = f"'{name}' is missing", f"add '{name}: …'"
+    elif kind == "extra_forbidden":
+        what = f"'{name}' is not a field here"
+    elif kind in {"value_error", "assertion_error"}:
+        fix = "add 'license: Apache 2.0' (or TBD)" if "license is required" in message else None
+    else:
+        actual = "" if isinstance(value, dict | list) else f", not {_value_text(path, value)}"
+        what = f"'{name}': {message[:1].lower()}{message[1:]}{actual}"
+    return ConfigProblem(what, path, fix, kind=AlmostServerError)
+
+
+def _value_text(path: KeyPath, value: Any) -> str:
+    """Return a value for a message, shortened; a secret is not shown."""
+    if isinstance(value, dict | list):
+        return f"a {type(value).__name__}"
+    if isinstance(value, str) and has_secret_name(path):
+        return "this value"
+    text = mask_text(repr(value))
+    return text if len(text) <= 80 else text[:80] + "…"
+
+
+def check_server_block(path: KeyPath, block: Mapping[Any, Any], config_class: type[BaseModel]) -> list[ConfigProblem]:
+    """Check the server block at `path` against the config class of the server.
+
+    Missing fields and wrong types are errors. An undeclared key is an error only if the class forbids extra fields,
+    because many servers read undeclared keys; otherwise it is a warning if it resembles a declared field that is not
+    set (`tolerence`).
+    """
+    values = {str(key): value for key, value in block.items()}
+    fields = {info.alias or name for name, info in config_class.model_fields.items()} | set(config_class.model_fields)
+    problems = []
+    forbids_extra = config_class.model_config.get("extra") == "forbid"
+    for key in [key for key in values if key not in fields | _COMMON_FIELDS]:
+        close = nearest_names(key, fields - values.keys(), cutoff=0.75)
+        what = f"'{key}' is not a field of {config_class.__name__}"
+        fix = f"known fields: {', '.join(sorted(fields))}"
+        if close:
+            what, fix = f"{what} — did you mean '{close[0]}'?", close[0]
+        if close or forbids_extra:
+            problem = ConfigProblem(what, (*path, key), fix, kind=AlmostServerError, is_warning=not forbids_extra)
+            problems.append(problem)
+    try:
+        config_class.model_validate({"name": str(path[0]), "host": "127.0.0.1", "port": 1, **values})
+    except ValidationError as error:
+        reported = {problem.path for problem in problems}
+        problems += [problem for problem in validation_problems(error, path) if problem.path not in reported]
+    return problems
+
+
+# -- references and addresses -------------------------------------------------------------------------------------
+
+
+def check_references(check: InstanceCheck, resolved: Mapping[Any, Any]) -> list[ConfigProblem]:
+    """Return a problem for every reference to an instance that does not exist."""
+    invalid_names = {*check.almost, *check.incomplete}  # reported elsewhere
+    problems = []
+    for instance in check.valid:
+        _, server_type, implementation = instance.key_path
+        for key, value in resolved[instance.name][server_type][implementation].items():
+            ref = is_server_ref(value)
+            if ref is None or ref.name in invalid_names:
+                continue
+            if all((other.SERVER_TYPE, other.name) != (ref.type, ref.name) for other in check.valid):
+                subject = f"server '{instance.name}': {key} refers to"
+                what, fix = _explain_dangling_reference(ref.type, ref.name, check, resolved)
+                path = (*instance.key_path, str(key), "name")
+                problems.append(ConfigProblem(f"{subject} {what}", path, fix, kind=ServerRefNotFoundError))
+    return problems
+
+
+def _explain_dangling_reference(
+    kind: str, name: str, check: InstanceCheck, resolved: Mapping[Any, Any]
+) -> tuple[str, str]:
+    """Return why a reference to an undefined instance is wrong, and the most likely fix."""
+    blocks: list[KeyPath | None] = [instance.key_path for instance in check.valid]
+    blocks += [_implementation_path(invalid, resolved[invalid]) for invalid in (*check.almost, *check.incomplete)]
+    implemented_by = next((path[0] for path in blocks if path and path[1:] == (kind, name)), None)
+    if implemented_by is not None:
+        return f"'{name}', which is an implementation; refer to the instance id", f"name: {implemented_by}"
+    same_name = [instance.SERVER_TYPE for instance in check.valid if instance.name == name]
+    available = sorted(instance.name for instance in check.valid if kind == instance.SERVER_TYPE)
+    close = nearest_names(name, available, n=3)
+    if same_name:
+        fix = f"type: {same_name[0]} ('{name}' is one of these)"
+    elif close:
+        fix = f"did you mean {' or '.join(repr(candidate) for candidate in close)}?"
+    elif available:
+        fix = f"available {kind}: {', '.join(available[:20])}"
+    else:
+        advice = _FLAG_ADVICE.get(kind, "")
+        fix = f"no {kind} are defined: {advice}add a config that defines '{name}' to config_paths"
+    return f"{kind} '{name}', which is not defined", fix
+
+
+def check_addresses(
+    instances: Sequence[ServerInstanceConfig], head: Mapping[str, Any], host: str
+) -> list[ConfigProblem]:
+    """Return a problem for every invalid port and for every address that two servers have."""
+    problems = []
+    taken: dict[tuple[str, int], str] = {}
+    if isinstance(head.get("port"), int):
+        taken[str(head.get("host") or host), head["port"]] = "the head server"
+    for instance in instances:
+        config = instance.get_inner_run_server_config()
+        path = (*instance.key_path, "port")
+        if config.port is None or config.port == -1:
+            continue
+        if not 1 <= config.port <= 65535:
+            problems.append(ConfigProblem(f"port {config.port} of '{instance.name}' is not between 1 and 65535", path))
+            continue
+        address = (config.host or host, config.port)
+        if address in taken:
+            what = f"'{instance.name}' and {taken[address]} are both at {address[0]}:{address[1]}"
+            problems.append(ConfigProblem(what, path, "give one of them another port, or none to have one chosen"))
+        taken.setdefault(address, f"'{instance.name}'")
+    return problems
