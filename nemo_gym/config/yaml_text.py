@@ -1,7 +1,6 @@
 """Parse YAML text into plain data, with the scalar types of OmegaConf.
 
-Data is built from the parser's events in one loop, which detects deep nesting, aliases that multiply the data,
-duplicate keys and custom tags. It does not recurse, so no text can exhaust the stack.
+Deep nesting, aliases that multiply the data, duplicate keys and custom tags are errors.
 """
 
 import re
@@ -10,7 +9,6 @@ from typing import Any, TypeAlias
 
 import yaml
 from yaml.constructor import ConstructorError, SafeConstructor
-from yaml.nodes import ScalarNode
 
 from nemo_gym.config.problems import KeyPath
 from nemo_gym.errors import ConfigError
@@ -35,40 +33,22 @@ _FLOAT = re.compile(
 )
 """OmegaConf's pattern of a float; unlike YAML 1.1 it includes `1e-9`."""
 
-
-class _Scalars(SafeConstructor):
-    """PyYAML's scalar constructors without a document around them."""
+_BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-_SCALARS = _Scalars()
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+class _Loader(_BASE):  # type: ignore[misc]
+    """PyYAML's loader with the implicit scalar types of OmegaConf: its floats, and no timestamps."""
 
-
-def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
-    """Return the (tag, pattern) pairs of implicit scalar types, by the first character of the text."""
-    resolvers = {
-        first: [(tag, pattern) for tag, pattern in entries if tag.removeprefix(_TAG) in _SCALAR_TAGS - {"float"}]
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in entries if tag not in (f"{_TAG}float", f"{_TAG}timestamp")]
         for first, entries in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
-    for first in "-+0123456789.":
-        resolvers.setdefault(first, []).insert(0, (f"{_TAG}float", _FLOAT))
-    return resolvers
 
 
-_RESOLVERS = _resolvers()
+for _first in "-+0123456789.":
+    _Loader.yaml_implicit_resolvers.setdefault(_first, []).insert(0, (f"{_TAG}float", _FLOAT))
 
-
-@dataclass
-class _OpenNode:
-    """A mapping or sequence whose end event has not been read."""
-
-    value: Any
-    key: Any = None
-    has_key: bool = False
-    is_merge: bool = False
-    anchor: str | None = None
-    merges: list[Any] = field(default_factory=list)
-    nodes: int = 1
+_SCALARS = SafeConstructor()
 
 
 class _YamlProblem(Exception):
@@ -77,157 +57,76 @@ class _YamlProblem(Exception):
         self.what, self.mark, self.fix = what, mark, fix
 
 
+@dataclass
 class _Builder:
-    """Builds data from parser events. `path` is the path of the value that is being built."""
+    """Builds plain data from PyYAML's nodes; `name` is the file, `marks` receives positions if it is not None."""
 
-    def __init__(self, name: str, marks: Marks | None) -> None:
-        self.name = name
-        self.marks = marks
-        self.repeated: list[str] = []
-        self.stack: list[_OpenNode] = []
-        self.anchors: dict[str, tuple[Any, int]] = {}
-        self.documents: list[Any] = []
-        self.path: list[str | int] = []
-        self.scalars: dict[str, Any] = {}
+    name: str
+    marks: Marks | None
+    warnings: list[str] = field(default_factory=list)
+    nodes: int = 0
+    """Number of nodes built so far. A node is built again for each of its aliases."""
 
-    def feed(self, event: yaml.Event) -> None:
-        """Process the next event of the parser."""
-        if isinstance(event, yaml.ScalarEvent):
-            self.add(self.scalar(event), event, event.anchor)
-        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
-            self.open(event)
-        elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
-            self.close(event)
-        elif isinstance(event, yaml.AliasEvent):
-            if event.anchor not in self.anchors:
-                raise _YamlProblem(f"alias '*{event.anchor}' has no anchor before it", event.start_mark)
-            value, nodes = self.anchors[event.anchor]
-            self.add(value, event, None, nodes=nodes)
+    def build(self, node: yaml.Node, path: KeyPath) -> Any:
+        """Return the value of a node. `path` is its path."""
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise _YamlProblem(f"more than {MAX_NODES:,} values, including those repeated by aliases", node.start_mark)
+        if len(path) > MAX_DEPTH:  # an alias may be inside its own anchor
+            raise _YamlProblem(f"aliases nest values more than {MAX_DEPTH} levels deep", node.start_mark)
+        if isinstance(node, yaml.MappingNode):
+            self.check_tag(node, {"map"})
+            return self.build_mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            self.check_tag(node, {"seq"})
+            return [self.build_at(item, (*path, index), item) for index, item in enumerate(node.value)]
+        return self.build_scalar(node)
 
-    def open(self, event: Any) -> None:
-        """Begin a mapping or sequence."""
-        mapping = isinstance(event, yaml.MappingStartEvent)
-        if event.tag not in (None, "!", f"{_TAG}map" if mapping else f"{_TAG}seq"):
-            raise _YamlProblem(f"tag '{event.tag}' is not allowed here", event.start_mark, "plain YAML values only")
-        if len(self.stack) >= MAX_DEPTH:
-            raise _YamlProblem(f"nested more than {MAX_DEPTH} levels deep", event.start_mark)
-        if self.stack:
-            self.append_step(event)
-        self.stack.append(_OpenNode({} if mapping else [], anchor=event.anchor))
-
-    def append_step(self, event: Any) -> None:
-        """Append the key or index of the value that begins with `event` to `path`."""
-        top = self.stack[-1]
-        if isinstance(top.value, dict):
-            if not top.has_key:
-                raise _YamlProblem("a key must be plain text, not a list or a mapping", event.start_mark)
-            self.path.append(str(top.key))
-        else:
-            self.path.append(len(top.value))
-            self.mark(event)
-
-    def mark(self, event: Any) -> None:
+    def build_at(self, node: yaml.Node, path: KeyPath, marked: yaml.Node) -> Any:
+        """Return the value of a node, and record the position of the node `marked` as that of `path`."""
         if self.marks is not None:
-            self.marks.setdefault(tuple(self.path), (event.start_mark.line + 1, event.start_mark.column + 1))
+            self.marks.setdefault(path, (marked.start_mark.line + 1, marked.start_mark.column + 1))
+        return self.build(node, path)
 
-    def close(self, event: Any) -> None:
-        """End a mapping or sequence and put it into its parent."""
-        node = self.stack.pop()
-        for merged in node.merges:  # earlier sources of `<<` have priority
-            node.value = {**merged, **node.value}
-        if node.anchor:
-            self.anchors[node.anchor] = (node.value, node.nodes)
-        if not self.stack:
-            self.documents.append(node.value)
-            return
-        self.path.pop()
-        self.put(node.value, event, node.nodes)
+    def build_mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[Any, Any]:
+        """Return the value of a mapping; a key that is given twice must have the same value."""
+        mapping: dict[Any, Any] = {}
+        merged: dict[Any, Any] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == f"{_TAG}merge":
+                value = self.build(value_node, (*path, "<<"))
+                for source in value if isinstance(value, list) else [value]:
+                    if not isinstance(source, dict):
+                        raise _YamlProblem("'<<' merges mappings only", value_node.start_mark)
+                    merged = {**source, **merged}  # earlier sources of `<<` have priority
+                continue
+            key = self.build_scalar(key_node) if isinstance(key_node, yaml.ScalarNode) else None
+            if key is None:
+                what = "a key must be plain text, not a list, a mapping or nothing"
+                raise _YamlProblem(what, key_node.start_mark)
+            value = self.build_at(value_node, (*path, str(key)), key_node)
+            if key in mapping and (mapping[key] != value or isinstance(value, dict | list)):
+                what = f"'{key}' is given twice with different values"
+                raise _YamlProblem(what, value_node.start_mark, "keep one of them")
+            if key in mapping:
+                line = value_node.start_mark.line + 1
+                self.warnings.append(f"{self.name}:{line}: '{key}' is given twice with the same value")
+            mapping[key] = value
+        return {**merged, **mapping}
 
-    def add(self, value: Any, event: Any, anchor: str | None, nodes: int = 1) -> None:
-        """Add a scalar or the value of an alias, as a key or as a value."""
-        if anchor:
-            self.anchors[anchor] = (value, 1)
-        if not self.stack:
-            self.documents.append(value)
-            return
-        top = self.stack[-1]
-        if isinstance(top.value, dict) and not top.has_key:
-            self.set_key(top, value, event)
-            return
-        if not isinstance(top.value, dict):
-            self.path.append(len(top.value))
-            self.mark(event)
-            self.path.pop()
-        self.put(value, event, nodes)
-
-    def set_key(self, top: _OpenNode, key: Any, event: Any) -> None:
-        """Set the key of the next value of a mapping."""
-        if isinstance(key, list | dict) or key is None:
-            raise _YamlProblem("a key must be plain text, not a list, a mapping or nothing", event.start_mark)
-        top.key, top.has_key = key, True
-        top.is_merge = key == "<<" and getattr(event, "implicit", (False,))[0]
-        self.path.append(str(key))
-        self.mark(event)
-        self.path.pop()
-
-    def put(self, value: Any, event: Any, nodes: int) -> None:
-        """Put a complete value into the innermost open mapping or sequence."""
-        top = self.stack[-1]
-        top.nodes += nodes
-        if top.nodes > MAX_NODES:
-            raise _YamlProblem(f"more than {MAX_NODES:,} values, including those repeated by aliases", event.start_mark)
-        if isinstance(top.value, list):
-            top.value.append(value)
-            return
-        key, top.has_key = top.key, False
-        if top.is_merge:
-            top.merges.extend(self.merge_sources(value, event))
-        elif key not in top.value:
-            top.value[key] = value
-        elif top.value[key] == value and not isinstance(value, dict | list):
-            self.repeated.append(f"{self.name}:{event.start_mark.line + 1}: '{key}' is given twice with the same value")
-        else:
-            raise _YamlProblem(f"'{key}' is given twice with different values", event.start_mark, "keep one of them")
-
-    def merge_sources(self, value: Any, event: Any) -> list[dict[Any, Any]]:
-        sources = value if isinstance(value, list) else [value]
-        if not all(isinstance(source, dict) for source in sources):
-            raise _YamlProblem("'<<' merges mappings only", event.start_mark)
-        return sources
-
-    def scalar(self, event: yaml.ScalarEvent) -> Any:
+    def build_scalar(self, node: yaml.Node) -> Any:
         """Return the value of a scalar: text, number, boolean or None."""
-        tag, text = event.tag, event.value
-        if tag in (None, "!"):
-            if tag == "!" or not event.implicit[0]:
-                return text
-            if text not in self.scalars:
-                self.scalars[text] = self.construct(self.implicit_tag(text), event)
-            return self.scalars[text]
-        if tag.removeprefix(_TAG) not in _SCALAR_TAGS:
-            raise _YamlProblem(f"tag '{tag}' is not allowed here", event.start_mark, "plain YAML values only")
-        return self.construct(tag, event)
-
-    @staticmethod
-    def implicit_tag(text: str) -> str:
-        """Return the tag of a plain scalar without an explicit tag."""
-        for tag, pattern in _RESOLVERS.get(text[:1], ()):
-            if pattern.match(text):
-                return tag
-        return f"{_TAG}str"
-
-    @staticmethod
-    def construct(tag: str, event: yaml.ScalarEvent) -> Any:
-        """Convert the text of a scalar to the type of its tag."""
-        kind = tag.removeprefix(_TAG)
-        if kind == "str":
-            return event.value
-        node = ScalarNode(tag, event.value)
+        self.check_tag(node, _SCALAR_TAGS)
         try:
-            return getattr(_SCALARS, f"construct_yaml_{kind}")(node)
+            return _SCALARS.construct_object(node)
         except (ValueError, KeyError, ConstructorError) as error:
-            short = event.value if len(event.value) <= 40 else event.value[:40] + "…"
-            raise _YamlProblem(f"'{short}' is not a valid {kind}", event.start_mark, "put it in quotes") from error
+            short = node.value if len(node.value) <= 40 else node.value[:40] + "…"
+            what = f"'{short}' is not a valid {node.tag.removeprefix(_TAG)}"
+            raise _YamlProblem(what, node.start_mark, "put it in quotes") from error
+
+    def check_tag(self, node: yaml.Node, allowed: set[str]) -> None:
+        if node.tag.removeprefix(_TAG) not in allowed:
+            raise _YamlProblem(f"tag '{node.tag}' is not allowed here", node.start_mark, "plain YAML values only")
 
 
 @dataclass(frozen=True)
@@ -246,20 +145,33 @@ def read_yaml(text: str, name: str, *, marks: Marks | None = None) -> YamlText:
     """
     builder = _Builder(name, marks)
     try:
-        for event in yaml.parse(text, Loader=_LOADER):
-            builder.feed(event)
+        _check_events(text, name)
+        node = yaml.compose(text, Loader=_Loader)
+        value = None if node is None else builder.build(node, ())
     except _YamlProblem as problem:
         raise ConfigError(problem.what, where=_position(name, problem.mark), fix=problem.fix) from None
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, text, name) from None
     except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        location = f"{name}:{line}"
+        location = f"{name}:{text.count(chr(10), 0, error.position) + 1}"
         raise ConfigError(f"character {error.character!r} is not allowed in YAML", where=location) from None
-    if len(builder.documents) > 1:
+    return YamlText({} if value is None else value, tuple(builder.warnings))
+
+
+def _check_events(text: str, name: str) -> None:
+    """Raise an error for several documents, and for deep nesting, which would exhaust the stack of `yaml.compose`."""
+    depth = documents = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _YamlProblem(f"nested more than {MAX_DEPTH} levels deep", event.start_mark)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+    if documents > 1:
         raise ConfigError("contains several YAML documents", where=name, fix="one document per file, without '---'")
-    value = builder.documents[0] if builder.documents else {}
-    return YamlText({} if value is None else value, tuple(builder.repeated))
 
 
 def _position(name: str, mark: Any) -> str:
