@@ -6,7 +6,6 @@ several blocks may share a source.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,17 +43,7 @@ class Expansion:
 
 def expand_directives(tree: Tree) -> Expansion:
     """Return the expansion of every directive in `tree`, which is not modified."""
-    if not _has_directive(tree):
-        return Expansion(tree)
     return _Expander(tree).run()
-
-
-def _has_directive(node: Any) -> bool:
-    if isinstance(node, dict):
-        return not {INHERIT, COPY, DELETE}.isdisjoint(node) or any(_has_directive(value) for value in node.values())
-    if isinstance(node, list):
-        return any(_has_directive(value) for value in node)
-    return isinstance(node, str) and "${" in node and _TEXT_FORM.search(node) is not None
 
 
 class _Expander:
@@ -74,7 +63,7 @@ class _Expander:
         """Expand the whole tree, then delete the inherited source blocks."""
         tree = self.expand(self.original, ())
         for path in self.inherited:
-            parent = lookup(tree, path[:-1]) if len(path) > 1 else tree
+            parent = lookup(tree, path[:-1])
             if isinstance(parent, dict):
                 parent.pop(path[-1], None)
         return Expansion(tree if isinstance(tree, dict) else {}, self.moves, self.problems)
@@ -83,35 +72,29 @@ class _Expander:
         """Return `node` with its directives expanded, children first."""
         if isinstance(node, list):
             return [self.expand(item, (*path, index)) for index, item in enumerate(node)]
-        if isinstance(node, str):
-            reference = _TEXT_FORM.fullmatch(node) if "${" in node else None
-            if reference is None:
-                return node
-            source, keep = reference["path"], reference["word"] == "copy"
-            return self.expand_once(path, lambda: self.inherit(path, source, keep, {}, []))
+        if isinstance(node, str) and (reference := _TEXT_FORM.fullmatch(node)):
+            node = {COPY if reference["word"] == "copy" else INHERIT: reference["path"]}
         if not isinstance(node, dict):
             return node
         if {INHERIT, COPY, DELETE}.isdisjoint(node):
             return {key: self.expand(value, (*path, str(key))) for key, value in node.items()}
-        return self.expand_once(path, lambda: self.expand_block(node, path))
+        return self.expand_once(node, path)
 
-    def expand_once(self, path: KeyPath, expand: Callable[[], Any]) -> Any:
+    def expand_once(self, node: Tree, path: KeyPath) -> Any:
         """Expand the block at `path` once, and return a copy; a block that inherits from itself is an error."""
         if path in self.expanded:
             return copy_tree(self.expanded[path])
         if path in self.stack:
             cycle = [*self.stack[self.stack.index(path) :], path]
             steps = " → ".join(dotted_path(step) or "(top)" for step in cycle)
-            problem = ConfigProblem(
-                f"cyclic inheritance: {steps}", path, "remove the directive from one of these blocks"
-            )
-            raise _ExpansionError(problem, frozenset(cycle))
+            fix = "remove the directive from one of these blocks"
+            raise _ExpansionError(ConfigProblem(f"cyclic inheritance: {steps}", path, fix), frozenset(cycle))
         if len(self.stack) >= MAX_CHAIN:
             problem = ConfigProblem(f"inheritance is more than {MAX_CHAIN} steps long", path)
             raise _ExpansionError(problem, frozenset([path]))
         self.stack.append(path)
         try:
-            result = expand()
+            result = self.expand_block(node, path)
         except _ExpansionError as error:
             if len(self.stack) > 1:
                 raise
@@ -135,13 +118,12 @@ class _Expander:
         inherited_keys = [key for key in keys if own.pop(key, ABSENT) is ABSENT]
         for word in (INHERIT, COPY):
             if word in node:
-                return self.inherit(path, node[word], word == COPY, own, inherited_keys)
+                return self.inherit(path, word, node[word], own, inherited_keys)
         self.problems += [_nothing_to_delete(key, path) for key in inherited_keys]
         return own
 
-    def inherit(self, path: KeyPath, source_name: Any, keep: bool, own: Tree, deleted_keys: list[str]) -> Any:
-        """Return the source block with `own` merged over it and without `deleted_keys`; `keep` keeps the source."""
-        word = COPY if keep else INHERIT
+    def inherit(self, path: KeyPath, word: str, source_name: Any, own: Tree, deleted_keys: list[str]) -> Any:
+        """Return the source block with `own` merged over it and without `deleted_keys`; `word` is the directive."""
         if not isinstance(source_name, str) or not source_name.strip():
             self.problems.append(ConfigProblem(f"{word} needs a dotted path, not {source_name!r}", (*path, word)))
             return own
@@ -151,13 +133,11 @@ class _Expander:
         if source is ABSENT:
             self.problems.append(self.unknown_source(path, word, source_path))
             return own
-        if not keep and source_path != path:
+        if word == INHERIT and source_path != path:
             self.inherited.append(source_path)
         self.moves.append((path, source_path))
-        return MISSING if source == MISSING else self.merge_over(source, own, deleted_keys, path)
-
-    def merge_over(self, source: Any, own: Tree, deleted_keys: list[str], path: KeyPath) -> Any:
-        """Return a copy of the source with `own` merged over it and without `deleted_keys`."""
+        if source == MISSING:
+            return MISSING
         self.copied_values += count_values(source)
         if self.copied_values > MAX_NODES:
             problem = ConfigProblem(f"inheritance creates more than {MAX_NODES:,} values", path)
@@ -166,10 +146,9 @@ class _Expander:
             if own:
                 self.problems.append(ConfigProblem("only a mapping can be inherited and extended", path))
             return source
-        merged = copy_tree(source)
-        merge_into(merged, own, root=self.original)
-        self.problems += [_nothing_to_delete(key, path) for key in deleted_keys if merged.pop(key, ABSENT) is ABSENT]
-        return merged
+        merge_into(source, own, root=self.original)  # `expand` returned a copy of the source
+        self.problems += [_nothing_to_delete(key, path) for key in deleted_keys if source.pop(key, ABSENT) is ABSENT]
+        return source
 
     def keys_to_delete(self, value: Any, path: KeyPath) -> list[str]:
         """Return the key names in a `_delete_key`: a list or a text separated by commas."""

@@ -1,5 +1,6 @@
 """Interpolations `${…}`: check that each can be resolved, and explain those that cannot."""
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -111,54 +112,40 @@ def _policy_problem(unset: dict[str, list[KeyPath]], env_name: str | None) -> Co
     return ConfigProblem(what, unset[names[0]][0], fix, kind=ConfigInterpolationError)
 
 
-class _ResolvedSizes:
-    """Counts the values that each part of the tree has after resolving its `${…}`; infinite for a cycle."""
-
-    def __init__(self, tree: Tree) -> None:
-        self.tree = tree
-        self.sizes: dict[KeyPath, float] = {}
-
-    def size(self, path: KeyPath, node: Any, chain: tuple[KeyPath, ...] = ()) -> float:
-        """Return the resolved size of `node`; `chain` has the references that lead to it."""
-        if path in self.sizes:
-            return self.sizes[path]
-        if isinstance(node, dict):
-            total = 1 + sum(self.size((*path, str(key)), value, chain) for key, value in node.items())
-        elif isinstance(node, list):
-            total = 1 + sum(self.size((*path, index), value, chain) for index, value in enumerate(node))
-        elif isinstance(node, str) and "${" in node:
-            total = self._text_size(path, node, chain)
-        else:
-            return 1
-        self.sizes[path] = total
-        return total
-
-    def _text_size(self, path: KeyPath, text: str, chain: tuple[KeyPath, ...]) -> float:
-        """Return the resolved size of a text with references."""
-        if path in chain or len(chain) > _LONGEST_CHAIN:
-            return float("inf")
-        total = 1.0
-        for name in _REFERENCE.findall(text):
-            target = tuple(name.strip().split("."))
-            total += self.size(target, lookup(self.tree, target), (*chain, path))
-        return total
-
-
 def _check_sizes(texts: dict[KeyPath, str], tree: Tree) -> tuple[set[KeyPath], ConfigProblem | None]:
     """Return the texts with cyclic references, and a problem if resolving would create too many values."""
-    sizes = _ResolvedSizes(tree)
+    sizes: dict[KeyPath, float] = {}
+    """Number of values that a part of the tree has after resolving its `${…}`; infinite for a cycle."""
+
+    def resolved_size(path: KeyPath, node: Any, chain: tuple[KeyPath, ...]) -> float:
+        """Return the resolved size of `node`; `chain` has the references that lead to it."""
+        if path in sizes:
+            return sizes[path]
+        total = 1.0
+        if isinstance(node, dict | list):
+            children = node.items() if isinstance(node, dict) else enumerate(node)
+            total += sum(resolved_size((*path, str(key)), value, chain) for key, value in children)
+        elif isinstance(node, str) and "${" in node:
+            if path in chain or len(chain) > _LONGEST_CHAIN:
+                return math.inf
+            for name in _REFERENCE.findall(node):
+                target = tuple(name.strip().split("."))
+                total += resolved_size(target, lookup(tree, target), (*chain, path))
+        sizes[path] = total
+        return total
+
     cyclic: set[KeyPath] = set()
-    total = 0.0
+    sum_of_sizes = 0.0
     for path, text in texts.items():
         try:
-            size = sizes.size(path, text)
+            size = resolved_size(tuple(map(str, path)), text, ())
         except RecursionError:
-            size = float("inf")
-        if size == float("inf"):
+            size = math.inf
+        if size == math.inf:
             cyclic.add(path)
             continue
-        total += size
-        if total > MAX_VALUES:
+        sum_of_sizes += size
+        if sum_of_sizes > MAX_VALUES:
             what = f"'{dotted_path(path)}' expands this configuration to more than {MAX_VALUES:,} values"
             return cyclic, ConfigProblem(what, path, "refer to smaller blocks", kind=ConfigInterpolationError)
     return cyclic, None

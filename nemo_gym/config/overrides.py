@@ -8,11 +8,12 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal
 
 from nemo_gym.config.problems import ConfigProblem, did_you_mean, dotted_path, raise_all
 from nemo_gym.config.secrets import MASK, is_secret_name, mask_text
-from nemo_gym.config.trees import ABSENT, Tree, copy_tree, lookup, merge_into
+from nemo_gym.config.trees import ABSENT, Tree, child_value, copy_tree, lookup, merge_into
 from nemo_gym.config.yaml_text import MAX_DEPTH
 
 MAX_TOKEN_CHARACTERS = 64 * 1024
@@ -82,11 +83,8 @@ def _precheck(token: str) -> ConfigProblem | None:
         return ConfigProblem(f"is longer than {MAX_TOKEN_CHARACTERS:,} characters", where=where, fix=fix)
     if any("\ud800" <= character <= "\udfff" for character in token):
         return ConfigProblem("is not valid UTF-8 text", where=where)
-    depth = deepest = 0
-    for character in token:
-        depth += (character in "[{") - (character in "]}")
-        deepest = max(deepest, depth)
-    if deepest > MAX_DEPTH:
+    depths = accumulate((character in "[{") - (character in "]}") for character in token)
+    if max(depths, default=0) > MAX_DEPTH:
         return ConfigProblem(f"nested more than {MAX_DEPTH} levels deep", where=where, fix=fix)
     if token.startswith("-"):
         return ConfigProblem("is not an override", where=where, fix="overrides look like +key=value")
@@ -187,57 +185,47 @@ def apply_pending(tree: Tree, pending: Sequence[Override], *, strict: bool) -> N
 
 def _missing_target(tree: Tree, override: Override) -> ConfigProblem:
     """Return the problem of an override whose value does not exist, with a similar name."""
-    key = dotted_path(override.path)
-    prefixes = (override.path[:length] for length in range(1, len(override.path) + 1))
-    depth = len(next(prefix for prefix in prefixes if lookup(tree, prefix, default=ABSENT) is ABSENT))
-    parent = lookup(tree, override.path[: depth - 1])
-    names = [str(name) for name in parent] if isinstance(parent, dict) else []
-    guess = did_you_mean(override.path[depth - 1], names)
+    node: Any = tree
+    for missing in override.path:
+        child = child_value(node, missing)
+        if child is ABSENT:
+            break
+        node = child
+    guess = did_you_mean(missing, map(str, node)) if isinstance(node, dict) else ""
     fix = None if guess or override.action == "delete" else f"+{display_token(override.token)} to add it"
-    return ConfigProblem(f"cannot {override.action} '{key}': it does not exist{guess}", where=override.where, fix=fix)
+    what = f"cannot {override.action} '{dotted_path(override.path)}': it does not exist{guess}"
+    return ConfigProblem(what, where=override.where, fix=fix)
 
 
 def _apply(tree: Tree, override: Override) -> list[ConfigProblem]:
     """Apply one override to the tree; missing parent blocks are created."""
-    *parents, last = override.path
     node: Any = tree
-    for part in parents:
-        step = lookup(node, (part,))
-        if not isinstance(step, dict | list):
-            step = {}
-            if not _set_child(node, part, step):
-                return [ConfigProblem(f"'{part}' is not in the list", where=override.where)]
-        node = step
+    for depth, part in enumerate(override.path, start=1):
+        key = _actual_key(node, part)
+        if key is None:
+            return [ConfigProblem(f"'{part}' is not an element of the list", where=override.where)]
+        existing = lookup(node, (part,))
+        if depth < len(override.path):
+            if not isinstance(existing, dict | list):
+                existing = node[key] = {}
+            node = existing
     if override.action == "delete":
-        return _delete(node, last, override)
-    existing = lookup(node, (last,))
-    if isinstance(override.value, dict) and isinstance(existing, dict):
+        if override.value is not None and override.value != existing:  # `~a=1` deletes only this value
+            what = f"'{dotted_path(override.path)}' has another value"
+            return [ConfigProblem(what, where=override.where, fix="leave '=…' out")]
+        del node[key]
+    elif isinstance(override.value, dict) and isinstance(existing, dict):
         merge_into(existing, override.value, root=tree)
-    elif not _set_child(node, last, copy_tree(override.value)):
-        return [ConfigProblem(f"'{last}' is not an element of the list", where=override.where)]
+    else:
+        node[key] = copy_tree(override.value)
     return []
 
 
-def _set_child(node: Any, part: str, value: Any) -> bool:
-    """Set a value of a mapping or list; return False if the list has no such element."""
-    if isinstance(node, dict):
-        node[_actual_key(node, part)] = value
-        return True
-    if part.isdecimal() and int(part) < len(node):
-        node[int(part)] = value
-        return True
-    return False
+def _actual_key(node: Any, part: str) -> Any:
+    """Return the key or index that `part` refers to, or None if a list has no such element.
 
-
-def _actual_key(node: Tree, part: str) -> Any:
-    """Return the key of a mapping that `part` refers to: `a.1` may refer to the number 1, as YAML parsed it."""
+    In a mapping, `a.1` may refer to the number 1, as YAML parsed it.
+    """
+    if isinstance(node, list):
+        return int(part) if part.isdecimal() and int(part) < len(node) else None
     return part if part in node else next((key for key in node if str(key) == part), part)
-
-
-def _delete(node: Any, last: str, override: Override) -> list[ConfigProblem]:
-    """Delete a value; if the override names a value (`~a=1`), only if it is equal."""
-    if override.value is not None and override.value != lookup(node, (last,)):
-        what = f"'{dotted_path(override.path)}' has another value"
-        return [ConfigProblem(what, where=override.where, fix="leave '=…' out")]
-    del node[int(last) if isinstance(node, list) else _actual_key(node, last)]
-    return []
