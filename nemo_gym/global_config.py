@@ -19,7 +19,7 @@ from typing import Any, ClassVar, cast
 from omegaconf import DictConfig, OmegaConf
 from pydantic import ConfigDict, ValidationError
 
-from nemo_gym import WORKING_DIR, component_search_roots
+from nemo_gym import WORKING_DIR, component_search_roots, keys
 from nemo_gym.config.checks import InstanceCheck, check_instances, check_references, validation_problems
 from nemo_gym.config.defaults import DEFAULT_HOST, HostFacts, fill_addresses, port_range
 from nemo_gym.config.instances import PLACEHOLDER_MODEL
@@ -42,21 +42,12 @@ from nemo_gym.config.schema_servers import ServerInstanceConfig
 from nemo_gym.config.trees import missing_values
 from nemo_gym.config.yaml_text import read_yaml
 from nemo_gym.errors import ConfigError, NoServerInstancesError
-from nemo_gym.keys import AGENT_REF_KEY_NAME as AGENT_REF_KEY_NAME
-from nemo_gym.keys import ATTEMPT_INDEX_KEY_NAME as ATTEMPT_INDEX_KEY_NAME
 from nemo_gym.keys import CONFIG_DICT_ENV_VAR as NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME
 from nemo_gym.keys import CONFIG_PATH_ENV_VAR as NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME
-from nemo_gym.keys import RESPONSE_KEY_NAME as RESPONSE_KEY_NAME
-from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as RESPONSES_CREATE_PARAMS_KEY_NAME
-from nemo_gym.keys import ROLLOUT_ID_KEY_NAME as ROLLOUT_ID_KEY_NAME
-from nemo_gym.keys import ROLLOUT_INDEX_KEY_NAME as ROLLOUT_INDEX_KEY_NAME
-from nemo_gym.keys import SKILLS_REF_KEY_NAME as SKILLS_REF_KEY_NAME
-from nemo_gym.keys import TASK_INDEX_KEY_NAME as TASK_INDEX_KEY_NAME
 
 __all__ = [
     "DEFAULT_HEAD_SERVER_PORT",
     "NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME",
-    "NEMO_GYM_CONFIG_FILE_ENV_VAR_NAME",
     "NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME",
     "NEMO_GYM_RESERVED_TOP_LEVEL_KEYS",
     "DictConfig",
@@ -72,12 +63,11 @@ __all__ = [
     "maybe_get_global_config_dict",
     "set_global_config_dict",
 ]
-_KEY_CONSTANTS = key_constants()
-__all__ += [name for name in globals() if name.endswith("_KEY_NAME")]
-__all__ += [name for name in _KEY_CONSTANTS if name not in globals()]
+_KEY_CONSTANTS: dict[str, str] = {
+    name: value for name, value in vars(keys).items() if name.endswith("_KEY_NAME")
+} | key_constants()
+__all__ += list(_KEY_CONSTANTS)
 
-NEMO_GYM_CONFIG_FILE_ENV_VAR_NAME = "NEMO_GYM_CONFIG_FILE"
-"""Path of a file with the content that `NEMO_GYM_CONFIG_DICT` would have: keeps secrets out of the environment."""
 NEMO_GYM_RESERVED_TOP_LEVEL_KEYS = list(RESERVED_KEYS)
 
 _GLOBAL_CONFIG_DICT: DictConfig | None = None
@@ -86,7 +76,7 @@ logger = logging.getLogger(__name__)
 
 
 def __getattr__(name: str) -> str:
-    """Return the constant of a configuration key: `HF_TOKEN_KEY_NAME` is "hf_token"."""
+    """Return the constant of a configuration key or of a field of rows: `HF_TOKEN_KEY_NAME` is "hf_token"."""
     if name in _KEY_CONSTANTS:
         return _KEY_CONSTANTS[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -143,11 +133,10 @@ class GlobalConfigDictParser:
 
     def parse_no_environment(self, initial_global_config_dict: DictConfig | None = None) -> DictConfig:
         """Parse the given values without command line and env.yaml."""
+        initial = initial_global_config_dict
         return self.parse(
             GlobalConfigDictParserConfig(
-                initial_global_config_dict=initial_global_config_dict,
-                skip_load_from_cli=True,
-                skip_load_from_dotenv=True,
+                initial_global_config_dict=initial, skip_load_from_cli=True, skip_load_from_dotenv=True
             )
         )
 
@@ -259,30 +248,16 @@ def maybe_get_global_config_dict() -> DictConfig | None:
 
 def _from_parent() -> DictConfig | None:
     """Return the configuration that the parent process resolved and checked, if any."""
-    text, name = os.environ.get(NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME), NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME
-    file = os.environ.get(NEMO_GYM_CONFIG_FILE_ENV_VAR_NAME)
-    if not text and file:
-        name = file
-        try:
-            text = Path(file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{NEMO_GYM_CONFIG_FILE_ENV_VAR_NAME} cannot be read: {error}", where=file) from None
+    text = os.environ.get(NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME)
     if not text:
         return None
-    value = _read_text(text, name)
+    try:
+        value = json.loads(text)  # YAML folds some characters of JSON
+    except (ValueError, RecursionError):
+        value = read_yaml(text, NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME).value
     if not isinstance(value, dict):
-        raise ConfigError("does not hold a mapping", where=name)
+        raise ConfigError("does not hold a mapping", where=NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME)
     return as_config(value)
-
-
-def _read_text(text: str, name: str) -> Any:
-    """Parse JSON as JSON, because YAML folds some of its characters, and everything else as YAML."""
-    if text.lstrip().startswith("{"):
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            pass  # YAML's flow style begins like this too
-    return read_yaml(text, name).value
 
 
 def set_global_config_dict(

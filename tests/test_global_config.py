@@ -37,7 +37,7 @@ def _fresh_process(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["gym"])
     monkeypatch.setattr(global_config, "_GLOBAL_CONFIG_DICT", None)
-    for name in ("NEMO_GYM_CONFIG_DICT", "NEMO_GYM_CONFIG_FILE", "NEMO_GYM_EXTRA_ROOTS"):
+    for name in ("NEMO_GYM_CONFIG_DICT", "NEMO_GYM_EXTRA_ROOTS"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -69,11 +69,10 @@ def test_a_child_process_takes_the_configuration_of_its_parent_unchecked(monkeyp
     assert maybe_get_global_config_dict().broken.resources_servers.x.entrypoint == "y"
 
 
-def test_a_parent_may_pass_the_configuration_in_a_file(monkeypatch, tmp_path):
-    """Secrets then stay out of the environment, which other processes can read; any character survives."""
+def test_a_parent_may_pass_the_configuration_as_json(monkeypatch):
+    """YAML folds some characters of JSON; any character must survive."""
     odd = {"api_key": "sk\u2028x\x85", "text": "\U0001f600", "n": 1e-9}
-    (tmp_path / "given.json").write_text(json.dumps(odd), encoding="utf-8")
-    monkeypatch.setenv("NEMO_GYM_CONFIG_FILE", str(tmp_path / "given.json"))
+    monkeypatch.setenv("NEMO_GYM_CONFIG_DICT", json.dumps(odd))
 
     assert OmegaConf.to_container(get_global_config_dict()) == odd
 
@@ -84,14 +83,6 @@ def test_a_malformed_configuration_from_a_parent_is_a_clear_error(monkeypatch, t
     monkeypatch.setenv("NEMO_GYM_CONFIG_DICT", text)
 
     with pytest.raises(ConfigError, match="NEMO_GYM_CONFIG_DICT"):
-        get_global_config_dict()
-
-
-def test_a_missing_configuration_file_of_a_parent_is_a_clear_error(monkeypatch, tmp_path):
-    """The server would otherwise start with an empty configuration and fail later."""
-    monkeypatch.setenv("NEMO_GYM_CONFIG_FILE", str(tmp_path / "gone"))
-
-    with pytest.raises(ConfigError, match="NEMO_GYM_CONFIG_FILE cannot be read"):
         get_global_config_dict()
 
 

@@ -1,8 +1,8 @@
 """Read components and datasets from disk, without running any of their code.
 
 - `component_names`: from a name on the command line to a configuration file
-- `components`, `benchmarks`: the components for `gym list` and `gym search`
-- `benchmark_preparation`: run the scripts that write the rows of benchmarks
+- `components`: the components for `gym list` and `gym search`
+- `benchmarks`: the declared benchmarks, and running the scripts that write their rows
 - `prepare_subprocess`: the process that runs the script of a benchmark
 - `metric_hooks`: detect from a server's source whether it computes metrics
 - `rows`, `row_problems`: parse and check dataset rows

@@ -49,7 +49,7 @@ def load_tree(path: Path, roots: Sequence[Path], *, strict: bool) -> Tree:
         merge_into(tree, source.tree, root=tree)
     expanded = expand_directives(tree)
     if strict:
-        raise_all(ErrorLocations(sources, [], expanded.moves).locate(expanded.problems))
+        raise_all(ErrorLocations(sources, []).locate(expanded.problems))
     return expanded.tree
 
 

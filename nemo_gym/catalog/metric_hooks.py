@@ -32,49 +32,38 @@ class MetricHooks:
 def metric_hooks(source: Path) -> MetricHooks:
     """Return the metric hooks of the server classes in `source`.
 
-    A class with a parent from another file may inherit hooks, and a file that cannot be read may contain hooks: both
-    count as `own`, so that no metrics are missing.
+    A server class has a parent named `…Server` or `…Agent`, or a server class of the same file as its parent. A class
+    with a parent from another file may inherit hooks, and a file that cannot be read may contain hooks: both count as
+    `own`, so that no metrics are missing.
     """
     try:
         tree = ast.parse(source.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return MetricHooks(own=True)
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    servers = _server_classes(classes)
+    class_names = {cls.name for cls in classes}
+    server_names: set[str] = set()
     own = passes_on = False
-    for cls in servers:
+    for cls in classes:
+        bases = {_base_name(base) for base in cls.bases}
+        if not bases & server_names and not any(base.endswith(("Server", "Agent")) for base in bases):
+            continue
+        server_names.add(cls.name)
+        own = own or not bases <= STANDARD_BASES | class_names
         for function in cls.body:
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             if function.name == ENDPOINT and _mentions_path(function):
                 passes_on = True
-            elif function.name in HOOKS or function.name == ENDPOINT:
+            elif function.name in {*HOOKS, ENDPOINT}:
                 own = True
-    may_inherit = any(base not in STANDARD_BASES for cls in servers for base in _imported_bases(cls, classes))
-    return MetricHooks(own=own or may_inherit or not servers, passes_on=passes_on)
+    return MetricHooks(own=own or not server_names, passes_on=passes_on)
 
 
-def _server_classes(classes: list[ast.ClassDef]) -> list[ast.ClassDef]:
-    """Return the server classes: their parent is named `…Server` or `…Agent`, or is a server class of the same file."""
-    servers: list[ast.ClassDef] = []
-    names: set[str] = set()
-    for cls in classes:
-        bases = {_name(base) for base in cls.bases}
-        if bases & names or any(base.endswith(("Server", "Agent")) for base in bases):
-            servers.append(cls)
-            names.add(cls.name)
-    return servers
-
-
-def _imported_bases(cls: ast.ClassDef, classes: list[ast.ClassDef]) -> set[str]:
-    """Return the names of the parents of a class that are not defined in the same file."""
-    local_names = {other.name for other in classes}
-    return {_name(base) for base in cls.bases} - local_names
-
-
-def _name(base: ast.expr) -> str:
+def _base_name(base: ast.expr) -> str:
+    """Return the name of a parent class without module and type arguments."""
     if isinstance(base, ast.Subscript):
-        return _name(base.value)
+        return _base_name(base.value)
     return base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
 
 

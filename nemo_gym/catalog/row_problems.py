@@ -1,9 +1,7 @@
 """Problems of dataset rows; lines with the same problem are grouped into one message."""
 
-from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from nemo_gym.errors import GymError
@@ -35,31 +33,29 @@ class RowProblem:
 class LineRanges:
     """Line numbers in increasing order, stored as ranges."""
 
-    __slots__ = ("_ends",)
+    __slots__ = ("_ranges",)
 
     def __init__(self) -> None:
-        self._ends = array("q")  # first, last, first, last, …
+        self._ranges: list[tuple[int, int]] = []
 
-    def add(self, line: int) -> None:
-        """Add a line number, which must not be smaller than the last one. Idempotent."""
-        ends = self._ends
-        if ends and line <= ends[-1] + 1:
-            ends[-1] = max(line, ends[-1])
+    def add(self, first: int, last: int | None = None) -> None:
+        """Add a line, or the lines from `first` to `last`; `first` must not be before the last range. Idempotent."""
+        last = first if last is None else last
+        if self._ranges and first <= self._ranges[-1][1] + 1:
+            begin, end = self._ranges[-1]
+            self._ranges[-1] = (begin, max(end, last))
         else:
-            ends.extend((line, line))
+            self._ranges.append((first, last))
 
     def merge(self, other: "LineRanges", after: int) -> None:
         """Add the lines of `other`, whose numbers are relative to line `after`."""
         for first, last in other:
-            self.add(first + after)
-            self._ends[-1] = last + after
+            self.add(first + after, last + after)
 
     def up_to(self, line: int) -> "LineRanges":
         """Return the lines up to and including `line`."""
         result = LineRanges()
-        for first, last in self:
-            if first <= line:
-                result._ends.extend((first, min(last, line)))
+        result._ranges = [(first, min(last, line)) for first, last in self if first <= line]
         return result
 
     def nth_line(self, count: int) -> int:
@@ -68,19 +64,19 @@ class LineRanges:
             if count <= last - first + 1:
                 return first + count - 1
             count -= last - first + 1
-        return self._ends[-1]
+        return self._ranges[-1][1]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        return zip(self._ends[::2], self._ends[1::2], strict=True)
+        return iter(self._ranges)
 
     def __len__(self) -> int:
         """Return the number of lines."""
         return sum(last - first + 1 for first, last in self)
 
     def __str__(self) -> str:
-        listed = islice(self, LISTED_RANGES)
+        listed = self._ranges[:LISTED_RANGES]
         parts = [str(first) if first == last else f"{first}{EN_DASH}{last}" for first, last in listed]
-        rest = f", … ({len(self)} in all)" if len(self._ends) > 2 * LISTED_RANGES else ""
+        rest = f", … ({len(self)} in all)" if len(self._ranges) > LISTED_RANGES else ""
         return f"{'line' if len(self) == 1 else 'lines'} {', '.join(parts)}{rest}"
 
 

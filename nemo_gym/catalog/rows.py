@@ -32,7 +32,7 @@ TOO_DEEP = RowProblem("", "the line is nested too deep")
 NO_PARAMS = RowProblem(PARAMS, "the field is missing")
 
 MAX_CACHED_SETTINGS = 4096
-"""Maximum size of each cache; caching does not help for files with more distinct values."""
+"""Maximum size of the cache; caching does not help for files with more distinct settings."""
 ROLES = frozenset({"user", "assistant", "system", "developer"})
 SIMPLE_ITEMS = {
     "function_call": {"type", "call_id", "name", "arguments"},
@@ -248,7 +248,6 @@ class RowChecker:
 
     def __init__(self) -> None:
         self._settings: dict[bytes, RequestSettings] = {}
-        self._values: dict[tuple[str, bytes], Any] = {}
 
     def parse_request(self, row: Row) -> RowRequest | None:
         """Return the request in a row; None if the row is invalid (`row_problems` returns the reasons)."""
@@ -262,24 +261,15 @@ class RowChecker:
         encoded = orjson.dumps(rest, option=orjson.OPT_SORT_KEYS)
         settings = self._settings.get(encoded)
         if settings is None:
-            settings = self._parse_settings(rest, encoded)
-            if settings is None:
+            model = _validate({"input": "", **rest})
+            if model is None:
                 return None
-            _cache_value(self._settings, encoded, settings)
+            values = {name: getattr(model, name) for name in rest}
+            settings = RequestSettings(values, encoded, sum(map(count_separators, rest.values())))
+            if len(self._settings) >= MAX_CACHED_SETTINGS:
+                self._settings.clear()
+            self._settings[encoded] = settings
         return RowRequest(items, settings)
-
-    def _parse_settings(self, rest: dict[str, Any], encoded: bytes) -> RequestSettings | None:
-        """Validate all parameters except `input`; None if one is invalid."""
-        values = {}
-        for name, value in rest.items():
-            key = (name, orjson.dumps(value))
-            if key not in self._values:
-                model = _validate({"input": "", name: value})
-                if model is None:
-                    return None
-                _cache_value(self._values, key, getattr(model, name))
-            values[name] = self._values[key]
-        return RequestSettings(values, encoded, sum(map(count_separators, rest.values())))
 
 
 def row_problems(row: Row) -> list[RowProblem]:
@@ -305,12 +295,6 @@ def count_separators(value: Any) -> int:
         if type(child) is not str:
             total += count_separators(child)
     return total
-
-
-def _cache_value(cache: dict[Any, Any], key: Any, value: Any) -> None:
-    if len(cache) >= MAX_CACHED_SETTINGS:
-        cache.clear()
-    cache[key] = value
 
 
 def _validate(params: dict[str, Any]) -> NeMoGymResponseCreateParamsNonStreaming | None:

@@ -19,15 +19,11 @@ _MAX_MOVES = 20
 class ErrorLocations:
     """Finds the location of a value of the final tree in its sources."""
 
-    def __init__(
-        self,
-        sources: Sequence[ConfigSource],
-        overrides: Sequence[Override],
-        moves: Sequence[tuple[KeyPath, KeyPath]] = (),
-    ) -> None:
+    def __init__(self, sources: Sequence[ConfigSource], overrides: Sequence[Override]) -> None:
         self.sources = sources
         self.overrides = overrides
-        self.moves = moves
+        self.moves: list[tuple[KeyPath, KeyPath]] = []
+        """(new path, old path) of every block that a directive inherited or copied."""
         self._marks: dict[int, Marks] = {}
 
     def where(self, path: KeyPath) -> str | None:

@@ -12,7 +12,7 @@ from nemo_gym.config.keys import KEYS
 from nemo_gym.config.omegaconf_adapter import RESOLVE_ERRORS
 from nemo_gym.config.problems import ConfigProblem, KeyPath, did_you_mean, dotted_path
 from nemo_gym.config.secrets import has_secret_name
-from nemo_gym.config.trees import Tree, has_interpolation, iter_leaves, lookup, resolve_pointers
+from nemo_gym.config.trees import Tree, iter_leaves, lookup
 from nemo_gym.errors import ConfigInterpolationError
 
 POLICY_KEYS = ("policy_base_url", "policy_api_key", "policy_model_name")
@@ -39,9 +39,7 @@ def check_interpolations(
     warnings: list[str] = []
     unset_policy: dict[str, list[KeyPath]] = {}
     for path, text in texts.items():
-        error: BaseException | None = RecursionError() if path in cyclic else None
-        if error is None and has_interpolation(resolve_pointers(text, tree)):
-            error = _resolution_error(config, path)
+        error = RecursionError() if path in cyclic else _resolution_error(config, path)
         if error is None:
             continue
         problem = interpolation_problem(error, path, text, names=map(str, config))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from nemo_gym.config.interpolations import check_interpolations, interpolation_p
 from nemo_gym.config.keys import ANY, DEFAULT_HEAD_SERVER_PORT, KEYS
 from nemo_gym.config.load import CONFIG_PATHS, ConfigSource, load_files, path_list, read_source
 from nemo_gym.config.omegaconf_adapter import RESOLVE_ERRORS, as_plain_value, register_resolvers
-from nemo_gym.config.overrides import Override, apply_overrides, apply_pending, parse_overrides
+from nemo_gym.config.overrides import apply_overrides, apply_pending, parse_overrides
 from nemo_gym.config.problems import ConfigProblem, KeyPath, dotted_path, raise_all
 from nemo_gym.config.secrets import has_secret_name, mask_in_place, redact_text, scrub_text, secret_values
 from nemo_gym.config.trees import (
@@ -36,7 +37,6 @@ from nemo_gym.config.trees import (
     merge,
     merge_into,
     missing_values,
-    resolve_pointers,
 )
 from nemo_gym.errors import ConfigError, ConfigMissingValuesError
 from nemo_gym.keys import MODELS
@@ -58,11 +58,10 @@ class ResolveRequest:
 
 @dataclass(frozen=True)
 class ResolvedConfig:
-    """The configuration with its warnings, sources, server instances and the locations of its values."""
+    """The configuration with its warnings, its server instances and the locations of its values."""
 
     config: DictConfig = field(repr=False)
     warnings: list[str]
-    sources: list[ConfigSource]
     instances: InstanceCheck
     locations: ErrorLocations
 
@@ -73,23 +72,19 @@ def resolve(request: ResolveRequest, host: HostFacts) -> ResolvedConfig:
     Raises:
         ConfigError: the message lists every problem of the first step that has problems.
     """
-    merged = merge_sources(request, host)
-    tree, locations = expand_tree(merged)
-    return check_and_fill(tree, locations, merged, request, host)
+    tree, locations, warnings = merge_sources(request, host)
+    tree = expand_tree(tree, locations)
+    config, instances, more_warnings = check_and_fill(tree, locations, request, host)
+    if request.hide_secrets:
+        mask_in_place(config)
+    return ResolvedConfig(config, list(dict.fromkeys([*warnings, *more_warnings])), instances, locations)
 
 
-@dataclass
-class MergedSources:
-    """All sources merged into one tree, before directives and interpolations are processed."""
+def merge_sources(request: ResolveRequest, host: HostFacts) -> tuple[Tree, ErrorLocations, list[str]]:
+    """Read and merge all sources: earlier paths < later paths < env.yaml < initial values and command line.
 
-    tree: Tree = field(repr=False)
-    sources: list[ConfigSource]
-    overrides: list[Override]
-    warnings: list[str]
-
-
-def merge_sources(request: ResolveRequest, host: HostFacts) -> MergedSources:
-    """Read and merge all sources: earlier paths < later paths < env.yaml < initial values and command line."""
+    Returns the merged tree, the locations of its values, and warnings.
+    """
     overrides = parse_overrides(request.overrides)
     command_line, pending = apply_overrides(overrides)
     initial = merge(request.initial, command_line)
@@ -114,7 +109,7 @@ def merge_sources(request: ResolveRequest, host: HostFacts) -> MergedSources:
     if CONFIG_PATHS in tree or files.paths:
         tree[CONFIG_PATHS] = files.paths
     warnings = [*files.warnings, *(env.warnings if env else ())]
-    return MergedSources(tree, [*files.sources, *sources], overrides, warnings)
+    return tree, ErrorLocations([*files.sources, *sources], overrides), warnings
 
 
 def _read_env(request: ResolveRequest, host: HostFacts) -> ConfigSource | None:
@@ -128,7 +123,7 @@ def _read_env(request: ResolveRequest, host: HostFacts) -> ConfigSource | None:
 
 def _resolve_paths(tree: Tree) -> Any:
     """Return `config_paths`, which may refer to a list elsewhere in env.yaml or on the command line."""
-    value = resolve_pointers(tree.get(CONFIG_PATHS), tree)
+    value = tree.get(CONFIG_PATHS)
     if not has_interpolation(value):
         return value
     register_resolvers()
@@ -157,16 +152,16 @@ def as_config(tree: Mapping[Any, Any], locations: ErrorLocations | None = None) 
         raise ConfigError("the configuration is nested too deep") from None
 
 
-def expand_tree(merged: MergedSources) -> tuple[Tree, ErrorLocations]:
+def expand_tree(tree: Tree, locations: ErrorLocations) -> Tree:
     """Expand directives, raise an error if a value is still `???`, and merge dummy models."""
-    expansion = expand_directives(merged.tree)
-    locations = ErrorLocations(merged.sources, merged.overrides, expansion.moves)
+    expansion = expand_directives(tree)
+    locations.moves = expansion.moves
     raise_all(locations.locate(expansion.problems))
     missing = missing_values(expansion.tree)
     if missing:
         raise missing_values_error(missing, locations)
-    expansion.moves += merge_dummy_models(expansion.tree)
-    return expansion.tree, locations
+    locations.moves += merge_dummy_models(expansion.tree)
+    return expansion.tree
 
 
 def missing_values_error(paths: Sequence[KeyPath], locations: ErrorLocations | None = None) -> ConfigMissingValuesError:
@@ -196,14 +191,14 @@ def merge_dummy_models(tree: Tree) -> list[tuple[KeyPath, KeyPath]]:
 
 
 def check_and_fill(
-    tree: Tree, locations: ErrorLocations, merged: MergedSources, request: ResolveRequest, host: HostFacts
-) -> ResolvedConfig:
-    """Do all checks that do not import a server, and fill in defaults."""
+    tree: Tree, locations: ErrorLocations, request: ResolveRequest, host: HostFacts
+) -> tuple[DictConfig, InstanceCheck, list[str]]:
+    """Do all checks that do not import a server, and fill in defaults; return configuration, instances and warnings."""
     register_resolvers()
     config = as_config(tree, locations)
     strict_under = {str(key) for key, value in tree.items() if isinstance(value, dict) and is_server_block(value)}
     strict_under |= {name for name, key in KEYS.items() if key.type is not ANY}
-    env_name = next((source.name for source in merged.sources if source.kind == "env"), None)
+    env_name = next((source.name for source in locations.sources if source.kind == "env"), None)
     problems, warnings = check_interpolations(config, tree, strict_under=strict_under, env_name=env_name)
     _raise_located(problems, locations, tree)
     resolved = resolve_tree(config, tree)
@@ -217,10 +212,7 @@ def check_and_fill(
     _raise_located(problems, locations, resolved)
     fill_defaults(config, instances.valid, host_name, host, offline=request.offline)
     unused += misspelt_keys(resolved, used=referenced_names(tree))
-    warnings = [*merged.warnings, *warnings, *instances.warnings, *map(str, locations.locate(unused))]
-    if request.hide_secrets:
-        mask_in_place(config)
-    return ResolvedConfig(config, list(dict.fromkeys(warnings)), merged.sources, instances, locations)
+    return config, instances, [*warnings, *instances.warnings, *map(str, locations.locate(unused))]
 
 
 def _raise_located(problems: Sequence[ConfigProblem], locations: ErrorLocations, tree: Mapping[Any, Any]) -> None:
@@ -248,11 +240,8 @@ def resolve_tree(config: DictConfig, tree: Tree) -> dict[str, Any]:
     """Return every top-level value with its interpolations resolved; unresolvable values are unchanged."""
     resolved: dict[str, Any] = {}
     for key, raw in tree.items():
-        value = resolve_pointers(raw, tree) if has_interpolation(raw) else raw
-        if has_interpolation(value):
-            try:
-                value = as_plain_value(config[key])
-            except RESOLVE_ERRORS:
-                value = raw
-        resolved[str(key)] = value
+        resolved[str(key)] = raw
+        if has_interpolation(raw):
+            with suppress(*RESOLVE_ERRORS):
+                resolved[str(key)] = as_plain_value(config[key])
     return resolved

@@ -144,21 +144,16 @@ class DownloadJsonlDatasetHuggingFaceConfig(JsonlDatasetHuggingFaceIdentifer, Ba
         return self
 
 
-class GitlabDatasetSource(BaseModel):
+class GitlabDatasetSource(JsonlDatasetGitlabIdentifer):
     """Unified `source:` for a dataset fetched from the GitLab model registry."""
 
     type: Literal["gitlab"]
-    dataset_name: str
-    version: str
-    artifact_fpath: str
 
 
-class HuggingFaceDatasetSource(BaseModel):
+class HuggingFaceDatasetSource(JsonlDatasetHuggingFaceIdentifer):
     """Unified `source:` for a dataset fetched from the HuggingFace Hub."""
 
     type: Literal["huggingface"]
-    repo_id: str
-    artifact_fpath: str | None = None
 
 
 DatasetSource: TypeAlias = Annotated[GitlabDatasetSource | HuggingFaceDatasetSource, Field(discriminator="type")]
@@ -190,29 +185,25 @@ class DatasetConfig(BaseModel):
 
     @model_validator(mode="after")
     def reconcile_source_and_identifiers(self) -> "DatasetConfig":
-        """Set `source` from the deprecated identifiers or vice versa, so that code can read either."""
-        gitlab, hub = self.gitlab_identifier, self.huggingface_identifier
-        deprecated = [key for key in ("gitlab_identifier", "huggingface_identifier") if getattr(self, key) is not None]
+        """Set `source` from a deprecated identifier or vice versa, so that code can read either."""
+        identifiers = {"gitlab": self.gitlab_identifier, "huggingface": self.huggingface_identifier}
+        deprecated = [kind for kind, identifier in identifiers.items() if identifier is not None]
+        names = " and ".join(f"{kind}_identifier" for kind in deprecated)
         if self.source is not None:
             if deprecated:
-                raise ValueError(f"give either source or {' and '.join(deprecated)}, not both")
-            self._fill_identifier()
+                raise ValueError(f"give either source or {names}, not both")
+            fields = self.source.model_dump(exclude={"type"})
+            is_gitlab = isinstance(self.source, GitlabDatasetSource)
+            identifier_class = JsonlDatasetGitlabIdentifer if is_gitlab else JsonlDatasetHuggingFaceIdentifer
+            self.__dict__[f"{self.source.type}_identifier"] = identifier_class(**fields)
         elif deprecated:
-            text = f"{' and '.join(deprecated)} of dataset '{self.name}': use 'source:' instead"
+            text = f"{names} of dataset '{self.name}': use 'source:' instead"
             warnings.warn(text, DeprecationWarning, stacklevel=2)
-        if gitlab and not hub:
-            self.__dict__["source"] = GitlabDatasetSource(type="gitlab", **gitlab.model_dump())
-        elif hub and not gitlab:
-            self.__dict__["source"] = HuggingFaceDatasetSource(type="huggingface", **hub.model_dump())
+        if len(deprecated) == 1:
+            source_class = GitlabDatasetSource if deprecated == ["gitlab"] else HuggingFaceDatasetSource
+            fields = getattr(self, names).model_dump()
+            self.__dict__["source"] = source_class(type=deprecated[0], **fields)
         return self
-
-    def _fill_identifier(self) -> None:
-        if isinstance(self.source, GitlabDatasetSource):
-            fields = self.source.model_dump(exclude={"type"})
-            self.__dict__["gitlab_identifier"] = JsonlDatasetGitlabIdentifer(**fields)
-        elif isinstance(self.source, HuggingFaceDatasetSource):
-            fields = self.source.model_dump(exclude={"type"})
-            self.__dict__["huggingface_identifier"] = JsonlDatasetHuggingFaceIdentifer(**fields)
 
 
 class BenchmarkDatasetConfig(BaseModel):

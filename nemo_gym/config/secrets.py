@@ -166,9 +166,10 @@ class MaskedRepr:
         if isinstance(value, BaseModel):
             parts = (f"{k}={MaskedRepr(v, secret=is_secret_name(k))!r}" for k, v in iter_fields(value))
             return f"{type(value).__name__}({', '.join(parts)})"
+        value = omega.as_plain_value(value, resolve=False)
         if isinstance(value, Mapping):
-            return repr({k: MaskedRepr(v, secret=is_secret_name(str(k))) for k, v in omega.unresolved_items(value)})
-        if isinstance(value, list | tuple | ListConfig):
+            return repr({k: MaskedRepr(v, secret=is_secret_name(str(k))) for k, v in value.items()})
+        if isinstance(value, list | tuple):
             items = [MaskedRepr(item, secret=self.secret) for item in value]
             return repr(tuple(items) if isinstance(value, tuple) else items)
         if isinstance(value, str) and value:
@@ -195,32 +196,17 @@ def _is_secret_child(key: Any, value: Any, secret: bool) -> bool:
 
 def _iter_secrets(node: Any, *, secret: bool) -> Iterator[str]:
     """Yield every secret string in plain, OmegaConf or pydantic data; with `secret`, all strings are secret."""
-    if isinstance(node, BaseModel):
-        node = dict(iter_fields(node))
+    node = dict(iter_fields(node)) if isinstance(node, BaseModel) else omega.resolve_leaves(node)
     if isinstance(node, Secret) or (secret and isinstance(node, str)):
         if node and "${" not in node and node not in (MASK, "???"):
             yield str(node)
     elif isinstance(node, Mapping):
-        for key, value in _items_with_secrets_resolved(node):
+        for key, value in node.items():
             is_block = isinstance(value, Mapping)
             yield from _iter_secrets(value, secret=_is_secret_child(key, value, secret and not is_block))
-    elif isinstance(node, list | tuple | ListConfig):
-        for _, item in omega.unresolved_items(node):
+    elif isinstance(node, list | tuple):
+        for item in node:
             yield from _iter_secrets(item, secret=secret)
-
-
-def _items_with_secrets_resolved(mapping: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield the unresolved items of a mapping, but resolve values with a secret name."""
-    if omega.is_empty_node(mapping) or omega.is_interpolation_node(mapping):
-        return
-    for key, value in omega.unresolved_items(mapping):
-        if isinstance(mapping, DictConfig) and isinstance(value, str) and "${" in value and is_secret_name(str(key)):
-            try:
-                yield key, mapping[key]
-            except omega.RESOLVE_ERRORS:
-                continue
-        else:
-            yield key, value
 
 
 def _mask_copy(node: Any, secrets: list[str], *, secret: bool) -> Any:

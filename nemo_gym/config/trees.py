@@ -47,19 +47,6 @@ def pointer_target(value: Any, root: Tree) -> Any:
     return ABSENT if pointer is None else lookup(root, tuple(pointer[1].split(".")), default=ABSENT)
 
 
-def resolve_pointers(value: Any, root: Tree) -> Any:
-    """Copy `value` and replace every text that is just `${a.b}` by the data it refers to, if that has no `${…}`.
-
-    This resolves most interpolations at a hundredth of OmegaConf's cost; OmegaConf resolves the remaining ones.
-    """
-    if isinstance(value, dict):
-        return {key: resolve_pointers(item, root) for key, item in value.items()}
-    if isinstance(value, list):
-        return [resolve_pointers(item, root) for item in value]
-    target = pointer_target(value, root)
-    return value if target is ABSENT or target == MISSING or has_interpolation(target) else copy_tree(target)
-
-
 def has_interpolation(value: Any) -> bool:
     """Return whether any text in `value` contains `${`."""
     if isinstance(value, dict):

@@ -83,8 +83,8 @@ def with_open_head_port(resolved: ResolvedConfig) -> DictConfig:
     A configured port is used or rejected, because clients may depend on it; an unset port becomes the default port or,
     if that is in use, a free one.
     """
-    config = resolved.config
-    is_configured = resolved.locations.where((HEAD,)) or any(source.tree.get(HEAD) for source in resolved.sources)
+    config, locations = resolved.config, resolved.locations
+    is_configured = locations.where((HEAD,)) or any(source.tree.get(HEAD) for source in locations.sources)
     if not is_configured or config[HEAD].get("port") is None:
         config[HEAD]["port"] = OFFLINE_PORT
     return config

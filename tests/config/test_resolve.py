@@ -336,5 +336,5 @@ def test_nothing_in_a_resolved_configuration_shows_a_secret_by_accident(weather)
     """Tracebacks and debuggers print such objects."""
     resolved = weather.resolve(BOTH, "+judge_api_key=sk-typed-in")
 
-    for thing in (resolved, resolved.sources, resolved.instances.valid, resolved.locations.overrides):
+    for thing in (resolved, resolved.locations.sources, resolved.instances.valid, resolved.locations.overrides):
         assert "sk-" not in repr(thing)

@@ -13,7 +13,7 @@ from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 
 if TYPE_CHECKING:
-    from nemo_gym.catalog.benchmark_preparation import PreparedBenchmark
+    from nemo_gym.catalog.benchmarks import PreparedBenchmark
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from nemo_gym import component_search_roots
-    from nemo_gym.catalog.benchmark_preparation import preparations, prepare_all
-    from nemo_gym.catalog.benchmarks import PrepareBenchmarkConfig
+    from nemo_gym.catalog.benchmarks import PrepareBenchmarkConfig, preparations, prepare_all
     from nemo_gym.config.omegaconf_adapter import as_dict
 
     config = options.resolve_config(options.config_overrides(args), needs_model=False).config

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.benchmarks import PrepareBenchmarkConfig, PreparedBenchmark, PrepareFailed, preparations, prepare_all
-from nemo_gym.catalog.benchmark_preparation import Scripts
+from nemo_gym.catalog.benchmarks import ScriptRunner
 from nemo_gym.errors import ConfigError
 from tests.processes import eventually, is_gone
 
@@ -98,7 +98,7 @@ def test_no_script_runs_unless_all_can(root: Path, script: str, reason: str) -> 
 def test_an_import_without_end_is_killed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script with work at module level must not block the check, or change our process."""
     (root / "benchmarks/facts/prepare.py").write_text("import sys, time\nsys.path.clear()\ntime.sleep(600)\n")
-    monkeypatch.setattr("nemo_gym.catalog.benchmark_preparation.CHECK_SECONDS", 1.0)
+    monkeypatch.setattr("nemo_gym.catalog.benchmarks.CHECK_SECONDS", 1.0)
     before = list(sys.path)
 
     with pytest.raises(ConfigError, match=r"importing the script .* took longer than 1 s") as caught:
@@ -200,7 +200,7 @@ def test_a_killed_script_takes_its_children_along(root: Path) -> None:
         "    Path(pid + '.partial').write_text(str(child.pid))\n    Path(pid + '.partial').rename(pid)\n"
         "    time.sleep(600)\n"
     )
-    scripts = Scripts()
+    scripts = ScriptRunner()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(scripts.run, script, "facts", {"pid": str(pid)})
         assert eventually(pid.exists)
