@@ -1,3 +1,4 @@
+# mypy: implicit-reexport
 """The process-wide configuration: read once from the command line, env.yaml and files, then shared.
 
 This module reads `sys.argv`, environment variables, search roots and sockets, and passes them to the pure pipeline in
@@ -7,16 +8,15 @@ This module reads `sys.argv`, environment variables, search roots and sockets, a
 import json
 import logging
 import os
-import platform
 import random
 import socket
 import sys
 from collections.abc import Collection, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
+from omegaconf import OmegaConf as OmegaConf
 from pydantic import ConfigDict, ValidationError
 
 from nemo_gym import WORKING_DIR, component_search_roots, keys
@@ -43,30 +43,11 @@ from nemo_gym.config.trees import missing_values
 from nemo_gym.config.yaml_text import read_yaml
 from nemo_gym.errors import ConfigError, NoServerInstancesError
 from nemo_gym.keys import CONFIG_DICT_ENV_VAR as NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME
-from nemo_gym.keys import CONFIG_PATH_ENV_VAR as NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME
+from nemo_gym.keys import CONFIG_PATH_ENV_VAR as NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME  # noqa: F401 - a public name
 
-__all__ = [
-    "DEFAULT_HEAD_SERVER_PORT",
-    "NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME",
-    "NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME",
-    "NEMO_GYM_RESERVED_TOP_LEVEL_KEYS",
-    "DictConfig",
-    "GlobalConfigDictParser",
-    "GlobalConfigDictParserConfig",
-    "NoOpenPortError",
-    "OmegaConf",
-    "find_open_port",
-    "format_almost_server_warning",
-    "get_first_server_config_dict",
-    "get_global_config_dict",
-    "get_hf_token",
-    "maybe_get_global_config_dict",
-    "set_global_config_dict",
-]
 _KEY_CONSTANTS: dict[str, str] = {
     name: value for name, value in vars(keys).items() if name.endswith("_KEY_NAME")
 } | key_constants()
-__all__ += list(_KEY_CONSTANTS)
 
 NEMO_GYM_RESERVED_TOP_LEVEL_KEYS = list(RESERVED_KEYS)
 
@@ -204,11 +185,8 @@ def host_facts() -> HostFacts:
     return HostFacts(
         roots=component_search_roots(),
         working_dir=WORKING_DIR,
-        current_dir=Path.cwd(),
-        python_version=platform.python_version(),
         pick_port=_pick_port,
         own_address=_own_address,
-        installed_version=_installed_version,
     )
 
 
@@ -218,13 +196,6 @@ def _own_address() -> str:
     except OSError as error:
         what = f"this machine's own address is unknown ({error.strerror or error})"
         raise ConfigError(what, where="use_absolute_ip", fix="+default_host=<address>") from None
-
-
-def _installed_version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def get_global_config_dict(

@@ -55,11 +55,8 @@ def measure(repeats: int = 5) -> dict[str, float]:
         around = HostFacts(
             roots=[root],
             working_dir=root,
-            current_dir=root,
-            python_version="3.11",
             pick_port=lambda taken, low, _high: max([low, *taken]) + 1,
             own_address=lambda: "127.0.0.1",
-            installed_version=lambda _name: None,
         )
         request = ResolveRequest(overrides=["+config_paths=[servers.yaml,model.yaml]"])
         parse_overrides(["+warm=up"])

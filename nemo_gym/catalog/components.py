@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from nemo_gym.config.error_locations import ErrorLocations
-from nemo_gym.config.inheritance import expand_directives
+from nemo_gym.config.inheritance import Expansion
 from nemo_gym.config.instances import instances_of
 from nemo_gym.config.load import load_files
 from nemo_gym.config.problems import raise_all
@@ -47,7 +47,7 @@ def load_tree(path: Path, roots: Sequence[Path], *, strict: bool) -> Tree:
     tree: Tree = {}
     for source in sources:
         merge_into(tree, source.tree, root=tree)
-    expanded = expand_directives(tree)
+    expanded = Expansion(tree)
     if strict:
         raise_all(ErrorLocations(sources, []).locate(expanded.problems))
     return expanded.tree
@@ -106,21 +106,11 @@ def resources_servers(roots: Sequence[Path]) -> list[Component]:
     )
 
 
-def agents(roots: Sequence[Path]) -> list[Component]:
-    """List the folders of agents."""
-    return _unique(_server_folders(AGENTS, AGENT, roots))
-
-
-def models(roots: Sequence[Path]) -> list[Component]:
-    """List the folders of models."""
-    return _unique(_server_folders(MODELS, MODEL, roots))
-
-
 EVERY_KIND = {
     "benchmarks": lambda roots: [component for component in catalog(roots) if component.kind == BENCHMARK],
     "environments": catalog,
-    "agents": agents,
-    "models": models,
+    "agents": lambda roots: _unique(_server_folders(AGENTS, AGENT, roots)),
+    "models": lambda roots: _unique(_server_folders(MODELS, MODEL, roots)),
     "resources-servers": resources_servers,
 }
 """Argument of `gym list` -> function that lists those components."""

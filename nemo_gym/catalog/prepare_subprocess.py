@@ -25,21 +25,13 @@ def import_script(script: Path, module: str) -> ModuleType:
     return loaded
 
 
-def run_prepare(request: dict[str, Any]) -> dict[str, Any]:
-    """Import the script and call its `prepare`; return its result, or an exception as `problem`."""
-    try:
-        with redirect_stdout(sys.stderr):
-            result = import_script(Path(request["script"]), request["module"]).prepare(**request["arguments"])
-    except Exception as error:  # code of the user's script: report any exception
-        return {"problem": f"prepare() failed: {type(error).__name__}: {error}"}
-    return {"result": str(result) if isinstance(result, str | Path) else None}
+def answer_request(request: dict[str, Any]) -> dict[str, Any]:
+    """Import the script, check that its `prepare` accepts the arguments, and call it unless `only_check` is set.
 
-
-def check_prepare(request: dict[str, Any]) -> dict[str, Any]:
-    """Import the script and check that its `prepare` accepts the arguments, without calling it."""
+    Returns the path that `prepare` returned as `result`, or the reason of a failure as `problem`.
+    """
     try:
-        with redirect_stdout(sys.stderr):
-            function = getattr(import_script(Path(request["script"]), request["module"]), "prepare", None)
+        function = getattr(import_script(Path(request["script"]), request["module"]), "prepare", None)
     except Exception as error:  # code of the user's script: report any exception
         return {"problem": f"cannot be imported: {type(error).__name__}: {error}"}
     if not callable(function):
@@ -49,13 +41,20 @@ def check_prepare(request: dict[str, Any]) -> dict[str, Any]:
         signature.bind(**request["arguments"])
     except TypeError as error:
         return {"problem": f"prepare{signature} {error} (prepare_script_args)"}
-    return {"result": None}
+    if request["only_check"]:
+        return {"result": None}
+    try:
+        result = function(**request["arguments"])
+    except Exception as error:  # code of the user's script: report any exception
+        return {"problem": f"prepare() failed: {type(error).__name__}: {error}"}
+    return {"result": str(result) if isinstance(result, str | Path) else None}
 
 
 def main(descriptor: int) -> None:
     request = json.loads(sys.stdin.buffer.read())
     sys.path[:] = request["path"]
-    reply = check_prepare(request) if request["only_check"] else run_prepare(request)
+    with redirect_stdout(sys.stderr):
+        reply = answer_request(request)
     os.write(descriptor, json.dumps(reply).encode())
 
 

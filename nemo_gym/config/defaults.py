@@ -1,7 +1,10 @@
 """Fill in defaults: addresses of servers, folders, and facts about the process."""
 
+import platform
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +28,8 @@ class HostFacts:
 
     roots: Sequence[Path]
     working_dir: Path
-    current_dir: Path
-    python_version: str
     pick_port: PickPort
     own_address: Callable[[], str]
-    installed_version: Callable[[str], str | None]
 
 
 def default_host(config: Mapping[Any, Any], own_address: Callable[[], str]) -> str:
@@ -99,25 +99,28 @@ def _fill_agents(config: DictConfig, instances: Sequence[ServerInstanceConfig]) 
 def _fill_globals(config: DictConfig, host: HostFacts) -> None:
     """Set the defaults of the global keys that are computed from facts about the machine."""
     for key in ("results_dir", "cache_dir"):
-        base = host.current_dir if config.get(key) else host.working_dir
+        base = Path.cwd() if config.get(key) else host.working_dir
         config[key] = str((base / Path(config.get(key) or KEYS[key].default).expanduser()).absolute())
     computed: dict[str, Any] = {
         "uv_cache_dir": str(Path(config["cache_dir"]) / "uv"),
         "uv_venv_dir": str(host.working_dir),
-        "python_version": host.python_version,
+        "python_version": platform.python_version(),
     }
     for key, value in computed.items():
         if config.get(key) is None:
             config[key] = value
     if config.get("head_server_deps") is None:
-        config["head_server_deps"] = _parent_requirements(host, skew=bool(config.get("allow_openai_version_skew")))
+        config["head_server_deps"] = _parent_requirements(skew=bool(config.get("allow_openai_version_skew")))
 
 
-def _parent_requirements(host: HostFacts, *, skew: bool) -> list[str]:
+def _parent_requirements(*, skew: bool) -> list[str]:
     """Return pinned requirements of the packages whose version must be the same in every server's environment.
 
     With `skew`, servers may have another version of openai.
     """
     requirements = {"ray": "ray[default]"} if skew else {"ray": "ray[default]", "openai": "openai"}
-    versions = {requirement: host.installed_version(name) for name, requirement in requirements.items()}
-    return [f"{requirement}=={version}" for requirement, version in versions.items() if version]
+    pinned = []
+    for name, requirement in requirements.items():
+        with suppress(metadata.PackageNotFoundError):
+            pinned.append(f"{requirement}=={metadata.version(name)}")
+    return pinned

@@ -6,7 +6,6 @@ several blocks may share a source.
 """
 
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 from nemo_gym.config.problems import ConfigProblem, KeyPath, dotted_path, nearest_names
@@ -31,42 +30,25 @@ MAX_CHAIN = 50
 _TEXT_FORM = re.compile(r"\$\{(?P<word>inherit_from|copy):\s*(?P<path>[^}]+?)\s*\}")
 
 
-@dataclass
 class Expansion:
-    """The tree with all directives expanded, the moves of blocks, and the problems."""
-
-    tree: Tree
-    moves: list[tuple[KeyPath, KeyPath]] = field(default_factory=list)
-    """(new path, old path) of every inherited or copied block."""
-    problems: list[ConfigProblem] = field(default_factory=list)
-
-
-def expand_directives(tree: Tree) -> Expansion:
-    """Return the expansion of every directive in `tree`, which is not modified."""
-    return _Expander(tree).run()
-
-
-class _Expander:
-    """Expands one tree. `stack` has the paths of the blocks that are being expanded."""
+    """The tree with all directives expanded, the moves of blocks, and the problems. `original` is not modified."""
 
     def __init__(self, original: Tree) -> None:
+        self.moves: list[tuple[KeyPath, KeyPath]] = []
+        """(new path, old path) of every inherited or copied block."""
+        self.problems: list[ConfigProblem] = []
         self.original = original
         self.expanded: dict[KeyPath, Any] = {}
-        self.stack: list[KeyPath] = []
+        self.stack: list[KeyPath] = []  # the paths of the blocks that are being expanded
         self.inherited: list[KeyPath] = []
-        self.moves: list[tuple[KeyPath, KeyPath]] = []
-        self.problems: list[ConfigProblem] = []
         self.copied_values = 0
         self.cycles: set[frozenset[KeyPath]] = set()
-
-    def run(self) -> Expansion:
-        """Expand the whole tree, then delete the inherited source blocks."""
-        tree = self.expand(self.original, ())
+        tree = self.expand(original, ())
         for path in self.inherited:
             parent = lookup(tree, path[:-1])
             if isinstance(parent, dict):
                 parent.pop(path[-1], None)
-        return Expansion(tree if isinstance(tree, dict) else {}, self.moves, self.problems)
+        self.tree: Tree = tree if isinstance(tree, dict) else {}
 
     def expand(self, node: Any, path: KeyPath) -> Any:
         """Return `node` with its directives expanded, children first."""

@@ -29,7 +29,7 @@ def as_plain_value(value: Any, *, resolve: bool = True) -> Any:
 
 def resolve_leaves(value: Any) -> Any:
     """Return a value as plain data, where every interpolation that cannot be resolved keeps its text."""
-    if not is_config_node(value) or is_empty_node(value) or is_interpolation_node(value):
+    if not OmegaConf.is_config(value) or is_empty_node(value) or is_interpolation_node(value):
         return as_plain_value(value, resolve=False)
     leaves: dict[Any, Any] = {}
     for key, unresolved in unresolved_items(value):
@@ -47,19 +47,14 @@ def register_resolvers() -> None:
             OmegaConf.register_new_resolver(word, lambda path, word=word: f"${{{word}:{path}}}")
 
 
-def is_config_node(value: Any) -> bool:
-    """Return whether `value` is a mapping or list of OmegaConf."""
-    return isinstance(value, DictConfig | ListConfig)
-
-
 def is_empty_node(node: Any) -> bool:
     """Return whether an OmegaConf mapping or list is None or `???`."""
-    return is_config_node(node) and bool(node._is_none() or node._is_missing())
+    return OmegaConf.is_config(node) and bool(node._is_none() or node._is_missing())
 
 
 def is_interpolation_node(node: Any) -> bool:
     """Return whether an OmegaConf mapping or list is a `${…}`."""
-    return is_config_node(node) and bool(node._is_interpolation())
+    return OmegaConf.is_config(node) and bool(node._is_interpolation())
 
 
 def unresolved_items(container: Any) -> Iterator[tuple[Any, Any]]:

@@ -21,7 +21,7 @@ from nemo_gym.config.checks import (
 )
 from nemo_gym.config.defaults import HostFacts, default_host, fill_defaults
 from nemo_gym.config.error_locations import ErrorLocations
-from nemo_gym.config.inheritance import expand_directives
+from nemo_gym.config.inheritance import Expansion
 from nemo_gym.config.instances import PLACEHOLDER_MODEL, is_server_block
 from nemo_gym.config.interpolations import check_interpolations, interpolation_problem
 from nemo_gym.config.keys import ANY, DEFAULT_HEAD_SERVER_PORT, KEYS
@@ -154,7 +154,7 @@ def as_config(tree: Mapping[Any, Any], locations: ErrorLocations | None = None) 
 
 def expand_tree(tree: Tree, locations: ErrorLocations) -> Tree:
     """Expand directives, raise an error if a value is still `???`, and merge dummy models."""
-    expansion = expand_directives(tree)
+    expansion = Expansion(tree)
     locations.moves = expansion.moves
     raise_all(locations.locate(expansion.problems))
     missing = missing_values(expansion.tree)

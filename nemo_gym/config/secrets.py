@@ -131,7 +131,7 @@ def secret_values(config: Any) -> list[str]:
 def mask_secrets(container: Any) -> Any:
     """Return a masked copy of plain or OmegaConf data."""
     secrets = secret_values(container)
-    if omega.is_config_node(container):
+    if OmegaConf.is_config(container):
         tree = omega.as_plain_value(container, resolve=False)
         return OmegaConf.create(_mask_copy(tree, secrets, secret=False))
     return _mask_copy(container, secrets, secret=False)

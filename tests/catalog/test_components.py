@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym import PARENT_DIR
-from nemo_gym.catalog.components import EVERY_KIND, agents, catalog, matches_query, models, resources_servers
+from nemo_gym.catalog.components import EVERY_KIND, catalog, matches_query, resources_servers
 
 SERVER = """
 {name}:
@@ -102,7 +102,7 @@ def test_an_agent_without_a_resources_server_is_self_contained(tmp_path: Path) -
         "alone:\n  responses_api_agents:\n    alone: {entrypoint: app.py, agent_framework: theirs}\n",
     )
 
-    [component] = agents([tmp_path])
+    [component] = EVERY_KIND["agents"]([tmp_path])
 
     assert component.self_contained
     assert component.variants == ("alone",)
@@ -113,8 +113,12 @@ def test_the_shipped_components_are_listed_and_described() -> None:
     roots = [PARENT_DIR]
 
     assert {"arithmetic", "example_single_tool_call"} <= {component.name for component in resources_servers(roots)}
-    assert {"simple_agent"} <= {component.name for component in agents(roots) if not component.self_contained}
-    assert {"embedded_model", "openai_model", "scripted_model", "vllm_model"} <= {f.name for f in models(roots)}
+    assert {"simple_agent"} <= {
+        component.name for component in EVERY_KIND["agents"](roots) if not component.self_contained
+    }
+    assert {"embedded_model", "openai_model", "scripted_model", "vllm_model"} <= {
+        f.name for f in EVERY_KIND["models"](roots)
+    }
     assert all(component.description for kind in EVERY_KIND.values() for component in kind(roots))
 
 

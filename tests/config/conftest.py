@@ -57,11 +57,8 @@ class Workspace:
         return HostFacts(
             roots=[self.root],
             working_dir=self.root,
-            current_dir=self.root,
-            python_version="3.11.7",
             pick_port=lambda taken, low, high: next(self.ports),
             own_address=lambda: "10.0.0.7",
-            installed_version=lambda name: None,
         )
 
     def resolve(self, *overrides: str, **options: Any) -> ResolvedConfig:

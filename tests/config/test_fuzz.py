@@ -60,11 +60,8 @@ def host_facts() -> HostFacts:
     return HostFacts(
         roots=[Path("/nonexistent-root")],
         working_dir=Path("/w"),
-        current_dir=Path("/w"),
-        python_version="3",
         pick_port=lambda taken, low, high: max([20000, *taken]) + 1,
         own_address=lambda: "10.0.0.1",
-        installed_version=lambda name: None,
     )
 
 

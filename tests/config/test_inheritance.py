@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.config.inheritance import expand_directives
+from nemo_gym.config.inheritance import Expansion
 from nemo_gym.errors import InheritPathNotFoundError
 
 
 def expand(tree):
-    expanded = expand_directives(tree)
+    expanded = Expansion(tree)
     assert [problem.what for problem in expanded.problems] == []
     return expanded.tree
 
 
 def problems(tree) -> list[str]:
-    return [problem.what for problem in expand_directives(tree).problems]
+    return [problem.what for problem in Expansion(tree).problems]
 
 
 def test_an_inheriting_block_extends_its_source_and_the_source_is_removed():
@@ -99,7 +99,7 @@ def test_a_block_that_inherits_an_unset_value_is_unset_too():
 
 def test_a_missing_source_is_reported_with_similar_names():
     """A misspelt path is fixed faster if the error suggests the right one."""
-    expanded = expand_directives({"simple": {"agent": {"x": 1}}, "b": {"_inherit_from": "simple.agnet"}})
+    expanded = Expansion({"simple": {"agent": {"x": 1}}, "b": {"_inherit_from": "simple.agnet"}})
 
     (problem,) = expanded.problems
     assert problem.kind is InheritPathNotFoundError
@@ -181,7 +181,7 @@ node = st.recursive(
 @given(st.dictionaries(st.sampled_from(["a", "b", "c", "_copy"]), node, max_size=4))
 def test_expanding_any_tree_terminates(tree):
     """No config hangs the command: the result has no dictionary directive left, or there are problems."""
-    expanded = expand_directives(tree)
+    expanded = Expansion(tree)
 
     def has_directive(value):
         if isinstance(value, dict):

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from importlib import metadata
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
@@ -243,17 +244,20 @@ def test_older_dataset_identifiers_are_warnings_not_errors(weather):
     assert any("huggingface_identifier" in warning for warning in resolved.warnings)
 
 
-def test_parent_versions_are_shared_with_servers_only_if_installed(workspace):
+def test_parent_versions_are_shared_with_servers_only_if_installed(workspace, monkeypatch):
     """A server with another ray or openai version than its head fails in ways that are hard to trace."""
-    from dataclasses import replace
+    versions = {"ray": "2.60.0", "openai": "2.8.0"}
 
-    from nemo_gym.config.resolve import ResolveRequest, resolve
+    def installed_version(name):
+        if name not in versions:
+            raise metadata.PackageNotFoundError(name)
+        return versions[name]
 
-    host = replace(workspace.host_facts(), installed_version={"ray": "2.60.0", "openai": "2.8.0"}.get)
+    monkeypatch.setattr(metadata, "version", installed_version)
 
-    assert resolve(ResolveRequest(), host).config.head_server_deps == ["ray[default]==2.60.0", "openai==2.8.0"]
-    skewed = resolve(ResolveRequest(overrides=["+allow_openai_version_skew=true"]), host)
-    assert skewed.config.head_server_deps == ["ray[default]==2.60.0"]
+    assert workspace.resolve().config.head_server_deps == ["ray[default]==2.60.0", "openai==2.8.0"]
+    assert workspace.resolve("+allow_openai_version_skew=true").config.head_server_deps == ["ray[default]==2.60.0"]
+    versions.clear()
     assert workspace.resolve().config.head_server_deps == []
 
 
