@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from omegaconf import DictConfig
 from omegaconf import OmegaConf as OmegaConf
@@ -45,10 +45,6 @@ from nemo_gym.errors import ConfigError, NoServerInstancesError
 from nemo_gym.keys import CONFIG_DICT_ENV_VAR as NEMO_GYM_CONFIG_DICT_ENV_VAR_NAME
 from nemo_gym.keys import CONFIG_PATH_ENV_VAR as NEMO_GYM_CONFIG_PATH_ENV_VAR_NAME  # noqa: F401 - a public name
 
-_KEY_CONSTANTS: dict[str, str] = {
-    name: value for name, value in vars(keys).items() if name.endswith("_KEY_NAME")
-} | key_constants()
-
 NEMO_GYM_RESERVED_TOP_LEVEL_KEYS = list(RESERVED_KEYS)
 
 _GLOBAL_CONFIG_DICT: DictConfig | None = None
@@ -56,11 +52,11 @@ _GLOBAL_CONFIG_DICT: DictConfig | None = None
 logger = logging.getLogger(__name__)
 
 
-def __getattr__(name: str) -> str:
-    """Return the constant of a configuration key or of a field of rows: `HF_TOKEN_KEY_NAME` is "hf_token"."""
-    if name in _KEY_CONSTANTS:
-        return _KEY_CONSTANTS[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# a constant for every configuration key and every field of rows: `HF_TOKEN_KEY_NAME` is "hf_token"
+globals().update({name: value for name, value in vars(keys).items() if name.endswith("_KEY_NAME")} | key_constants())
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> str: ...
 
 
 class NoOpenPortError(ConfigError, RuntimeError):
