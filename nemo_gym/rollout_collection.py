@@ -23,7 +23,7 @@ from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.data.prompt import apply_prompt_to_row, load_prompt_config
 from nemo_gym.data.skills import SkillsConfig, load_skill_directory
 from nemo_gym.global_config import get_global_config_dict, maybe_get_global_config_dict
-from nemo_gym.journal.lines import read_rows
+from nemo_gym.journal import read_rows
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
     NG_AGENT_OBSERVATIONS_KEY,

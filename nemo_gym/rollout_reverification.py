@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
 from nemo_gym.errors import ConfigError, EnvFailed
-from nemo_gym.journal.lines import read_rows
+from nemo_gym.journal import read_rows
 from nemo_gym.keys import RESPONSE_KEY_NAME
 from nemo_gym.rollout_collection import _get_max_rollout_attempts
 from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics

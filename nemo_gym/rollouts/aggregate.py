@@ -11,7 +11,7 @@ from aiohttp import ClientResponseError
 
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.errors import AgentFailed, ConfigError, GymError
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
     NG_AGENT_OBSERVATIONS_KEY,

@@ -20,7 +20,7 @@ from typing import Any
 from nemo_gym.catalog.roots import _resolve_under_cwd_or_install
 from nemo_gym.config.instances import server_instances
 from nemo_gym.config.secrets import mask_secrets
-from nemo_gym.journal.lines import StoreError, unwritable_file
+from nemo_gym.journal import StoreError, unwritable_file
 from nemo_gym.rollouts.plan import Repeats
 
 FORMAT = 1

@@ -12,7 +12,7 @@ from typing import Any
 from nemo_gym.catalog.row_problems import RowProblem, RowProblems
 from nemo_gym.catalog.rows import parse_row
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.journal.index import HIGHEST_TASK
+from nemo_gym.journal import HIGHEST_TASK
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
     ATTEMPT_INDEX_KEY_NAME,

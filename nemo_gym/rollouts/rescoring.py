@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.journal.lines import RolloutReader, read_rows, scan_rows
+from nemo_gym.journal import RolloutReader, read_rows, scan_rows
 from nemo_gym.keys import AGENT_REF_KEY_NAME, RESPONSE_KEY_NAME
 from nemo_gym.metrics.profile import Profile
 from nemo_gym.rollouts.outcome import FailureKind, Job, ScoredRollout

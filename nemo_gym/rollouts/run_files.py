@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_gym.errors import GymError
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 
 FAILURES_ENDING = "_failures.jsonl"
 MATERIALIZED_ENDING = "_materialized_inputs.jsonl"

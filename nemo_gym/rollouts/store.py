@@ -6,8 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from nemo_gym.journal.index import Entry, IndexWriter, LineIndex, index_entry, select_rows
-from nemo_gym.journal.lines import LineWriter, PeriodicSync, read_rows, write_lines
+from nemo_gym.journal import (
+    Entry,
+    IndexWriter,
+    LineIndex,
+    LineWriter,
+    PeriodicSync,
+    index_entry,
+    read_rows,
+    select_rows,
+    write_lines,
+)
 from nemo_gym.rollouts import run_files
 from nemo_gym.rollouts.lock import RunLock
 from nemo_gym.rollouts.outcome import CancelledRollout, Job, Outcome, ScoredRollout, outcome_record
@@ -67,7 +76,7 @@ class _Journal:
         with contextlib.ExitStack() as closing:
             closing.callback(self._writer.close)
             if self._index is not None:
-                closing.callback(self._index.close)
+                closing.callback(self._index.flush)
 
 
 class RolloutStore:
@@ -239,7 +248,7 @@ class RolloutStore:
 
         def replace_index() -> None:
             clear()
-            index.close()
+            index.flush()
             with contextlib.suppress(OSError):  # a missing index is rebuilt from the rows
                 self._index.mkdir(exist_ok=True)
                 partial.replace(self._inputs.path)
@@ -248,7 +257,7 @@ class RolloutStore:
             self._planned_count = None
             self._planned_count = write_lines(self.materialized, lines(), before_replace=replace_index)
         finally:
-            index.close()
+            index.flush()
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
 

@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.journal.lines import RolloutReader, parse_line, scan_lines
+from nemo_gym.journal import RolloutReader, parse_line, scan_lines
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY
 from nemo_gym.rollouts.run_files import RunFiles
 from nemo_gym.view.filters import COLUMNS, Condition, full_text_query, parse_filter

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from nemo_gym.errors import AgentFailed
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 from nemo_gym.metrics.aggregate import compute_aggregate_metrics
 from nemo_gym.rollouts.aggregate import (
     RolloutsByAgent,

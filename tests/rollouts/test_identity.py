@@ -6,7 +6,7 @@ import orjson
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 from nemo_gym.rollouts.identity import (
     Identity,
     RowHash,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nemo_gym.errors import ConfigPathNotFoundError
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 from nemo_gym.metrics.aggregate import RolloutRowsError
 from nemo_gym.metrics.profile import ProfileArithmetic
 from nemo_gym.rollouts.rescoring import RunProfile

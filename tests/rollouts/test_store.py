@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.journal.lines import StoreError, read_rows
+from nemo_gym.journal import StoreError, read_rows
 from nemo_gym.rollouts.outcome import CancelledRollout, FailedRollout, Failure, Job, LimitedRollout, ScoredRollout
 from nemo_gym.rollouts.store import RolloutStore
 

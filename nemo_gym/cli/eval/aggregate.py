@@ -129,7 +129,7 @@ def _read_rollouts(
     shards: Shards, field: str | None, has_custom_metrics: Callable[[str], bool], *, indexed: bool
 ) -> RolloutsByAgent:
     """Read the rollouts and the failures stored next to them."""
-    from nemo_gym.journal.lines import read_rows
+    from nemo_gym.journal import read_rows
     from nemo_gym.rollouts.aggregate import RolloutsByAgent, SubsetField
     from nemo_gym.rollouts.run_files import failures_path_for
 
