@@ -1,7 +1,7 @@
 """Verify stored responses again without new rollouts, for example after a verifier changed or a judge failed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -12,23 +12,24 @@ from pydantic import Field, model_validator
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
 from nemo_gym.errors import ConfigError, EnvFailed
-from nemo_gym.journal import read_rows
-from nemo_gym.keys import RESPONSE_KEY_NAME
+from nemo_gym.journal import RolloutReader, read_rows, scan_rows
+from nemo_gym.keys import AGENT_REF_KEY_NAME, RESPONSE_KEY_NAME
+from nemo_gym.reward_profile import check_files_exist
 from nemo_gym.rollout_collection import _get_max_rollout_attempts
 from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics
 from nemo_gym.rollouts.attribution import response_text, server_types
 from nemo_gym.rollouts.collect import AttemptRules, Observer, collect
-from nemo_gym.rollouts.outcome import Job, OutcomeCounts, ScoringRule
-from nemo_gym.rollouts.rescoring import StoredRollouts
-from nemo_gym.rollouts.run_files import files_of_run, remove_run
+from nemo_gym.rollouts.outcome import FailureKind, Job, OutcomeCounts, ScoredRollout, ScoringRule
+from nemo_gym.rollouts.run_files import failures_path_for, files_of_run, remove_run
 from nemo_gym.rollouts.scoring_rules import scoring_rules
 from nemo_gym.rollouts.store import RolloutStore, RunHistory
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
-from nemo_gym.wire.stored_rollout import Row, StoredRollout
+from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row, StoredRollout
 from nemo_gym.wire.tasks import ReverifyMode
 
 UNSAFE_PREFIX = "unsafe_"
 DEFAULT_CONCURRENCY = 256
+LISTED = 5
 
 
 class RolloutReverificationConfig(BaseNeMoGymCLIConfig):
@@ -65,6 +66,98 @@ class RolloutReverificationConfig(BaseNeMoGymCLIConfig):
         path = Path(self.output_jsonl_fpath)
         is_safe = not self.force or self.judge_failed_only or path.name.startswith(UNSAFE_PREFIX)
         return path if is_safe else path.with_name(UNSAFE_PREFIX + path.name)
+
+
+@dataclass
+class StoredRollouts:
+    """The rollouts of a run and the offsets of their inputs. Memory holds keys, not records."""
+
+    rollouts: Path
+    inputs: Path
+    scored_ids: set[RolloutId] = field(default_factory=set)
+    judge_failed: set[RolloutId] = field(default_factory=set)
+    """Rollouts whose judge failed and that were not scored later."""
+    agents: dict[str | None, int] = field(default_factory=dict)
+    """Number of rollouts by agent; None for rollouts that name no agent."""
+    _offsets: dict[RolloutId, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, rollouts: Path, inputs: Path, *, judge_failed_only: bool = False) -> "StoredRollouts":
+        """Index the files of a run.
+
+        Raises:
+            ConfigPathNotFoundError: a file is missing.
+            ConfigError: a rollout occurs twice or has no input.
+            StoreError: a line is damaged.
+        """
+        check_files_exist(inputs, rollouts)
+        stored = cls(rollouts, inputs)
+        for begin, _, row in scan_rows(inputs):
+            stored._offsets[_rollout_id(row, inputs)] = begin
+        for record in read_rows(rollouts):
+            task, rollout = rollout_id = _rollout_id(record, rollouts)
+            if rollout_id in stored.scored_ids:
+                raise ConfigError(f"task {task}, rollout {rollout} occurs twice", where=str(rollouts))
+            stored.scored_ids.add(rollout_id)
+            stored._count(record)
+        for record in stored._judge_failures() if judge_failed_only else ():
+            rollout_id = _rollout_id(record, rollouts)
+            if rollout_id not in stored.scored_ids and rollout_id not in stored.judge_failed:
+                stored.judge_failed.add(rollout_id)
+                stored._count(record)
+        if not stored.agents:
+            raise ConfigError("the file has no rollouts to verify", where=str(rollouts))
+        stored._check_inputs(stored.judge_failed if judge_failed_only else stored.scored_ids)
+        return stored
+
+    def jobs(self, *, judge_failed_only: bool = False) -> Iterator[Job]:
+        """Yield the jobs to verify in stored order: each input row with its stored response."""
+        with RolloutReader([self.inputs]) as inputs:
+            for record in self._select_records(judge_failed_only):
+                key = RolloutKey(*_rollout_id(record, self.rollouts))
+                row = inputs.row(self._offsets[key.rollout_id]) | key.fields()
+                if record.get(AGENT_REF_KEY_NAME):
+                    row[AGENT_REF_KEY_NAME] = record[AGENT_REF_KEY_NAME]
+                yield Job(key, {**row, RESPONSE_KEY_NAME: record.get(RESPONSE_KEY_NAME)})
+
+    def scored_rollouts(self) -> Iterator[ScoredRollout]:
+        """Yield the scored rollouts, to be copied unchanged."""
+        for record in read_rows(self.rollouts):
+            yield ScoredRollout(Job.of(record), record)
+
+    def _select_records(self, judge_failed_only: bool) -> Iterator[Row]:
+        """Yield the scored records, or the first judge failure of each rollout in `judge_failed`."""
+        if not judge_failed_only:
+            yield from read_rows(self.rollouts)
+            return
+        remaining = set(self.judge_failed)
+        for record in self._judge_failures():
+            rollout_id = _rollout_id(record, self.rollouts)
+            if rollout_id in remaining:
+                remaining.discard(rollout_id)
+                yield record
+
+    def _judge_failures(self) -> Iterator[Row]:
+        """Yield the stored failures in which the agent was done and only the judge failed."""
+        for record in read_rows(failures_path_for(self.rollouts)):
+            if StoredRollout(record).failure_class == FailureKind.JUDGE_FAILED:
+                yield record
+
+    def _count(self, record: Row) -> None:
+        agent = StoredRollout(record).agent
+        self.agents[agent] = self.agents.get(agent, 0) + 1
+
+    def _check_inputs(self, rollout_ids: set[RolloutId]) -> None:
+        """Raise ConfigError if a rollout has no input row."""
+        missing = sorted(rollout_ids - self._offsets.keys())
+        if missing:
+            listed = ", ".join(f"{task}:{rollout}" for task, rollout in missing[:LISTED])
+            more = ", …" if len(missing) > LISTED else ""
+            raise ConfigError(
+                f"{len(missing)} rollouts belong to no input row: {listed}{more}",
+                where=str(self.inputs),
+                fix="name the materialized inputs of the same run with --inputs",
+            )
 
 
 @dataclass(frozen=True)
@@ -223,3 +316,10 @@ async def reverify_mode(client: ServerClient, server: str) -> ReverifyMode:
 def _rules_without_model(servers: Mapping[str, Any]) -> dict[str, ScoringRule]:
     """Return the scoring rules without the check for a model call, which was done when the rollout was collected."""
     return {agent: replace(rule, needs_model=False) for agent, rule in scoring_rules(servers).items()}
+
+
+def _rollout_id(record: Row, path: Path) -> RolloutId:
+    try:
+        return RolloutKey.of(record).rollout_id
+    except ValueError as error:
+        raise ConfigError(f"a row has no rollout key: {error}", where=str(path)) from error

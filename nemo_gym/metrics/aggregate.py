@@ -12,7 +12,7 @@ from typing import Any
 
 from nemo_gym.errors import GymError
 from nemo_gym.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
-from nemo_gym.metrics.rollout_numbers import Record, RecordShapes, describe
+from nemo_gym.metrics.column_statistics import Record, RecordShapes, describe
 from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.wire.stored_rollout import RolloutId, Row, StoredRollout
 

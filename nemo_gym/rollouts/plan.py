@@ -1,7 +1,9 @@
 """Plan a run: from the lines of a dataset to jobs, with all problems of the rows in one message."""
 
+import hashlib
 import json
 import logging
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -24,7 +26,6 @@ from nemo_gym.keys import (
     TASK_INDEX_KEY_NAME,
 )
 from nemo_gym.rollouts.outcome import Job
-from nemo_gym.rollouts.task_numbers import TaskNumbers
 from nemo_gym.wire.stored_rollout import RolloutKey, Row
 
 logger = logging.getLogger("nemo_gym.rollouts")
@@ -119,13 +120,50 @@ def read_lines(path: Path, limit: int | None = None) -> Iterator[Line]:
         yield from islice(filled, limit or None)
 
 
+class TaskNumbers:
+    """Number the tasks of lines (identical lines share a task) and count the rollouts of each task.
+
+    Memory is about a hundred bytes per line: a hash of the line and its index.
+    """
+
+    def __init__(self) -> None:
+        self._first_lines: dict[bytes, int] = {}  # hash of a line -> index of the first line with this hash
+        self._lines = 0
+        self._rollouts = array("L")  # by task, for tasks numbered here
+        self._high_rollouts: dict[int, int] = {}  # by task, for higher task numbers that rows contain
+
+    def restart(self) -> "TaskNumbers":
+        """Start at the first line again, but continue counting rollouts; returns self."""
+        self._lines = 0
+        return self
+
+    def next_task(self, line: bytes, own_number: int | None) -> int:
+        """Return the task of the next line: `own_number` if the row has one, else the index of the first equal line."""
+        index = self._lines
+        self._lines += 1
+        if index == len(self._rollouts):
+            self._rollouts.append(self._high_rollouts.pop(index, 0))
+        first = self._first_lines.setdefault(hashlib.blake2b(line.strip(), digest_size=16).digest(), index)
+        return first if own_number is None else own_number
+
+    def next_rollouts(self, task: int, repeats: int) -> range:
+        """Add `repeats` rollouts to a task and return their numbers."""
+        if task < len(self._rollouts):
+            begin = self._rollouts[task]
+            self._rollouts[task] += repeats
+        else:
+            begin = self._high_rollouts.get(task, 0)
+            self._high_rollouts[task] = begin + repeats
+        return range(begin, begin + repeats)
+
+
 def plan_jobs(
     lines: Iterable[Line], options: PlanOptions, *, source: str, tasks: TaskNumbers | None = None
 ) -> Iterator[Job]:
     """Yield the jobs of the lines, all repeats of a line together, in the order of the planned rows file.
 
-    Identical lines share a task, so their repeats form one group. Memory is a few dozen bytes per line. Problems are
-    raised after the last line, so jobs must not be sent before the iterator is exhausted.
+    Identical lines share a task, so their repeats form one group. Problems are raised after the last line, so jobs must
+    not be sent before the iterator is exhausted.
 
     Raises:
         ConfigError: a line is not a JSON object.

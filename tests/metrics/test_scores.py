@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.metrics.aggregate import RolloutStats
-from nemo_gym.metrics.intervals import clustered_mean
+from nemo_gym.metrics.intervals import ClusteredMean
 from nemo_gym.metrics.pass_at_k import add_pass_hat_k, pass_at_k, pass_hat_k
 from nemo_gym.metrics.scores import compute_attrition, compute_scores
 
@@ -54,7 +54,7 @@ def test_the_mean_and_its_interval_are_those_of_the_rewards(rewards):
     """Computed task by task in a hurry, or value by value: the same."""
     scores = compute_scores(make_tally(row(task, rollout, reward) for (task, rollout), reward in rewards.items()))
 
-    plain = clustered_mean((task, reward) for (task, _), reward in rewards.items())
+    plain = ClusteredMean((task, reward) for (task, _), reward in rewards.items()).mean()
     assert scores["reward"]["mean"] == pytest.approx(plain.value, abs=1e-12)
     assert scores["reward"]["num_rollouts"] == len(rewards)
     assert scores["reward"]["num_tasks"] == plain.tasks

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nemo_gym.config.resolve import ResolvedConfig
     from nemo_gym.rollout_collection import RolloutAggregationConfig
     from nemo_gym.rollouts.aggregate import RolloutsByAgent
-    from nemo_gym.rollouts.shards import Shards
+    from nemo_gym.rollouts.merged_outputs import Shards
 
 MAX_LISTED = 10
 Row = dict[str, Any]
@@ -84,7 +84,7 @@ def _aggregate(args: argparse.Namespace) -> int:
 def _find_files(args: argparse.Namespace, config: DictConfig) -> tuple[RolloutAggregationConfig, Shards]:
     """Return the options and the files; a single file without an output is its own output."""
     from nemo_gym.rollout_collection import RolloutAggregationConfig
-    from nemo_gym.rollouts.shards import Shards, find_shards
+    from nemo_gym.rollouts.merged_outputs import Shards, find_shards
 
     target = args.output_jsonl_fpath or config.get("output_jsonl_fpath")
     pattern = args.input_glob or config.get("input_glob")

@@ -47,8 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import uvloop
 
-    from nemo_gym.rollout_reverification import Reverification, RolloutReverificationConfig
-    from nemo_gym.rollouts.rescoring import StoredRollouts
+    from nemo_gym.rollout_reverification import Reverification, RolloutReverificationConfig, StoredRollouts
     from nemo_gym.rollouts.scoring_rules import find_verifiers
 
     with raising_file_problems():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.rollouts.rescoring import StoredRollouts
+from nemo_gym.rollout_reverification import StoredRollouts
 from nemo_gym.rollouts.scoring_rules import find_verifiers
 
 

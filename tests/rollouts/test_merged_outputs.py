@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.rollouts.shards import Shards, find_shards
+from nemo_gym.rollouts.merged_outputs import Shards, find_shards
 
 
 def write(path, *places, tail=b""):
