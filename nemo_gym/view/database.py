@@ -21,16 +21,16 @@ from nemo_gym.journal import RolloutReader, parse_line, scan_lines
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY
 from nemo_gym.rollouts.run_files import RunFiles
 from nemo_gym.view.filters import COLUMNS, Condition, full_text_query, parse_filter
-from nemo_gym.view.record_facts import Facts, read_facts, reward_components
+from nemo_gym.view.table_row import TableRow, build_table_row, reward_components
 from nemo_gym.wire.stored_rollout import RolloutId
 
-FORMAT = 5
+FORMAT = 6
 BATCH = 4000
 HEAD_BYTES = 4096
 UNREADABLE_LINE = "unreadable line"
 
 _TEXT_COLUMNS = ("message", "expected", "extracted", "rule", "answer", "question")
-_NUMBER_COLUMNS = tuple(field.name for field in fields(Facts) if field.name not in _TEXT_COLUMNS)
+_NUMBER_COLUMNS = tuple(field.name for field in fields(TableRow) if field.name not in _TEXT_COLUMNS)
 _numbers_of, _texts_of = attrgetter(*_NUMBER_COLUMNS), attrgetter(*_TEXT_COLUMNS)
 
 _SCHEMA = f"""
@@ -106,6 +106,11 @@ class RunDatabase:
             ids = [row[0] for row in database.execute(query, (*condition.values, count, start))]
             return ResultPage(total, _read_rows(database, ids))
 
+    def row(self, rollout_id: RolloutId) -> dict[str, Any]:
+        """Return the row of a rollout that exists."""
+        task, repeat = rollout_id
+        return self.page(filter_text=f"task == {task} and repeat == {repeat}", count=1).rows[0]
+
     def tasks(self, *, filter_text: str = "", words: str = "", start: int = 0, count: int = 100) -> ResultPage:
         """Return one page of tasks with their matching rollouts; raises FilterError for an invalid filter."""
         condition = _condition(filter_text, words)
@@ -158,15 +163,13 @@ class RunDatabase:
     def cached_value(self, name: str) -> Any:
         """Return the value that `cache_value` stored under this name, or None."""
         with self.connection() as database:
-            row = database.execute(
-                "SELECT value FROM meta WHERE name = 'kept' AND value LIKE ?", (f"{name}\n%",)
-            ).fetchone()
-        return json.loads(row[0].partition("\n")[2]) if row else None
+            stored_name, value = json.loads(_meta(database, "cached") or "[null, null]")
+        return value if stored_name == name else None
 
     def cache_value(self, name: str, value: Any) -> None:
         """Store one value that is slow to compute. Only one value is stored: it replaces the previous one."""
         with self.connection() as database:
-            _set_meta(database, "kept", f"{name}\n{json.dumps(value)}")
+            _set_meta(database, "cached", json.dumps([name, value]))
             database.commit()
 
     @contextmanager
@@ -220,10 +223,10 @@ class RunDatabase:
                 if record is None:
                     record = {NG_FAILURE_CLASS_KEY: UNREADABLE_LINE}
                 row_id = first_id + len(rows)
-                facts = read_facts(record, row_id - 1)
-                rows.append((row_id, number, start, len(line), 1, *_numbers_of(facts)))
-                cells.append((row_id, *_texts_of(facts), json.dumps(reward_components(record))))
-                texts.append((row_id, " ".join(text for text in _texts_of(facts) if text)))
+                row = build_table_row(record, row_id - 1)
+                rows.append((row_id, number, start, len(line), 1, *_numbers_of(row)))
+                cells.append((row_id, *_texts_of(row), json.dumps(reward_components(record))))
+                texts.append((row_id, " ".join(text for text in _texts_of(row) if text)))
                 done = start + len(line)
             if not rows:
                 return False
@@ -277,8 +280,12 @@ def _delete_rows(database: sqlite3.Connection) -> None:
 
 
 def _bytes_done(database: sqlite3.Connection, number: int) -> int:
-    row = database.execute("SELECT value FROM meta WHERE name = ?", (f"done {number}",)).fetchone()
-    return int(row[0]) if row else 0
+    return int(_meta(database, f"done {number}") or 0)
+
+
+def _meta(database: sqlite3.Connection, name: str) -> str | None:
+    row = database.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    return row[0] if row else None
 
 
 def _placeholders(rows: Sequence[Sequence[Any]]) -> str:

@@ -73,7 +73,7 @@ def _all_rows(run: RunDatabase, filter_text: str) -> list[dict[str, Any]]:
 def _rollout_data(run: RunDatabase, row: dict[str, Any]) -> dict[str, Any]:
     """Return the whole content of a rollout's page, including long texts and tokens."""
     record = run.record((row["task"], row["rollout"])) or {}
-    total, events = read_events(record, 0, 1_000_000)
+    total, events = read_events(record)
     long_events = [event["number"] for event in events if event["length"] > LONGEST_TEXT]
     return {
         **rollout_page(record, row, events, total),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from nemo_gym.errors import GymError
-from nemo_gym.view.record_facts import PHASES
+from nemo_gym.view.table_row import PHASES
 
 NUMBERS = {
     "task": "r.task",

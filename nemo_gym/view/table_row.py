@@ -19,7 +19,7 @@ MODEL_ITEMS = frozenset({"function_call", "reasoning"})
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class TableRow:
     """The columns of one row of the table."""
 
     task: int
@@ -51,13 +51,13 @@ class Facts:
     """The beginning of the last user message of the request."""
 
 
-def read_facts(record: Mapping[str, Any], number: int) -> Facts:
-    """Return the facts of a record; `number` replaces a missing task index."""
+def build_table_row(record: Mapping[str, Any], number: int) -> TableRow:
+    """Build the row of a record; `number` replaces a missing task index."""
     stored = StoredRollout(record)
     kind, reward, output = stored.failure_class, stored.reward, stored.output
     is_scored = reward is not None
     request_input = stored.request.get("input")
-    return Facts(
+    return TableRow(
         task=_whole_number(record.get(TASK_INDEX_KEY_NAME), number),
         rollout=_whole_number(record.get(ROLLOUT_INDEX_KEY_NAME), 0),
         attempt=_whole_number(record.get(ATTEMPT_INDEX_KEY_NAME), 0),
