@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -213,8 +212,8 @@ class RolloutCollectionHelper:
         *,
         observers: Sequence[Observer] = (),
         in_flight: InFlight | None = None,
-        on_plan: Callable[[PlanSummary], None] | None = None,
-        on_reading: Callable[[int, float], None] | None = None,
+        on_plan: Callable[[PlanSummary], None] = lambda _: None,
+        on_reading: Callable[[int, float], None] = lambda _rows, _fraction: None,
     ) -> None:
         self.observers = list(observers)
         self.in_flight = in_flight if in_flight is not None else InFlight()
@@ -255,7 +254,7 @@ class RolloutCollectionHelper:
             StoreError: another process collects into this output, or it cannot be written.
         """
         with RolloutStore(config.output_jsonl_fpath) as store:
-            check_request(store, self._report_reading(_request(config, servers, 1)))
+            check_request(store, self._request(config, servers, max_attempts=1))
 
     async def run_from_config(self, config: RolloutCollectionConfig) -> list[Row]:
         """Collect, score and return every result, sorted by (task, rollout).
@@ -290,7 +289,7 @@ class RolloutCollectionHelper:
         client = self.setup_server_client()  # first, because it raises if no servers run: then no file may change
         servers = client.global_config_dict
         max_attempts = config.max_rollout_attempts or _get_max_rollout_attempts()
-        request = _request(config, servers, max_attempts)
+        request = self._request(config, servers, max_attempts)
         rules = AttemptRules(
             server_type=server_types(servers),
             scoring=scoring_rules(servers),
@@ -301,9 +300,8 @@ class RolloutCollectionHelper:
         )
         counts = OutcomeCounts()
         with RolloutStore(config.output_jsonl_fpath, sync_seconds=config.sync_seconds) as store:
-            prepared = await prepare_run_in_thread(store, self._report_reading(request))
-            if self.on_plan is not None:
-                self.on_plan(prepared.summary)
+            prepared = await prepare_run_in_thread(store, request)
+            self.on_plan(prepared.summary)
             stop = StopCondition(
                 max_failures=1 if config.fail_fast else config.max_failures,
                 max_tokens=config.max_total_tokens,
@@ -329,13 +327,51 @@ class RolloutCollectionHelper:
                 logger.info("%s: %s", entry[AGENT_REF_KEY_NAME]["name"], entry["key_metrics"])
         return counts
 
-    def _report_reading(self, request: CollectionRequest) -> CollectionRequest:
-        """Return `request` with an `on_read` that calls `on_reading`."""
-        report = self.on_reading
-        if report is None or not request.source.is_file():
-            return request
-        size = max(1, request.source.stat().st_size)
-        return replace(request, on_read=lambda rows, read: report(rows, min(1.0, read / size)))
+    def _request(
+        self, config: RolloutCollectionConfig, servers: Mapping[str, Any], max_attempts: int
+    ) -> CollectionRequest:
+        """Build the collection request that `config` describes, with the identity of the run except its row hash."""
+        prompt = load_prompt_config(config.prompt_config) if config.prompt_config is not None else None
+        skills_ref = load_skill_directory(config.skills.path) if config.skills is not None else None
+        identity = Identity(
+            rows="",
+            plan=mask_secrets(
+                {
+                    "limit": config.limit or None,
+                    "agent_name": config.agent_name,
+                    "prompt": prompt.model_dump() if prompt is not None else None,
+                    "skills": skills_ref["hash"] if skills_ref is not None else None,
+                    "responses_create_params": config.responses_create_params,
+                    "num_repeats_add_seed": config.num_repeats_add_seed,
+                }
+            ),
+            repeats=config.num_repeats,
+            servers=server_fields(servers),
+            code=code_versions(servers),
+            limits=config.model_dump(include=set(LimitOptions.model_fields)),
+        )
+        options = PlanOptions(
+            agent_name=config.agent_name,
+            repeats=config.num_repeats,
+            add_seed=config.num_repeats_add_seed,
+            overrides=config.responses_create_params,
+            skills_ref=skills_ref,
+            fill_prompt=partial(_fill_prompt, prompt) if prompt is not None else None,
+            agents=AgentNames(agent.name for agent in instances_of(servers, AGENTS)),
+        )
+        return CollectionRequest(
+            source=_resolve_under_cwd_or_install(config.input_jsonl_fpath),
+            source_name=config.input_jsonl_fpath,
+            limit=config.limit,
+            options=options,
+            identity=identity,
+            resume=config.resume_from_cache,
+            force=config.force_resume,
+            overwrite=config.overwrite,
+            max_attempts=max_attempts,
+            on_read=self.on_reading,
+            limits={"steps": config.max_steps_per_rollout, "tokens": config.max_tokens_per_rollout},
+        )
 
 
 def in_completion_order(coroutines: Iterable[Coroutine[Any, Any, RowAndResult]]) -> Iterator[Awaitable[RowAndResult]]:
@@ -351,50 +387,6 @@ def in_completion_order(coroutines: Iterable[Coroutine[Any, Any, RowAndResult]])
         for task in tasks:
             task.cancel()
         raise
-
-
-def _request(config: RolloutCollectionConfig, servers: Mapping[str, Any], max_attempts: int) -> CollectionRequest:
-    """Build the collection request that `config` describes, with the identity of the run except its row hash."""
-    prompt = load_prompt_config(config.prompt_config) if config.prompt_config is not None else None
-    skills_ref = load_skill_directory(config.skills.path) if config.skills is not None else None
-    identity = Identity(
-        rows="",
-        plan=mask_secrets(
-            {
-                "limit": config.limit or None,
-                "agent_name": config.agent_name,
-                "prompt": prompt.model_dump() if prompt is not None else None,
-                "skills": skills_ref["hash"] if skills_ref is not None else None,
-                "responses_create_params": config.responses_create_params,
-                "num_repeats_add_seed": config.num_repeats_add_seed,
-            }
-        ),
-        repeats=config.num_repeats,
-        servers=server_fields(servers),
-        code=code_versions(servers),
-        limits=config.model_dump(include=set(LimitOptions.model_fields)),
-    )
-    options = PlanOptions(
-        agent_name=config.agent_name,
-        repeats=config.num_repeats,
-        add_seed=config.num_repeats_add_seed,
-        overrides=config.responses_create_params,
-        skills_ref=skills_ref,
-        fill_prompt=partial(_fill_prompt, prompt) if prompt is not None else None,
-        agents=AgentNames(agent.name for agent in instances_of(servers, AGENTS)),
-    )
-    return CollectionRequest(
-        source=_resolve_under_cwd_or_install(config.input_jsonl_fpath),
-        source_name=config.input_jsonl_fpath,
-        limit=config.limit,
-        options=options,
-        identity=identity,
-        resume=config.resume_from_cache,
-        force=config.force_resume,
-        overwrite=config.overwrite,
-        max_attempts=max_attempts,
-        limits={"steps": config.max_steps_per_rollout, "tokens": config.max_tokens_per_rollout},
-    )
 
 
 def _fill_prompt(prompt: PromptConfig, row: Row, location: str) -> Row:

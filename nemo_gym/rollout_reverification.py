@@ -1,7 +1,8 @@
 """Verify stored responses again without new rollouts, for example after a verifier changed or a judge failed."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -68,21 +69,10 @@ class RolloutReverificationConfig(BaseNeMoGymCLIConfig):
         return path if is_safe else path.with_name(UNSAFE_PREFIX + path.name)
 
 
-@dataclass
 class StoredRollouts:
-    """The rollouts of a run and the offsets of their inputs. Memory holds keys, not records."""
+    """The rollouts of a run that are verified again, and their inputs. Memory holds keys and offsets, not records."""
 
-    rollouts: Path
-    inputs: Path
-    scored_ids: set[RolloutId] = field(default_factory=set)
-    judge_failed: set[RolloutId] = field(default_factory=set)
-    """Rollouts whose judge failed and that were not scored later."""
-    agents: dict[str | None, int] = field(default_factory=dict)
-    """Number of rollouts by agent; None for rollouts that name no agent."""
-    _offsets: dict[RolloutId, int] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, rollouts: Path, inputs: Path, *, judge_failed_only: bool = False) -> "StoredRollouts":
+    def __init__(self, rollouts: Path, inputs: Path, *, judge_failed_only: bool = False) -> None:
         """Index the files of a run.
 
         Raises:
@@ -91,31 +81,52 @@ class StoredRollouts:
             StoreError: a line is damaged.
         """
         check_files_exist(inputs, rollouts)
-        stored = cls(rollouts, inputs)
-        for begin, _, row in scan_rows(inputs):
-            stored._offsets[_rollout_id(row, inputs)] = begin
-        for record in read_rows(rollouts):
-            task, rollout = rollout_id = _rollout_id(record, rollouts)
-            if rollout_id in stored.scored_ids:
-                raise ConfigError(f"task {task}, rollout {rollout} occurs twice", where=str(rollouts))
-            stored.scored_ids.add(rollout_id)
-            stored._count(record)
-        for record in stored._judge_failures() if judge_failed_only else ():
-            rollout_id = _rollout_id(record, rollouts)
-            if rollout_id not in stored.scored_ids and rollout_id not in stored.judge_failed:
-                stored.judge_failed.add(rollout_id)
-                stored._count(record)
-        if not stored.agents:
+        self.rollouts = rollouts
+        self.agents: Counter[str | None] = Counter()
+        """Number of rollouts by agent; None for rollouts that name no agent."""
+        self._files = (inputs, rollouts, failures_path_for(rollouts))
+        self._inputs = {_rollout_id(row, inputs): begin for begin, _, row in scan_rows(inputs)}
+        self._to_verify: dict[RolloutId, tuple[int, int]] = {}
+        """File number and offset of each record to verify, in stored order."""
+        scored = self._index_scored()
+        if judge_failed_only:
+            self._to_verify.clear()
+            self._index_judge_failures(scored)
+        if not self.agents:
             raise ConfigError("the file has no rollouts to verify", where=str(rollouts))
-        stored._check_inputs(stored.judge_failed if judge_failed_only else stored.scored_ids)
-        return stored
+        self._check_inputs()
 
-    def jobs(self, *, judge_failed_only: bool = False) -> Iterator[Job]:
+    def __len__(self) -> int:
+        """Return the number of rollouts to verify."""
+        return len(self._to_verify)
+
+    def _index_scored(self) -> set[RolloutId]:
+        """Index the scored rollouts and return their ids."""
+        for begin, _, record in scan_rows(self.rollouts):
+            task, rollout = rollout_id = _rollout_id(record, self.rollouts)
+            if rollout_id in self._to_verify:
+                raise ConfigError(f"task {task}, rollout {rollout} occurs twice", where=str(self.rollouts))
+            self._to_verify[rollout_id] = 1, begin
+            self.agents[StoredRollout(record).agent] += 1
+        return set(self._to_verify)
+
+    def _index_judge_failures(self, scored: set[RolloutId]) -> None:
+        """Index the first judge failure of each rollout that was not scored later."""
+        failures = self._files[2]
+        for begin, _, record in scan_rows(failures) if failures.exists() else ():
+            if StoredRollout(record).failure_class != FailureKind.JUDGE_FAILED:
+                continue
+            rollout_id = _rollout_id(record, failures)
+            if rollout_id not in scored and rollout_id not in self._to_verify:
+                self._to_verify[rollout_id] = 2, begin
+                self.agents[StoredRollout(record).agent] += 1
+
+    def jobs(self) -> Iterator[Job]:
         """Yield the jobs to verify in stored order: each input row with its stored response."""
-        with RolloutReader([self.inputs]) as inputs:
-            for record in self._select_records(judge_failed_only):
-                key = RolloutKey(*_rollout_id(record, self.rollouts))
-                row = inputs.row(self._offsets[key.rollout_id]) | key.fields()
+        with RolloutReader(self._files) as reader:
+            for rollout_id, (file, begin) in self._to_verify.items():
+                key, record = RolloutKey(*rollout_id), reader.row(begin, file)
+                row = reader.row(self._inputs[rollout_id]) | key.fields()
                 if record.get(AGENT_REF_KEY_NAME):
                     row[AGENT_REF_KEY_NAME] = record[AGENT_REF_KEY_NAME]
                 yield Job(key, {**row, RESPONSE_KEY_NAME: record.get(RESPONSE_KEY_NAME)})
@@ -125,37 +136,15 @@ class StoredRollouts:
         for record in read_rows(self.rollouts):
             yield ScoredRollout(Job.of(record), record)
 
-    def _select_records(self, judge_failed_only: bool) -> Iterator[Row]:
-        """Yield the scored records, or the first judge failure of each rollout in `judge_failed`."""
-        if not judge_failed_only:
-            yield from read_rows(self.rollouts)
-            return
-        remaining = set(self.judge_failed)
-        for record in self._judge_failures():
-            rollout_id = _rollout_id(record, self.rollouts)
-            if rollout_id in remaining:
-                remaining.discard(rollout_id)
-                yield record
-
-    def _judge_failures(self) -> Iterator[Row]:
-        """Yield the stored failures in which the agent was done and only the judge failed."""
-        for record in read_rows(failures_path_for(self.rollouts)):
-            if StoredRollout(record).failure_class == FailureKind.JUDGE_FAILED:
-                yield record
-
-    def _count(self, record: Row) -> None:
-        agent = StoredRollout(record).agent
-        self.agents[agent] = self.agents.get(agent, 0) + 1
-
-    def _check_inputs(self, rollout_ids: set[RolloutId]) -> None:
-        """Raise ConfigError if a rollout has no input row."""
-        missing = sorted(rollout_ids - self._offsets.keys())
+    def _check_inputs(self) -> None:
+        """Raise ConfigError if a rollout to verify has no input row."""
+        missing = sorted(self._to_verify.keys() - self._inputs.keys())
         if missing:
             listed = ", ".join(f"{task}:{rollout}" for task, rollout in missing[:LISTED])
             more = ", …" if len(missing) > LISTED else ""
             raise ConfigError(
                 f"{len(missing)} rollouts belong to no input row: {listed}{more}",
-                where=str(self.inputs),
+                where=str(self._files[0]),
                 fix="name the materialized inputs of the same run with --inputs",
             )
 
@@ -264,8 +253,7 @@ class Reverification:
 
     def _jobs(self, is_unfinished: Callable[[Job], bool]) -> Iterator[Job]:
         """Yield the jobs that are not verified yet, up to the limit."""
-        jobs = filter(is_unfinished, self._stored.jobs(judge_failed_only=self.config.judge_failed_only))
-        return islice(jobs, self.config.limit or None)
+        return islice(filter(is_unfinished, self._stored.jobs()), self.config.limit or None)
 
     def _copy_scored(self, history: RunHistory) -> int:
         """Copy the scored rollouts that the output lacks, and return their number."""

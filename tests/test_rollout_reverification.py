@@ -117,7 +117,7 @@ class Run:
             "output_jsonl_fpath": str(self.folder / "again.jsonl"),
         }
         config = RolloutReverificationConfig.model_validate({**files, **options})
-        stored = StoredRollouts.read(
+        stored = StoredRollouts(
             Path(config.rollouts_jsonl_fpath),
             Path(config.materialized_inputs_jsonl_fpath),
             judge_failed_only=config.judge_failed_only,

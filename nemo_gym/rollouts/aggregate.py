@@ -183,26 +183,6 @@ def metrics_entry(agent: str | None, rollouts: AgentRollouts, answer: Row | None
     return entry
 
 
-async def aggregate(
-    records: Iterable[Row],
-    fetch: FetchMetrics,
-    *,
-    failures: Iterable[Row] = (),
-    has_own_metrics: Callable[[str], bool] = lambda _: True,
-) -> tuple[list[Row], dict[str, GymError]]:
-    """Return one entry per agent in the order of the records, and the errors of agents that returned no metrics.
-
-    `fetch` is called for the agents that `has_own_metrics` selects, with records sorted by task, so that the same file
-    always gives the same bytes. The metrics of the other agents are computed here.
-    """
-    by_agent = RolloutsByAgent(has_own_metrics=has_own_metrics)
-    for record in records:
-        by_agent.add(record)
-    for record in failures:
-        by_agent.fail(record)
-    return await metrics_entries(by_agent, fetch)
-
-
 async def aggregate_to_file(
     path: Path,
     records: Iterable[Row],
@@ -211,12 +191,19 @@ async def aggregate_to_file(
     failures: Iterable[Row] = (),
     has_own_metrics: Callable[[str], bool] = lambda _: True,
 ) -> list[Row]:
-    """Write the entries of all agents to `path` and return them.
+    """Write one entry per agent to `path`, in the order of the records, and return the entries.
+
+    `fetch` is called for the agents that `has_own_metrics` selects. The metrics of the other agents are computed here.
 
     Raises:
         AgentFailed: an agent returned no metrics; the entries of the others are written.
     """
-    entries, errors = await aggregate(records, fetch, failures=failures, has_own_metrics=has_own_metrics)
+    by_agent = RolloutsByAgent(has_own_metrics=has_own_metrics)
+    for record in records:
+        by_agent.add(record)
+    for record in failures:
+        by_agent.fail(record)
+    entries, errors = await metrics_entries(by_agent, fetch)
     write_metrics(path, entries)
     if errors:
         reasons = "; ".join(f"{agent}: {error.problem}" for agent, error in sorted(errors.items()))
@@ -230,7 +217,10 @@ async def aggregate_to_file(
 
 
 async def metrics_entries(by_agent: RolloutsByAgent, fetch: FetchMetrics) -> tuple[list[Row], dict[str, GymError]]:
-    """Return the entry of each agent, and the errors of agents that returned no metrics; see `aggregate`."""
+    """Return the entry of each agent, and the errors of agents that returned no metrics.
+
+    `fetch` receives records sorted by task, so that the same file always gives the same bytes.
+    """
     answers: dict[str | None, Row | None] = {}
     errors: dict[str, GymError] = {}
 

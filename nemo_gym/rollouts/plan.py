@@ -38,7 +38,7 @@ _FIELDS_OF_EARLIER_RUN = (ATTEMPT_INDEX_KEY_NAME, NG_SECONDS_KEY, NG_PHASES_KEY)
 
 Line = tuple[int, bytes]
 """A line's number, counted from 1, and its bytes."""
-Repeats = int | Mapping[str, int]
+Repeats = int | dict[str, int]
 """Rollouts per row: one number, or a number by agent, with `_default` for agents that are not listed."""
 
 
@@ -76,17 +76,12 @@ class AgentNames:
         if name not in self._problems:
             if len(self._problems) - len(self._names) >= LISTED_AGENTS:
                 return "more unknown agents"
-            self._problems[name] = f"unknown agent {name!r}{self._advice(name)}"
+            close = get_close_matches(name, self._names, n=1)
+            listed = ", ".join(self._names[:LISTED_AGENTS]) + (", …" if len(self._names) > LISTED_AGENTS else "")
+            configured = f"; configured: {listed}" if self._names else "; no agents are configured"
+            advice = f" — did you mean {close[0]!r}?" if close else configured
+            self._problems[name] = f"unknown agent {name!r}{advice}"
         return self._problems[name]
-
-    def _advice(self, name: str) -> str:
-        if not self._names:
-            return "; no agents are configured"
-        close = get_close_matches(name, self._names, n=1)
-        if close:
-            return f" — did you mean {close[0]!r}?"
-        listed = ", ".join(self._names[:LISTED_AGENTS]) + (", …" if len(self._names) > LISTED_AGENTS else "")
-        return f"; configured: {listed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +180,7 @@ def plan_jobs(
         for rollout in tasks.next_rollouts(task, repeats):
             yield _make_job(prepared, task, rollout, options, where)
     _raise_if_any(problems, source)
-    if isinstance(options.repeats, Mapping):
+    if isinstance(options.repeats, dict):
         unused = sorted(set(options.repeats) - used_agents - {DEFAULT_REPEATS_KEY})
         if unused:
             logger.warning("num_repeats names agents that no row uses: %s", ", ".join(unused))
@@ -223,8 +218,7 @@ def plan_more(
 def added_repeats(earlier: Repeats, current: Repeats) -> dict[str, int]:
     """Return the rollouts per row that `current` adds to `earlier`, by agent; negative where `current` has fewer."""
     old, new = (
-        dict(repeats) if isinstance(repeats, Mapping) else {DEFAULT_REPEATS_KEY: repeats}
-        for repeats in (earlier, current)
+        repeats if isinstance(repeats, dict) else {DEFAULT_REPEATS_KEY: repeats} for repeats in (earlier, current)
     )
     added: dict[str, int] = {}
     for agent in {*old, *new}:
@@ -279,7 +273,7 @@ def _agent_reference(row: Row, default: str | None) -> Row | None:
 
 def _repeats_of(agent: str, options: PlanOptions, problems: RowProblems, number: int) -> int:
     """Return the repeats of an agent's rows; 0 after adding a problem."""
-    if not isinstance(options.repeats, Mapping):
+    if not isinstance(options.repeats, dict):
         return options.repeats
     repeats = options.repeats.get(agent, options.repeats.get(DEFAULT_REPEATS_KEY))
     if repeats is None:

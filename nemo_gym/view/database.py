@@ -21,7 +21,7 @@ from nemo_gym.journal import RolloutReader, parse_line, scan_lines
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY
 from nemo_gym.rollouts.run_files import RunFiles
 from nemo_gym.view.filters import COLUMNS, Condition, full_text_query, parse_filter
-from nemo_gym.view.table_row import TableRow, build_table_row, reward_components
+from nemo_gym.view.table_row import TEXT_COLUMNS, TableRow, build_table_row, reward_components
 from nemo_gym.wire.stored_rollout import RolloutId
 
 FORMAT = 6
@@ -29,15 +29,14 @@ BATCH = 4000
 HEAD_BYTES = 4096
 UNREADABLE_LINE = "unreadable line"
 
-_TEXT_COLUMNS = ("message", "expected", "extracted", "rule", "answer", "question")
-_NUMBER_COLUMNS = tuple(field.name for field in fields(TableRow) if field.name not in _TEXT_COLUMNS)
-_numbers_of, _texts_of = attrgetter(*_NUMBER_COLUMNS), attrgetter(*_TEXT_COLUMNS)
+_NUMBER_COLUMNS = tuple(field.name for field in fields(TableRow) if field.name not in TEXT_COLUMNS)
+_numbers_of, _texts_of = attrgetter(*_NUMBER_COLUMNS), attrgetter(*TEXT_COLUMNS)
 
 _SCHEMA = f"""
 CREATE TABLE rollouts(
     id INTEGER PRIMARY KEY, file INTEGER, start INTEGER, length INTEGER, current INTEGER DEFAULT 1,
     {", ".join(f"{name}{' REAL' if name.startswith(('reward', 'seconds')) else ''}" for name in _NUMBER_COLUMNS)});
-CREATE TABLE cells(id INTEGER PRIMARY KEY, {", ".join(_TEXT_COLUMNS)}, components TEXT);
+CREATE TABLE cells(id INTEGER PRIMARY KEY, {", ".join(TEXT_COLUMNS)}, components TEXT);
 CREATE VIRTUAL TABLE words USING fts5(text, content='', detail='none', tokenize='unicode61');
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT);
 CREATE INDEX by_place ON rollouts(task, rollout, current);
@@ -256,7 +255,7 @@ def _from_clause(condition: Condition, *, needs_cells: bool = False) -> str:
 
 
 def _read_rows(database: sqlite3.Connection, ids: Sequence[int]) -> list[dict[str, Any]]:
-    names = [*_NUMBER_COLUMNS, *_TEXT_COLUMNS, "components"]
+    names = [*_NUMBER_COLUMNS, *TEXT_COLUMNS, "components"]
     query = f"SELECT {', '.join(names)} FROM rollouts JOIN cells USING (id) WHERE id = ?"
     rows = [dict(zip(names, database.execute(query, (row_id,)).fetchone(), strict=True)) for row_id in ids]
     return [{**row, "components": json.loads(row["components"])} for row in rows]

@@ -195,7 +195,7 @@ class Pages:
 
     def _run(self, request: Request, parameter: str = "run") -> RunDatabase:
         """Return the run that a parameter of the path names; respond with 404 if it is unknown."""
-        number = request.path_params[parameter]
+        number: int = request.path_params[parameter]
         if number >= len(self._runs):
             raise HTTPException(404, "unknown run")
         return self._runs[number]

@@ -15,6 +15,8 @@ NOT_COMPONENTS = frozenset({"responses_create_params", "response", REWARD_KEY})
 LONGEST_CELL = 300
 PHASES = ("queue", "seed_session", "model", "tools", "verify", "agent")
 """The phases of a rollout in their order; each is a column `seconds_<phase>`."""
+TEXT_COLUMNS = ("message", "expected", "extracted", "rule", "answer", "question")
+"""Columns with longer texts; the others hold numbers and short names."""
 MODEL_ITEMS = frozenset({"function_call", "reasoning"})
 
 

@@ -8,7 +8,6 @@ from nemo_gym.journal import StoreError
 from nemo_gym.metrics.aggregate import compute_aggregate_metrics
 from nemo_gym.rollouts.aggregate import (
     RolloutsByAgent,
-    aggregate,
     metrics_entries,
     metrics_entry,
     strip_conversation,
@@ -31,6 +30,13 @@ BIG = {
 def record(task, rollout, reward, agent="a", **fields):
     place = {"_ng_task_index": task, "_ng_rollout_index": rollout}
     return {**place, "reward": reward, "agent_ref": {"name": agent}, **fields}
+
+
+async def aggregate(records, fetch, has_own_metrics=lambda _: True):
+    by_agent = RolloutsByAgent(has_own_metrics=has_own_metrics)
+    for one in records:
+        by_agent.add(one)
+    return await metrics_entries(by_agent, fetch)
 
 
 async def nobody(agent, records):
