@@ -1,6 +1,6 @@
 """Metrics over all rollouts of an agent and for each of its tasks: the answer of `/aggregate_metrics`.
 
-Rows are added one at a time. Only their numbers are kept; whole rows only for servers that add metrics.
+Rows are added one at a time. Only their numbers are kept; whole rows only if a server adds metrics.
 No metric depends on the order of the rows.
 """
 
@@ -51,10 +51,10 @@ def _index_of(row: Mapping[str, Any], name: str) -> int | None:
 class RolloutStats:
     """The statistics of one agent's rollouts: `add` the rollouts in any order, then read the metrics.
 
-    Keeps the numbers of each rollout, one or two hundred bytes; with `keep_rows` also the row.
+    Keeps the numbers of each rollout, one or two hundred bytes, not the row.
     """
 
-    def __init__(self, *, keep_rows: bool = False, shapes: RecordShapes | None = None) -> None:
+    def __init__(self, shapes: RecordShapes | None = None) -> None:
         self.records: dict[RolloutId, Record] = {}
         self.failed: dict[RolloutId, str] = {}
         """The kind of each rollout that was added as a failure."""
@@ -65,7 +65,6 @@ class RolloutStats:
         self._expected: dict[int, int] = {}
         self._next: dict[int, int] = {}
         self._sorted: list[RolloutId] = []
-        self._rows: dict[RolloutId, Row] | None = {} if keep_rows else None
 
     def expect(self, task: int) -> None:
         """Expect one more rollout of `task`."""
@@ -85,8 +84,6 @@ class RolloutStats:
             self.failed[key] = failure_class
             return None
         record = self.records[key] = self.shapes.record(result)
-        if self._rows is not None:
-            self._rows[key] = result
         return record
 
     def fail(self, task: int, rollout: int, kind: str) -> None:
@@ -104,11 +101,6 @@ class RolloutStats:
             self._sorted = sorted(self.records)
         for task, keys in groupby(self._sorted, key=itemgetter(0)):
             yield task, [(key[1], self.records[key]) for key in keys]
-
-    def rows_by_task(self) -> list[list[Row]]:
-        """Return the kept rows of each task, ordered by rollout index."""
-        rows = self._rows or {}
-        return [[rows[key] for key in keys] for _, keys in groupby(sorted(rows), key=itemgetter(0))]
 
     def metrics(self) -> dict[str, Any]:
         """Return the statistics over all rollouts."""
@@ -166,13 +158,16 @@ def compute_aggregate_metrics(
     Raises:
         RolloutRowsError: (a ValueError) the same rollout occurs twice.
     """
-    stats = RolloutStats(keep_rows=compute_metrics_fn is not None)
+    stats = RolloutStats()
+    scored_rows: dict[RolloutId, Row] = {}
     for result in verify_responses:
-        stats.add(result)
+        if stats.add(result) is not None and compute_metrics_fn is not None:
+            scored_rows[stats.last_id] = result
     agent_metrics = stats.metrics()
     groups = {group[TASK_INDEX_KEY_NAME]: group for group in stats.groups()}
     if compute_metrics_fn is not None:
-        computed = dict(compute_metrics_fn(stats.rows_by_task()) or {})
+        tasks = groupby(sorted(scored_rows), key=itemgetter(0))
+        computed = dict(compute_metrics_fn([[scored_rows[key] for key in keys] for _, keys in tasks]) or {})
         _add_to_groups(groups, computed.pop(PER_TASK_METRICS, None) or [])
         agent_metrics |= computed
     pick = get_key_metrics_fn or mean_metrics
