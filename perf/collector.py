@@ -90,10 +90,14 @@ def step(rows: Path, output: Path, rollouts: int, resume: bool) -> dict[str, flo
     async def calls() -> float:
         """Return the CPU seconds of the calls alone."""
         row = {**orjson.loads(rows.open("rb").readline()), "agent_ref": {"name": "a"}, "_ng_task_index": 0}
+        calls_left = iter(range(rollouts))
+
+        async def worker() -> None:
+            for _ in calls_left:  # shared by all workers
+                await _run_on_agent(server_client, row)
+
         began = time.process_time()
-        for begin in range(0, rollouts, CONCURRENCY):
-            count = min(CONCURRENCY, rollouts - begin)
-            await asyncio.gather(*(_run_on_agent(server_client, row) for _ in range(count)))
+        await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
         return time.process_time() - began
 
     def mark_planned(_: Any) -> None:

@@ -75,4 +75,4 @@ def test_without_an_interval_there_is_no_thread(tmp_path: Path) -> None:
     with RolloutStore(tmp_path / "x.jsonl") as store:
         store.open()
 
-        assert store._sync is None
+        assert not [thread for thread in threading.enumerate() if thread.name == "sync"]
