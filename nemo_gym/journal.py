@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self
+from typing import BinaryIO, NamedTuple, Self
 from zlib import crc32
 
 import orjson
@@ -99,27 +99,18 @@ def parse_lenient(line: bytes) -> Row | None:
     if not any(word in line for word in _NOT_JSON):
         return None
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_constant=lambda _: None)
     except ValueError:
         return None
     if not isinstance(row, dict):
         return None
-    reward = row.get(REWARD_KEY)
-    row = {name: _null_if_not_finite(value) for name, value in row.items()}
+    reward = json.loads(line).get(REWARD_KEY)
     if isinstance(reward, float) and not math.isfinite(reward) and row.get(NG_FAILURE_CLASS_KEY) is None:
         del row[REWARD_KEY]
         kind, message = "invalid_reward", f"the reward is {reward}, which is not finite"
         detail = {"kind": kind, "phase": "verify", "retryable": False, "message": message}
         row |= {NG_FAILURE_CLASS_KEY: kind, NG_FAILURE_DETAIL_KEY: detail}
     return row
-
-
-def _null_if_not_finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _null_if_not_finite(part) for name, part in value.items()}
-    return [_null_if_not_finite(part) for part in value] if isinstance(value, list) else value
 
 
 class RolloutReader:

@@ -16,7 +16,6 @@ from nemo_gym.view.summary import compare_runs, summarize
 
 MAX_ROLLOUTS = 20_000
 """Each rollout is one file; file managers are slow with more files in a folder."""
-PAGE_SIZE = 500
 
 
 class TooMuchToExport(GymError, ValueError):
@@ -50,7 +49,7 @@ def export_bundle(
     bundle = []
     done = 0
     for number, run in enumerate(runs):
-        rows = _all_rows(run, filter_text)
+        rows = run.page(filter_text=filter_text, count=MAX_ROLLOUTS).rows
         for row in rows:
             name = f"{number}/{row['task']}-{row['rollout']}"
             _write_script(folder / "data" / str(number), name, _rollout_data(run, row))
@@ -61,13 +60,6 @@ def export_bundle(
     comparisons = {f"{one}-{two}": compare_runs(runs[one], runs[two]) for one, two in pairs}
     _write_script(folder / "data", "bundle", {"runs": bundle, "comparisons": comparisons})
     return done
-
-
-def _all_rows(run: RunDatabase, filter_text: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    while page := run.page(filter_text=filter_text, start=len(rows), count=PAGE_SIZE).rows:
-        rows += page
-    return rows
 
 
 def _rollout_data(run: RunDatabase, row: dict[str, Any]) -> dict[str, Any]:
