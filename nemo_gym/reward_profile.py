@@ -25,7 +25,15 @@ from nemo_gym.metrics.aggregate import (
     duplicate_rollout,
     row_indices,
 )
-from nemo_gym.metrics.column_statistics import INDEX_FIELDS, Record, RecordShapes, column, describe, is_failure
+from nemo_gym.metrics.column_statistics import (
+    INDEX_FIELDS,
+    Numbers,
+    column,
+    describe,
+    is_failure,
+    rollout_info,
+    rollout_numbers,
+)
 from nemo_gym.metrics.pass_at_k import (
     add_avg_sample_std_dev,
     add_pass_hat_k,
@@ -78,7 +86,7 @@ class Profile:
         self.stats = RolloutStats()
         self._expected: set[RolloutId] = set()
         self._agents: dict[int, str | None] = {}
-        self._by_agent: dict[str, list[Record]] = {}
+        self._by_agent: dict[str, list[Numbers]] = {}
         self._extra: list[RolloutId] = []
         for row in inputs:
             self._expect(row)
@@ -147,9 +155,8 @@ class Profile:
 
     def agents(self) -> list[Row]:
         """Return the statistics of each agent over all its rollouts."""
-        names = self.stats.shapes.names
         return [
-            {**describe(records, names), AGENT_REF_KEY_NAME: {"name": agent}}
+            {**describe(records, self.stats.names), AGENT_REF_KEY_NAME: {"name": agent}}
             for agent, records in self._by_agent.items()
         ]
 
@@ -235,14 +242,12 @@ class RewardProfiler:
 
     def rollout_info_from_result(self, result: Row) -> Row:
         """Summarize one rollout: its key, reward, token usage and other numbers."""
-        shape, values = RecordShapes().record(result)
-        return shape.info(*row_indices(result), values)
+        return rollout_info(*row_indices(result), rollout_numbers(result))
 
     def describe_dataframe(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         """Return mean, max, min, median and deviation of every numeric field of `rows`."""
-        shapes = RecordShapes()
-        records = [shapes.record(row) for row in rows]
-        return describe(records, shapes.names)
+        rollouts = [rollout_numbers(row) for row in rows]
+        return describe(rollouts, dict.fromkeys(name for numbers in rollouts for name in numbers))
 
     def calculate_metrics_single_df(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
         """Return the statistics of the scored rollouts among `rows`."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from nemo_gym.errors import GymError
 from nemo_gym.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
-from nemo_gym.metrics.column_statistics import Record, RecordShapes, describe
+from nemo_gym.metrics.column_statistics import Numbers, describe, rollout_info, rollout_numbers
 from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.wire.stored_rollout import RolloutId, Row, StoredRollout
 
@@ -51,14 +51,15 @@ def _index_of(row: Mapping[str, Any], name: str) -> int | None:
 class RolloutStats:
     """The statistics of one agent's rollouts: `add` the rollouts in any order, then read the metrics.
 
-    Keeps the numbers of each rollout, one or two hundred bytes, not the row.
+    Keeps the numbers of each rollout, a few hundred bytes, not the row.
     """
 
-    def __init__(self, shapes: RecordShapes | None = None) -> None:
-        self.records: dict[RolloutId, Record] = {}
+    def __init__(self, names: dict[str, None] | None = None) -> None:
+        self.records: dict[RolloutId, Numbers] = {}
         self.failed: dict[RolloutId, str] = {}
         """The kind of each rollout that was added as a failure."""
-        self.shapes = shapes or RecordShapes()
+        self.names: dict[str, None] = {} if names is None else names
+        """The names of all numbers, in order of first appearance."""
         self.last_id = (0, 0)
         """The rollout that was added last."""
         self._other_failures: dict[RolloutId, str] = {}
@@ -70,11 +71,11 @@ class RolloutStats:
         """Expect one more rollout of `task`."""
         self._expected[task] = self._expected.get(task, 0) + 1
 
-    def add(self, result: Row) -> Record | None:
+    def add(self, result: Row) -> Numbers | None:
         """Add one rollout and return its numbers. A failed rollout is only counted; the result is None."""
         return self.add_at(self._indices(result), result)
 
-    def add_at(self, key: RolloutId, result: Row) -> Record | None:
+    def add_at(self, key: RolloutId, result: Row) -> Numbers | None:
         """Add a rollout with the given task and rollout index; returns its numbers like `add`."""
         if key in self.records or key in self.failed:
             raise duplicate_rollout(key)
@@ -83,8 +84,9 @@ class RolloutStats:
         if failure_class is not None:
             self.failed[key] = failure_class
             return None
-        record = self.records[key] = self.shapes.record(result)
-        return record
+        numbers = self.records[key] = rollout_numbers(result)
+        self.names.update(dict.fromkeys(numbers))
+        return numbers
 
     def fail(self, task: int, rollout: int, kind: str) -> None:
         """Add a failure from a failures file. It changes no metric, only `all_failed`."""
@@ -95,7 +97,7 @@ class RolloutStats:
         failures = {**self._other_failures, **self.failed}
         return {key: kind for key, kind in failures.items() if key not in self.records}
 
-    def by_task(self) -> Iterator[tuple[int, list[tuple[int, Record]]]]:
+    def by_task(self) -> Iterator[tuple[int, list[tuple[int, Numbers]]]]:
         """Yield the tasks in order with their scored rollouts in order."""
         if len(self._sorted) != len(self.records):
             self._sorted = sorted(self.records)
@@ -104,27 +106,26 @@ class RolloutStats:
 
     def metrics(self) -> dict[str, Any]:
         """Return the statistics over all rollouts."""
-        metrics: dict[str, Any] = dict(describe(list(self.records.values()), self.shapes.names))
+        metrics: dict[str, Any] = dict(describe(list(self.records.values()), self.names))
         if self.failed:
             metrics[NUM_FAILED_ROLLOUTS] = len(self.failed)
         return metrics
 
     def groups(self, sample_of: Callable[[int], Mapping[str, Any]] = lambda _: ANY_AGENT) -> Iterator[Row]:
         """Yield the entry of each task: its statistics, its sample row, its completion and its rollouts."""
-        names = self.shapes.names
         failed = Counter(task for task, _ in self.failed)
         for task, rollouts in self.by_task():
             done = len(rollouts)
             expected = self._expected.get(task) or done + failed[task]
             yield {
-                **describe([record for _, record in rollouts], names),
+                **describe([numbers for _, numbers in rollouts], self.names),
                 TASK_INDEX_KEY_NAME: task,
                 "sample": sample_of(task),
                 "num_rollouts": done,
                 "expected_num_rollouts": expected,
                 "missing_num_rollouts": expected - done,
                 "reward_profile_completion_pct": 100.0 * done / expected,
-                "rollout_infos": [shape.info(task, rollout, values) for rollout, (shape, values) in rollouts],
+                "rollout_infos": [rollout_info(task, rollout, numbers) for rollout, numbers in rollouts],
             }
 
     def _indices(self, result: Mapping[str, Any]) -> RolloutId:

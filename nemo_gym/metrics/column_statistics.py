@@ -1,11 +1,8 @@
-"""The numbers of many rollouts as columns, and the five statistics that describe each column.
-
-The numbers of a rollout are kept as a tuple; rollouts with the same fields share the names (`RecordShape`).
-"""
+"""The numbers of many rollouts as columns, and the five statistics that describe each column."""
 
 import math
 import statistics
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -13,61 +10,13 @@ from nemo_gym.keys import NG_SECONDS_KEY, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY
 from nemo_gym.wire.stored_rollout import REWARD_KEY, Row, StoredRollout
 
 Number = int | float
+Numbers = dict[str, Number]
+"""The numbers of one rollout by name."""
 
 INDEX_FIELDS = frozenset({TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME})
 NOT_SCORES = INDEX_FIELDS | {NG_SECONDS_KEY}
 """Numbers of every record that do not measure its quality."""
 STATISTICS = ("mean", "max", "min", "median", "std")
-
-
-class RecordShape:
-    """The names of a rollout's numbers: its fields, then its token usage."""
-
-    __slots__ = ("_summary_names", "names", "position")
-
-    def __init__(self, names: Sequence[str], field_count: int) -> None:
-        """Store the names, of which the first `field_count` are fields and the others token usage."""
-        self.names = tuple(names)
-        self.position = {name: position for position, name in enumerate(names)}
-        reward = [REWARD_KEY] if REWARD_KEY in names[:field_count] else []
-        self._summary_names = tuple(dict.fromkeys([*reward, *names[field_count:], *names]))
-
-    def info(self, task: int, rollout: int, values: Sequence[Number]) -> Row:
-        """Summarize one rollout: its key, reward, token usage and other numbers."""
-        return {
-            "rollout_id": f"{task}:{rollout}",
-            TASK_INDEX_KEY_NAME: task,
-            ROLLOUT_INDEX_KEY_NAME: rollout,
-            **{name: values[self.position[name]] for name in self._summary_names},
-        }
-
-
-Record = tuple[RecordShape, tuple[Number, ...]]
-"""The numbers of one rollout: their names and their values."""
-
-
-class RecordShapes:
-    """Build the compact records of rollouts. All rollouts with the same fields share one shape."""
-
-    def __init__(self) -> None:
-        self._shapes: dict[tuple[int | str, ...], RecordShape] = {}
-
-    def record(self, result: Mapping[str, Any]) -> Record:
-        """Return the numbers of one rollout. A field of the result replaces a token count of the same name."""
-        numbers = finite_numbers(result)
-        field_count = len(numbers)
-        for name, number in finite_numbers(StoredRollout(result).usage).items():
-            numbers.setdefault(name, number)
-        key: tuple[int | str, ...] = (field_count, *numbers)
-        shape = self._shapes.get(key)
-        if shape is None:
-            shape = self._shapes[key] = RecordShape(list(numbers), field_count)
-        return shape, tuple(numbers.values())
-
-    @property
-    def names(self) -> list[str]:
-        """Every name, in order of first appearance."""
-        return list(dict.fromkeys(name for shape in self._shapes.values() for name in shape.names))
 
 
 def is_failure(result: Mapping[str, Any]) -> bool:
@@ -86,7 +35,7 @@ def finite_number(value: Any) -> Number | None:
     return None
 
 
-def finite_numbers(fields: Mapping[str, Any]) -> dict[str, Number]:
+def finite_numbers(fields: Mapping[str, Any]) -> Numbers:
     """Return the fields that are finite numbers, without indices and durations."""
     return {
         name: number
@@ -95,16 +44,31 @@ def finite_numbers(fields: Mapping[str, Any]) -> dict[str, Number]:
     }
 
 
-def column(records: Iterable[Record], name: str) -> list[Number]:
-    """Return the values called `name`; records without such a value are skipped."""
-    return [values[shape.position[name]] for shape, values in records if name in shape.position]
+def rollout_numbers(result: Mapping[str, Any]) -> Numbers:
+    """Return the numbers of one rollout: its fields, then its token usage.
+
+    A field of the result replaces a token count of the same name.
+    """
+    numbers = finite_numbers(result)
+    for name, number in finite_numbers(StoredRollout(result).usage).items():
+        numbers.setdefault(name, number)
+    return numbers
 
 
-def columns_of(records: Sequence[Record], selected: Container[str] | None = None) -> list[tuple[str, Sequence[Number]]]:
-    """Return the name and values of every column, or of the `selected` ones, in order of first appearance."""
-    shapes = dict.fromkeys(shape for shape, _ in records)
-    names = dict.fromkeys(name for shape in shapes for name in shape.names if selected is None or name in selected)
-    return [(name, column(records, name)) for name in names]
+def rollout_info(task: int, rollout: int, numbers: Numbers) -> Row:
+    """Summarize one rollout: its key, reward, token counts and other numbers."""
+    names = sorted(numbers, key=lambda name: (name != REWARD_KEY, not name.endswith("_tokens")))
+    return {
+        "rollout_id": f"{task}:{rollout}",
+        TASK_INDEX_KEY_NAME: task,
+        ROLLOUT_INDEX_KEY_NAME: rollout,
+        **{name: numbers[name] for name in names},
+    }
+
+
+def column(rollouts: Iterable[Numbers], name: str) -> list[Number]:
+    """Return the numbers called `name`; rollouts without such a number are skipped."""
+    return [numbers[name] for numbers in rollouts if name in numbers]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -132,10 +96,10 @@ def column_statistics(values: Sequence[float]) -> tuple[float, float, float, flo
     return centre, highest, lowest, float(statistics.median(ordered)), deviation
 
 
-def describe(records: Sequence[Record], names: Iterable[str]) -> dict[str, float]:
-    """Compute the statistics of the columns `names` of the records; columns that no record has are left out."""
-    columns = dict(columns_of(records))
-    return describe_columns([(name, columns[name]) for name in names if name in columns])
+def describe(rollouts: Sequence[Numbers], names: Iterable[str]) -> dict[str, float]:
+    """Compute the statistics of the columns `names` of the rollouts; columns that no rollout has are left out."""
+    columns = ((name, column(rollouts, name)) for name in names)
+    return describe_columns([(name, values) for name, values in columns if values])
 
 
 def describe_columns(columns: Sequence[tuple[str, Sequence[float]]]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from nemo_gym.keys import ATTEMPT_INDEX_KEY_NAME
 from nemo_gym.metrics.aggregate import RolloutStats
-from nemo_gym.metrics.column_statistics import columns_of
+from nemo_gym.metrics.column_statistics import column
 from nemo_gym.metrics.intervals import ClusteredMean, Mean
 from nemo_gym.metrics.pass_at_k import pass_at_k, pass_hat_k
 from nemo_gym.wire.stored_rollout import REWARD_KEY
@@ -22,14 +22,16 @@ DENSE_K = 16
 
 def compute_scores(stats: RolloutStats, names: Iterable[str] | None = None) -> dict[str, Any]:
     """Return mean, standard error and interval of every number, or of `names`; for a reward of 0 or 1 also pass@k."""
-    selected = stats.shapes.names if names is None else [name for name in names if name in stats.shapes.names]
+    selected = stats.names if names is None else [name for name in names if name in stats.names]
     means = {name: ClusteredMean() for name in selected}
     counted: list[tuple[int, float]] = []
     for _, rollouts in stats.by_task():
-        for name, values in columns_of([record for _, record in rollouts], means):
-            means[name].add_tasks(values)
-            if name == REWARD_KEY:
-                counted.append((len(values), sum(values)))
+        for name, mean in means.items():
+            values = column((numbers for _, numbers in rollouts), name)
+            if values:
+                mean.add_tasks(values)
+                if name == REWARD_KEY:
+                    counted.append((len(values), sum(values)))
     scores: dict[str, Any] = {name: mean_fields(running.mean()) for name, running in means.items()}
     if REWARD_KEY in scores:
         if means[REWARD_KEY].is_pass_or_fail:
@@ -91,10 +93,9 @@ def mean_fields(mean: Mean | None, *, rollouts: bool = True) -> dict[str, Any]:
 
 def _rewards(stats: RolloutStats) -> Iterator[tuple[int, float, float]]:
     """Yield the task, the reward and the attempt number of every rollout that has a reward."""
-    for (task, _), (shape, values) in stats.records.items():
-        if REWARD_KEY in shape.position:
-            attempt = values[shape.position[ATTEMPT_INDEX_KEY_NAME]] if ATTEMPT_INDEX_KEY_NAME in shape.position else 0
-            yield task, values[shape.position[REWARD_KEY]], attempt
+    for (task, _), numbers in stats.records.items():
+        if REWARD_KEY in numbers:
+            yield task, numbers[REWARD_KEY], numbers.get(ATTEMPT_INDEX_KEY_NAME, 0)
 
 
 def _reported_k(largest: int) -> list[int]:
