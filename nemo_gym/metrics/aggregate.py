@@ -88,7 +88,7 @@ class RolloutStats:
         self.names.update(dict.fromkeys(numbers))
         return numbers
 
-    def fail(self, task: int, rollout: int, kind: str) -> None:
+    def add_failure(self, task: int, rollout: int, kind: str) -> None:
         """Add a failure from a failures file. It changes no metric, only `all_failed`."""
         self._other_failures[task, rollout] = kind
 

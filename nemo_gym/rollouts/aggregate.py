@@ -136,7 +136,7 @@ class RolloutsByAgent:
         """Add a scored record."""
         self._rollouts_of(StoredRollout(record).agent).add(record, self._subset_of(record))
 
-    def fail(self, record: Row) -> None:
+    def add_failure(self, record: Row) -> None:
         """Add a record of a failures file. The failure counts unless its rollout is also added as scored.
 
         Raises:
@@ -150,7 +150,7 @@ class RolloutsByAgent:
             task, rollout = RolloutKey.of(record).rollout_id
         except ValueError as error:
             raise RolloutRowsError(f"a failure has no rollout key: {error}") from error
-        self._rollouts_of(stored.agent).stats.fail(task, rollout, failure_class)
+        self._rollouts_of(stored.agent).stats.add_failure(task, rollout, failure_class)
 
     def _rollouts_of(self, agent: str | None) -> AgentRollouts:
         rollouts = self.agents.get(agent)
@@ -202,7 +202,7 @@ async def aggregate_to_file(
     for record in records:
         by_agent.add(record)
     for record in failures:
-        by_agent.fail(record)
+        by_agent.add_failure(record)
     entries, errors = await metrics_entries(by_agent, fetch)
     write_metrics(path, entries)
     if errors:

@@ -173,6 +173,7 @@ class RunDatabase:
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
+        """Open the database for a `with` block."""
         database = sqlite3.connect(self.path, timeout=30)
         try:
             database.execute("PRAGMA synchronous = OFF")  # a damaged database is built again

@@ -155,6 +155,7 @@ class Pages:
         return JsonResponse(compare_runs(self._run(request), self._run(request, "other")))
 
     def rollouts(self, request: Request) -> Response:
+        """Return one page of the table of rollouts."""
         query = request.query_params
         page = self._run(request).page(
             **_filter(query),
@@ -171,6 +172,7 @@ class Pages:
         return JsonResponse({"total": page.total, "rows": page.rows})
 
     def rollout(self, request: Request) -> Response:
+        """Return the content of a rollout's page and the keys of its neighbours in the table."""
         run, rollout_id, record = self._run(request), _rollout_id(request), self._record(request)
         count = min(_whole_number(request.query_params.get("count"), 200), MAX_ROWS)
         total, events = read_events(record, _start(request), count)

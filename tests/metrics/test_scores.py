@@ -94,9 +94,9 @@ def test_with_many_repeats_only_some_k_are_reported():
 def test_failures_bound_the_score_from_below():
     """Excluded, they flatter; as zeros, they punish: the truth lies between."""
     stats = make_tally([row(0, 0, 1.0), row(1, 0, 1.0), row(2, 0, 0.0)])
-    stats.fail(3, 0, "timeout")
-    stats.fail(2, 1, "judge_failed")
-    stats.fail(0, 0, "timeout")  # failed once, scored in the end
+    stats.add_failure(3, 0, "timeout")
+    stats.add_failure(2, 1, "judge_failed")
+    stats.add_failure(0, 0, "timeout")  # failed once, scored in the end
 
     score, attrition = compute_scores(stats)["reward"], compute_attrition(stats)
 

@@ -127,10 +127,10 @@ def test_failures_count_unless_the_rollout_was_scored_in_the_end():
     """The failures file keeps every attempt; the summary counts rollouts."""
     gathered = RolloutsByAgent()
     gathered.add(record(0, 0, 1.0))
-    gathered.fail(record(0, 0, 0.0, _ng_failure_class="timeout"))
-    gathered.fail(record(0, 1, 0.0, _ng_failure_class="timeout"))
-    gathered.fail(record(0, 1, 0.0, _ng_failure_class="judge_failed", _ng_attempt_index=1))
-    gathered.fail(record(0, 2, 0.0, _ng_failure_class="x", _ng_no_persist=True))
+    gathered.add_failure(record(0, 0, 0.0, _ng_failure_class="timeout"))
+    gathered.add_failure(record(0, 1, 0.0, _ng_failure_class="timeout"))
+    gathered.add_failure(record(0, 1, 0.0, _ng_failure_class="judge_failed", _ng_attempt_index=1))
+    gathered.add_failure(record(0, 2, 0.0, _ng_failure_class="x", _ng_no_persist=True))
 
     entry = metrics_entry("a", gathered.agents["a"])
 

@@ -146,7 +146,7 @@ def _read_rollouts(
     for path in map(failures_path_for, shards.paths):
         with _naming_files(str(path)):
             for record in read_rows(path):
-                gathered.fail(record)
+                gathered.add_failure(record)
     return gathered
 
 
