@@ -4,26 +4,26 @@ Public entry point: trainers call `RolloutCollectionHelper`, server folders impo
 `get_global_config_dict` in this module. The implementation is in `nemo_gym.rollouts`.
 """
 
+import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from nemo_gym.capture.settings import capture_store
 from nemo_gym.config.instances import instances_of
 from nemo_gym.config.search_roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets
-from nemo_gym.config_types import BaseServerConfig
-from nemo_gym.data.prompt import apply_prompt_to_row, load_prompt_config
+from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig, UploadRolloutsConfigMixin
+from nemo_gym.data.prompt import PromptConfig, apply_prompt_to_row, load_prompt_config
 from nemo_gym.data.skills import SkillsConfig, load_skill_directory
 from nemo_gym.global_config import get_global_config_dict, maybe_get_global_config_dict
-from nemo_gym.journal.lines import read_rows
+from nemo_gym.journal import read_rows
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
     NG_AGENT_OBSERVATIONS_KEY,
@@ -44,29 +44,21 @@ from nemo_gym.rollouts.collect import (
     AttemptRules,
     InFlight,
     Observer,
+    RolloutRetryPolicy,
     Send,
     StopCondition,
     collect,
-)
-from nemo_gym.rollouts.completion_order import Pair, in_completion_order
-from nemo_gym.rollouts.config import (
-    AtLeastOne,
-    E2ERolloutCollectionConfig,
-    LimitOptions,
-    RolloutAggregationConfig,
-    SharedRolloutCollectionConfig,
 )
 from nemo_gym.rollouts.identity import Identity, code_versions, server_fields
 from nemo_gym.rollouts.outcome import Job, Outcome, OutcomeCounts, ScoredRollout, outcome_record
 from nemo_gym.rollouts.plan import AgentNames, PlanOptions, PlanSummary
 from nemo_gym.rollouts.resume import CollectionRequest, check_request, prepare_run_in_thread
-from nemo_gym.rollouts.retries import RolloutRetryPolicy
 from nemo_gym.rollouts.run_files import materialized_path_for
 from nemo_gym.rollouts.scoring_rules import AGENTS, scoring_rules
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status, setup_server_client
 from nemo_gym.transport import deadlines
-from nemo_gym.transport.deadlines import ALLOWANCE_HEADER
+from nemo_gym.transport.deadlines import ALLOWANCE_HEADER, Allowance
 from nemo_gym.wire.stored_rollout import Row
 
 logger = logging.getLogger("nemo_gym.rollouts")
@@ -78,6 +70,102 @@ _parsing_reader = get_global_config_dict
 """The original function, which parses the command line if the process has no configuration; tests may replace it."""
 
 _attach_trajectory_record = attach_trajectory_record
+
+RowAndResult = tuple[Row, Any]
+Seconds = Annotated[float, Field(gt=0)]
+AtLeastOne = Annotated[int, Field(ge=1)]
+
+
+class LimitOptions(BaseModel):
+    """Time and usage limits of a rollout and its calls. On by default, with generous values."""
+
+    rollout_timeout_seconds: Seconds | None = Field(
+        default=7200.0, description="Rollout deadline: wall time of one rollout from send to answer; null: no limit."
+    )
+    model_call_timeout_seconds: Seconds | None = Field(
+        default=3600.0, description="Time of one call of an agent or environment to a model; null: no separate limit."
+    )
+    tool_call_timeout_seconds: Seconds | None = Field(
+        default=1800.0, description="Time of one tool call, or of seeding a session; null: no separate limit."
+    )
+    verify_timeout_seconds: Seconds | None = Field(
+        default=1800.0, description="Time of verifying one rollout; null: no separate limit."
+    )
+    max_steps_per_rollout: AtLeastOne | None = Field(
+        default=1000,
+        description="Model turns of one rollout, for agents that count them (simple_agent does); null: no limit.",
+    )
+    max_tokens_per_rollout: AtLeastOne | None = Field(
+        default=50_000_000, description="Tokens of all model calls of one rollout, in and out; null: no limit."
+    )
+    max_total_tokens: AtLeastOne | None = Field(
+        default=10_000_000_000,
+        description="Tokens of the whole run, resumed parts included. When they are used up, no rollout is started "
+        "and those in flight finish; null: no limit.",
+    )
+
+    @property
+    def allowance(self) -> Allowance:
+        """The limits that are sent with each rollout."""
+        return Allowance(
+            model_call_seconds=self.model_call_timeout_seconds,
+            tool_call_seconds=self.tool_call_timeout_seconds,
+            verify_seconds=self.verify_timeout_seconds,
+            steps=self.max_steps_per_rollout,
+            tokens=self.max_tokens_per_rollout,
+        )
+
+
+class FailureOptions(BaseModel):
+    """Retries of failed rollouts, and the failures that end the run."""
+
+    max_rollout_attempts: AtLeastOne | None = Field(
+        default=None,
+        description="Maximum attempts per rollout, resumed runs included; default: NEMO_GYM_MAX_ROLLOUT_ATTEMPTS or 3.",
+    )
+    retry_pause_seconds: Annotated[float, Field(ge=0)] = Field(
+        default=2.0, description="Pause before a rollout is retried, doubled each time, with jitter."
+    )
+    max_failures: AtLeastOne | None = Field(
+        default=None, description="Stop after this number of failed rollouts; those in flight can be resumed."
+    )
+    fail_fast: bool = Field(default=False, description="Stop at the first rollout that failed for good (-x).")
+
+
+class SharedRolloutCollectionConfig(UploadRolloutsConfigMixin, LimitOptions, FailureOptions, BaseNeMoGymCLIConfig):
+    """Options that all commands which collect rollouts have in common."""
+
+    output_jsonl_fpath: str = Field(description="Where scored rollouts are written, one JSON object per line.")
+    num_samples_in_parallel: AtLeastOne | None = Field(
+        default=None, description=f"Number of rollouts in flight; default: {DEFAULT_CONCURRENCY}."
+    )
+    responses_create_params: dict[str, Any] = Field(
+        default_factory=dict, description="Merged over each row's responses_create_params, top-level keys only."
+    )
+    sync_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=1.0,
+        description="Seconds between syncs of the results to disk: at most this much is lost in a power cut; "
+        "null: sync only at the end.",
+    )
+    disable_aggregation: bool = Field(default=False, description="Do not compute metrics at the end.")
+    rollout_collection_driver: str | None = Field(
+        default=None, description="'module.path:function' that collects instead; only in end-to-end runs."
+    )
+
+
+class E2ERolloutCollectionConfig(SharedRolloutCollectionConfig):
+    """Collate data, start the servers and collect rollouts."""
+
+    split: Literal["train", "validation", "benchmark"] = Field(description="Type of the agents' datasets that are run.")
+    reuse_existing_data_preparation: bool = Field(default=False, description="Use datasets that are collated already.")
+
+
+class RolloutAggregationConfig(BaseNeMoGymCLIConfig):
+    """Merge the outputs of sharded runs and compute their metrics together."""
+
+    input_glob: str = Field(description="Glob patterns of the shards, separated by commas.")
+    output_jsonl_fpath: str = Field(description="The merged rollouts; metrics are written next to it.")
+    merge_shards: bool = Field(default=True, description="Write the merged file, not only the metrics.")
 
 
 class RolloutCollectionConfig(SharedRolloutCollectionConfig):
@@ -124,8 +212,8 @@ class RolloutCollectionHelper:
         *,
         observers: Sequence[Observer] = (),
         in_flight: InFlight | None = None,
-        on_plan: Callable[[PlanSummary], None] | None = None,
-        on_reading: Callable[[int, float], None] | None = None,
+        on_plan: Callable[[PlanSummary], None] = lambda _: None,
+        on_reading: Callable[[int, float], None] = lambda _rows, _fraction: None,
     ) -> None:
         self.observers = list(observers)
         self.in_flight = in_flight if in_flight is not None else InFlight()
@@ -141,21 +229,20 @@ class RolloutCollectionHelper:
         examples: list[Row],
         head_server_config: BaseServerConfig | None = None,
         semaphore: AbstractAsyncContextManager[Any] | None = None,
-    ) -> Iterator[Awaitable[Pair]]:
+    ) -> Iterator[Awaitable[RowAndResult]]:
         """Yield one awaitable per row; they return `(row, result)` in completion order.
 
         A `/run` that fails raises from one awaitable and affects no other. The rows in flight are limited by
         `semaphore`, or without it by `DEFAULT_CONCURRENCY`.
         """
         client = self.setup_server_client(head_server_config)
-        slot = semaphore if semaphore is not None else nullcontext()
+        slots = semaphore if semaphore is not None else asyncio.Semaphore(DEFAULT_CONCURRENCY)
 
-        async def send(row: Row) -> Any:
-            async with slot:
-                return await _run_on_agent(client, row)
+        async def send(row: Row) -> RowAndResult:
+            async with slots:
+                return row, await _run_on_agent(client, row)
 
-        at_once = DEFAULT_CONCURRENCY if semaphore is None else max(1, len(examples))
-        return in_completion_order(examples, send, at_once=at_once)
+        return in_completion_order(map(send, examples))
 
     def check(self, config: RolloutCollectionConfig, servers: Mapping[str, Any]) -> None:
         """Raise the errors that would end a collection before its first rollout; call it before starting servers.
@@ -167,7 +254,7 @@ class RolloutCollectionHelper:
             StoreError: another process collects into this output, or it cannot be written.
         """
         with RolloutStore(config.output_jsonl_fpath) as store:
-            check_request(store, self._report_reading(_request(config, servers, 1)))
+            check_request(store, self._request(config, servers, max_attempts=1))
 
     async def run_from_config(self, config: RolloutCollectionConfig) -> list[Row]:
         """Collect, score and return every result, sorted by (task, rollout).
@@ -202,7 +289,7 @@ class RolloutCollectionHelper:
         client = self.setup_server_client()  # first, because it raises if no servers run: then no file may change
         servers = client.global_config_dict
         max_attempts = config.max_rollout_attempts or _get_max_rollout_attempts()
-        request = _request(config, servers, max_attempts)
+        request = self._request(config, servers, max_attempts)
         rules = AttemptRules(
             server_type=server_types(servers),
             scoring=scoring_rules(servers),
@@ -213,9 +300,8 @@ class RolloutCollectionHelper:
         )
         counts = OutcomeCounts()
         with RolloutStore(config.output_jsonl_fpath, sync_seconds=config.sync_seconds) as store:
-            prepared = await prepare_run_in_thread(store, self._report_reading(request))
-            if self.on_plan is not None:
-                self.on_plan(prepared.summary)
+            prepared = await prepare_run_in_thread(store, request)
+            self.on_plan(prepared.summary)
             stop = StopCondition(
                 max_failures=1 if config.fail_fast else config.max_failures,
                 max_tokens=config.max_total_tokens,
@@ -241,67 +327,70 @@ class RolloutCollectionHelper:
                 logger.info("%s: %s", entry[AGENT_REF_KEY_NAME]["name"], entry["key_metrics"])
         return counts
 
-    def _report_reading(self, request: CollectionRequest) -> CollectionRequest:
-        """Return `request` with an `on_read` that calls `on_reading`."""
-        report = self.on_reading
-        if report is None or not request.source.is_file():
-            return request
-        size = max(1, request.source.stat().st_size)
-        return replace(request, on_read=lambda rows, read: report(rows, min(1.0, read / size)))
+    def _request(
+        self, config: RolloutCollectionConfig, servers: Mapping[str, Any], max_attempts: int
+    ) -> CollectionRequest:
+        """Build the collection request that `config` describes, with the identity of the run except its row hash."""
+        prompt = load_prompt_config(config.prompt_config) if config.prompt_config is not None else None
+        skills_ref = load_skill_directory(config.skills.path) if config.skills is not None else None
+        identity = Identity(
+            rows="",
+            plan=mask_secrets(
+                {
+                    "limit": config.limit or None,
+                    "agent_name": config.agent_name,
+                    "prompt": prompt.model_dump() if prompt is not None else None,
+                    "skills": skills_ref["hash"] if skills_ref is not None else None,
+                    "responses_create_params": config.responses_create_params,
+                    "num_repeats_add_seed": config.num_repeats_add_seed,
+                }
+            ),
+            repeats=config.num_repeats,
+            servers=server_fields(servers),
+            code=code_versions(servers),
+            limits=config.model_dump(include=set(LimitOptions.model_fields)),
+        )
+        options = PlanOptions(
+            agent_name=config.agent_name,
+            repeats=config.num_repeats,
+            add_seed=config.num_repeats_add_seed,
+            overrides=config.responses_create_params,
+            skills_ref=skills_ref,
+            fill_prompt=partial(_fill_prompt, prompt) if prompt is not None else None,
+            agents=AgentNames(agent.name for agent in instances_of(servers, AGENTS)),
+        )
+        return CollectionRequest(
+            source=_resolve_under_cwd_or_install(config.input_jsonl_fpath),
+            source_name=config.input_jsonl_fpath,
+            limit=config.limit,
+            options=options,
+            identity=identity,
+            resume=config.resume_from_cache,
+            force=config.force_resume,
+            overwrite=config.overwrite,
+            max_attempts=max_attempts,
+            on_read=self.on_reading,
+            limits={"steps": config.max_steps_per_rollout, "tokens": config.max_tokens_per_rollout},
+        )
 
 
-def _request(config: RolloutCollectionConfig, servers: Mapping[str, Any], max_attempts: int) -> CollectionRequest:
-    """Build the collection request that `config` describes, with the identity of the run except its row hash."""
-    options = _plan_options(config, servers)
-    identity = Identity(
-        rows="",
-        plan=mask_secrets(
-            {
-                "limit": config.limit or None,
-                "agent_name": config.agent_name,
-                "prompt": load_prompt_config(config.prompt_config).model_dump() if config.prompt_config else None,
-                "skills": options.skills_ref["hash"] if options.skills_ref else None,
-                "responses_create_params": config.responses_create_params,
-                "num_repeats_add_seed": config.num_repeats_add_seed,
-            }
-        ),
-        repeats=config.num_repeats,
-        servers=server_fields(servers),
-        code=code_versions(servers),
-        limits=config.model_dump(include=set(LimitOptions.model_fields)),
-    )
-    return CollectionRequest(
-        source=_resolve_under_cwd_or_install(config.input_jsonl_fpath),
-        source_name=config.input_jsonl_fpath,
-        limit=config.limit,
-        options=options,
-        identity=identity,
-        resume=config.resume_from_cache,
-        force=config.force_resume,
-        overwrite=config.overwrite,
-        max_attempts=max_attempts,
-        limits={"steps": config.max_steps_per_rollout, "tokens": config.max_tokens_per_rollout},
-    )
+def in_completion_order(coroutines: Iterable[Coroutine[Any, Any, RowAndResult]]) -> Iterator[Awaitable[RowAndResult]]:
+    """Run the coroutines and yield one awaitable for each; the n-th returns the n-th result.
+
+    An exception of a coroutine is raised by one awaitable and affects no other. Closing the iterator early cancels the
+    coroutines that are still running.
+    """
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        yield from asyncio.as_completed(tasks)
+    except GeneratorExit:
+        for task in tasks:
+            task.cancel()
+        raise
 
 
-def _plan_options(config: RolloutCollectionConfig, servers: Mapping[str, Any]) -> PlanOptions:
-    """Build the plan options that `config` describes; prompt and skills are loaded."""
-    fill: Callable[[Row, str], Row] | None = None
-    if config.prompt_config is not None:
-        prompt = load_prompt_config(config.prompt_config)
-
-        def fill(row: Row, location: str) -> Row:
-            return apply_prompt_to_row(row, prompt, where=location)
-
-    return PlanOptions(
-        agent_name=config.agent_name,
-        repeats=config.num_repeats,
-        add_seed=config.num_repeats_add_seed,
-        overrides=config.responses_create_params,
-        skills_ref=load_skill_directory(config.skills.path) if config.skills is not None else None,
-        fill_prompt=fill,
-        agents=AgentNames(agent.name for agent in instances_of(servers, AGENTS)),
-    )
+def _fill_prompt(prompt: PromptConfig, row: Row, location: str) -> Row:
+    return apply_prompt_to_row(row, prompt, where=location)
 
 
 def _sender(client: ServerClient, config: RolloutCollectionConfig) -> Send:
@@ -333,18 +422,12 @@ def _process_config() -> Mapping[str, Any]:
 
 def _get_max_rollout_attempts() -> int:
     """Return the maximum attempts per rollout: `NEMO_GYM_MAX_ROLLOUT_ATTEMPTS`, or 3."""
-    text = os.environ.get(MAX_ROLLOUT_ATTEMPTS_ENV_VAR)
-    if text is None:
-        return DEFAULT_MAX_ROLLOUT_ATTEMPTS
+    name, default = MAX_ROLLOUT_ATTEMPTS_ENV_VAR, DEFAULT_MAX_ROLLOUT_ATTEMPTS
+    text = os.environ.get(name, str(default))
     if text.strip().isdecimal() and int(text) >= 1:
         return int(text)
-    logger.warning(
-        "%s must be a whole number from 1, not %r; using %d",
-        MAX_ROLLOUT_ATTEMPTS_ENV_VAR,
-        text,
-        DEFAULT_MAX_ROLLOUT_ATTEMPTS,
-    )
-    return DEFAULT_MAX_ROLLOUT_ATTEMPTS
+    logger.warning("%s must be a whole number from 1, not %r; using %d", name, text, default)
+    return default
 
 
 __all__ = [

@@ -1,5 +1,6 @@
 """Verify stored responses again without new rollouts, for example after a verifier changed or a judge failed."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,23 +13,24 @@ from pydantic import Field, model_validator
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
 from nemo_gym.errors import ConfigError, EnvFailed
-from nemo_gym.journal.lines import read_rows
-from nemo_gym.keys import RESPONSE_KEY_NAME
+from nemo_gym.journal import RolloutReader, read_rows, scan_rows
+from nemo_gym.keys import AGENT_REF_KEY_NAME, RESPONSE_KEY_NAME
+from nemo_gym.reward_profile import check_files_exist
 from nemo_gym.rollout_collection import _get_max_rollout_attempts
 from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics
 from nemo_gym.rollouts.attribution import response_text, server_types
 from nemo_gym.rollouts.collect import AttemptRules, Observer, collect
-from nemo_gym.rollouts.outcome import Job, OutcomeCounts, ScoringRule
-from nemo_gym.rollouts.rescoring import StoredRollouts
-from nemo_gym.rollouts.run_files import files_of_run, remove_run
+from nemo_gym.rollouts.outcome import FailureKind, Job, OutcomeCounts, ScoredRollout, ScoringRule
+from nemo_gym.rollouts.run_files import failures_path_for, files_of_run, remove_run
 from nemo_gym.rollouts.scoring_rules import scoring_rules
 from nemo_gym.rollouts.store import RolloutStore, RunHistory
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
-from nemo_gym.wire.stored_rollout import Row, StoredRollout
+from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row, StoredRollout
 from nemo_gym.wire.tasks import ReverifyMode
 
 UNSAFE_PREFIX = "unsafe_"
 DEFAULT_CONCURRENCY = 256
+LISTED = 5
 
 
 class RolloutReverificationConfig(BaseNeMoGymCLIConfig):
@@ -65,6 +67,86 @@ class RolloutReverificationConfig(BaseNeMoGymCLIConfig):
         path = Path(self.output_jsonl_fpath)
         is_safe = not self.force or self.judge_failed_only or path.name.startswith(UNSAFE_PREFIX)
         return path if is_safe else path.with_name(UNSAFE_PREFIX + path.name)
+
+
+class StoredRollouts:
+    """The rollouts of a run that are verified again, and their inputs. Memory holds keys and offsets, not records."""
+
+    def __init__(self, rollouts: Path, inputs: Path, *, judge_failed_only: bool = False) -> None:
+        """Index the files of a run.
+
+        Raises:
+            ConfigPathNotFoundError: a file is missing.
+            ConfigError: a rollout occurs twice or has no input.
+            StoreError: a line is damaged.
+        """
+        check_files_exist(inputs, rollouts)
+        self.rollouts = rollouts
+        self.agents: Counter[str | None] = Counter()
+        """Number of rollouts by agent; None for rollouts that name no agent."""
+        self._files = (inputs, rollouts, failures_path_for(rollouts))
+        self._inputs = {_rollout_id(row, inputs): begin for begin, _, row in scan_rows(inputs)}
+        self._to_verify: dict[RolloutId, tuple[int, int]] = {}
+        """File number and offset of each record to verify, in stored order."""
+        scored = self._index_scored()
+        if judge_failed_only:
+            self._to_verify.clear()
+            self._index_judge_failures(scored)
+        if not self.agents:
+            raise ConfigError("the file has no rollouts to verify", where=str(rollouts))
+        self._check_inputs()
+
+    def __len__(self) -> int:
+        """Return the number of rollouts to verify."""
+        return len(self._to_verify)
+
+    def _index_scored(self) -> set[RolloutId]:
+        """Index the scored rollouts and return their ids."""
+        for begin, _, record in scan_rows(self.rollouts):
+            task, rollout = rollout_id = _rollout_id(record, self.rollouts)
+            if rollout_id in self._to_verify:
+                raise ConfigError(f"task {task}, rollout {rollout} occurs twice", where=str(self.rollouts))
+            self._to_verify[rollout_id] = 1, begin
+            self.agents[StoredRollout(record).agent] += 1
+        return set(self._to_verify)
+
+    def _index_judge_failures(self, scored: set[RolloutId]) -> None:
+        """Index the first judge failure of each rollout that was not scored later."""
+        failures = self._files[2]
+        for begin, _, record in scan_rows(failures) if failures.exists() else ():
+            if StoredRollout(record).failure_class != FailureKind.JUDGE_FAILED:
+                continue
+            rollout_id = _rollout_id(record, failures)
+            if rollout_id not in scored and rollout_id not in self._to_verify:
+                self._to_verify[rollout_id] = 2, begin
+                self.agents[StoredRollout(record).agent] += 1
+
+    def jobs(self) -> Iterator[Job]:
+        """Yield the jobs to verify in stored order: each input row with its stored response."""
+        with RolloutReader(self._files) as reader:
+            for rollout_id, (file, begin) in self._to_verify.items():
+                key, record = RolloutKey(*rollout_id), reader.row(begin, file)
+                row = reader.row(self._inputs[rollout_id]) | key.fields()
+                if record.get(AGENT_REF_KEY_NAME):
+                    row[AGENT_REF_KEY_NAME] = record[AGENT_REF_KEY_NAME]
+                yield Job(key, {**row, RESPONSE_KEY_NAME: record.get(RESPONSE_KEY_NAME)})
+
+    def scored_rollouts(self) -> Iterator[ScoredRollout]:
+        """Yield the scored rollouts, to be copied unchanged."""
+        for record in read_rows(self.rollouts):
+            yield ScoredRollout(Job.of(record), record)
+
+    def _check_inputs(self) -> None:
+        """Raise ConfigError if a rollout to verify has no input row."""
+        missing = sorted(self._to_verify.keys() - self._inputs.keys())
+        if missing:
+            listed = ", ".join(f"{task}:{rollout}" for task, rollout in missing[:LISTED])
+            more = ", …" if len(missing) > LISTED else ""
+            raise ConfigError(
+                f"{len(missing)} rollouts belong to no input row: {listed}{more}",
+                where=str(self._files[0]),
+                fix="name the materialized inputs of the same run with --inputs",
+            )
 
 
 @dataclass(frozen=True)
@@ -171,8 +253,7 @@ class Reverification:
 
     def _jobs(self, is_unfinished: Callable[[Job], bool]) -> Iterator[Job]:
         """Yield the jobs that are not verified yet, up to the limit."""
-        jobs = filter(is_unfinished, self._stored.jobs(judge_failed_only=self.config.judge_failed_only))
-        return islice(jobs, self.config.limit or None)
+        return islice(filter(is_unfinished, self._stored.jobs()), self.config.limit or None)
 
     def _copy_scored(self, history: RunHistory) -> int:
         """Copy the scored rollouts that the output lacks, and return their number."""
@@ -223,3 +304,10 @@ async def reverify_mode(client: ServerClient, server: str) -> ReverifyMode:
 def _rules_without_model(servers: Mapping[str, Any]) -> dict[str, ScoringRule]:
     """Return the scoring rules without the check for a model call, which was done when the rollout was collected."""
     return {agent: replace(rule, needs_model=False) for agent, rule in scoring_rules(servers).items()}
+
+
+def _rollout_id(record: Row, path: Path) -> RolloutId:
+    try:
+        return RolloutKey.of(record).rollout_id
+    except ValueError as error:
+        raise ConfigError(f"a row has no rollout key: {error}", where=str(path)) from error

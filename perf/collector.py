@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 MAX_MB = 300.0
+CONCURRENCY = 256
 MAX_MICROSECONDS = 150.0
 MAX_RESUME_SECONDS = 3.0
 
@@ -78,7 +79,6 @@ def peak_mb() -> float:
 def step(rows: Path, output: Path, rollouts: int, resume: bool) -> dict[str, float]:
     """Plan all rows, or resume, and run `rollouts` of them; return the CPU seconds of each part."""
     from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper, _run_on_agent
-    from nemo_gym.rollouts.completion_order import in_completion_order
 
     server_client = client()
     marks: dict[str, float] = {}
@@ -90,11 +90,14 @@ def step(rows: Path, output: Path, rollouts: int, resume: bool) -> dict[str, flo
     async def calls() -> float:
         """Return the CPU seconds of the calls alone."""
         row = {**orjson.loads(rows.open("rb").readline()), "agent_ref": {"name": "a"}, "_ng_task_index": 0}
+        calls_left = iter(range(rollouts))
+
+        async def worker() -> None:
+            for _ in calls_left:  # shared by all workers
+                await _run_on_agent(server_client, row)
+
         began = time.process_time()
-        for awaitable in in_completion_order(
-            [row] * rollouts, lambda one: _run_on_agent(server_client, one), at_once=256
-        ):
-            await awaitable
+        await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
         return time.process_time() - began
 
     def mark_planned(_: Any) -> None:
@@ -106,7 +109,7 @@ def step(rows: Path, output: Path, rollouts: int, resume: bool) -> dict[str, flo
             input_jsonl_fpath=str(rows),
             output_jsonl_fpath=str(output),
             agent_name="a",
-            num_samples_in_parallel=256,
+            num_samples_in_parallel=CONCURRENCY,
             disable_aggregation=True,
             max_total_tokens=rollouts if rollouts and not resume else 1,  # each rollout uses one token
             resume_from_cache=resume,

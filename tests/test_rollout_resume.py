@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 from nemo_gym.rollouts.collect import InFlight
 from nemo_gym.rollouts.resume import ResumeRefused
 from nemo_gym.rollouts.store import RolloutStore

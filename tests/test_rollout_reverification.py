@@ -20,8 +20,12 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.judge import JudgeError
-from nemo_gym.rollout_reverification import Reverification, ReverificationResult, RolloutReverificationConfig
-from nemo_gym.rollouts.rescoring import StoredRollouts
+from nemo_gym.rollout_reverification import (
+    Reverification,
+    ReverificationResult,
+    RolloutReverificationConfig,
+    StoredRollouts,
+)
 from nemo_gym.rollouts.scoring_rules import find_verifiers
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import in_process
@@ -113,7 +117,7 @@ class Run:
             "output_jsonl_fpath": str(self.folder / "again.jsonl"),
         }
         config = RolloutReverificationConfig.model_validate({**files, **options})
-        stored = StoredRollouts.read(
+        stored = StoredRollouts(
             Path(config.rollouts_jsonl_fpath),
             Path(config.materialized_inputs_jsonl_fpath),
             judge_failed_only=config.judge_failed_only,

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from nemo_gym.capture.record import ModelCallRecord, usage_of
-from nemo_gym.journal.lines import last_line_begin
+from nemo_gym.journal import last_line_begin
 from nemo_gym.keys import NG_MODEL_CALL_CAPTURE_KEY
 
 ROLLOUT_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

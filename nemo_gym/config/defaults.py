@@ -24,7 +24,7 @@ PickPort = Callable[[Collection[int], int, int], int]
 
 @dataclass(frozen=True)
 class HostFacts:
-    """Facts about the machine and the process that the configuration depends on."""
+    """TableRow about the machine and the process that the configuration depends on."""
 
     roots: Sequence[Path]
     working_dir: Path

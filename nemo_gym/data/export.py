@@ -29,7 +29,7 @@ from nemo_gym.data.export_messages import (
 )
 from nemo_gym.data.file_transfer import Meter, ignore_progress
 from nemo_gym.errors import ConversionError
-from nemo_gym.journal.lines import RolloutReader, parse_line, scan_lines
+from nemo_gym.journal import RolloutReader, parse_line, scan_lines
 from nemo_gym.keys import RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME, ROLLOUT_ID_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.wire.stored_rollout import Row, StoredRollout
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 
 from nemo_gym.data.file_transfer import existing_file
-from nemo_gym.journal.lines import scan_rows
+from nemo_gym.journal import scan_rows
 from nemo_gym.keys import ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.wire.stored_rollout import StoredRollout
 

@@ -1,6 +1,6 @@
 """Metrics over all rollouts of an agent and for each of its tasks: the answer of `/aggregate_metrics`.
 
-Rows are added one at a time. Only their numbers are kept; whole rows only for servers that add metrics.
+Rows are added one at a time. Only their numbers are kept; whole rows only if a server adds metrics.
 No metric depends on the order of the rows.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from nemo_gym.errors import GymError
 from nemo_gym.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
-from nemo_gym.metrics.rollout_numbers import Record, RecordShapes, describe
+from nemo_gym.metrics.column_statistics import Numbers, describe, rollout_info, rollout_numbers
 from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.wire.stored_rollout import RolloutId, Row, StoredRollout
 
@@ -51,31 +51,31 @@ def _index_of(row: Mapping[str, Any], name: str) -> int | None:
 class RolloutStats:
     """The statistics of one agent's rollouts: `add` the rollouts in any order, then read the metrics.
 
-    Keeps the numbers of each rollout, one or two hundred bytes; with `keep_rows` also the row.
+    Keeps the numbers of each rollout, a few hundred bytes, not the row.
     """
 
-    def __init__(self, *, keep_rows: bool = False, shapes: RecordShapes | None = None) -> None:
-        self.records: dict[RolloutId, Record] = {}
+    def __init__(self, names: dict[str, None] | None = None) -> None:
+        self.records: dict[RolloutId, Numbers] = {}
         self.failed: dict[RolloutId, str] = {}
         """The kind of each rollout that was added as a failure."""
-        self.shapes = shapes or RecordShapes()
+        self.names: dict[str, None] = {} if names is None else names
+        """The names of all numbers, in order of first appearance."""
         self.last_id = (0, 0)
         """The rollout that was added last."""
         self._other_failures: dict[RolloutId, str] = {}
         self._expected: dict[int, int] = {}
         self._next: dict[int, int] = {}
         self._sorted: list[RolloutId] = []
-        self._rows: dict[RolloutId, Row] | None = {} if keep_rows else None
 
     def expect(self, task: int) -> None:
         """Expect one more rollout of `task`."""
         self._expected[task] = self._expected.get(task, 0) + 1
 
-    def add(self, result: Row) -> Record | None:
+    def add(self, result: Row) -> Numbers | None:
         """Add one rollout and return its numbers. A failed rollout is only counted; the result is None."""
         return self.add_at(self._indices(result), result)
 
-    def add_at(self, key: RolloutId, result: Row) -> Record | None:
+    def add_at(self, key: RolloutId, result: Row) -> Numbers | None:
         """Add a rollout with the given task and rollout index; returns its numbers like `add`."""
         if key in self.records or key in self.failed:
             raise duplicate_rollout(key)
@@ -84,12 +84,11 @@ class RolloutStats:
         if failure_class is not None:
             self.failed[key] = failure_class
             return None
-        record = self.records[key] = self.shapes.record(result)
-        if self._rows is not None:
-            self._rows[key] = result
-        return record
+        numbers = self.records[key] = rollout_numbers(result)
+        self.names.update(dict.fromkeys(numbers))
+        return numbers
 
-    def fail(self, task: int, rollout: int, kind: str) -> None:
+    def add_failure(self, task: int, rollout: int, kind: str) -> None:
         """Add a failure from a failures file. It changes no metric, only `all_failed`."""
         self._other_failures[task, rollout] = kind
 
@@ -98,41 +97,35 @@ class RolloutStats:
         failures = {**self._other_failures, **self.failed}
         return {key: kind for key, kind in failures.items() if key not in self.records}
 
-    def by_task(self) -> Iterator[tuple[int, list[tuple[int, Record]]]]:
+    def by_task(self) -> Iterator[tuple[int, list[tuple[int, Numbers]]]]:
         """Yield the tasks in order with their scored rollouts in order."""
         if len(self._sorted) != len(self.records):
             self._sorted = sorted(self.records)
         for task, keys in groupby(self._sorted, key=itemgetter(0)):
             yield task, [(key[1], self.records[key]) for key in keys]
 
-    def rows_by_task(self) -> list[list[Row]]:
-        """Return the kept rows of each task, ordered by rollout index."""
-        rows = self._rows or {}
-        return [[rows[key] for key in keys] for _, keys in groupby(sorted(rows), key=itemgetter(0))]
-
     def metrics(self) -> dict[str, Any]:
         """Return the statistics over all rollouts."""
-        metrics: dict[str, Any] = dict(describe(list(self.records.values()), self.shapes.names))
+        metrics: dict[str, Any] = dict(describe(list(self.records.values()), self.names))
         if self.failed:
             metrics[NUM_FAILED_ROLLOUTS] = len(self.failed)
         return metrics
 
     def groups(self, sample_of: Callable[[int], Mapping[str, Any]] = lambda _: ANY_AGENT) -> Iterator[Row]:
         """Yield the entry of each task: its statistics, its sample row, its completion and its rollouts."""
-        names = self.shapes.names
         failed = Counter(task for task, _ in self.failed)
         for task, rollouts in self.by_task():
             done = len(rollouts)
             expected = self._expected.get(task) or done + failed[task]
             yield {
-                **describe([record for _, record in rollouts], names),
+                **describe([numbers for _, numbers in rollouts], self.names),
                 TASK_INDEX_KEY_NAME: task,
                 "sample": sample_of(task),
                 "num_rollouts": done,
                 "expected_num_rollouts": expected,
                 "missing_num_rollouts": expected - done,
                 "reward_profile_completion_pct": 100.0 * done / expected,
-                "rollout_infos": [shape.info(task, rollout, values) for rollout, (shape, values) in rollouts],
+                "rollout_infos": [rollout_info(task, rollout, numbers) for rollout, numbers in rollouts],
             }
 
     def _indices(self, result: Mapping[str, Any]) -> RolloutId:
@@ -166,13 +159,16 @@ def compute_aggregate_metrics(
     Raises:
         RolloutRowsError: (a ValueError) the same rollout occurs twice.
     """
-    stats = RolloutStats(keep_rows=compute_metrics_fn is not None)
+    stats = RolloutStats()
+    scored_rows: dict[RolloutId, Row] = {}
     for result in verify_responses:
-        stats.add(result)
+        if stats.add(result) is not None and compute_metrics_fn is not None:
+            scored_rows[stats.last_id] = result
     agent_metrics = stats.metrics()
     groups = {group[TASK_INDEX_KEY_NAME]: group for group in stats.groups()}
     if compute_metrics_fn is not None:
-        computed = dict(compute_metrics_fn(stats.rows_by_task()) or {})
+        tasks = groupby(sorted(scored_rows), key=itemgetter(0))
+        computed = dict(compute_metrics_fn([[scored_rows[key] for key in keys] for _, keys in tasks]) or {})
         _add_to_groups(groups, computed.pop(PER_TASK_METRICS, None) or [])
         agent_metrics |= computed
     pick = get_key_metrics_fn or mean_metrics

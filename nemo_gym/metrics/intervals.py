@@ -43,42 +43,36 @@ class Mean:
         return f"{self.value:.4f} ± {self.half_width:.4f} (95 %, n = {self.count} over {self.tasks} tasks)"
 
 
-class Clusters:
-    """The count and sum of the values of each task, from which a clustered mean is computed."""
+class ClusteredMean:
+    """The mean of the values of many rollouts, clustered by task: count and sum of each task are kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, pairs: Iterable[tuple[object, float]] = ()) -> None:
+        """Start with the values of `pairs`: task and value."""
+        self.is_pass_or_fail = True
+        """True if every value so far is 0 or 1."""
         self._counts = array("q")
         self._sums = array("d")
-        self._pass_or_fail = True
+        self._positions: dict[object, int] = {}
+        for task, value in pairs:
+            self.add(task, value)
 
-    def add(self, values: Sequence[float]) -> None:
-        """Add a task with all its values."""
-        self._counts.append(len(values))
-        self._sums.append(math.fsum(values))
-        if self._pass_or_fail and not PASS_OR_FAIL.issuperset(values):
-            self._pass_or_fail = False
-
-    def add_each(self, values: Sequence[float]) -> None:
-        """Add many tasks that have one value each."""
-        self._counts.extend([1] * len(values))
-        self._sums.extend(values)
-        if self._pass_or_fail and not PASS_OR_FAIL.issuperset(values):
-            self._pass_or_fail = False
-
-    def extend(self, cluster: int, value: float) -> None:
-        """Add a value to the task with index `cluster`."""
-        self._counts[cluster] += 1
-        self._sums[cluster] += value
+    def add(self, task: object, value: float) -> None:
+        """Add a value of a task; `task` is any hashable key."""
+        position = self._positions.setdefault(task, len(self._counts))
+        if position == len(self._counts):
+            self._counts.append(0)
+            self._sums.append(0.0)
+        self._counts[position] += 1
+        self._sums[position] += value
         if value not in PASS_OR_FAIL:
-            self._pass_or_fail = False
+            self.is_pass_or_fail = False
 
-    @property
-    def is_pass_or_fail(self) -> bool:
-        """True if every value so far is 0 or 1."""
-        return self._pass_or_fail
-
-    def __len__(self) -> int:
-        return len(self._counts)
+    def add_tasks(self, values: Sequence[float], tasks: int = 1) -> None:
+        """Add new tasks, by default one, that have these values each."""
+        self._counts.extend([len(values)] * tasks)
+        self._sums.extend([math.fsum(values)] * tasks)
+        if self.is_pass_or_fail and not PASS_OR_FAIL.issuperset(values):
+            self.is_pass_or_fail = False
 
     def mean(self) -> Mean | None:
         """Return the mean so far; None before the first value."""
@@ -97,33 +91,12 @@ class Clusters:
 
     def _interval(self, value: float, error: float, tasks: int) -> tuple[float, float]:
         """Return Student's interval or, if every value is 0 or 1, Wilson's interval."""
-        if not self._pass_or_fail:
+        if not self.is_pass_or_fail:
             return value - t95(tasks - 1) * error, value + t95(tasks - 1) * error
         # A proportion: compute the number of independent trials that would have this error. If all values are equal,
         # the error is unknown; then each task counts as one trial.
         trials = value * (1 - value) / error**2 if error > 0 and 0 < value < 1 else tasks
         return wilson_interval(value, trials, t95(tasks - 1))
-
-
-class ClusteredMean:
-    """A running mean over rollouts, clustered by task; memory grows with tasks, not with rollouts."""
-
-    def __init__(self) -> None:
-        self._clusters = Clusters()
-        self._cluster_of: dict[object, int] = {}
-
-    def add(self, task: object, value: float) -> None:
-        """Add a value of a task; `task` is any hashable key."""
-        cluster = self._cluster_of.get(task)
-        if cluster is None:
-            self._cluster_of[task] = len(self._clusters)
-            self._clusters.add((value,))
-        else:
-            self._clusters.extend(cluster, value)
-
-    def mean(self) -> Mean | None:
-        """Return the mean so far; None before the first value."""
-        return self._clusters.mean()
 
 
 def wilson_interval(proportion: float, trials: float, z: float) -> tuple[float, float]:
@@ -132,11 +105,3 @@ def wilson_interval(proportion: float, trials: float, z: float) -> tuple[float, 
     centre = (proportion + z**2 / (2 * trials)) / weight
     half = z / weight * math.sqrt(proportion * (1 - proportion) / trials + (z / (2 * trials)) ** 2)
     return max(0.0, min(proportion, centre - half)), min(1.0, max(proportion, centre + half))
-
-
-def clustered_mean(pairs: Iterable[tuple[object, float]]) -> Mean | None:
-    """Return the mean of (task, value) pairs with its clustered interval."""
-    running = ClusteredMean()
-    for task, value in pairs:
-        running.add(task, value)
-    return running.mean()

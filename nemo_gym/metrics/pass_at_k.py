@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from nemo_gym.metrics.number_columns import finite_number, is_failure, mean, sample_std
+from nemo_gym.metrics.column_statistics import finite_number, is_failure, mean, sample_std
 
 Rollout = dict[str, Any]
 Scores = dict[str, float]

@@ -4,14 +4,14 @@ All values are clustered by task and are fractions, not percent. A value is left
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from nemo_gym.keys import ATTEMPT_INDEX_KEY_NAME
 from nemo_gym.metrics.aggregate import RolloutStats
-from nemo_gym.metrics.intervals import ClusteredMean, Clusters, Mean
+from nemo_gym.metrics.column_statistics import column
+from nemo_gym.metrics.intervals import ClusteredMean, Mean
 from nemo_gym.metrics.pass_at_k import pass_at_k, pass_hat_k
-from nemo_gym.metrics.rollout_numbers import columns_of
 from nemo_gym.wire.stored_rollout import REWARD_KEY
 
 SCORES = "scores"
@@ -22,21 +22,25 @@ DENSE_K = 16
 
 def compute_scores(stats: RolloutStats, names: Iterable[str] | None = None) -> dict[str, Any]:
     """Return mean, standard error and interval of every number, or of `names`; for a reward of 0 or 1 also pass@k."""
-    selected = stats.shapes.names if names is None else [name for name in names if name in stats.shapes.names]
-    clusters: dict[str, Clusters] = {name: Clusters() for name in selected}
+    selected = stats.names if names is None else [name for name in names if name in stats.names]
+    means = {name: ClusteredMean() for name in selected}
     counted: list[tuple[int, float]] = []
     for _, rollouts in stats.by_task():
-        for name, values in columns_of([record for _, record in rollouts], clusters):
-            clusters[name].add(values)
-            if name == REWARD_KEY:
-                counted.append((len(values), sum(values)))
-    scores: dict[str, Any] = {name: mean_fields(cluster.mean()) for name, cluster in clusters.items()}
+        for name, mean in means.items():
+            values = column((numbers for _, numbers in rollouts), name)
+            if values:
+                mean.add_tasks(values)
+                if name == REWARD_KEY:
+                    counted.append((len(values), sum(values)))
+    scores: dict[str, Any] = {name: mean_fields(running.mean()) for name, running in means.items()}
     if REWARD_KEY in scores:
-        if clusters[REWARD_KEY].is_pass_or_fail:
+        if means[REWARD_KEY].is_pass_or_fail:
             scores[REWARD_KEY] |= pass_scores([(n, int(right)) for n, right in counted])
         if failed := stats.all_failed():
-            mean = _mean_with_zeros(stats, [task for task, _ in failed])
-            scores[REWARD_KEY]["failures_as_zero"] = mean_fields(mean)
+            with_zeros = ClusteredMean((task, reward) for task, reward, _ in _rewards(stats))
+            for task, _ in failed:
+                with_zeros.add(task, 0.0)
+            scores[REWARD_KEY]["failures_as_zero"] = mean_fields(with_zeros.mean())
     return scores
 
 
@@ -50,10 +54,8 @@ def compute_attrition(stats: RolloutStats) -> dict[str, Any]:
     if failed:
         attrition["failed_by_kind"] = dict(Counter(failed.values()).most_common())
     retried, first = ClusteredMean(), ClusteredMean()
-    for (task, _), (shape, values) in stats.records.items():
-        if REWARD_KEY in shape.position:
-            attempt = values[shape.position[ATTEMPT_INDEX_KEY_NAME]] if ATTEMPT_INDEX_KEY_NAME in shape.position else 0
-            (retried if attempt else first).add(task, values[shape.position[REWARD_KEY]])
+    for task, reward, attempt in _rewards(stats):
+        (retried if attempt else first).add(task, reward)
     if (mean := retried.mean()) is not None:
         attrition["retried"] = {"count": mean.count, "mean_reward": mean.value}
         if (others := first.mean()) is not None:
@@ -70,11 +72,11 @@ def pass_scores(counted: Sequence[tuple[int, int]]) -> dict[str, Any]:
     counts = Counter(counted)
     for k in _reported_k(max(n for n, _ in counted)):
         for name, estimate in (("pass@k", pass_at_k), ("pass^k", pass_hat_k)):
-            clusters = Clusters()
+            running = ClusteredMean()
             for (n, right), tasks in counts.items():
                 if n >= k:
-                    clusters.add_each([estimate(n, right, k)] * tasks)
-            scores[name][str(k)] = mean_fields(clusters.mean(), rollouts=False)
+                    running.add_tasks([estimate(n, right, k)], tasks)
+            scores[name][str(k)] = mean_fields(running.mean(), rollouts=False)
     return scores
 
 
@@ -89,15 +91,11 @@ def mean_fields(mean: Mean | None, *, rollouts: bool = True) -> dict[str, Any]:
     return fields | counted | {"num_tasks": mean.tasks}
 
 
-def _mean_with_zeros(stats: RolloutStats, failed_tasks: Iterable[int]) -> Mean | None:
-    """Return the mean reward with failed rollouts counted as 0."""
-    running = ClusteredMean()
-    for (task, _), (shape, values) in stats.records.items():
-        if REWARD_KEY in shape.position:
-            running.add(task, values[shape.position[REWARD_KEY]])
-    for task in failed_tasks:
-        running.add(task, 0.0)
-    return running.mean()
+def _rewards(stats: RolloutStats) -> Iterator[tuple[int, float, float]]:
+    """Yield the task, the reward and the attempt number of every rollout that has a reward."""
+    for (task, _), numbers in stats.records.items():
+        if REWARD_KEY in numbers:
+            yield task, numbers[REWARD_KEY], numbers.get(ATTEMPT_INDEX_KEY_NAME, 0)
 
 
 def _reported_k(largest: int) -> list[int]:

@@ -11,7 +11,7 @@ from aiohttp import ClientResponseError
 
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.errors import AgentFailed, ConfigError, GymError
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
     NG_AGENT_OBSERVATIONS_KEY,
@@ -109,7 +109,7 @@ class AgentRollouts:
         if subset is not None and record_numbers is not None:
             subset_stats = self.subsets.get(subset)
             if subset_stats is None:
-                subset_stats = self.subsets[subset] = RolloutStats(shapes=self.stats.shapes)
+                subset_stats = self.subsets[subset] = RolloutStats(self.stats.names)
             subset_stats.records[self.stats.last_id] = record_numbers
         if self.rows is not None:
             self.rows.append(strip_conversation(record))
@@ -136,7 +136,7 @@ class RolloutsByAgent:
         """Add a scored record."""
         self._rollouts_of(StoredRollout(record).agent).add(record, self._subset_of(record))
 
-    def fail(self, record: Row) -> None:
+    def add_failure(self, record: Row) -> None:
         """Add a record of a failures file. The failure counts unless its rollout is also added as scored.
 
         Raises:
@@ -150,7 +150,7 @@ class RolloutsByAgent:
             task, rollout = RolloutKey.of(record).rollout_id
         except ValueError as error:
             raise RolloutRowsError(f"a failure has no rollout key: {error}") from error
-        self._rollouts_of(stored.agent).stats.fail(task, rollout, failure_class)
+        self._rollouts_of(stored.agent).stats.add_failure(task, rollout, failure_class)
 
     def _rollouts_of(self, agent: str | None) -> AgentRollouts:
         rollouts = self.agents.get(agent)
@@ -183,26 +183,6 @@ def metrics_entry(agent: str | None, rollouts: AgentRollouts, answer: Row | None
     return entry
 
 
-async def aggregate(
-    records: Iterable[Row],
-    fetch: FetchMetrics,
-    *,
-    failures: Iterable[Row] = (),
-    has_own_metrics: Callable[[str], bool] = lambda _: True,
-) -> tuple[list[Row], dict[str, GymError]]:
-    """Return one entry per agent in the order of the records, and the errors of agents that returned no metrics.
-
-    `fetch` is called for the agents that `has_own_metrics` selects, with records sorted by task, so that the same file
-    always gives the same bytes. The metrics of the other agents are computed here.
-    """
-    by_agent = RolloutsByAgent(has_own_metrics=has_own_metrics)
-    for record in records:
-        by_agent.add(record)
-    for record in failures:
-        by_agent.fail(record)
-    return await metrics_entries(by_agent, fetch)
-
-
 async def aggregate_to_file(
     path: Path,
     records: Iterable[Row],
@@ -211,12 +191,19 @@ async def aggregate_to_file(
     failures: Iterable[Row] = (),
     has_own_metrics: Callable[[str], bool] = lambda _: True,
 ) -> list[Row]:
-    """Write the entries of all agents to `path` and return them.
+    """Write one entry per agent to `path`, in the order of the records, and return the entries.
+
+    `fetch` is called for the agents that `has_own_metrics` selects. The metrics of the other agents are computed here.
 
     Raises:
         AgentFailed: an agent returned no metrics; the entries of the others are written.
     """
-    entries, errors = await aggregate(records, fetch, failures=failures, has_own_metrics=has_own_metrics)
+    by_agent = RolloutsByAgent(has_own_metrics=has_own_metrics)
+    for record in records:
+        by_agent.add(record)
+    for record in failures:
+        by_agent.add_failure(record)
+    entries, errors = await metrics_entries(by_agent, fetch)
     write_metrics(path, entries)
     if errors:
         reasons = "; ".join(f"{agent}: {error.problem}" for agent, error in sorted(errors.items()))
@@ -230,7 +217,10 @@ async def aggregate_to_file(
 
 
 async def metrics_entries(by_agent: RolloutsByAgent, fetch: FetchMetrics) -> tuple[list[Row], dict[str, GymError]]:
-    """Return the entry of each agent, and the errors of agents that returned no metrics; see `aggregate`."""
+    """Return the entry of each agent, and the errors of agents that returned no metrics.
+
+    `fetch` receives records sorted by task, so that the same file always gives the same bytes.
+    """
     answers: dict[str | None, Row | None] = {}
     errors: dict[str, GymError] = {}
 

@@ -65,6 +65,7 @@ def server_types(config: Mapping[str, Any]) -> ServerTypeOf:
 
 
 def _provider_addresses(model: ServerInstance) -> Iterator[str]:
+    """Yield host and port of each endpoint that a model server forwards to."""
     for key, value in model.fields.items():
         if str(key).endswith("base_url"):
             for url in [value] if isinstance(value, str) else value or ():

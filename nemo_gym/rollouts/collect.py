@@ -1,10 +1,11 @@
 """Send every job, a bounded number at a time, and report each outcome as soon as it is known.
 
-Also defines the rollouts in flight (`InFlight`) and the early stop (`StopCondition`).
+Also defines the rollouts in flight (`InFlight`), the early stop (`StopCondition`) and the retry policy.
 """
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +28,6 @@ from nemo_gym.rollouts.outcome import (
     classify_result,
     truncate_to_microseconds,
 )
-from nemo_gym.rollouts.retries import NO_RETRIES, ROLLOUT_DEADLINE, RolloutRetryPolicy
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.call_log import phase_seconds, phases_from_error
 from nemo_gym.wire.stored_rollout import RolloutKey, total_tokens
@@ -41,6 +41,16 @@ LONGEST_CHAIN = 3
 """Most nested calls between the collector and the server whose deadline passes first: agent, tool, the tool's call."""
 DEADLINE_SLACK = 0.02
 """Fraction of the rollout deadline by which clocks and timers may differ."""
+
+LONGEST_PAUSE = 60.0
+
+MAX_ATTEMPTS_PER_RUN = 2
+"""Single calls are already retried where that is safe, so a run attempts a rollout at most twice. A third attempt is
+left for a resumed run, after the cause is fixed."""
+RETRIED_KINDS = frozenset(FailureKind) - {FailureKind.INVALID_REWARD, FailureKind.INTERNAL}
+"""Kinds that an agent defines are not retried within a run either."""
+
+ROLLOUT_DEADLINE = "rollout"
 
 Send = Callable[[Job], Awaitable[Any]]
 Observer = Callable[[Outcome], None]
@@ -130,6 +140,31 @@ class StopCondition:
     def _check_tokens(self) -> None:
         if self.max_tokens is not None and self.tokens >= self.max_tokens and self.reason is None:
             self.reason = f"{self.tokens:,} tokens are spent (max_total_tokens {self.max_tokens:,})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutRetryPolicy:
+    """Decides whether a failed rollout is retried in the same run, and after which pause."""
+
+    max_attempts: int = 1
+    """Maximum attempts per rollout, including those of earlier runs."""
+    pause_seconds: float = 2.0
+    uniform: Callable[[float, float], float] = random.uniform
+
+    def pause_after(self, outcome: FailedRollout, attempts: int) -> float | None:
+        """Return the seconds until the next attempt, or None for no retry, after `attempts` attempts in this run."""
+        failure = outcome.failure
+        if not failure.retryable or outcome.job.key.attempt + 1 >= self.max_attempts:
+            return None
+        if failure.deadline_name == ROLLOUT_DEADLINE:
+            return None  # it used the whole rollout deadline; a retry would delay the end of the run
+        if failure.kind not in RETRIED_KINDS or attempts >= MAX_ATTEMPTS_PER_RUN:
+            return None
+        longest = min(LONGEST_PAUSE, self.pause_seconds * 2 ** (attempts - 1))
+        return self.uniform(longest / 2, longest)
+
+
+NO_RETRIES = RolloutRetryPolicy()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,15 +12,16 @@ import platform
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from nemo_gym.config.instances import server_instances
 from nemo_gym.config.search_roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets
-from nemo_gym.journal.lines import StoreError, unwritable_file
+from nemo_gym.journal import StoreError, unwritable_file
 from nemo_gym.rollouts.plan import Repeats
 
 FORMAT = 1
@@ -39,23 +40,28 @@ _ABSENT = "(nothing)"
 _LONGEST_VALUE = 80
 
 
-@dataclass(frozen=True, kw_only=True)
-class Identity:
-    """The properties of a run that must be equal for it to be resumed."""
+class Identity(BaseModel):
+    """The properties of a run that must be equal for it to be resumed. Aliases are the names in the file."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
 
     rows: str
     """Hash of the input lines that are used."""
-    plan: Mapping[str, Any]
+    repeats: Repeats = Field(default=1, alias="num_repeats")
+    plan: dict[str, Any]
     """The options that turn rows into jobs: limit, agent, prompt, sampling parameters, skills, seeds."""
-    repeats: Repeats = 1
-    servers: Mapping[str, Any]
+    servers: dict[str, Any]
     """Every field of every server by its dotted name, secrets masked."""
-    code: Mapping[str, str]
+    code: dict[str, str]
     """Versions of packages and hashes of server folders."""
-    limits: Mapping[str, Any] = field(default_factory=dict)
+    limits: dict[str, Any] = {}
     """Recorded but not compared; a resumed run may have other limits."""
-    file_stat: Mapping[str, Any] = field(default_factory=dict)
+    file_stat: dict[str, Any] = Field(default={}, alias="input")
     """Name, size and time of the input file; while they are unchanged, the rows need not be hashed again."""
+
+    def with_values(self, **changes: Any) -> "Identity":
+        """Return a copy with other values of some properties."""
+        return self.model_copy(update=changes)
 
     def differences(self, current: "Identity") -> list[str]:
         """Describe each field in which `current` differs from this identity; empty if both are the same run."""
@@ -126,13 +132,7 @@ def write_identity(
         "format": FORMAT,
         "run_id": earlier.get("run_id") or uuid.uuid4().hex,
         "started_at": earlier.get("started_at") or _now(),
-        "rows": identity.rows,
-        "num_repeats": identity.repeats,
-        "plan": identity.plan,
-        "servers": identity.servers,
-        "code": identity.code,
-        "limits": identity.limits,
-        "input": identity.file_stat,
+        **identity.model_dump(by_alias=True),
         **({"resumed": history} if history else {}),
     }
     partial = path.with_name(f"{path.name}.partial")
@@ -151,29 +151,20 @@ def read_identity(path: Path) -> tuple[Identity, dict[str, Any]] | None:
     """
     try:
         content = json.loads(path.read_bytes())
-        identity = Identity(
-            rows=content["rows"],
-            plan=content["plan"],
-            repeats=content["num_repeats"],
-            servers=content["servers"],
-            code=content["code"],
-            limits=content.get("limits", {}),
-            file_stat=content.get("input", {}),
-        )
+        return Identity.model_validate(content), content
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise StoreError(
             f"the file has no readable run identity: {error!r}", where=str(path), fix="start over without resuming"
         ) from error
-    return identity, content
 
 
 def has_same_rows(stored: Identity, current: Identity) -> bool:
     """Return whether the input file is unchanged and as many rows are used, so that they need not be hashed again."""
     return (
         bool(current.file_stat)
-        and dict(stored.file_stat) == dict(current.file_stat)
+        and stored.file_stat == current.file_stat
         and stored.plan.get("limit") == current.plan.get("limit")
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from nemo_gym.journal.lines import StoreError, unwritable_file
+from nemo_gym.journal import StoreError, unwritable_file
 
 logger = logging.getLogger("nemo_gym.rollouts")
 

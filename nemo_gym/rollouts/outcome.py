@@ -55,7 +55,7 @@ class Job:
         key = replace(self.key, attempt=attempt)
         return Job(key, {**self.row, **key.fields()})
 
-    def add_key(self, record: Row) -> Row:
+    def with_key(self, record: Row) -> Row:
         """Return a record with the fields that identify its row: key, agent and, if present, skills and ids."""
         copied = {name: self.row[name] for name in _COPIED_FIELDS if self.row.get(name) is not None}
         return {**record, **self.key.fields(), **copied}
@@ -226,7 +226,7 @@ def _is_model_output(item: Any) -> bool:
 def outcome_record(outcome: Outcome) -> Row:
     """Return the record of an outcome, as it is stored and returned. Only the record of a scored one has a reward."""
     if isinstance(outcome, ScoredRollout):
-        return outcome.job.add_key(outcome.record)
+        return outcome.job.with_key(outcome.record)
     record = {name: value for name, value in outcome.record.items() if name != REWARD_KEY}
     if isinstance(outcome, CancelledRollout):
         record[NG_NO_PERSIST_KEY] = True
@@ -235,7 +235,7 @@ def outcome_record(outcome: Outcome) -> Row:
         record |= {NG_FAILURE_CLASS_KEY: LIMIT_CLASS, NG_TERMINAL_KEY: True, NG_FAILURE_DETAIL_KEY: limit}
     else:
         record |= _failure_fields(outcome.failure, outcome.seconds)
-    return outcome.job.add_key(record)
+    return outcome.job.with_key(record)
 
 
 def _failure_fields(failure: Failure, seconds: float | None) -> Row:

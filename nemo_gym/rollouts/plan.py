@@ -1,7 +1,9 @@
 """Plan a run: from the lines of a dataset to jobs, with all problems of the rows in one message."""
 
+import hashlib
 import json
 import logging
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -12,7 +14,7 @@ from typing import Any
 from nemo_gym.catalog.row_problems import RowProblem, RowProblems
 from nemo_gym.catalog.rows import parse_row
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.journal.index import HIGHEST_TASK
+from nemo_gym.journal import HIGHEST_TASK
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
     ATTEMPT_INDEX_KEY_NAME,
@@ -24,7 +26,6 @@ from nemo_gym.keys import (
     TASK_INDEX_KEY_NAME,
 )
 from nemo_gym.rollouts.outcome import Job
-from nemo_gym.rollouts.task_numbers import TaskNumbers
 from nemo_gym.wire.stored_rollout import RolloutKey, Row
 
 logger = logging.getLogger("nemo_gym.rollouts")
@@ -37,7 +38,7 @@ _FIELDS_OF_EARLIER_RUN = (ATTEMPT_INDEX_KEY_NAME, NG_SECONDS_KEY, NG_PHASES_KEY)
 
 Line = tuple[int, bytes]
 """A line's number, counted from 1, and its bytes."""
-Repeats = int | Mapping[str, int]
+Repeats = int | dict[str, int]
 """Rollouts per row: one number, or a number by agent, with `_default` for agents that are not listed."""
 
 
@@ -75,17 +76,12 @@ class AgentNames:
         if name not in self._problems:
             if len(self._problems) - len(self._names) >= LISTED_AGENTS:
                 return "more unknown agents"
-            self._problems[name] = f"unknown agent {name!r}{self._advice(name)}"
+            close = get_close_matches(name, self._names, n=1)
+            listed = ", ".join(self._names[:LISTED_AGENTS]) + (", …" if len(self._names) > LISTED_AGENTS else "")
+            configured = f"; configured: {listed}" if self._names else "; no agents are configured"
+            advice = f" — did you mean {close[0]!r}?" if close else configured
+            self._problems[name] = f"unknown agent {name!r}{advice}"
         return self._problems[name]
-
-    def _advice(self, name: str) -> str:
-        if not self._names:
-            return "; no agents are configured"
-        close = get_close_matches(name, self._names, n=1)
-        if close:
-            return f" — did you mean {close[0]!r}?"
-        listed = ", ".join(self._names[:LISTED_AGENTS]) + (", …" if len(self._names) > LISTED_AGENTS else "")
-        return f"; configured: {listed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,13 +115,50 @@ def read_lines(path: Path, limit: int | None = None) -> Iterator[Line]:
         yield from islice(filled, limit or None)
 
 
+class TaskNumbers:
+    """Number the tasks of lines (identical lines share a task) and count the rollouts of each task.
+
+    Memory is about a hundred bytes per line: a hash of the line and its index.
+    """
+
+    def __init__(self) -> None:
+        self._first_lines: dict[bytes, int] = {}  # hash of a line -> index of the first line with this hash
+        self._lines = 0
+        self._rollouts = array("L")  # by task, for tasks numbered here
+        self._high_rollouts: dict[int, int] = {}  # by task, for higher task numbers that rows contain
+
+    def restart(self) -> "TaskNumbers":
+        """Start at the first line again, but continue counting rollouts; returns self."""
+        self._lines = 0
+        return self
+
+    def next_task(self, line: bytes, own_number: int | None) -> int:
+        """Return the task of the next line: `own_number` if the row has one, else the index of the first equal line."""
+        index = self._lines
+        self._lines += 1
+        if index == len(self._rollouts):
+            self._rollouts.append(self._high_rollouts.pop(index, 0))
+        first = self._first_lines.setdefault(hashlib.blake2b(line.strip(), digest_size=16).digest(), index)
+        return first if own_number is None else own_number
+
+    def next_rollouts(self, task: int, repeats: int) -> range:
+        """Add `repeats` rollouts to a task and return their numbers."""
+        if task < len(self._rollouts):
+            begin = self._rollouts[task]
+            self._rollouts[task] += repeats
+        else:
+            begin = self._high_rollouts.get(task, 0)
+            self._high_rollouts[task] = begin + repeats
+        return range(begin, begin + repeats)
+
+
 def plan_jobs(
     lines: Iterable[Line], options: PlanOptions, *, source: str, tasks: TaskNumbers | None = None
 ) -> Iterator[Job]:
     """Yield the jobs of the lines, all repeats of a line together, in the order of the planned rows file.
 
-    Identical lines share a task, so their repeats form one group. Memory is a few dozen bytes per line. Problems are
-    raised after the last line, so jobs must not be sent before the iterator is exhausted.
+    Identical lines share a task, so their repeats form one group. Problems are raised after the last line, so jobs must
+    not be sent before the iterator is exhausted.
 
     Raises:
         ConfigError: a line is not a JSON object.
@@ -147,7 +180,7 @@ def plan_jobs(
         for rollout in tasks.next_rollouts(task, repeats):
             yield _make_job(prepared, task, rollout, options, where)
     _raise_if_any(problems, source)
-    if isinstance(options.repeats, Mapping):
+    if isinstance(options.repeats, dict):
         unused = sorted(set(options.repeats) - used_agents - {DEFAULT_REPEATS_KEY})
         if unused:
             logger.warning("num_repeats names agents that no row uses: %s", ", ".join(unused))
@@ -185,8 +218,7 @@ def plan_more(
 def added_repeats(earlier: Repeats, current: Repeats) -> dict[str, int]:
     """Return the rollouts per row that `current` adds to `earlier`, by agent; negative where `current` has fewer."""
     old, new = (
-        dict(repeats) if isinstance(repeats, Mapping) else {DEFAULT_REPEATS_KEY: repeats}
-        for repeats in (earlier, current)
+        repeats if isinstance(repeats, dict) else {DEFAULT_REPEATS_KEY: repeats} for repeats in (earlier, current)
     )
     added: dict[str, int] = {}
     for agent in {*old, *new}:
@@ -241,7 +273,7 @@ def _agent_reference(row: Row, default: str | None) -> Row | None:
 
 def _repeats_of(agent: str, options: PlanOptions, problems: RowProblems, number: int) -> int:
     """Return the repeats of an agent's rows; 0 after adding a problem."""
-    if not isinstance(options.repeats, Mapping):
+    if not isinstance(options.repeats, dict):
         return options.repeats
     repeats = options.repeats.get(agent, options.repeats.get(DEFAULT_REPEATS_KEY))
     if repeats is None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,8 +19,8 @@ logger = logging.getLogger("nemo_gym.rollouts")
 _LISTED = 20
 _LINES_PER_REPORT = 2048
 
-OnRead = Callable[[int, int], None]
-"""Called periodically with the number of rows and bytes read so far; its exceptions end the reading."""
+OnRead = Callable[[int, float], None]
+"""Called periodically with the rows and the fraction of the file read so far; its exceptions end the reading."""
 
 
 class ResumeRefused(ConfigError, ValueError):
@@ -44,20 +44,16 @@ class CollectionRequest:
     max_attempts: int = 3
     limits: Mapping[str, int | None] | None = None
     """Limits of one rollout by name; a rollout that ended at a lower limit is run again."""
-    on_read: OnRead = lambda _rows, _bytes: None
+    on_read: OnRead = lambda _rows, _fraction: None
 
     def lines(self) -> Iterator[Line]:
-        return _report_reading(read_lines(self.source, self.limit), self.on_read)
-
-
-def _report_reading(lines: Iterable[Line], on_read: OnRead) -> Iterator[Line]:
-    """Yield the lines unchanged and call `on_read` periodically."""
-    size = 0
-    for count, line in enumerate(lines, start=1):
-        size += len(line[1])
-        yield line
-        if not count % _LINES_PER_REPORT:
-            on_read(count, size)
+        """Yield the lines of the input that are used, and call `on_read` periodically."""
+        done = 0
+        for count, line in enumerate(read_lines(self.source, self.limit), start=1):
+            done += len(line[1])
+            yield line
+            if not count % _LINES_PER_REPORT:
+                self.on_read(count, min(1.0, done / self.source.stat().st_size))
 
 
 @dataclass(frozen=True)
@@ -91,10 +87,10 @@ async def prepare_run_in_thread(store: RolloutStore, request: CollectionRequest)
     """
     is_cancelled = threading.Event()
 
-    def on_read(rows: int, size: int) -> None:
+    def on_read(rows: int, fraction: float) -> None:
         if is_cancelled.is_set():
             raise asyncio.CancelledError
-        request.on_read(rows, size)
+        request.on_read(rows, fraction)
 
     preparation = asyncio.ensure_future(asyncio.to_thread(prepare_run, store, replace(request, on_read=on_read)))
     try:
@@ -138,7 +134,7 @@ def _start_run(store: RolloutStore, request: CollectionRequest, notes: list[str]
     stat = file_stat(request.source)
     jobs = plan_jobs(rows.hashing(request.lines()), request.options, source=request.source_name)
     previous_folder = store.begin(jobs, keep=not request.overwrite)
-    write_identity(store.run, replace(request.identity, rows=rows.text(), file_stat=stat))
+    write_identity(store.run, request.identity.with_values(rows=rows.text(), file_stat=stat))
     store.open()
     total = store.planned_count()
     if previous_folder is not None:
@@ -167,7 +163,7 @@ def _update_identity(store: RolloutStore, request: CollectionRequest) -> list[st
     stored = read_identity(store.run)
     if stored is None:
         if request.source.is_file():  # write the missing identity, for the next resume
-            current = replace(request.identity, file_stat=file_stat(request.source))
+            current = request.identity.with_values(file_stat=file_stat(request.source))
             write_identity(store.run, _with_row_hash(current, request))
         return [f"{store.run} was missing, so it was not checked that this is the same run"]
     earlier, content = stored
@@ -176,11 +172,11 @@ def _update_identity(store: RolloutStore, request: CollectionRequest) -> list[st
         jobs = plan_more(request.lines, request.options, earlier_repeats=earlier.repeats, source=request.source_name)
         added = store.extend(jobs)
         notes.append(f"num_repeats: {earlier.repeats} -> {request.identity.repeats}; {added} rollouts added")
-    if dict(earlier.limits) != dict(current.limits):
-        names = sorted({*earlier.limits, *current.limits})
-        old, new = earlier.limits, current.limits
-        changes = [f"{name} {old.get(name)} -> {new.get(name)}" for name in names if old.get(name) != new.get(name)]
-        notes.append(f"changed limits: {', '.join(changes)}")
+    old, new = earlier.limits, current.limits
+    if old != new:
+        names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+        changes = ", ".join(f"{name} {old.get(name)} -> {new.get(name)}" for name in names)
+        notes.append(f"changed limits: {changes}")
     if notes or earlier != current:
         write_identity(store.run, current, content, "; ".join(notes))
     return notes
@@ -212,21 +208,19 @@ def _match_identity(
             "or add --force-resume (+force_resume=true) to continue with the planned rows and parameters",
         )
     notes.append(f"resumed by force although these differ: {'; '.join(listed)}")
-    # The planned rows stay.
-    forced = replace(
-        current, rows=earlier.rows, plan=earlier.plan, file_stat=earlier.file_stat, repeats=earlier.repeats
-    )
-    return forced, notes, False
+    # The planned rows stay, and with them the properties that describe them.
+    of_rows = earlier.model_dump(include={"rows", "plan", "file_stat", "repeats"})
+    return current.with_values(**of_rows), notes, False
 
 
 def _current_identity(earlier: Identity, request: CollectionRequest) -> tuple[Identity, list[str]]:
     """Return the identity of the request and notes about it; rows are hashed only if the input file changed."""
-    current = replace(request.identity, file_stat=file_stat(request.source))
+    current = request.identity.with_values(file_stat=file_stat(request.source))
     if not current.file_stat:
         note = f"{request.source_name} is missing; the planned rows are used"
-        return replace(current, rows=earlier.rows, file_stat=earlier.file_stat), [note]
+        return current.with_values(rows=earlier.rows, file_stat=earlier.file_stat), [note]
     if has_same_rows(earlier, current):
-        return replace(current, rows=earlier.rows), []
+        return current.with_values(rows=earlier.rows), []
     return _with_row_hash(current, request), []
 
 
@@ -234,4 +228,4 @@ def _with_row_hash(identity: Identity, request: CollectionRequest) -> Identity:
     rows = RowHash()
     for _ in rows.hashing(request.lines()):
         pass
-    return replace(identity, rows=rows.text())
+    return identity.with_values(rows=rows.text())

@@ -7,10 +7,11 @@ that they can be read, profiled and resumed there. One earlier run is kept.
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from nemo_gym.errors import GymError
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 
 FAILURES_ENDING = "_failures.jsonl"
 MATERIALIZED_ENDING = "_materialized_inputs.jsonl"
@@ -26,44 +27,28 @@ class NothingToView(GymError, FileNotFoundError):
     """No rollouts were found at a path."""
 
 
+def _sibling(output: str | Path, ending: str) -> Path:
+    path = Path(output)
+    return path.with_name(path.stem + ending)
+
+
 def failures_path_for(output: str | Path) -> Path:
     """Return `dir/x_failures.jsonl` for `dir/x.jsonl`: the rollouts without a reward."""
     return _sibling(output, FAILURES_ENDING)
 
 
-def materialized_path_for(output: str | Path) -> Path:
-    """Return `dir/x_materialized_inputs.jsonl` for `dir/x.jsonl`: every row as it is sent, repeats included."""
-    return _sibling(output, MATERIALIZED_ENDING)
-
-
-def aggregate_metrics_path_for(output: str | Path) -> Path:
-    """Return `dir/x_aggregate_metrics.json` for `dir/x.jsonl`: one entry per agent."""
-    return _sibling(output, AGGREGATE_METRICS_ENDING)
-
-
-def run_path_for(output: str | Path) -> Path:
-    """Return `dir/x_run.json` for `dir/x.jsonl`: the identity of the run, for resume matching."""
-    return _sibling(output, "_run.json")
-
-
-def index_folder_for(output: str | Path) -> Path:
-    """Return `dir/x_index` for `dir/x.jsonl`: the indexes of its files; rebuilt when missing."""
-    return _sibling(output, "_index")
-
-
-def previous_folder_for(output: str | Path) -> Path:
-    """Return `dir/x_previous` for `dir/x.jsonl`: the files of the previous run."""
-    return _sibling(output, PREVIOUS_ENDING)
-
-
-def lock_path_for(output: str | Path) -> Path:
-    """Return `dir/x.lock` for `dir/x.jsonl`: present while a collector writes this output."""
-    return _sibling(output, ".lock")
-
-
-def _sibling(output: str | Path, ending: str) -> Path:
-    path = Path(output)
-    return path.with_name(path.stem + ending)
+materialized_path_for = partial(_sibling, ending=MATERIALIZED_ENDING)
+"""Returns `dir/x_materialized_inputs.jsonl` for `dir/x.jsonl`: every row as it is sent, repeats included."""
+aggregate_metrics_path_for = partial(_sibling, ending=AGGREGATE_METRICS_ENDING)
+"""Returns `dir/x_aggregate_metrics.json`: one entry per agent."""
+run_path_for = partial(_sibling, ending="_run.json")
+"""Returns `dir/x_run.json`: the identity of the run, for resume matching."""
+index_folder_for = partial(_sibling, ending="_index")
+"""Returns `dir/x_index`: the indexes of the files of the run; rebuilt when missing."""
+previous_folder_for = partial(_sibling, ending=PREVIOUS_ENDING)
+"""Returns `dir/x_previous`: the files of the previous run."""
+lock_path_for = partial(_sibling, ending=".lock")
+"""Returns `dir/x.lock`, which exists while a collector writes this output."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +109,7 @@ def _output_of(path: Path) -> Path:
 
 def files_of_run(output: Path) -> list[Path]:
     """List the files of a run in the order they are moved: rows first, so that a half-moved run is not resumed."""
-    derived = [output.with_name(output.stem + ending) for ending in DERIVED_ENDINGS]
+    derived = [_sibling(output, ending) for ending in DERIVED_ENDINGS]
     own = (materialized_path_for, run_path_for, index_folder_for, failures_path_for, aggregate_metrics_path_for)
     return [*(path_of(output) for path_of in own), *derived, output]
 

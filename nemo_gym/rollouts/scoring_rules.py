@@ -34,6 +34,7 @@ def scoring_rules(config: Mapping[str, Any]) -> dict[str, ScoringRule]:
 
 
 def _reward_range(environment: ServerInstance) -> tuple[float, float] | None:
+    """Return the lowest and highest reward that a resources server declares; None if it declares none."""
     declared = environment.fields.get(REWARD_RANGE_KEY)
     if not isinstance(declared, list | tuple):
         return None  # not declared, or a third-party server uses the field for another purpose

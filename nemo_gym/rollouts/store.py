@@ -6,8 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from nemo_gym.journal.index import Entry, IndexWriter, LineIndex, index_entry, select_rows
-from nemo_gym.journal.lines import LineWriter, PeriodicSync, read_rows, write_lines
+from nemo_gym.journal import (
+    Entry,
+    IndexWriter,
+    LineIndex,
+    LineWriter,
+    PeriodicSync,
+    index_entry,
+    read_rows,
+    select_rows,
+    write_lines,
+)
 from nemo_gym.rollouts import run_files
 from nemo_gym.rollouts.lock import RunLock
 from nemo_gym.rollouts.outcome import CancelledRollout, Job, Outcome, ScoredRollout, outcome_record
@@ -64,10 +73,11 @@ class _Journal:
         self._index.add(index_entry(key, record, end))
 
     def close(self) -> None:
-        with contextlib.ExitStack() as closing:
-            closing.callback(self._writer.close)
+        try:
             if self._index is not None:
-                closing.callback(self._index.close)
+                self._index.flush()
+        finally:
+            self._writer.close()
 
 
 class RolloutStore:
@@ -86,31 +96,24 @@ class RolloutStore:
         self._index = run_files.index_folder_for(output)
         self._inputs = LineIndex(self._index / "inputs", self.materialized)
         self._lock = RunLock(run_files.lock_path_for(output))
-        self._is_held = False
-        self._scored: _Journal | None = None
-        self._failed: _Journal | None = None
-        self._planned_count: int | None = None
         self._sync_seconds = sync_seconds
-        self._sync: PeriodicSync | None = None
+        self._planned_count: int | None = None
+        self._journals: tuple[_Journal, _Journal] | None = None
+        self._closing: contextlib.ExitStack | None = None
+        """Closes the files and releases the lock; None while the output is not locked."""
 
     def __enter__(self) -> Self:
         run_files.check_no_foreign_files(self.output)
         self._lock.acquire()
-        self._is_held = True
+        self._closing = contextlib.ExitStack()
+        self._closing.callback(self._lock.release)
         self._planned_count = None  # another process may have added rows since
         return self
 
     def __exit__(self, *_: object) -> None:
-        journals, sync = (self._scored, self._failed), self._sync
-        self._is_held = False
-        self._scored = self._failed = self._sync = None
-        if sync is not None:
-            sync.stop()  # before the files it uses are closed
-        with contextlib.ExitStack() as closing:
-            closing.callback(self._lock.release)
-            for journal in journals:
-                if journal is not None:
-                    closing.callback(journal.close)
+        closing = self._require_lock()
+        self._closing = self._journals = None
+        closing.close()  # in the reverse order of opening: sync thread, files, lock
 
     def can_resume(self) -> bool:
         """Return whether the files that resume needs exist: the planned rows and the output."""
@@ -121,7 +124,7 @@ class RolloutStore:
 
         Nothing is moved unless every row could be planned. Without `keep`, earlier results are removed.
         """
-        self._check_held()
+        self._require_lock()
         previous_folder: Path | None = None
 
         def clear() -> None:
@@ -137,7 +140,7 @@ class RolloutStore:
 
     def extend(self, jobs: Iterable[Job]) -> int:
         """Add the jobs that are not planned yet to the planned rows, and return their number."""
-        self._check_held()
+        self._require_lock()
         planned = {_packed_key(entry) for entry in self._inputs.entries()}
         added = 0
 
@@ -154,13 +157,16 @@ class RolloutStore:
 
     def open(self) -> tuple[_Journal, _Journal]:
         """Open the output and the failures file, repairing torn last lines. Both files exist afterwards."""
-        self._check_held()
-        if self._scored is None or self._failed is None:
-            self._scored = _Journal(self.output, self._index / "scored")
-            self._failed = _Journal(self.failures, self._index / "failed")
-        if self._sync_seconds is not None and self._sync is None:
-            self._sync = PeriodicSync([self._scored.sync, self._failed.sync], self._sync_seconds)
-        return self._scored, self._failed
+        closing = self._require_lock()
+        if self._journals is None:
+            scored = _Journal(self.output, self._index / "scored")
+            closing.callback(scored.close)
+            failed = _Journal(self.failures, self._index / "failed")
+            closing.callback(failed.close)
+            if self._sync_seconds is not None:
+                closing.callback(PeriodicSync([scored.sync, failed.sync], self._sync_seconds).stop)
+            self._journals = scored, failed
+        return self._journals
 
     def jobs(self) -> Iterator[Job]:
         """Yield every job of the run in order."""
@@ -239,7 +245,7 @@ class RolloutStore:
 
         def replace_index() -> None:
             clear()
-            index.close()
+            index.flush()
             with contextlib.suppress(OSError):  # a missing index is rebuilt from the rows
                 self._index.mkdir(exist_ok=True)
                 partial.replace(self._inputs.path)
@@ -248,13 +254,13 @@ class RolloutStore:
             self._planned_count = None
             self._planned_count = write_lines(self.materialized, lines(), before_replace=replace_index)
         finally:
-            index.close()
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
 
-    def _check_held(self) -> None:
-        if not self._is_held:
+    def _require_lock(self) -> contextlib.ExitStack:
+        if self._closing is None:
             raise RuntimeError("the store is not open; use it in a with block")
+        return self._closing
 
 
 def _is_limit_higher_now(failure: Mapping[str, Any], limits: Mapping[str, int | None]) -> bool:

@@ -2,7 +2,7 @@
 
 It reads the files of a run and never changes them; see docs/view.md.
 
-- `record_facts`, `database`, `filters`, `summary`: the table of rollouts, filtering, and the summary of a run
+- `table_row`, `database`, `filters`, `summary`: the table of rollouts, filtering, and the summary of a run
 - `conversation`: the messages, tool calls and results of a record as events
 - `server`, `export`, `terminal`: the page in the browser, the page as a folder to share, the terminal
 """

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_gym.view.record_facts import content_text, phase_seconds
+from nemo_gym.view.table_row import content_text, phase_seconds
 from nemo_gym.wire.stored_rollout import StoredRollout
 
 LONGEST_TEXT = 20_000
@@ -28,10 +28,10 @@ _KINDS = {
 Event = dict[str, Any]
 
 
-def read_events(record: Mapping[str, Any], start: int = 0, count: int = 200) -> tuple[int, list[Event]]:
-    """Return the number of events of a record, and `count` of them from `start` on, with long texts cut."""
+def read_events(record: Mapping[str, Any], start: int = 0, count: int | None = None) -> tuple[int, list[Event]]:
+    """Return the number of events of a record, and `count` of them (or all) from `start` on, with long texts cut."""
     items = list(_items(record))
-    chosen = items[start : start + count]
+    chosen = items[start : None if count is None else start + count]
     return len(items), [_event(number, side, item) for number, (side, item) in enumerate(chosen, start)]
 
 

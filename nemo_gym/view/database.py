@@ -17,27 +17,26 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.journal.lines import RolloutReader, parse_line, scan_lines
+from nemo_gym.journal import RolloutReader, parse_line, scan_lines
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY
 from nemo_gym.rollouts.run_files import RunFiles
 from nemo_gym.view.filters import COLUMNS, Condition, full_text_query, parse_filter
-from nemo_gym.view.record_facts import Facts, read_facts, reward_components
+from nemo_gym.view.table_row import TEXT_COLUMNS, TableRow, build_table_row, reward_components
 from nemo_gym.wire.stored_rollout import RolloutId
 
-FORMAT = 5
+FORMAT = 6
 BATCH = 4000
 HEAD_BYTES = 4096
 UNREADABLE_LINE = "unreadable line"
 
-_TEXT_COLUMNS = ("message", "expected", "extracted", "rule", "answer", "question")
-_NUMBER_COLUMNS = tuple(field.name for field in fields(Facts) if field.name not in _TEXT_COLUMNS)
-_numbers_of, _texts_of = attrgetter(*_NUMBER_COLUMNS), attrgetter(*_TEXT_COLUMNS)
+_NUMBER_COLUMNS = tuple(field.name for field in fields(TableRow) if field.name not in TEXT_COLUMNS)
+_numbers_of, _texts_of = attrgetter(*_NUMBER_COLUMNS), attrgetter(*TEXT_COLUMNS)
 
 _SCHEMA = f"""
 CREATE TABLE rollouts(
     id INTEGER PRIMARY KEY, file INTEGER, start INTEGER, length INTEGER, current INTEGER DEFAULT 1,
     {", ".join(f"{name}{' REAL' if name.startswith(('reward', 'seconds')) else ''}" for name in _NUMBER_COLUMNS)});
-CREATE TABLE cells(id INTEGER PRIMARY KEY, {", ".join(_TEXT_COLUMNS)}, components TEXT);
+CREATE TABLE cells(id INTEGER PRIMARY KEY, {", ".join(TEXT_COLUMNS)}, components TEXT);
 CREATE VIRTUAL TABLE words USING fts5(text, content='', detail='none', tokenize='unicode61');
 CREATE TABLE meta(name TEXT PRIMARY KEY, value TEXT);
 CREATE INDEX by_place ON rollouts(task, rollout, current);
@@ -106,6 +105,11 @@ class RunDatabase:
             ids = [row[0] for row in database.execute(query, (*condition.values, count, start))]
             return ResultPage(total, _read_rows(database, ids))
 
+    def row(self, rollout_id: RolloutId) -> dict[str, Any]:
+        """Return the row of a rollout that exists."""
+        task, repeat = rollout_id
+        return self.page(filter_text=f"task == {task} and repeat == {repeat}", count=1).rows[0]
+
     def tasks(self, *, filter_text: str = "", words: str = "", start: int = 0, count: int = 100) -> ResultPage:
         """Return one page of tasks with their matching rollouts; raises FilterError for an invalid filter."""
         condition = _condition(filter_text, words)
@@ -158,19 +162,18 @@ class RunDatabase:
     def cached_value(self, name: str) -> Any:
         """Return the value that `cache_value` stored under this name, or None."""
         with self.connection() as database:
-            row = database.execute(
-                "SELECT value FROM meta WHERE name = 'kept' AND value LIKE ?", (f"{name}\n%",)
-            ).fetchone()
-        return json.loads(row[0].partition("\n")[2]) if row else None
+            stored_name, value = json.loads(_meta(database, "cached") or "[null, null]")
+        return value if stored_name == name else None
 
     def cache_value(self, name: str, value: Any) -> None:
         """Store one value that is slow to compute. Only one value is stored: it replaces the previous one."""
         with self.connection() as database:
-            _set_meta(database, "kept", f"{name}\n{json.dumps(value)}")
+            _set_meta(database, "cached", json.dumps([name, value]))
             database.commit()
 
     @contextmanager
     def connection(self) -> Iterator[sqlite3.Connection]:
+        """Open the database for a `with` block."""
         database = sqlite3.connect(self.path, timeout=30)
         try:
             database.execute("PRAGMA synchronous = OFF")  # a damaged database is built again
@@ -220,10 +223,10 @@ class RunDatabase:
                 if record is None:
                     record = {NG_FAILURE_CLASS_KEY: UNREADABLE_LINE}
                 row_id = first_id + len(rows)
-                facts = read_facts(record, row_id - 1)
-                rows.append((row_id, number, start, len(line), 1, *_numbers_of(facts)))
-                cells.append((row_id, *_texts_of(facts), json.dumps(reward_components(record))))
-                texts.append((row_id, " ".join(text for text in _texts_of(facts) if text)))
+                row = build_table_row(record, row_id - 1)
+                rows.append((row_id, number, start, len(line), 1, *_numbers_of(row)))
+                cells.append((row_id, *_texts_of(row), json.dumps(reward_components(record))))
+                texts.append((row_id, " ".join(text for text in _texts_of(row) if text)))
                 done = start + len(line)
             if not rows:
                 return False
@@ -253,7 +256,7 @@ def _from_clause(condition: Condition, *, needs_cells: bool = False) -> str:
 
 
 def _read_rows(database: sqlite3.Connection, ids: Sequence[int]) -> list[dict[str, Any]]:
-    names = [*_NUMBER_COLUMNS, *_TEXT_COLUMNS, "components"]
+    names = [*_NUMBER_COLUMNS, *TEXT_COLUMNS, "components"]
     query = f"SELECT {', '.join(names)} FROM rollouts JOIN cells USING (id) WHERE id = ?"
     rows = [dict(zip(names, database.execute(query, (row_id,)).fetchone(), strict=True)) for row_id in ids]
     return [{**row, "components": json.loads(row["components"])} for row in rows]
@@ -277,8 +280,12 @@ def _delete_rows(database: sqlite3.Connection) -> None:
 
 
 def _bytes_done(database: sqlite3.Connection, number: int) -> int:
-    row = database.execute("SELECT value FROM meta WHERE name = ?", (f"done {number}",)).fetchone()
-    return int(row[0]) if row else 0
+    return int(_meta(database, f"done {number}") or 0)
+
+
+def _meta(database: sqlite3.Connection, name: str) -> str | None:
+    row = database.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    return row[0] if row else None
 
 
 def _placeholders(rows: Sequence[Sequence[Any]]) -> str:

@@ -16,7 +16,6 @@ from nemo_gym.view.summary import compare_runs, summarize
 
 MAX_ROLLOUTS = 20_000
 """Each rollout is one file; file managers are slow with more files in a folder."""
-PAGE_SIZE = 500
 
 
 class TooMuchToExport(GymError, ValueError):
@@ -50,7 +49,7 @@ def export_bundle(
     bundle = []
     done = 0
     for number, run in enumerate(runs):
-        rows = _all_rows(run, filter_text)
+        rows = run.page(filter_text=filter_text, count=MAX_ROLLOUTS).rows
         for row in rows:
             name = f"{number}/{row['task']}-{row['rollout']}"
             _write_script(folder / "data" / str(number), name, _rollout_data(run, row))
@@ -63,17 +62,10 @@ def export_bundle(
     return done
 
 
-def _all_rows(run: RunDatabase, filter_text: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    while page := run.page(filter_text=filter_text, start=len(rows), count=PAGE_SIZE).rows:
-        rows += page
-    return rows
-
-
 def _rollout_data(run: RunDatabase, row: dict[str, Any]) -> dict[str, Any]:
     """Return the whole content of a rollout's page, including long texts and tokens."""
     record = run.record((row["task"], row["rollout"])) or {}
-    total, events = read_events(record, 0, 1_000_000)
+    total, events = read_events(record)
     long_events = [event["number"] for event in events if event["length"] > LONGEST_TEXT]
     return {
         **rollout_page(record, row, events, total),

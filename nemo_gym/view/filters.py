@@ -6,38 +6,22 @@ Filters are Python comparisons of columns, such as `reward < 0.5 and turns > 3`,
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 
 from nemo_gym.errors import GymError
-from nemo_gym.view.record_facts import PHASES
+from nemo_gym.view.table_row import TEXT_COLUMNS, TableRow
 
-NUMBERS = {
-    "task": "r.task",
-    "repeat": "r.rollout",
-    "attempt": "r.attempt",
-    "reward": "r.reward",
-    "turns": "r.turns",
-    "tools": "r.tool_calls",
-    "tokens_in": "r.tokens_in",
-    "tokens_out": "r.tokens_out",
+NAMES_IN_FILTERS = {"rollout": "repeat", "tool_calls": "tools"}
+"""Columns of the table that have another name in filters."""
+COLUMNS = {
+    **{
+        NAMES_IN_FILTERS.get(column.name, column.name): f"{'c' if column.name in TEXT_COLUMNS else 'r'}.{column.name}"
+        for column in fields(TableRow)
+    },
     "tokens": "(r.tokens_in + r.tokens_out)",
-    "seconds": "r.seconds",
-    **{f"seconds_{phase}": f"r.seconds_{phase}" for phase in PHASES},
 }
-WORDS = {
-    "outcome": "r.outcome",
-    "kind": "r.kind",
-    "whom": "r.whom",
-    "agent": "r.agent",
-    "expected": "c.expected",
-    "extracted": "c.extracted",
-    "rule": "c.rule",
-    "answer": "c.answer",
-    "question": "c.question",
-    "message": "c.message",
-}
-COLUMNS = {**NUMBERS, **WORDS}
+"""Names in filters -> SQL, in the tables `rollouts` (r) and `cells` (c)."""
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<",
     ast.LtE: "<=",

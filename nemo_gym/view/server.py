@@ -6,7 +6,7 @@ On any other address than loopback a token is required.
 
 import asyncio
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any
@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 import orjson
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import QueryParams
+from starlette.datastructures import MutableHeaders, QueryParams
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -26,6 +27,7 @@ from nemo_gym.view.conversation import event_text, event_tokens, read_events, re
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.filters import FilterError
 from nemo_gym.view.summary import compare_runs, summarize
+from nemo_gym.wire.stored_rollout import RolloutId
 
 POLL_SECONDS = 1.0
 """Pause between two checks for new lines in the files."""
@@ -110,11 +112,10 @@ class AccessCheck:
 
         async def send_with_headers(message: Any) -> None:
             if message["type"] == "http.response.start":
-                headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
                 if self._token and query_token:
-                    cookie = f"{TOKEN_COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
-                    headers.append((b"set-cookie", cookie.encode()))
-                message["headers"] = [*message.get("headers", ()), *headers]
+                    headers.append("Set-Cookie", f"{TOKEN_COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/")
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
@@ -135,107 +136,79 @@ class AccessCheck:
 
 
 class Pages:
-    """The handlers of the JSON endpoints. Database queries run on threads, so that they do not block the event loop."""
+    """The handlers of the JSON endpoints. Starlette runs them on threads, so that queries do not block the loop."""
 
     def __init__(self, runs: Sequence[RunDatabase]) -> None:
         self._runs = runs
 
-    async def runs(self, request: Request) -> Response:  # noqa: ARG002 - every route takes one
+    def runs(self, request: Request) -> Response:  # noqa: ARG002 - every route takes one
         return JsonResponse([{"number": number, "name": run.run.name} for number, run in enumerate(self._runs)])
 
-    async def run(self, request: Request) -> Response:
-        return await self._respond(request, lambda run: JsonResponse(summarize(run)))
+    def run(self, request: Request) -> Response:
+        return JsonResponse(summarize(self._run(request)))
 
-    async def progress(self, request: Request) -> Response:
-        def progress(run: RunDatabase) -> Response:
-            done, size = run.progress()
-            return JsonResponse({"indexed": done, "size": size})
+    def progress(self, request: Request) -> Response:
+        done, size = self._run(request).progress()
+        return JsonResponse({"indexed": done, "size": size})
 
-        return await self._respond(request, progress)
+    def compare(self, request: Request) -> Response:
+        return JsonResponse(compare_runs(self._run(request), self._run(request, "other")))
 
-    async def compare(self, request: Request) -> Response:
-        other = request.path_params["other"]
-        if other >= len(self._runs):
-            return PlainTextResponse("unknown run", 404)
-        return await self._respond(request, lambda run: JsonResponse(compare_runs(run, self._runs[other])))
-
-    async def rollouts(self, request: Request) -> Response:
+    def rollouts(self, request: Request) -> Response:
+        """Return one page of the table of rollouts."""
         query = request.query_params
+        page = self._run(request).page(
+            **_filter(query),
+            sort=query.get("sort", "task"),
+            down=query.get("down") == "1",
+            start=_start(request),
+            count=min(_whole_number(query.get("count"), 100), MAX_ROWS),
+        )
+        return JsonResponse({"total": page.total, "rows": page.rows})
 
-        def page(run: RunDatabase) -> Response:
-            rows = run.page(
-                **_filter(query),
-                sort=query.get("sort", "task"),
-                down=query.get("down") == "1",
-                start=_whole_number(query.get("start"), 0),
-                count=min(_whole_number(query.get("count"), 100), MAX_ROWS),
-            )
-            return JsonResponse({"total": rows.total, "rows": rows.rows})
-
-        return await self._respond(request, page)
-
-    async def tasks(self, request: Request) -> Response:
+    def tasks(self, request: Request) -> Response:
         query = request.query_params
+        page = self._run(request).tasks(**_filter(query), start=_start(request))
+        return JsonResponse({"total": page.total, "rows": page.rows})
 
-        def page(run: RunDatabase) -> Response:
-            rows = run.tasks(**_filter(query), start=_whole_number(query.get("start"), 0))
-            return JsonResponse({"total": rows.total, "rows": rows.rows})
+    def rollout(self, request: Request) -> Response:
+        """Return the content of a rollout's page and the keys of its neighbours in the table."""
+        run, rollout_id, record = self._run(request), _rollout_id(request), self._record(request)
+        count = min(_whole_number(request.query_params.get("count"), 200), MAX_ROWS)
+        total, events = read_events(record, _start(request), count)
+        return JsonResponse(
+            {
+                **rollout_page(record, run.row(rollout_id), events, total),
+                "attempts": len(run.locations(rollout_id)),
+                **run.neighbours(rollout_id, **_filter(request.query_params)),
+                "next_failed": run.neighbours(rollout_id, filter_text='outcome == "failed"')["next"],
+            }
+        )
 
-        return await self._respond(request, page)
+    def text(self, request: Request) -> Response:
+        event = request.path_params["event"]
+        return JsonResponse({"text": event_text(self._record(request), event, _start(request))})
 
-    async def rollout(self, request: Request) -> Response:
-        query = request.query_params
-        rollout_id = task, repeat = request.path_params["task"], request.path_params["repeat"]
+    def tokens(self, request: Request) -> Response:
+        return JsonResponse(event_tokens(self._record(request), request.path_params["event"], _start(request)))
 
-        def page(run: RunDatabase) -> Response:
-            record = run.record(rollout_id, _whole_number(query.get("attempt"), 0))
-            if record is None:
-                return PlainTextResponse("unknown rollout", 404)
-            start, count = _whole_number(query.get("start"), 0), _whole_number(query.get("count"), 200)
-            total, events = read_events(record, start, min(count, MAX_ROWS))
-            facts = run.page(filter_text=f"task == {task} and repeat == {repeat}", count=1).rows[0]
-            return JsonResponse(
-                {
-                    **rollout_page(record, facts, events, total),
-                    "attempts": len(run.locations(rollout_id)),
-                    **run.neighbours(rollout_id, **_filter(query)),
-                    "next_failed": run.neighbours(rollout_id, filter_text='outcome == "failed"')["next"],
-                }
-            )
+    def raw(self, request: Request) -> Response:
+        return JsonResponse(self._record(request))
 
-        return await self._respond(request, page)
-
-    async def text(self, request: Request) -> Response:
-        def text_from(record: dict[str, Any], event: int, start: int) -> Any:
-            return {"text": event_text(record, event, start)}
-
-        return await self._respond_with(request, text_from)
-
-    async def tokens(self, request: Request) -> Response:
-        return await self._respond_with(request, event_tokens)
-
-    async def raw(self, request: Request) -> Response:
-        return await self._respond_with(request, lambda record, *_: record)
-
-    async def _respond_with(self, request: Request, read: Callable[[dict[str, Any], int, int], Any]) -> Response:
-        """Respond with the result of `read` for the requested record, event and start."""
-        rollout_id = request.path_params["task"], request.path_params["repeat"]
-
-        def answer(run: RunDatabase) -> Response:
-            record = run.record(rollout_id, _whole_number(request.query_params.get("attempt"), 0))
-            if record is None:
-                return PlainTextResponse("unknown rollout", 404)
-            start = _whole_number(request.query_params.get("start"), 0)
-            return JsonResponse(read(record, request.path_params.get("event", 0), start))
-
-        return await self._respond(request, answer)
-
-    async def _respond(self, request: Request, make_response: Callable[[RunDatabase], Response]) -> Response:
-        """Call `make_response` for the requested run, on a thread; 404 if the run is unknown."""
-        number = request.path_params["run"]
+    def _run(self, request: Request, parameter: str = "run") -> RunDatabase:
+        """Return the run that a parameter of the path names; respond with 404 if it is unknown."""
+        number: int = request.path_params[parameter]
         if number >= len(self._runs):
-            return PlainTextResponse("unknown run", 404)
-        return await run_in_threadpool(make_response, self._runs[number])
+            raise HTTPException(404, "unknown run")
+        return self._runs[number]
+
+    def _record(self, request: Request) -> dict[str, Any]:
+        """Return the requested record; respond with 404 if it is unknown."""
+        attempt = _whole_number(request.query_params.get("attempt"), 0)
+        record = self._run(request).record(_rollout_id(request), attempt)
+        if record is None:
+            raise HTTPException(404, "unknown rollout")
+        return record
 
 
 def rollout_page(record: dict[str, Any], facts: dict[str, Any], events: list[Any], total: int) -> dict[str, Any]:
@@ -283,6 +256,14 @@ async def _bad_filter(_: Request, error: Exception) -> Response:
 
 def _host(netloc: str) -> str:
     return netloc.rsplit(":", 1)[0] if not netloc.endswith("]") else netloc
+
+
+def _rollout_id(request: Request) -> RolloutId:
+    return request.path_params["task"], request.path_params["repeat"]
+
+
+def _start(request: Request) -> int:
+    return _whole_number(request.query_params.get("start"), 0)
 
 
 def _filter(query: QueryParams) -> dict[str, Any]:

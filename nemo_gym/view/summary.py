@@ -8,11 +8,11 @@ from typing import Any
 
 import orjson
 
+from nemo_gym.metrics.column_statistics import sample_std
 from nemo_gym.metrics.intervals import t95
-from nemo_gym.metrics.number_columns import sample_std
 from nemo_gym.metrics.pass_at_k import pass_at_k
 from nemo_gym.view.database import RunDatabase
-from nemo_gym.view.record_facts import PHASES
+from nemo_gym.view.table_row import PHASES
 
 BINS = 20
 MAX_K = 64

@@ -63,8 +63,7 @@ def rollout_lines(run: RunDatabase, rollout_id: RolloutId) -> Iterator[str] | No
     record = run.record(rollout_id)
     if record is None:
         return None
-    facts = run.page(filter_text=f"task == {rollout_id[0]} and repeat == {rollout_id[1]}", count=1).rows[0]
-    return _conversation_lines(record, facts)
+    return _conversation_lines(record, run.row(rollout_id))
 
 
 def _conversation_lines(record: dict[str, Any], facts: dict[str, Any]) -> Iterator[str]:
@@ -76,19 +75,13 @@ def _conversation_lines(record: dict[str, Any], facts: dict[str, Any]) -> Iterat
     for name in ("message", "extracted", "expected", "rule"):
         if facts[name]:
             yield f"{name}: {escape_terminal_codes(facts[name])}"
-    start = 0
-    while True:
-        total, events = read_events(record, start)
-        for event in events:
-            yield ""
-            name = f" {event['name']}" if event.get("name") else ""
-            yield escape_terminal_codes(f"── {event['role']} · {event['kind']}{name}")
-            yield escape_terminal_codes(event["text"])
-            if event["length"] > LONGEST_TEXT:
-                yield f"… {event['length'] - LONGEST_TEXT} more characters"
-        start += len(events)
-        if start >= total:
-            return
+    for event in read_events(record)[1]:
+        yield ""
+        name = f" {event['name']}" if event.get("name") else ""
+        yield escape_terminal_codes(f"── {event['role']} · {event['kind']}{name}")
+        yield escape_terminal_codes(event["text"])
+        if event["length"] > LONGEST_TEXT:
+            yield f"… {event['length'] - LONGEST_TEXT} more characters"
 
 
 def _cell(text: str) -> str:

@@ -16,7 +16,7 @@ from nemo_gym.data import export_files
 from nemo_gym.data.export import ExportDatasetConfig, ExportResult, export
 from nemo_gym.data.export_messages import read_conversation
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, ConversionError
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 
 TOOL = {
     "type": "function",

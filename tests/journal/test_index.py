@@ -5,8 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.journal.index import IndexWriter, LineIndex, index_entry, scan_entries, select_rows
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import IndexWriter, LineIndex, StoreError, index_entry, scan_entries, select_rows
 from nemo_gym.wire.stored_rollout import RolloutKey
 
 
@@ -96,7 +95,7 @@ def test_an_index_that_cannot_be_written_costs_nothing_but_time(tmp_path):
     assert tasks(index) == [1]
     writer = IndexWriter(tmp_path / "file" / "index")
     writer.add(index_entry(RolloutKey(0, 0), {}, 1))
-    writer.close()
+    writer.flush()
 
 
 def test_only_selected_rows_are_read(index):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.journal.lines import parse_lenient, parse_line, read_rows
+from nemo_gym.journal import parse_lenient, parse_line, read_rows
 
 NUMBERS = st.floats() | st.integers(-5, 5)
 VALUES = st.recursive(NUMBERS | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3), max_leaves=6)

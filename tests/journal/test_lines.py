@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.journal.lines import LineWriter, StoreError, read_rows, repair, write_lines
+from nemo_gym.journal import LineWriter, StoreError, read_rows, repair, write_lines
 
 ROWS = st.lists(
     st.dictionaries(st.text(max_size=4), st.one_of(st.text(max_size=20), st.integers(-9, 9), st.none()), max_size=3),
@@ -141,7 +141,7 @@ def test_kill_minus_nine_loses_nothing_that_was_appended(tmp_path):
         """
         import json, sys
         from pathlib import Path
-        from nemo_gym.journal.lines import LineWriter
+        from nemo_gym.journal import LineWriter
         writer = LineWriter(Path(sys.argv[1]))
         n = 0
         while True:

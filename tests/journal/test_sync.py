@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.journal.lines import LineWriter, StoreError
+from nemo_gym.journal import LineWriter, StoreError
 from nemo_gym.rollouts.outcome import Job, ScoredRollout
 from nemo_gym.rollouts.store import RolloutStore
 
@@ -28,7 +28,7 @@ def sync_count(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
         real(descriptor)
         count.release()
 
-    monkeypatch.setattr("nemo_gym.journal.lines.os.fsync", counting)
+    monkeypatch.setattr("nemo_gym.journal.os.fsync", counting)
     return count
 
 
@@ -61,7 +61,7 @@ def test_a_disk_that_lost_what_it_was_given_stops_the_run(tmp_path: Path, monkey
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as broken:
-        broken.setattr("nemo_gym.journal.lines.os.fsync", failing)
+        broken.setattr("nemo_gym.journal.os.fsync", failing)
         writer.sync()
 
     with pytest.raises(StoreError, match="Input/output error"):
@@ -75,4 +75,4 @@ def test_without_an_interval_there_is_no_thread(tmp_path: Path) -> None:
     with RolloutStore(tmp_path / "x.jsonl") as store:
         store.open()
 
-        assert store._sync is None
+        assert not [thread for thread in threading.enumerate() if thread.name == "sync"]

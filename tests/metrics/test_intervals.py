@@ -3,14 +3,19 @@
 import math
 import random
 import statistics
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.metrics.intervals import Clusters, clustered_mean, t95, wilson_interval
+from nemo_gym.metrics.intervals import ClusteredMean, Mean, t95, wilson_interval
 
 VALUES = st.lists(st.tuples(st.integers(0, 5), st.floats(-10, 10)), min_size=1, max_size=40)
+
+
+def clustered_mean(pairs: Iterable[tuple[object, float]]) -> Mean | None:
+    return ClusteredMean(pairs).mean()
 
 
 def test_nothing_has_no_mean() -> None:
@@ -93,11 +98,11 @@ def test_intervals_cover_the_truth_as_often_as_they_say(pass_or_fail: bool, task
     draw = random.Random(tasks * 10 + repeats)
     covered, runs = 0, 600
     for _ in range(runs):
-        clusters = Clusters()
+        clusters = ClusteredMean()
         for _ in range(tasks):
             chance = draw.betavariate(2, 1)
             noise = [draw.random() < chance if pass_or_fail else chance + draw.gauss(0, 0.2) for _ in range(repeats)]
-            clusters.add([float(value) for value in noise])
+            clusters.add_tasks([float(value) for value in noise])
         mean = clusters.mean()
         assert mean is not None and mean.low is not None and mean.high is not None
         covered += mean.low <= 2 / 3 <= mean.high
@@ -121,11 +126,12 @@ def test_order_does_not_matter(pairs: list[tuple[int, float]], shuffle: random.R
         assert second.half_width == pytest.approx(first.half_width, abs=1e-9)
 
 
-def test_tasks_may_be_added_one_by_one_or_all_at_once() -> None:
-    """The quick way for many tasks with a single rollout is only quicker."""
-    apart, together = Clusters(), Clusters()
-    for value in (0.0, 1.0, 0.25):
-        apart.add([value])
-    together.add_each([0.0, 1.0, 0.25])
+def test_tasks_may_be_added_whole_or_value_by_value() -> None:
+    """Adding many equal tasks at once is only quicker."""
+    apart, together = ClusteredMean(), ClusteredMean()
+    for task, value in enumerate((0.25, 0.25, 1.0)):
+        apart.add(task, value)
+    together.add_tasks([0.25], tasks=2)
+    together.add_tasks([1.0])
 
     assert apart.mean() == together.mean()

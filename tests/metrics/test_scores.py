@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.metrics.aggregate import RolloutStats
-from nemo_gym.metrics.intervals import clustered_mean
+from nemo_gym.metrics.intervals import ClusteredMean
 from nemo_gym.metrics.pass_at_k import add_pass_hat_k, pass_at_k, pass_hat_k
 from nemo_gym.metrics.scores import compute_attrition, compute_scores
 
@@ -54,7 +54,7 @@ def test_the_mean_and_its_interval_are_those_of_the_rewards(rewards):
     """Computed task by task in a hurry, or value by value: the same."""
     scores = compute_scores(make_tally(row(task, rollout, reward) for (task, rollout), reward in rewards.items()))
 
-    plain = clustered_mean((task, reward) for (task, _), reward in rewards.items())
+    plain = ClusteredMean((task, reward) for (task, _), reward in rewards.items()).mean()
     assert scores["reward"]["mean"] == pytest.approx(plain.value, abs=1e-12)
     assert scores["reward"]["num_rollouts"] == len(rewards)
     assert scores["reward"]["num_tasks"] == plain.tasks
@@ -94,9 +94,9 @@ def test_with_many_repeats_only_some_k_are_reported():
 def test_failures_bound_the_score_from_below():
     """Excluded, they flatter; as zeros, they punish: the truth lies between."""
     stats = make_tally([row(0, 0, 1.0), row(1, 0, 1.0), row(2, 0, 0.0)])
-    stats.fail(3, 0, "timeout")
-    stats.fail(2, 1, "judge_failed")
-    stats.fail(0, 0, "timeout")  # failed once, scored in the end
+    stats.add_failure(3, 0, "timeout")
+    stats.add_failure(2, 1, "judge_failed")
+    stats.add_failure(0, 0, "timeout")  # failed once, scored in the end
 
     score, attrition = compute_scores(stats)["reward"], compute_attrition(stats)
 

@@ -4,11 +4,10 @@ import orjson
 import pytest
 
 from nemo_gym.errors import AgentFailed
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 from nemo_gym.metrics.aggregate import compute_aggregate_metrics
 from nemo_gym.rollouts.aggregate import (
     RolloutsByAgent,
-    aggregate,
     metrics_entries,
     metrics_entry,
     strip_conversation,
@@ -31,6 +30,13 @@ BIG = {
 def record(task, rollout, reward, agent="a", **fields):
     place = {"_ng_task_index": task, "_ng_rollout_index": rollout}
     return {**place, "reward": reward, "agent_ref": {"name": agent}, **fields}
+
+
+async def aggregate(records, fetch, has_own_metrics=lambda _: True):
+    by_agent = RolloutsByAgent(has_own_metrics=has_own_metrics)
+    for one in records:
+        by_agent.add(one)
+    return await metrics_entries(by_agent, fetch)
 
 
 async def nobody(agent, records):
@@ -121,10 +127,10 @@ def test_failures_count_unless_the_rollout_was_scored_in_the_end():
     """The failures file keeps every attempt; the summary counts rollouts."""
     gathered = RolloutsByAgent()
     gathered.add(record(0, 0, 1.0))
-    gathered.fail(record(0, 0, 0.0, _ng_failure_class="timeout"))
-    gathered.fail(record(0, 1, 0.0, _ng_failure_class="timeout"))
-    gathered.fail(record(0, 1, 0.0, _ng_failure_class="judge_failed", _ng_attempt_index=1))
-    gathered.fail(record(0, 2, 0.0, _ng_failure_class="x", _ng_no_persist=True))
+    gathered.add_failure(record(0, 0, 0.0, _ng_failure_class="timeout"))
+    gathered.add_failure(record(0, 1, 0.0, _ng_failure_class="timeout"))
+    gathered.add_failure(record(0, 1, 0.0, _ng_failure_class="judge_failed", _ng_attempt_index=1))
+    gathered.add_failure(record(0, 2, 0.0, _ng_failure_class="x", _ng_no_persist=True))
 
     entry = metrics_entry("a", gathered.agents["a"])
 

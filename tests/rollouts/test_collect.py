@@ -6,9 +6,8 @@ import logging
 import pytest
 
 from nemo_gym.errors import AgentFailed, DeadlineExceeded
-from nemo_gym.rollouts.collect import AttemptRules, StopCondition, collect
+from nemo_gym.rollouts.collect import AttemptRules, RolloutRetryPolicy, StopCondition, collect
 from nemo_gym.rollouts.outcome import CancelledRollout, FailedRollout, Job, ScoredRollout, ScoringRule, outcome_record
-from nemo_gym.rollouts.retries import RolloutRetryPolicy
 from nemo_gym.transport.deadlines import ToolCallTimeout
 
 pytestmark = pytest.mark.asyncio

@@ -1,12 +1,10 @@
 """Which run this is, and what makes it another."""
 
-from dataclasses import replace
-
 import orjson
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 from nemo_gym.rollouts.identity import (
     Identity,
     RowHash,
@@ -169,8 +167,8 @@ def test_a_file_that_was_not_touched_need_not_be_read(tmp_path):
     before = identity(file_stat=file_stat(path))
 
     assert has_same_rows(before, before)
-    assert not has_same_rows(before, replace(before, plan={**before.plan, "limit": 1}))
+    assert not has_same_rows(before, before.with_values(plan={**before.plan, "limit": 1}))
     path.write_text("{} \n")
-    assert not has_same_rows(before, replace(before, file_stat=file_stat(path)))
+    assert not has_same_rows(before, before.with_values(file_stat=file_stat(path)))
     missing = identity(file_stat=file_stat(tmp_path / "none"))
     assert not has_same_rows(missing, missing)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 from nemo_gym.rollouts.lock import OutputInUse, RunLock
 
 HOLDER = """

@@ -19,7 +19,6 @@ from nemo_gym.rollouts.plan import (
     plan_more,
     read_lines,
 )
-from nemo_gym.rollouts.task_numbers import FirstLines
 
 
 def row(agent: str | None = "a", **fields):
@@ -297,33 +296,6 @@ def test_more_repeats_are_counted_by_agent():
     assert added_repeats(2, {"a": 5, "_default": 2}) == {"a": 3, "_default": 0}
     assert added_repeats({"a": 4, "_default": 1}, 2) == {"a": -2, "_default": 1}
     assert added_repeats({"a": 1}, {"a": 1}) == {"a": 0}
-
-
-@given(st.lists(st.binary(max_size=2), max_size=60))
-@settings(max_examples=60, deadline=None)
-def test_first_lines_are_found_as_a_dictionary_would(contents):
-    """The table only saves memory: its answers are those of a dictionary."""
-    table, expected = FirstLines(), {}
-
-    for index, content in enumerate(contents):
-        assert table.find_or_add(content, index) == expected.setdefault(content, index)
-
-
-def test_first_lines_are_found_after_the_table_has_grown():
-    """Growing moves every entry."""
-    table = FirstLines()
-
-    for index in range(5000):
-        assert table.find_or_add(b"%d" % index, index) == index
-
-    assert [table.find_or_add(b"%d" % index, 9999) for index in (0, 1, 681, 682, 683, 4999)] == [
-        0,
-        1,
-        681,
-        682,
-        683,
-        4999,
-    ]
 
 
 def test_the_attempt_of_an_earlier_run_is_not_taken_over():

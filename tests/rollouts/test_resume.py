@@ -132,7 +132,7 @@ def test_a_long_list_of_differences_is_cut(store, request_of):
     with store:
         prepare_run(store, many)
         changed = replace(
-            many, resume=True, identity=replace(many.identity, servers={f"s{n:03}": n for n in range(100)})
+            many, resume=True, identity=many.identity.with_values(servers={f"s{n:03}": n for n in range(100)})
         )
 
         with pytest.raises(ResumeRefused) as caught:

@@ -2,13 +2,13 @@
 
 import pytest
 
+from nemo_gym.rollouts.collect import LONGEST_PAUSE, RolloutRetryPolicy
 from nemo_gym.rollouts.outcome import (
     FailedRollout,
     Failure,
     FailureKind,
     Job,
 )
-from nemo_gym.rollouts.retries import LONGEST_PAUSE, RolloutRetryPolicy
 
 JOB = Job.of({"_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": "a"}})
 RETRIES = RolloutRetryPolicy(max_attempts=3, pause_seconds=2.0, uniform=lambda low, high: high)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 from nemo_gym.rollouts.run_files import (
     check_no_foreign_files,
     files_of_run,

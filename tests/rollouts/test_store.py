@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.journal.lines import StoreError, read_rows
+from nemo_gym.journal import StoreError, read_rows
 from nemo_gym.rollouts.outcome import CancelledRollout, FailedRollout, Failure, Job, LimitedRollout, ScoredRollout
 from nemo_gym.rollouts.store import RolloutStore
 
@@ -266,7 +266,7 @@ def test_an_output_that_cannot_be_written_stops_before_anything_is_lost(tmp_path
 
 COLLECTOR = """
 import asyncio, sys
-from nemo_gym.rollouts.retries import RolloutRetryPolicy
+from nemo_gym.rollouts.collect import RolloutRetryPolicy
 from nemo_gym.rollouts.collect import collect
 from nemo_gym.rollouts.store import RolloutStore
 

@@ -14,7 +14,7 @@ from nemo_gym.view.conversation import (
     read_judgements,
     read_timings,
 )
-from nemo_gym.view.record_facts import read_facts
+from nemo_gym.view.table_row import build_table_row
 from tests.view.records import record, timed_record
 
 
@@ -154,7 +154,7 @@ NAMES = st.sampled_from(
 @given(st.dictionaries(NAMES, JSON | st.dictionaries(NAMES, JSON, max_size=3), max_size=6))
 def test_no_record_is_too_odd_to_look_at(stored: dict[str, object]) -> None:
     """Files of other tools, and of broken ones, are the ones people most need to look at."""
-    read_facts(stored, 0)
+    build_table_row(stored, 0)
     total, shown = read_events(stored)
     assert total == len(shown) or total > 200
     json.dumps(shown)
@@ -163,6 +163,6 @@ def test_no_record_is_too_odd_to_look_at(stored: dict[str, object]) -> None:
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), "1", None, [1]])
 def test_a_reward_that_is_not_finite_is_not_scored(reward: object) -> None:
     """It must not enter a mean on the page."""
-    facts = read_facts({"reward": reward}, 0)
+    facts = build_table_row({"reward": reward}, 0)
 
     assert (facts.reward, facts.outcome) == (None, "failed")

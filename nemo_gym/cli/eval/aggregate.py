@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nemo_gym.config.resolve import ResolvedConfig
     from nemo_gym.rollout_collection import RolloutAggregationConfig
     from nemo_gym.rollouts.aggregate import RolloutsByAgent
-    from nemo_gym.rollouts.shards import Shards
+    from nemo_gym.rollouts.merged_outputs import MergedOutputs
 
 MAX_LISTED = 10
 Row = dict[str, Any]
@@ -81,16 +81,16 @@ def _aggregate(args: argparse.Namespace) -> int:
     return int(bool(errors))
 
 
-def _find_files(args: argparse.Namespace, config: DictConfig) -> tuple[RolloutAggregationConfig, Shards]:
+def _find_files(args: argparse.Namespace, config: DictConfig) -> tuple[RolloutAggregationConfig, MergedOutputs]:
     """Return the options and the files; a single file without an output is its own output."""
     from nemo_gym.rollout_collection import RolloutAggregationConfig
-    from nemo_gym.rollouts.shards import Shards, find_shards
+    from nemo_gym.rollouts.merged_outputs import MergedOutputs, find_outputs
 
     target = args.output_jsonl_fpath or config.get("output_jsonl_fpath")
     pattern = args.input_glob or config.get("input_glob")
     single = None
     if pattern and not target:
-        paths = find_shards(str(pattern))
+        paths = find_outputs(str(pattern))
         if len(paths) > 1:
             raise options.UsageError(
                 f"{len(paths)} files match, from {paths[0]} to {paths[-1]}, and no output is named",
@@ -101,8 +101,8 @@ def _find_files(args: argparse.Namespace, config: DictConfig) -> tuple[RolloutAg
     values = {"output_jsonl_fpath": str(target or single or "")}
     settings = options.load_options(RolloutAggregationConfig, config, args, values)
     if single is not None:
-        return settings, Shards([single])
-    return settings, Shards(find_shards(settings.input_glob, output=Path(settings.output_jsonl_fpath)))
+        return settings, MergedOutputs([single])
+    return settings, MergedOutputs(find_outputs(settings.input_glob, output=Path(settings.output_jsonl_fpath)))
 
 
 def _metrics_filter(config: DictConfig) -> Callable[[str], bool]:
@@ -126,10 +126,10 @@ def _metrics_filter(config: DictConfig) -> Callable[[str], bool]:
 
 
 def _read_rollouts(
-    shards: Shards, field: str | None, has_custom_metrics: Callable[[str], bool], *, indexed: bool
+    shards: MergedOutputs, field: str | None, has_custom_metrics: Callable[[str], bool], *, indexed: bool
 ) -> RolloutsByAgent:
     """Read the rollouts and the failures stored next to them."""
-    from nemo_gym.journal.lines import read_rows
+    from nemo_gym.journal import read_rows
     from nemo_gym.rollouts.aggregate import RolloutsByAgent, SubsetField
     from nemo_gym.rollouts.run_files import failures_path_for
 
@@ -146,7 +146,7 @@ def _read_rollouts(
     for path in map(failures_path_for, shards.paths):
         with _naming_files(str(path)):
             for record in read_rows(path):
-                gathered.fail(record)
+                gathered.add_failure(record)
     return gathered
 
 
@@ -190,7 +190,7 @@ async def _no_server(agent: str, _: list[Row]) -> Row:
 
 
 def _print_scores(
-    args: argparse.Namespace, shards: Shards, entries: Sequence[Row], merged: Path | None, metrics: Path
+    args: argparse.Namespace, shards: MergedOutputs, entries: Sequence[Row], merged: Path | None, metrics: Path
 ) -> None:
     from nemo_gym.cli.shared.scoring import print_scores, summarize_entry
 

@@ -43,26 +43,24 @@ def default_inputs(args: argparse.Namespace, config: Any) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from nemo_gym.metrics.profile import count_reward_spread
     from nemo_gym.metrics.scores import compute_scores
-    from nemo_gym.reward_profile import RewardProfileConfig, RewardProfiler
-    from nemo_gym.rollouts.rescoring import RunProfile
+    from nemo_gym.reward_profile import RewardProfileConfig, RewardProfiler, RunProfile, count_reward_spread
     from nemo_gym.wire.stored_rollout import REWARD_KEY
 
     config = options.resolve_config(args.overrides, needs_model=False).config
     settings = options.load_options(RewardProfileConfig, config, args, default_inputs(args, config))
     with raising_file_problems():
         run_profile = RunProfile(Path(settings.materialized_inputs_jsonl_fpath), Path(settings.rollouts_jsonl_fpath))
-        run_profile.profile.check(allow_partial_rollouts=settings.allow_partial_rollouts)
-        agents = run_profile.profile.agents()
+        run_profile.check(allow_partial_rollouts=settings.allow_partial_rollouts)
+        agents = run_profile.agents()
         tasks_path, agents_path = RewardProfiler().write_to_disk(
-            run_profile.groups(), agents, settings.rollouts_jsonl_fpath
+            run_profile.groups_with_inputs(), agents, settings.rollouts_jsonl_fpath
         )
     result = {
-        "summary": run_profile.profile.summary(),
-        "spread": count_reward_spread(run_profile.profile.stats),
+        "summary": run_profile.summary(),
+        "spread": count_reward_spread(run_profile.stats),
         "agents": agents,
-        "scores": compute_scores(run_profile.profile.stats, [REWARD_KEY]),
+        "scores": compute_scores(run_profile.stats, [REWARD_KEY]),
         "reward_profiling": str(tasks_path),
         "agent_metrics": str(agents_path),
     }

@@ -47,8 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import uvloop
 
-    from nemo_gym.rollout_reverification import Reverification, RolloutReverificationConfig
-    from nemo_gym.rollouts.rescoring import StoredRollouts
+    from nemo_gym.rollout_reverification import Reverification, RolloutReverificationConfig, StoredRollouts
     from nemo_gym.rollouts.scoring_rules import find_verifiers
 
     with raising_file_problems():
@@ -56,14 +55,13 @@ def run(args: argparse.Namespace) -> int:
         values = default_inputs(args, resolved.config)
         config = options.load_options(RolloutReverificationConfig, resolved.config, args, values)
         rollouts, inputs = Path(config.rollouts_jsonl_fpath), Path(config.materialized_inputs_jsonl_fpath)
-        stored = StoredRollouts.read(rollouts, inputs, judge_failed_only=config.judge_failed_only)
+        stored = StoredRollouts(rollouts, inputs, judge_failed_only=config.judge_failed_only)
         servers = find_verifiers(resolved.config, stored.agents)
         job = Reverification(config, stored, servers)
         job.check_output()
         if config.judge_failed_only:
             output.warn(
-                f"{job.store.output} will contain verdicts of two runs: those of {rollouts}, and "
-                f"{len(stored.judge_failed)} new ones"
+                f"{job.store.output} will contain verdicts of two runs: those of {rollouts}, and {len(stored)} new ones"
             )
         return uvloop.run(_reverify(args, job, resolved, set(servers.values())))
 

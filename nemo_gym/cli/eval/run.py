@@ -122,7 +122,7 @@ def _run_evaluation(args: argparse.Namespace) -> int:
 
 def status_of(error: GymError) -> int:
     """Return the exit status of an error: 3 for servers and disks, else that of its class, by default 2."""
-    from nemo_gym.journal.lines import StoreError
+    from nemo_gym.journal import StoreError
 
     if isinstance(error, StoreError | ServerUnreachable):
         return INFRASTRUCTURE

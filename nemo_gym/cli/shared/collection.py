@@ -21,7 +21,7 @@ from nemo_gym.cli.terminal.progress import Progress
 from nemo_gym.config.defaults import OFFLINE_PORT
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError, GymError, RolloutFailed
-from nemo_gym.journal.lines import read_rows
+from nemo_gym.journal import read_rows
 from nemo_gym.launch.ports import with_open_head_port
 from nemo_gym.launch.run_registry import choose_run
 from nemo_gym.rollout_collection import RolloutCollectionHelper

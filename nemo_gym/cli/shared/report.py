@@ -82,11 +82,9 @@ class Report:
     def mean(self) -> Mean | None:
         """Return the mean reward of the whole run; a resumed run reads the earlier rewards from the output."""
         if not self.plan.finished:
-            return self.progress.rewards.mean()
-        rewards = ClusteredMean()
-        for record in RolloutStore(self.target).records():
-            rewards.add(record.get("_ng_task_index"), float(record[REWARD_KEY]))
-        return rewards.mean()
+            return self.progress.current_mean()
+        records = RolloutStore(self.target).records()
+        return ClusteredMean((record.get("_ng_task_index"), float(record[REWARD_KEY])) for record in records).mean()
 
     def files(self) -> dict[str, str]:
         """Return the files of the run that exist, keyed by content; an empty failures file is left out."""

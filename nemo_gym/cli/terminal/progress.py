@@ -28,6 +28,8 @@ RATE_SECONDS, LATEST_RATE_SECONDS = 60.0, 10.0
 MAX_DURATIONS = 512
 MEAN_PAUSE_FACTOR = 100
 """After computing the mean, wait this many times as long, so that it takes at most 1 % of the time."""
+MAX_NEW_REWARDS = 10_000
+"""Rewards that are collected before they are added to the mean, which keeps less of them."""
 
 Clock = Callable[[], float]
 
@@ -136,7 +138,8 @@ class Progress:
         """The first failure of each kind."""
         self.failed_attempts: Counter[int] = Counter()
         """Number of attempts -> number of rollouts that failed after this number of attempts and can be retried."""
-        self.rewards = ClusteredMean()
+        self._rewards = ClusteredMean()
+        self._new_rewards: list[tuple[object, float]] = []
         self.phase_times = PhaseTimes()
         self.tokens = 0
         self.in_flight = in_flight if in_flight is not None else TimedInFlight(clock)
@@ -167,9 +170,19 @@ class Progress:
         self.tokens += total_tokens(outcome.record)
         if isinstance(outcome, ScoredRollout):
             self.phase_times.add(outcome.record)
-            self.rewards.add(outcome.job.row.get(TASK_INDEX_KEY_NAME), float(outcome.record[REWARD_KEY]))
+            self._add_reward(outcome.job.key.task, outcome.record[REWARD_KEY])
         elif isinstance(outcome, FailedRollout):
             self._count_failure(outcome)
+
+    def _add_reward(self, task: object, reward: float) -> None:
+        self._new_rewards.append((task, float(reward)))
+        if len(self._new_rewards) >= MAX_NEW_REWARDS:
+            self._merge_new_rewards()
+
+    def _merge_new_rewards(self) -> None:
+        for task, reward in self._new_rewards:
+            self._rewards.add(task, reward)
+        self._new_rewards.clear()
 
     def _count_failure(self, outcome: FailedRollout) -> None:
         failure = outcome.failure
@@ -196,7 +209,7 @@ class Progress:
             scored_keys.add(key)
             self.tally.scored += 1
             self.phase_times.add(record)
-            self.rewards.add(record.get(TASK_INDEX_KEY_NAME, number), float(reward or 0))
+            self._add_reward(record.get(TASK_INDEX_KEY_NAME, number), reward or 0)
         for number, record in enumerate(failed):
             failure_kinds[_record_key(record, -1 - number)] = str(record.get(NG_FAILURE_CLASS_KEY))
         self.tally.failed.update(kind for key, kind in failure_kinds.items() if key not in scored_keys)
@@ -239,11 +252,16 @@ class Progress:
     def tokens_per_second(self) -> float:
         return self._token_rate.per_second()
 
+    def current_mean(self) -> Mean | None:
+        """Compute the mean reward with its interval."""
+        self._merge_new_rewards()
+        return self._rewards.mean()
+
     def mean(self) -> Mean | None:
         """Return the mean reward with its interval; cached for a while, because computing it visits every task."""
         start = self._clock()
         if start >= self._next_mean_at:
-            self._mean = self.rewards.mean()
+            self._mean = self.current_mean()
             self._next_mean_at = start + MEAN_PAUSE_FACTOR * (self._clock() - start)
         return self._mean
 

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_gym.cli.shared.eval_request import gather_rows
 from nemo_gym.data.collate import RowsRefused
 from nemo_gym.errors import ConfigError
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 
 
 def row(text: str) -> dict[str, Any]:

@@ -162,13 +162,12 @@ def test_the_mean_is_not_computed_for_every_redraw(clock: Clock) -> None:
     progress(scored_outcome(0, 1.0))
     computed = 0
 
-    class Slow:
-        def mean(self) -> None:
-            nonlocal computed
-            computed += 1
-            clock.now += 0.3
+    def compute_slowly() -> None:
+        nonlocal computed
+        computed += 1
+        clock.now += 0.3
 
-    progress.rewards = Slow()  # type: ignore[assignment]
+    progress.current_mean = compute_slowly  # type: ignore[method-assign]
     for _ in range(40):
         progress.mean()
         clock.now += 0.25

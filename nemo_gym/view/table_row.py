@@ -15,11 +15,13 @@ NOT_COMPONENTS = frozenset({"responses_create_params", "response", REWARD_KEY})
 LONGEST_CELL = 300
 PHASES = ("queue", "seed_session", "model", "tools", "verify", "agent")
 """The phases of a rollout in their order; each is a column `seconds_<phase>`."""
+TEXT_COLUMNS = ("message", "expected", "extracted", "rule", "answer", "question")
+"""Columns with longer texts; the others hold numbers and short names."""
 MODEL_ITEMS = frozenset({"function_call", "reasoning"})
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class TableRow:
     """The columns of one row of the table."""
 
     task: int
@@ -51,13 +53,13 @@ class Facts:
     """The beginning of the last user message of the request."""
 
 
-def read_facts(record: Mapping[str, Any], number: int) -> Facts:
-    """Return the facts of a record; `number` replaces a missing task index."""
+def build_table_row(record: Mapping[str, Any], number: int) -> TableRow:
+    """Build the row of a record; `number` replaces a missing task index."""
     stored = StoredRollout(record)
     kind, reward, output = stored.failure_class, stored.reward, stored.output
     is_scored = reward is not None
     request_input = stored.request.get("input")
-    return Facts(
+    return TableRow(
         task=_whole_number(record.get(TASK_INDEX_KEY_NAME), number),
         rollout=_whole_number(record.get(ROLLOUT_INDEX_KEY_NAME), 0),
         attempt=_whole_number(record.get(ATTEMPT_INDEX_KEY_NAME), 0),

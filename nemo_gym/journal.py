@@ -1,25 +1,50 @@
-"""Read, repair and append files of one JSON object per line. A file that was cut at any byte remains readable."""
+"""JSONL result files: read, repair and append lines, and keep an index of them.
+
+A file that was cut at any byte remains readable. The index is a side file with the key and byte offset of every line,
+so that resume need not read the rows. It is a cache of fixed-size entries, each with a checksum: entries that are
+missing, incomplete, damaged, outdated or of another file are computed again from the lines.
+"""
 
 import contextlib
 import errno
 import json
+import logging
 import math
 import os
+import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import BinaryIO, NamedTuple, Self
+from zlib import crc32
 
 import orjson
 
 from nemo_gym.errors import GymError
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_DETAIL_KEY
-from nemo_gym.wire.stored_rollout import REWARD_KEY, Row
+from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, RolloutKey, Row, StoredRollout
+
+logger = logging.getLogger("nemo_gym.journal")
 
 _BLOCK = 1 << 16
 _NOT_JSON = (b"NaN", b"Infinity")
 _JOIN_SECONDS = 60.0
 """Longest wait for the current sync when the run ends."""
+
+_FIELDS = struct.Struct("<QIIQQ")
+_CHECKSUM = struct.Struct("<I")
+_ENTRY_SIZE = _FIELDS.size + _CHECKSUM.size
+_TERMINAL = 1
+_LIMITED = 2
+_BATCH = 128
+"""Index entries per write. A crash loses at most one batch, which is then computed again from the lines."""
+_SAMPLES = 16
+"""Lines that are compared with their entries before an index is trusted."""
+
+HIGHEST_TASK = 2**63 - 1
+HIGHEST_ROLLOUT = 2**32 - 1
 
 
 class StoreError(GymError, OSError):
@@ -74,27 +99,18 @@ def parse_lenient(line: bytes) -> Row | None:
     if not any(word in line for word in _NOT_JSON):
         return None
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_constant=lambda _: None)
     except ValueError:
         return None
     if not isinstance(row, dict):
         return None
-    reward = row.get(REWARD_KEY)
-    row = {name: _null_if_not_finite(value) for name, value in row.items()}
+    reward = json.loads(line).get(REWARD_KEY)
     if isinstance(reward, float) and not math.isfinite(reward) and row.get(NG_FAILURE_CLASS_KEY) is None:
         del row[REWARD_KEY]
         kind, message = "invalid_reward", f"the reward is {reward}, which is not finite"
         detail = {"kind": kind, "phase": "verify", "retryable": False, "message": message}
         row |= {NG_FAILURE_CLASS_KEY: kind, NG_FAILURE_DETAIL_KEY: detail}
     return row
-
-
-def _null_if_not_finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {name: _null_if_not_finite(part) for name, part in value.items()}
-    return [_null_if_not_finite(part) for part in value] if isinstance(value, list) else value
 
 
 class RolloutReader:
@@ -294,3 +310,179 @@ def unwritable_file(path: Path, error: OSError) -> StoreError:
         where=str(path),
         fix="free disk space or choose another output; the stored results are complete and can be resumed",
     )
+
+
+class Entry(NamedTuple):
+    """One line: its rollout, the byte offset of its end, its tokens, and flags for resume."""
+
+    task: int
+    rollout: int
+    flags: int
+    end: int
+    tokens: int
+
+    @property
+    def is_terminal(self) -> bool:
+        return bool(self.flags & _TERMINAL)
+
+    @property
+    def is_limited(self) -> bool:
+        """True if a limit ended the rollout; a higher limit may change its outcome."""
+        return bool(self.flags & _LIMITED)
+
+
+_BEFORE_FIRST = Entry(0, 0, 0, 0, 0)
+
+
+def index_entry(key: RolloutKey, record: Row, end: int) -> Entry:
+    """Build the entry of a record whose line ends at `end`.
+
+    Raises:
+        ValueError: the key is too high for the index.
+    """
+    if key.task > HIGHEST_TASK or key.rollout > HIGHEST_ROLLOUT:
+        raise ValueError(f"task and rollout may be {HIGHEST_TASK} and {HIGHEST_ROLLOUT} at most, not {key}")
+    stored = StoredRollout(record)
+    flags = _TERMINAL if stored.is_terminal else 0
+    if stored.failure_class == LIMIT_CLASS:
+        flags |= _LIMITED
+    return Entry(key.task, key.rollout, flags, end, stored.total_tokens)
+
+
+class IndexWriter:
+    """Append entries to an index file, after its first `size` bytes, in batches.
+
+    The index is a cache, so a write error is not raised: it only ends the writing.
+    """
+
+    def __init__(self, path: Path, size: int = 0) -> None:
+        self._path = path
+        self._pending: list[bytes] = []
+        self._is_writable = True
+        with self._stopping_on_error():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file:
+                file.truncate(size)
+
+    def add(self, entry: Entry) -> None:
+        fields = _FIELDS.pack(*entry)
+        self._pending.append(fields + _CHECKSUM.pack(crc32(fields)))
+        if len(self._pending) >= _BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the entries that were added since the last batch."""
+        if self._is_writable and self._pending:
+            with self._stopping_on_error(), self._path.open("ab") as file:
+                file.write(b"".join(self._pending))
+        self._pending.clear()
+
+    @contextlib.contextmanager
+    def _stopping_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            logger.debug("%s: no index: %s", self._path, error)
+            self._is_writable = False  # for good: a later entry must not take the position of a lost one
+
+
+@dataclass(frozen=True)
+class LineIndex:
+    """The index file `path` of the JSONL file `lines`, whose last line must be complete."""
+
+    path: Path
+    lines: Path
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield the entry of every line in order; missing entries are computed from the lines and added to the index.
+
+        Raises:
+            StoreError: a line is damaged or has no key.
+        """
+        count = end = 0
+        if trusted := self._trusted_count():
+            with self.path.open("rb") as file:
+                while count < trusted and (entry := _entry_at(file, count)) is not None and entry.end > end:
+                    count, end = count + 1, entry.end
+                    yield entry
+        if self.lines.exists() and self.lines.stat().st_size > end:
+            writer = IndexWriter(self.path, count * _ENTRY_SIZE)
+            try:
+                for entry in scan_entries(self.lines, end):
+                    writer.add(entry)
+                    yield entry
+            finally:
+                writer.flush()
+
+    def writer(self) -> IndexWriter:
+        """Index the existing lines and return a writer for the entries of new lines."""
+        deque(self.entries(), maxlen=0)
+        return IndexWriter(self.path, self._trusted_count() * _ENTRY_SIZE)
+
+    def _trusted_count(self) -> int:
+        """Count the leading entries that can be trusted: all that are complete, if a sample matches the lines."""
+        try:
+            size = self.lines.stat().st_size
+            with self.path.open("rb") as file, self.lines.open("rb") as lines:
+                count = file.seek(0, 2) // _ENTRY_SIZE
+                while count and ((last := _entry_at(file, count - 1)) is None or last.end > size):
+                    count -= 1  # the entry is damaged, or the lines were cut
+                steps = {round(step * (count - 1) / _SAMPLES) for step in range(_SAMPLES + 1)} if count else set()
+                return count if all(_matches_line(file, lines, number) for number in steps) else 0
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+
+
+def scan_entries(path: Path, begin: int = 0) -> Iterator[Entry]:
+    """Compute and yield the entries of a file's lines, starting at a byte offset."""
+    for start, end, record in scan_rows(path, begin):
+        try:
+            yield index_entry(RolloutKey.of(record), record, end)
+        except ValueError as error:
+            raise StoreError(
+                f"this record has no rollout key: {error}",
+                where=line_location(path, start),
+                fix="start over without resuming, or remove the record",
+            ) from error
+
+
+def select_rows(path: Path, entries: Iterator[Entry], is_selected: Callable[[Entry], bool]) -> Iterator[Row]:
+    """Yield the rows whose entries are selected, in order; other rows are not read."""
+    with path.open("rb") as file:
+        begin = position = 0
+        for entry in entries:
+            if is_selected(entry):
+                if position != begin:
+                    file.seek(begin)
+                line = file.read(entry.end - begin)
+                position = entry.end
+                row = parse_line(line)
+                if row is None:
+                    raise damaged_line(path, begin)
+                yield row
+            begin = entry.end
+
+
+def _entry_at(file: BinaryIO, number: int) -> Entry | None:
+    """Read the entry at a position of an index file; None if it is incomplete or its checksum is wrong."""
+    file.seek(number * _ENTRY_SIZE)
+    data = file.read(_ENTRY_SIZE)
+    fields, checksum = data[: _FIELDS.size], data[_FIELDS.size :]
+    if len(data) != _ENTRY_SIZE or _CHECKSUM.unpack(checksum)[0] != crc32(fields):
+        return None
+    return Entry._make(_FIELDS.unpack(fields))
+
+
+def _matches_line(file: BinaryIO, lines: BinaryIO, number: int) -> bool:
+    """Return whether entry `number` describes a line that exists and has the same rollout key."""
+    entry = _entry_at(file, number)
+    previous = _entry_at(file, number - 1) if number else _BEFORE_FIRST
+    if entry is None or previous is None or not previous.end < entry.end:
+        return False
+    lines.seek(previous.end)
+    line = lines.read(entry.end - previous.end)
+    record = parse_line(line) if line.endswith(b"\n") else None
+    try:
+        return record is not None and RolloutKey.of(record).rollout_id == (entry.task, entry.rollout)
+    except ValueError:
+        return False

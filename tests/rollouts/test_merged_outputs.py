@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.rollouts.shards import Shards, find_shards
+from nemo_gym.rollouts.merged_outputs import MergedOutputs, find_outputs
 
 
 def write(path, *places, tail=b""):
@@ -20,7 +20,7 @@ def test_shards_are_found_once_and_sidecars_are_not_shards(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
 
-    shards = find_shards(f"{tmp_path}/**/*.jsonl, {tmp_path}/a.jsonl", output=tmp_path / "out.jsonl")
+    shards = find_outputs(f"{tmp_path}/**/*.jsonl, {tmp_path}/a.jsonl", output=tmp_path / "out.jsonl")
 
     assert [path.name for path in shards] == ["a.jsonl", "b.jsonl"]
 
@@ -29,17 +29,17 @@ def test_an_output_that_is_alone_is_scored_again(tmp_path):
     """After a metric changed, users score the merged file of last time."""
     (tmp_path / "out.jsonl").write_text("")
 
-    assert find_shards(f"{tmp_path}/out.jsonl", output=tmp_path / "out.jsonl") == [tmp_path / "out.jsonl"]
+    assert find_outputs(f"{tmp_path}/out.jsonl", output=tmp_path / "out.jsonl") == [tmp_path / "out.jsonl"]
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(tmp_path):
     """An empty result would look like a score of nothing."""
     with pytest.raises(ConfigPathNotFoundError, match=r"no rollouts match"):
-        find_shards(f"{tmp_path}/*.jsonl", output=tmp_path / "out.jsonl")
+        find_outputs(f"{tmp_path}/*.jsonl", output=tmp_path / "out.jsonl")
 
 
 def sorted_lines(paths):
-    shards = Shards(paths)
+    shards = MergedOutputs(paths)
     list(shards.records())
     return shards.sorted_lines()
 
@@ -63,7 +63,7 @@ def test_merged_lines_are_copied_as_they_are(tmp_path):
     """Merging moves lines; it does not rewrite anybody's numbers."""
     (tmp_path / "a").write_bytes(b'{"_ng_task_index":1,"_ng_rollout_index":0,"x":1.50}\n')
     (tmp_path / "b").write_bytes(b'{"x": 2,  "_ng_rollout_index":0, "_ng_task_index":0}')
-    shards = Shards([tmp_path / "a", tmp_path / "b"])
+    shards = MergedOutputs([tmp_path / "a", tmp_path / "b"])
 
     assert len(list(shards.records())) == 2
     assert list(shards.sorted_lines()) == [
@@ -97,7 +97,7 @@ def test_lines_of_other_tools_are_named_and_merged_as_json(tmp_path):
         '{"_ng_task_index": 1, "_ng_rollout_index": 0, "reward": NaN}\n'
         '{"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1.0, "text": "NaN"}\n'
     )
-    shards = Shards([path])
+    shards = MergedOutputs([path])
 
     records = list(shards.records())
 

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from nemo_gym.rollouts.config import FailureOptions, LimitOptions
+from nemo_gym.rollout_collection import FailureOptions, LimitOptions
 from nemo_gym.transport.deadlines import Allowance
 
 

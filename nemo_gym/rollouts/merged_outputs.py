@@ -8,14 +8,14 @@ from pathlib import Path
 import orjson
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.journal.lines import RolloutReader, line_location, parse_lenient, scan_lines
+from nemo_gym.journal import RolloutReader, line_location, parse_lenient, scan_lines
 from nemo_gym.rollouts.run_files import FAILURES_ENDING, MATERIALIZED_ENDING, PREVIOUS_ENDING, PROFILE_ENDING
 from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row
 
 COLLATED_FOLDER = "preprocessed_datasets"
 
 
-def find_shards(patterns: str, *, output: Path | None = None) -> list[Path]:
+def find_outputs(patterns: str, *, output: Path | None = None) -> list[Path]:
     """Return the files that comma-separated glob patterns match, each once and sorted.
 
     Left out are the side files of outputs (failures, inputs, profiles), the outputs of earlier runs that were moved
@@ -26,11 +26,11 @@ def find_shards(patterns: str, *, output: Path | None = None) -> list[Path]:
     """
     globs = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
     matches = {Path(match) for pattern in globs for match in glob.glob(pattern, recursive=True)}  # noqa: PTH207 - patterns may be absolute
-    outputs = sorted(path for path in matches if path.is_file() and not _is_side_file(path))
-    shards = [path for path in outputs if output is None or path.resolve() != output.resolve()] or outputs
-    if not shards:
+    paths = sorted(path for path in matches if path.is_file() and not _is_side_file(path))
+    outputs = [path for path in paths if output is None or path.resolve() != output.resolve()] or paths
+    if not outputs:
         raise ConfigPathNotFoundError(f"no rollouts match {patterns!r}", fix="check input_glob")
-    return shards
+    return outputs
 
 
 def _is_side_file(path: Path) -> bool:
@@ -41,7 +41,7 @@ def _is_side_file(path: Path) -> bool:
     )
 
 
-class Shards:
+class MergedOutputs:
     """The records of several outputs, read in the order of the files; their offsets are kept, not the records."""
 
     def __init__(self, paths: Sequence[Path]) -> None:

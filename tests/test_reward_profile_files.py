@@ -5,10 +5,9 @@ import json
 import pytest
 
 from nemo_gym.errors import ConfigPathNotFoundError
-from nemo_gym.journal.lines import StoreError
+from nemo_gym.journal import StoreError
 from nemo_gym.metrics.aggregate import RolloutRowsError
-from nemo_gym.metrics.profile import ProfileArithmetic
-from nemo_gym.rollouts.rescoring import RunProfile
+from nemo_gym.reward_profile import RewardProfiler, RunProfile
 
 
 def place(task, rollout, **fields):
@@ -33,9 +32,9 @@ def test_a_run_read_line_by_line_gives_what_lists_give(files):
     """Holding a hundred thousand conversations in memory is what this saves, and all it changes."""
     run = RunProfile(files("in.jsonl", INPUTS), files("out.jsonl", RESULTS, tail='{"torn'))
 
-    groups, agents = ProfileArithmetic().profile_from_data(INPUTS, RESULTS)
-    assert list(run.groups()) == groups
-    assert run.profile.agents() == agents
+    groups, agents = RewardProfiler().profile_from_data(INPUTS, RESULTS)
+    assert list(run.groups_with_inputs()) == groups
+    assert run.agents() == agents
     assert groups[1]["sample"] == {"agent_ref": {"name": "solver"}, "question": "q1"}
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from nemo_gym.metrics.aggregate import RolloutRowsError, RolloutStats
-from nemo_gym.metrics.profile import Profile, ProfileArithmetic, count_reward_spread
+from nemo_gym.reward_profile import Profile, RewardProfiler, count_reward_spread
 
 
 def source(task, rollout, agent="solver", **fields):
@@ -21,7 +21,7 @@ def test_a_complete_run_has_one_entry_per_task_and_per_agent():
     """This is what people sort tasks by before training."""
     results = [finished_row(1, 0, 0.5), finished_row(0, 1, 0.0), finished_row(0, 0, 1.0)]
 
-    groups, agents = ProfileArithmetic().profile_from_data(INPUTS, results)
+    groups, agents = RewardProfiler().profile_from_data(INPUTS, results)
 
     assert [(g["_ng_task_index"], g["mean/reward"], g["num_rollouts"]) for g in groups] == [(0, 0.5, 2), (1, 0.5, 1)]
     assert groups[0]["sample"] == {"agent_ref": {"name": "solver"}, "question": "a"}
@@ -34,8 +34,8 @@ def test_a_missing_rollout_is_refused_unless_partial_ones_are_allowed():
     results = [finished_row(0, 0, 1.0), finished_row(1, 0, 0.0)]
 
     with pytest.raises(ValueError, match="1 of 3 rollouts are missing or failed: 0:1"):
-        ProfileArithmetic().profile_from_data(INPUTS, results)
-    groups, _ = ProfileArithmetic().profile_from_data(INPUTS, results, allow_partial_rollouts=True)
+        RewardProfiler().profile_from_data(INPUTS, results)
+    groups, _ = RewardProfiler().profile_from_data(INPUTS, results, allow_partial_rollouts=True)
 
     assert [(g["expected_num_rollouts"], g["missing_num_rollouts"]) for g in groups] == [(2, 1), (1, 0)]
     assert groups[0]["reward_profile_completion_pct"] == 50.0
@@ -49,7 +49,7 @@ def test_a_failed_rollout_is_missing_not_zero():
         finished_row(1, 0, 0.0),
     ]
 
-    groups, agents = ProfileArithmetic().profile_from_data(INPUTS, results, allow_partial_rollouts=True)
+    groups, agents = RewardProfiler().profile_from_data(INPUTS, results, allow_partial_rollouts=True)
 
     assert groups[0]["mean/reward"] == 1.0
     assert {a["agent_ref"]["name"]: a["mean/reward"] for a in agents} == {"solver": 1.0, "other": 0.0}
@@ -58,14 +58,14 @@ def test_a_failed_rollout_is_missing_not_zero():
 def test_a_rollout_nobody_asked_for_is_refused():
     """It comes from another run, and so may the rest."""
     with pytest.raises(RolloutRowsError, match="1 rollouts belong to no input row: 7:0"):
-        ProfileArithmetic().profile_from_data(INPUTS, [finished_row(7, 0, 1.0)], allow_partial_rollouts=True)
+        RewardProfiler().profile_from_data(INPUTS, [finished_row(7, 0, 1.0)], allow_partial_rollouts=True)
 
 
 @pytest.mark.parametrize("inputs", [INPUTS, [*INPUTS, source(0, 1)]])
 def test_the_same_rollout_twice_is_refused(inputs):
     """In the inputs as in the results."""
     with pytest.raises(ValueError, match="rollout 1 of task 0 occurs twice"):
-        ProfileArithmetic().profile_from_data(
+        RewardProfiler().profile_from_data(
             inputs, [finished_row(0, 1, 1.0), finished_row(0, 1, 1.0)], allow_partial_rollouts=True
         )
 
@@ -74,7 +74,7 @@ def test_the_summary_counts_rollouts_and_tasks():
     """The first thing printed: how much of the run is there."""
     inputs = [*INPUTS, source(2, 0)]
 
-    assert ProfileArithmetic().profile_completion_summary(
+    assert RewardProfiler().profile_completion_summary(
         inputs, [finished_row(0, 0, 1.0), finished_row(1, 0, 1.0), finished_row(9, 9, 0.0)]
     ) == {
         "expected_rollout_rows": 4,
@@ -87,12 +87,12 @@ def test_the_summary_counts_rollouts_and_tasks():
         "partial_input_rows": 1,
         "missing_input_rows": 1,
     }
-    assert Profile().summary()["completion_pct"] == 0.0
+    assert Profile([], []).summary()["completion_pct"] == 0.0
 
 
 def test_rows_and_results_are_paired_in_order():
     """Whatever the order on disk."""
-    rows, results = ProfileArithmetic().align_rows_and_results(
+    rows, results = RewardProfiler().align_rows_and_results(
         INPUTS[::-1], [finished_row(0, 1, 0.0), finished_row(1, 0, 0.5), finished_row(0, 0, 1.0)]
     )
 
@@ -102,16 +102,14 @@ def test_rows_and_results_are_paired_in_order():
 
 def test_an_index_missing_in_one_rollout_stands_for_the_first():
     """Rows from a run with a single repeat may carry no rollout index."""
-    groups, _ = ProfileArithmetic().profile_from_data([{"_ng_task_index": 4}], [{"_ng_task_index": 4, "reward": 1}])
+    groups, _ = RewardProfiler().profile_from_data([{"_ng_task_index": 4}], [{"_ng_task_index": 4, "reward": 1}])
 
     assert groups[0]["rollout_infos"][0]["rollout_id"] == "4:0"
 
 
 def test_a_rollout_in_short():
     """Who, reward, usage, the rest."""
-    info = ProfileArithmetic().rollout_info_from_result(
-        finished_row(3, 1, 0.5, response={"usage": {"total_tokens": 9}})
-    )
+    info = RewardProfiler().rollout_info_from_result(finished_row(3, 1, 0.5, response={"usage": {"total_tokens": 9}}))
 
     assert info == {
         "rollout_id": "3:1",
@@ -124,16 +122,16 @@ def test_a_rollout_in_short():
 
 def test_figures_of_plain_rows_leave_failures_out():
     """The two public names for describing rows agree on scored ones."""
-    arithmetic = ProfileArithmetic()
+    profiler = RewardProfiler()
     rows = [finished_row(0, 0, 1.0), finished_row(0, 1, 0.0, _ng_failure_class="x")]
 
-    assert arithmetic.calculate_metrics_single_df(rows)["mean/reward"] == 1.0
-    assert arithmetic.describe_dataframe(rows)["mean/reward"] == 0.5
+    assert profiler.calculate_metrics_single_df(rows)["mean/reward"] == 1.0
+    assert profiler.describe_dataframe(rows)["mean/reward"] == 0.5
 
 
 def test_what_json_cannot_write_is_left_out():
     """`null` would be read as a value."""
-    assert ProfileArithmetic().prepare_for_serialization([{"a": float("nan"), "b": 1.0, "c": "x"}]) == [
+    assert RewardProfiler().prepare_for_serialization([{"a": float("nan"), "b": 1.0, "c": "x"}]) == [
         {"b": 1.0, "c": "x"}
     ]
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.rollouts.rescoring import StoredRollouts
+from nemo_gym.rollout_reverification import StoredRollouts
 from nemo_gym.rollouts.scoring_rules import find_verifiers
 
 
@@ -25,7 +25,7 @@ def files(tmp_path):
 
 def test_each_response_meets_its_own_input(files):
     """Rollouts are stored as they finish, inputs as they were planned."""
-    stored = StoredRollouts.read(*files([row(1, response={"id": "x"}), row(0)], [row(0, q="a"), row(1, q="b")]))
+    stored = StoredRollouts(*files([row(1, response={"id": "x"}), row(0)], [row(0, q="a"), row(1, q="b")]))
 
     jobs = [job.row for job in stored.jobs()]
 
@@ -36,7 +36,7 @@ def test_each_response_meets_its_own_input(files):
 def test_a_rollout_without_its_input_is_refused(files):
     """It is of another run; its verdict would be about another question."""
     with pytest.raises(ConfigError, match="2 rollouts belong to no input row: 5:0, 7:0"):
-        StoredRollouts.read(*files([row(0), row(7), row(5)], [row(0)]))
+        StoredRollouts(*files([row(0), row(7), row(5)], [row(0)]))
 
 
 @pytest.mark.parametrize(
@@ -46,21 +46,21 @@ def test_a_rollout_without_its_input_is_refused(files):
 def test_rollouts_that_cannot_be_told_apart_are_refused(files, rollouts, reason):
     """Every verdict belongs to one rollout."""
     with pytest.raises(ConfigError, match=reason):
-        StoredRollouts.read(*files(rollouts, [row(0)]))
+        StoredRollouts(*files(rollouts, [row(0)]))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     """Both, if both are missing."""
     with pytest.raises(ConfigPathNotFoundError, match=r"i\.jsonl, .*r\.jsonl"):
-        StoredRollouts.read(tmp_path / "r.jsonl", tmp_path / "i.jsonl")
+        StoredRollouts(tmp_path / "r.jsonl", tmp_path / "i.jsonl")
 
 
 def test_of_failures_only_judgements_can_be_made_up_for(files):
     """A rollout that was never played has no response to verify."""
     failures = [row(1, _ng_failure_class="timeout"), row(2, _ng_failure_class="judge_failed"), row(0, x=1)]
-    stored = StoredRollouts.read(*files([row(0)], [row(0), row(1), row(2)], failures), judge_failed_only=True)
+    stored = StoredRollouts(*files([row(0)], [row(0), row(1), row(2)], failures), judge_failed_only=True)
 
-    assert [job.key.task for job in stored.jobs(judge_failed_only=True)] == [2]
+    assert [job.key.task for job in stored.jobs()] == [2]
     assert [scored.job.key.task for scored in stored.scored_rollouts()] == [0]
 
 

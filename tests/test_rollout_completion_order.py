@@ -4,9 +4,16 @@ import asyncio
 
 import pytest
 
-from nemo_gym.rollouts.completion_order import in_completion_order
+from nemo_gym.rollout_collection import in_completion_order
 
 pytestmark = pytest.mark.asyncio
+
+
+def stream_of(rows, send):
+    async def send_one(row):
+        return row, await send(row)
+
+    return in_completion_order(map(send_one, rows))
 
 
 def gates(count):
@@ -21,7 +28,7 @@ async def test_results_come_in_the_order_they_are_finished():
         await opened[row["n"]].wait()
         return row["n"] * 10
 
-    stream = in_completion_order([{"n": n} for n in range(3)], send, at_once=3)
+    stream = stream_of([{"n": n} for n in range(3)], send)
     got = []
     for expected, awaitable in zip((2, 0, 1), stream, strict=False):
         opened[expected].set()
@@ -40,7 +47,7 @@ async def test_a_failure_is_raised_where_it_belongs_and_nowhere_else():
         return "fine"
 
     good, bad = [], []
-    for awaitable in in_completion_order([{"n": n} for n in range(4)], send, at_once=2):
+    for awaitable in stream_of([{"n": n} for n in range(4)], send):
         try:
             row, _ = await awaitable
             good.append(row["n"])
@@ -57,26 +64,9 @@ async def test_all_awaitables_can_be_taken_at_once():
         await asyncio.sleep(0)
         return row["n"]
 
-    results = await asyncio.gather(*in_completion_order([{"n": n} for n in range(20)], send, at_once=3))
+    results = await asyncio.gather(*stream_of([{"n": n} for n in range(20)], send))
 
     assert sorted(result for _, result in results) == list(range(20))
-
-
-async def test_no_more_rows_are_in_flight_than_allowed():
-    """The model server decides how much load it takes."""
-    flying = most = 0
-
-    async def send(row):
-        nonlocal flying, most
-        flying += 1
-        most = max(most, flying)
-        await asyncio.sleep(0)
-        flying -= 1
-
-    for awaitable in in_completion_order([{}] * 30, send, at_once=4):
-        await awaitable
-
-    assert most == 4
 
 
 async def test_leaving_early_cancels_what_is_in_flight():
@@ -92,7 +82,7 @@ async def test_leaving_early_cancels_what_is_in_flight():
             cancelled.set()
             raise
 
-    stream = in_completion_order([{"n": n} for n in range(2)], send, at_once=2)
+    stream = stream_of([{"n": n} for n in range(2)], send)
     await next(stream)
     await asyncio.sleep(0)
     stream.close()
@@ -109,8 +99,8 @@ async def test_the_result_of_a_cancelled_awaitable_goes_to_the_next():
         await opened[0].wait()
         return row["n"]
 
-    stream = in_completion_order([{"n": n} for n in range(2)], send, at_once=2)
-    given_up = next(stream)
+    stream = stream_of([{"n": n} for n in range(2)], send)
+    given_up = asyncio.ensure_future(next(stream))
     given_up.cancel()
     opened[0].set()
     _, result = await next(stream)
@@ -120,4 +110,4 @@ async def test_the_result_of_a_cancelled_awaitable_goes_to_the_next():
 
 async def test_no_rows_give_no_awaitables():
     """An empty batch must not hang."""
-    assert list(in_completion_order([], None, at_once=5)) == []
+    assert list(in_completion_order([])) == []

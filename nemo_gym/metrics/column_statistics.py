@@ -1,21 +1,22 @@
-"""Columns of numbers from many rollouts, and the five statistics that describe each column."""
+"""The numbers of many rollouts as columns, and the five statistics that describe each column."""
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 from nemo_gym.keys import NG_SECONDS_KEY, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
-from nemo_gym.wire.stored_rollout import StoredRollout
+from nemo_gym.wire.stored_rollout import REWARD_KEY, Row, StoredRollout
 
 Number = int | float
+Numbers = dict[str, Number]
+"""The numbers of one rollout by name."""
 
 INDEX_FIELDS = frozenset({TASK_INDEX_KEY_NAME, ROLLOUT_INDEX_KEY_NAME})
 NOT_SCORES = INDEX_FIELDS | {NG_SECONDS_KEY}
 """Numbers of every record that do not measure its quality."""
 STATISTICS = ("mean", "max", "min", "median", "std")
-SMALLEST_EXACT = 1e-280
-"""A sum of squares below this may have lost digits to underflow."""
 
 
 def is_failure(result: Mapping[str, Any]) -> bool:
@@ -34,13 +35,40 @@ def finite_number(value: Any) -> Number | None:
     return None
 
 
-def append_numbers(fields: Mapping[str, Any], names: list[str], values: list[Number]) -> None:
-    """Append the names and values of the finite numbers in `fields` to both lists, without indices and durations."""
-    for name, value in fields.items():
-        number = finite_number(value)
-        if number is not None and name not in NOT_SCORES:
-            names.append(name)
-            values.append(number)
+def finite_numbers(fields: Mapping[str, Any]) -> Numbers:
+    """Return the fields that are finite numbers, without indices and durations."""
+    return {
+        name: number
+        for name, value in fields.items()
+        if (number := finite_number(value)) is not None and name not in NOT_SCORES
+    }
+
+
+def rollout_numbers(result: Mapping[str, Any]) -> Numbers:
+    """Return the numbers of one rollout: its fields, then its token usage.
+
+    A field of the result replaces a token count of the same name.
+    """
+    numbers = finite_numbers(result)
+    for name, number in finite_numbers(StoredRollout(result).usage).items():
+        numbers.setdefault(name, number)
+    return numbers
+
+
+def rollout_info(task: int, rollout: int, numbers: Numbers) -> Row:
+    """Summarize one rollout: its key, reward, token counts and other numbers."""
+    names = sorted(numbers, key=lambda name: (name != REWARD_KEY, not name.endswith("_tokens")))
+    return {
+        "rollout_id": f"{task}:{rollout}",
+        TASK_INDEX_KEY_NAME: task,
+        ROLLOUT_INDEX_KEY_NAME: rollout,
+        **{name: numbers[name] for name in names},
+    }
+
+
+def column(rollouts: Iterable[Numbers], name: str) -> list[Number]:
+    """Return the numbers called `name`; rollouts without such a number are skipped."""
+    return [numbers[name] for numbers in rollouts if name in numbers]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -53,32 +81,25 @@ def mean(values: Sequence[float]) -> float:
 
 def sample_std(values: Sequence[float]) -> float | None:
     """Return the sample standard deviation (n - 1), or None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    lowest, highest = min(values), max(values)
-    return 0.0 if lowest == highest else _deviation(values, mean(values), lowest, highest)
-
-
-def _deviation(values: Sequence[float], centre: float, lowest: float, highest: float) -> float:
-    """Return the sample standard deviation of values that are not all equal."""
-    squares = math.fsum([(value - centre) * (value - centre) for value in values])
-    if not SMALLEST_EXACT < squares < math.inf:
-        # Scale by the range, so that squares and their sum neither overflow nor underflow.
-        scale = max(highest - centre, centre - lowest)
-        squares = math.fsum(((value - centre) / scale) ** 2 for value in values)
-        return scale * math.sqrt(squares / (len(values) - 1))
-    return math.sqrt(squares / (len(values) - 1))
+    return column_statistics(values)[-1] if len(values) > 1 else None
 
 
 def column_statistics(values: Sequence[float]) -> tuple[float, float, float, float, float | None]:
     """Return mean, maximum, minimum, median and standard deviation (None for a single value) of the values."""
     ordered = sorted(values)
-    lowest, highest = ordered[0], ordered[-1]
+    count, lowest, highest = len(ordered), float(ordered[0]), float(ordered[-1])
     if lowest == highest:
-        value = float(lowest)
-        return value, value, value, value, 0.0 if len(ordered) > 1 else None
+        return lowest, lowest, lowest, lowest, 0.0 if count > 1 else None
     centre = mean(ordered)
-    return centre, float(highest), float(lowest), _median(ordered), _deviation(ordered, centre, lowest, highest)
+    # `math.dist` scales its arguments, so that squares of very large or small numbers are not lost.
+    deviation = math.dist(ordered, [centre] * count) / math.sqrt(count - 1)
+    return centre, highest, lowest, float(statistics.median(ordered)), deviation
+
+
+def describe(rollouts: Sequence[Numbers], names: Iterable[str]) -> dict[str, float]:
+    """Compute the statistics of the columns `names` of the rollouts; columns that no rollout has are left out."""
+    columns = ((name, column(rollouts, name)) for name in names)
+    return describe_columns([(name, values) for name, values in columns if values])
 
 
 def describe_columns(columns: Sequence[tuple[str, Sequence[float]]]) -> dict[str, float]:
@@ -95,9 +116,3 @@ def describe_columns(columns: Sequence[tuple[str, Sequence[float]]]) -> dict[str
     keys = (f"{statistic}/{name}" for statistic in STATISTICS for name, _ in columns)
     values = zip(keys, chain(*blocks, deviations), strict=True)
     return {name: value for name, value in values if value is not None and math.isfinite(value)}
-
-
-def _median(ordered: Sequence[float]) -> float:
-    """Return the median of sorted values."""
-    half, odd = divmod(len(ordered), 2)
-    return float(ordered[half]) if odd else (ordered[half - 1] + ordered[half]) / 2

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.metrics.number_columns import append_numbers, describe_columns, finite_number, mean, sample_std
+from nemo_gym.metrics.column_statistics import (
+    column,
+    describe,
+    describe_columns,
+    finite_number,
+    finite_numbers,
+    mean,
+    rollout_numbers,
+    sample_std,
+)
 
 numbers = st.floats(-1e6, 1e6) | st.integers(-1000, 1000)
 
@@ -75,11 +84,53 @@ def test_tiny_numbers_keep_their_deviation():
 )
 def test_exactly_the_finite_numbers_of_a_row_are_taken(row):
     """However quick the reading is: the same as asking for every field whether it is a number that counts."""
-    names, values = [], []
-
-    append_numbers(row, names, values)
+    taken = finite_numbers(row)
 
     indices = {"_ng_task_index", "_ng_rollout_index"}
     expected = {n: finite_number(v) for n, v in row.items() if n not in indices and finite_number(v) is not None}
-    assert dict(zip(names, values, strict=True)) == expected
-    assert list(map(type, values)) == list(map(type, expected.values()))
+    assert taken == expected
+    assert list(map(type, taken.values())) == list(map(type, expected.values()))
+
+
+ROW = {
+    "_ng_task_index": 3,
+    "_ng_rollout_index": 1,
+    "reward": 0.5,
+    "right": True,
+    "answer": "7",
+    "_ng_attempt_index": 1,
+    "_ng_seconds": 2.5,
+    "_ng_phases": {"model": 2.0},
+    "response": {"usage": {"input_tokens": 10, "total_tokens": 12, "input_tokens_details": {"cached_tokens": 1}}},
+}
+
+
+def test_the_numbers_of_a_row_are_its_own_and_its_token_usage():
+    """Indices say who a rollout is and seconds how long it took; neither is a score."""
+    records = rollout_numbers(ROW)
+
+    assert records == {"reward": 0.5, "right": 1, "_ng_attempt_index": 1, "input_tokens": 10, "total_tokens": 12}
+    assert type(records["right"]) is int
+    assert rollout_numbers({"reward": 1.0, "response": None}) == {"reward": 1.0}
+    assert rollout_numbers({"reward": 1.0, "response": {"usage": None}}) == {"reward": 1.0}
+
+
+def test_a_field_of_the_servers_own_stands_for_a_token_count_of_the_same_name():
+    """The server knows better what it counted."""
+    row = {"total_tokens": 99, "reward": 1.0, "response": {"usage": {"input_tokens": 3, "total_tokens": 5}}}
+
+    assert rollout_numbers(row) == {"total_tokens": 99, "reward": 1.0, "input_tokens": 3}
+
+
+FIELDS = st.dictionaries(st.sampled_from("abcde"), st.floats(-10, 10) | st.integers(-5, 5), max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(FIELDS, max_size=8))
+def test_columns_hold_what_the_rows_held_in_their_order(rows):
+    """Whatever fields come and go from row to row."""
+    rollouts = [rollout_numbers(row) for row in rows]
+    names = {name for row in rows for name in row}
+
+    assert {n: column(rollouts, n) for n in names} == {n: [row[n] for row in rows if n in row] for n in names}
+    assert set(describe(rollouts, [*names, "missing"])) >= {f"mean/{name}" for name in names}
