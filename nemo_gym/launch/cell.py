@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SESSION_ID_KEY
-from nemo_gym.launch.hosting import Instance
-from nemo_gym.launch.http_server import HttpServer, close_servers
+from nemo_gym.launch.app_listener import AppListener, close_listeners
+from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.serve import gc_tuning, webserver
 from nemo_gym.serve.blocked_loop import LoopWatch
 from nemo_gym.serve.failures import FailureMiddleware
@@ -150,7 +150,7 @@ class Cell:
         self._config = config
         self._hosted = hosted
         self._sockets = sockets
-        self._http_servers: list[HttpServer] = []
+        self._http_servers: list[AppListener] = []
         self._servers: dict[str, SimpleServer] = {}
         self._apps: dict[str, ASGIApp] = {WAITING_CALLS: waiting_calls_app}
         self._cell_listener = CellListener(self._apps, sockets.token)
@@ -179,7 +179,7 @@ class Cell:
             app = self._apps[instance.name]
             if len(self._links) > 1:
                 app = SessionRouter(app, self._servers[instance.name], self._sockets.number, self._links)
-            http_server = HttpServer(app, self._sockets.listeners[instance.name], options)
+            http_server = AppListener(app, self._sockets.listeners[instance.name], options)
             await http_server.open()
             self._http_servers.append(http_server)
         loop = asyncio.get_running_loop()
@@ -189,7 +189,7 @@ class Cell:
 
     async def close(self) -> None:
         """Let calls in flight finish within GRACE_SECONDS, then close every server, link and session."""
-        await close_servers(self._http_servers, GRACE_SECONDS)
+        await close_listeners(self._http_servers, GRACE_SECONDS)
         if self._link_server is not None:
             self._link_server.close()
         await self._cell_listener.close()

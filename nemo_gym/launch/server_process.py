@@ -22,9 +22,9 @@ from nemo_gym.config.omega import as_dict
 from nemo_gym.errors import GymError
 from nemo_gym.keys import CONFIG_PATH_ENV_VAR
 from nemo_gym.launch.cell import CellSockets, run_cell
-from nemo_gym.launch.hosting import Instance
+from nemo_gym.launch.hosted_instances import Instance
+from nemo_gym.launch.model_endpoints import LimitDescriptors, adopt_limits
 from nemo_gym.launch.ports import unix_name
-from nemo_gym.launch.shared_limits import LimitDescriptors, adopt_limits
 from nemo_gym.processes import exit_with_parent
 from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR
 from nemo_gym.serve.webserver import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, report_ready

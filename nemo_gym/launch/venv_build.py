@@ -23,10 +23,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.launch.logs import LineCallback
-from nemo_gym.launch.settings import VenvSettings
-from nemo_gym.launch.supervisor import ServerDidNotStart
-from nemo_gym.launch.venv import STAMP, Venv, merge_equal_venvs
+from nemo_gym.launch.supervisor import LineCallback, ServerDidNotStart
+from nemo_gym.launch.venv import STAMP, Venv, VenvSettings, merge_equal_venvs
 from nemo_gym.processes import signal_group
 
 logger = logging.getLogger(__name__)

@@ -12,10 +12,17 @@ import pytest
 from nemo_gym.catalog.roots import WORKING_DIR
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch import venv
-from nemo_gym.launch.hosting import Instance
+from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.requirements import unmet_requirements
-from nemo_gym.launch.settings import VenvSettings
-from nemo_gym.launch.venv import Venv, folder_venv, instance_venvs, own_requirement, venv_process_env, venv_recipe
+from nemo_gym.launch.venv import (
+    Venv,
+    VenvSettings,
+    folder_venv,
+    instance_venvs,
+    own_requirement,
+    venv_process_env,
+    venv_recipe,
+)
 
 OWN = "-e nemo-gym[dev] @ ../../"
 

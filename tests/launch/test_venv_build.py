@@ -13,8 +13,7 @@ import pytest
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch import venv_build
-from nemo_gym.launch.settings import VenvSettings
-from nemo_gym.launch.venv import Venv, folder_venv, own_requirement
+from nemo_gym.launch.venv import Venv, VenvSettings, folder_venv, own_requirement
 from nemo_gym.launch.venv_build import (
     InstallFailed,
     build_venv,
@@ -190,7 +189,7 @@ async def test_an_installer_does_not_outlive_a_killed_command(tmp_path: Path, se
     script = f"""
         import asyncio
         from pathlib import Path
-        from nemo_gym.launch.settings import VenvSettings
+        from nemo_gym.launch.venv import VenvSettings
         from nemo_gym.launch.venv import folder_venv
         from nemo_gym.launch.venv_build import build_venv
 

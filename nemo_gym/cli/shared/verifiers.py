@@ -17,8 +17,7 @@ from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.log import ServerLogPrinter
 from nemo_gym.errors import GymError
 from nemo_gym.launch.folder_tests import FolderTests, server_venv, tests_process_env
-from nemo_gym.launch.settings import VenvSettings
-from nemo_gym.launch.venv import Venv
+from nemo_gym.launch.venv import Venv, VenvSettings
 from nemo_gym.launch.venv_build import InstallFailed, build_venvs, try_build_venvs
 
 AUDIT_RUNNER = "nemo_gym.authoring.runner"

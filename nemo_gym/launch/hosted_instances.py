@@ -1,4 +1,4 @@
-"""Find the server instances of a configuration with their folders and hosting, and check their server blocks."""
+"""Find the server instances of a configuration with their folders and hosting."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -7,18 +7,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from nemo_gym.catalog.roots import follow_rename
-from nemo_gym.config.check import check_server_block
-from nemo_gym.config.instances import is_placeholder, server_instances
-from nemo_gym.config.omega import as_dict
-from nemo_gym.config.problems import ConfigProblem, raise_all
-from nemo_gym.config.resolve import ResolvedConfig
+from nemo_gym.config.instances import server_instances
 from nemo_gym.errors import ConfigError
-from nemo_gym.launch.check_cache import block_digest, has_passed, record_passed
 from nemo_gym.launch.requirements import unmet_requirements
 
 Hosting = Literal["cell", "process", "venv"]
-
-"""The model that `gym env validate` puts where the configuration names none."""
 
 
 @dataclass(frozen=True)
@@ -131,37 +124,3 @@ def _make_instance(
         hosting=hosting,
         num_workers=workers,
     )
-
-
-def check_server_blocks(resolved: ResolvedConfig, roots: Sequence[Path]) -> list[str]:
-    """Check the blocks of servers hosted in cells against their config classes; return warnings.
-
-    Servers with another hosting are not imported here, because importing them may have side effects; they check their
-    blocks when they start.
-
-    Raises:
-        ConfigError: blocks are not valid, with every problem and its location.
-    """
-    config = as_dict(resolved.config)
-    blocks = {name: block for name, block in config.items() if not is_placeholder(block)}
-    valid = {instance.name: instance for instance in resolved.instances.valid}
-    problems: list[ConfigProblem] = []
-    for instance in find_instances(blocks, roots):
-        if instance.hosting != "cell" or instance.name not in valid:
-            continue
-        block = blocks[instance.name][instance.kind][instance.implementation]
-        digest = block_digest(instance.folder, instance.entrypoint, block)
-        if has_passed(digest):
-            continue
-        from nemo_gym.launch.cell import import_server_module, server_class  # slow to import
-
-        annotation = server_class(import_server_module(instance)).model_fields["config"].annotation
-        if not isinstance(annotation, type):
-            continue
-        block_problems = check_server_block(valid[instance.name], block, annotation)
-        problems += block_problems
-        if not block_problems:
-            record_passed(digest)
-    located = resolved.positions.locate(problems)
-    raise_all(located)
-    return [str(problem) for problem in located]
