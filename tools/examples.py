@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 from nemo_gym.authoring.audit import read_expectations
-from nemo_gym.authoring.replies import Reply
+from nemo_gym.authoring.model_replies import Reply
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.catalog.config_tree import datasets_of, load_tree
 from nemo_gym.config.instances import instances_of

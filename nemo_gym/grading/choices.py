@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from nemo_gym.grading.extraction import find_boxes
+from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind, no_answer_verdict
 from nemo_gym.grading.text import FoldedText, fold, normalise_text
-from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind, no_answer_verdict
 
 _MAX_STATEMENTS = 64
 """Number of statements that are examined, counted from the end."""

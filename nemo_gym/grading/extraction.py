@@ -3,7 +3,7 @@ r"""Find the answer inside a reply: the final text without reasoning, the last `
 import re
 from collections.abc import Collection
 
-from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer
+from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer
 from nemo_gym.wire.content_parts import NeMoGymResponseOutputText
 from nemo_gym.wire.items import NeMoGymEasyInputMessage, NeMoGymResponseOutputMessage
 from nemo_gym.wire.responses import NeMoGymResponse

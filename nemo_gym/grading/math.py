@@ -7,7 +7,6 @@ that the caller passes, because symbolic computation needs a hard time limit and
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from nemo_gym.grading import latex
@@ -27,7 +26,7 @@ from nemo_gym.grading.math_parsing import (
     parse_math,
 )
 from nemo_gym.grading.numbers import Number, number_difference
-from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind
+from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind
 
 Symbolic = Callable[[str, str], bool]
 """Return whether two LaTeX expressions (answer, gold) are equal; raise `UnreadableExpression` if one is unreadable."""
@@ -49,14 +48,6 @@ class UnreadableExpression(Exception):
 
 class NeedsSymbols(Exception):
     """The answers can only be compared symbolically."""
-
-
-@dataclass(frozen=True)
-class MathRules:
-    """Options of the comparison."""
-
-    require_evaluated: bool = True
-    """If a plain number is expected, reject unevaluated arithmetic (`3 \\cdot 4`, `2^{10}`)."""
 
 
 def extract_math_answer(text: str) -> Extraction[str]:
@@ -121,14 +112,12 @@ def _first_statement(line: str) -> str:
     return (line[: cut.start()] if cut else line).strip(" *_`")
 
 
-def compare_math(
-    answer: str, gold: str, *, symbolic: Symbolic, rules: MathRules | None = None, question: str | None = None
-) -> Verdict:
+def compare_math(answer: str, gold: str, *, symbolic: Symbolic, question: str | None = None) -> Verdict:
     """Compare `answer` with `gold`.
 
-    With `question`, an expression copied from the question is wrong.
+    Where a plain number is expected, unevaluated arithmetic (`3 \\cdot 4`, `2^{10}`) is wrong. With `question`, an
+    expression copied from the question is wrong.
     """
-    rules = rules or MathRules()
     expected, parsed = parse_math(gold), parse_math(answer)
     if isinstance(expected, Unreadable):
         return Verdict(VerdictKind.UNDECIDED, answer, reason=f"the expected answer cannot be read: {expected.reason}")
@@ -138,7 +127,7 @@ def compare_math(
     if not same_text and question is not None and _is_copied(parsed, answer, question):
         return Verdict(VerdictKind.WRONG, answer, "copied", "copied from the question")
     try:
-        reason = None if same_text else _MathComparison(symbolic, rules).difference(parsed, expected)
+        reason = None if same_text else _MathComparison(symbolic).difference(parsed, expected)
     except UnreadableExpression as problem:
         return Verdict(VerdictKind.UNPARSED, answer, "symbolic", str(problem))
     if reason is None:
@@ -170,9 +159,8 @@ _UNEVALUATED = re.compile(
 class _MathComparison:
     """Compares answers with golds; every method returns the difference as text, or None if they are equal."""
 
-    def __init__(self, symbolic: Symbolic, rules: MathRules) -> None:
+    def __init__(self, symbolic: Symbolic) -> None:
         self.symbolic = symbolic
-        self.rules = rules
 
     def difference(self, answer: MathShape, gold: MathShape) -> str | None:
         """Compare two answers of any kind."""
@@ -190,8 +178,8 @@ class _MathComparison:
         if isinstance(gold, WordAnswer) or isinstance(answer, WordAnswer):
             return None if answer == gold else "other words"
         if isinstance(answer, Number) and isinstance(gold, Number):
-            return number_difference(answer, gold, require_evaluated=self.rules.require_evaluated)
-        if isinstance(gold, Number) and self.rules.require_evaluated:
+            return number_difference(answer, gold)
+        if isinstance(gold, Number):
             return "not an evaluated number"
         return self._expression_difference(answer, gold)
 
@@ -206,9 +194,7 @@ class _MathComparison:
             return "another unit"
         if _GEOMETRY.search(answer_latex) or _GEOMETRY.search(gold_latex):
             return "other points"
-        if self.rules.require_evaluated and (
-            unevaluated := _unevaluated_functions(answer_latex) - _unevaluated_functions(gold_latex)
-        ):
+        if unevaluated := _unevaluated_functions(answer_latex) - _unevaluated_functions(gold_latex):
             return f"not evaluated: {', '.join(sorted(unevaluated))}"
         return None if self.symbolic(answer_latex, gold_latex) else "another value"
 

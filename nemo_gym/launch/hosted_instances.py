@@ -1,6 +1,6 @@
 """Find the server instances of a configuration with their folders and hosting."""
 
-import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,9 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.launch.requirements import unmet_requirements
 
 Hosting = Literal["cell", "process", "venv"]
+
+DECLARATION = re.compile(r"""^[ \t]+HOSTING\b[^=\n]*=[ \t]*["'](cell|process|venv)["']""", re.MULTILINE)
+"""`HOSTING = "cell"` in a class, with or without an annotation."""
 
 
 @dataclass(frozen=True)
@@ -35,32 +38,9 @@ class Instance:
 
 
 def declared_hosting(source: Path) -> Hosting:
-    """Read `HOSTING = …` of the server class in `source` without running the file.
-
-    The default, also for a file that cannot be parsed, is `process`.
-    """
-    try:
-        tree = ast.parse(source.read_bytes())
-    except (SyntaxError, ValueError):
-        return "process"
-    for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
-        for statement in cls.body:
-            value = getattr(statement, "value", None)
-            if (
-                "HOSTING" in _assigned_names(statement)
-                and isinstance(value, ast.Constant)
-                and value.value in ("cell", "process", "venv")
-            ):
-                return cast("Hosting", value.value)
-    return "process"
-
-
-def _assigned_names(statement: ast.stmt) -> list[str]:
-    if isinstance(statement, ast.Assign):
-        return [target.id for target in statement.targets if isinstance(target, ast.Name)]
-    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-        return [statement.target.id]
-    return []
+    """Return the `HOSTING = …` of the server class in `source` without running the file; the default is `process`."""
+    match = DECLARATION.search(source.read_text(encoding="utf-8", errors="replace"))
+    return cast("Hosting", match[1]) if match else "process"
 
 
 def server_folder(name: str, kind: str, implementation: str, roots: Sequence[Path]) -> Path:

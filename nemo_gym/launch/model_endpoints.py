@@ -27,7 +27,7 @@ CALL_SECONDS = 5.0
 NOTICE_SECONDS = 3.0
 """Waiting time after which the user is notified."""
 
-LimitDescriptors = Mapping[str, Sequence[tuple[int, int]]]
+LimitDescriptors = dict[str, list[tuple[int, int]]]
 """Name of a limited instance -> (counter, ledger) descriptors of the semaphore of each of its endpoints."""
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from nemo_gym.config.key_checks import read_key
 from nemo_gym.config.omega import as_dict
@@ -116,14 +116,14 @@ class Run:
     def _zygote_spec(self, listeners: Listeners, limits: SharedLimits) -> ZygoteSpec:
         """Return the boot message, open files and environment (ours plus secrets of the run) of server processes."""
         boot = ServerBoot(
-            self.config,
-            {instance.name: instance for instance in self.instances},
-            {name: listener.fileno() for name, listener in listeners.instances.items()},
-            [listener.fileno() for listener in listeners.cells],
-            limits.descriptors(),
+            config=as_dict(self.config),
+            instances={instance.name: instance for instance in self.instances},
+            listeners={name: listener.fileno() for name, listener in listeners.instances.items()},
+            cell_listeners=[listener.fileno() for listener in listeners.cells],
+            limits=limits.descriptors(),
         )
         run_secrets = {SESSION_SECRET_ENV_VAR: secrets.token_urlsafe(32), RUN_TOKEN_ENV_VAR: self._token}
-        return ZygoteSpec(boot.to_json(), boot.descriptors(), {**os.environ, **run_secrets})
+        return ZygoteSpec(boot.model_dump(mode="json"), boot.descriptors(), {**os.environ, **run_secrets})
 
     def _units(self, spec: ZygoteSpec, venvs: Mapping[str, Venv], cells: int) -> list[ServerUnit]:
         """Return the processes to start: the cells, and every worker of the instances that are not hosted in cells."""
@@ -229,8 +229,7 @@ async def construct_servers(
         ServerDidNotStart: servers could not be constructed, with their names and last lines.
     """
     instances, venvs = await _find_and_install(config, roots, watch)
-    dry_config = OmegaConf.merge(config, {"dry_run": True})
-    assert isinstance(dry_config, DictConfig)
+    dry_config = {**as_dict(config), "dry_run": True}
     supervisor = Supervisor(on_line=watch, start_timeout=CONSTRUCT_SECONDS)
     null = os.open(os.devnull, os.O_RDWR)  # in place of the listening socket, which a dry run does not use
     failures = []
@@ -239,8 +238,8 @@ async def construct_servers(
             venv = venvs.get(instance.name)
             python = venv.python if venv else Path(sys.executable)
             env = venv_process_env(venv, instance.folder.parent.parent, os.environ) if venv else os.environ
-            boot = ServerBoot(dry_config, {instance.name: instance}, {instance.name: null})
-            spec = ZygoteSpec(boot.to_json(), boot.descriptors(), env)
+            boot = ServerBoot(config=dry_config, instances={instance.name: instance}, listeners={instance.name: null})
+            spec = ZygoteSpec(boot.model_dump(mode="json"), boot.descriptors(), env)
             spawner = ExecSpawner(python, spec, supervisor.handle_exit)
             request = {"kind": "process", "instance": instance.name}
             try:

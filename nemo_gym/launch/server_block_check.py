@@ -44,9 +44,9 @@ def check_server_blocks(resolved: ResolvedConfig, roots: Sequence[Path]) -> list
         digest = block_digest(instance.folder, instance.entrypoint, block)
         if has_passed(digest):
             continue
-        from nemo_gym.launch.cell import import_server_module, server_class  # slow to import
+        from nemo_gym.launch.cell import load_server_class  # slow to import
 
-        annotation = server_class(import_server_module(instance)).model_fields["config"].annotation
+        annotation = load_server_class(instance).model_fields["config"].annotation
         if not isinstance(annotation, type):
             continue
         block_problems = check_server_block(valid[instance.name], block, annotation)

@@ -44,7 +44,7 @@ class ZygoteSpec:
     """The parameters for starting (and restarting) a zygote."""
 
     boot: Mapping[str, Any]
-    """The boot message, from `ServerBoot.to_json`."""
+    """The boot message, a `ServerBoot` as JSON values."""
     descriptors: Sequence[int]
     """Open files that the zygote's children inherit."""
     env: Mapping[str, str]
@@ -185,7 +185,8 @@ def main(control: socket.socket) -> None:
         return
     from nemo_gym.launch.server_process import ServerBoot
 
-    server_boot = ServerBoot.from_json(*message)
+    boot, numbers = message
+    server_boot = ServerBoot.model_validate(boot).with_descriptors(numbers)
     gc.collect()
     gc.freeze()  # shared pages stay shared: the collector of a child never writes to them
     gc.enable()

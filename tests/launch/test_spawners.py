@@ -11,7 +11,7 @@ from nemo_gym.launch.spawners import ZygoteSpawner
 from nemo_gym.launch.zygote import ZygoteSpec
 from tests.processes import is_gone
 
-BOOT = {"config": {}, "instances": [], "listeners": {}, "cell_listeners": [], "limits": {}}
+BOOT = {"config": {}, "instances": {}, "listeners": {}, "cell_listeners": [], "limits": {}}
 
 
 async def test_a_zygote_that_does_not_respond_is_an_error_and_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from nemo_gym.authoring.replies import text_response
+from nemo_gym.authoring.model_replies import text_response
 from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.config_types import BaseRunServerInstanceConfig, BaseServerConfig
