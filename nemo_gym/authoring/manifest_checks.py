@@ -173,35 +173,19 @@ def check_publishable(path: Path, manifest: EnvironmentManifest, roots: Sequence
 
 def _check_placeholders(path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]) -> Iterator[ManifestProblem]:
     """Yield a problem for each placeholder in the manifest and the READMEs, and for an unknown licence."""
-    for key, text in _string_values("", manifest.written_fields()):
-        if match := PLACEHOLDER.search(text):
-            yield ManifestProblem(path.name, f"{key} still contains '{match.group()}'")
     if manifest.licensing.lower() == "unknown":
-        yield ManifestProblem(
-            path.name, "licensing is unknown; name the licence of the data: an SPDX name, internal, …"
-        )
+        problem = "licensing is unknown; name the licence of the data: an SPDX name, internal, …"
+        yield ManifestProblem(path.name, problem)
     verifier = f"{VERIFIERS}/{manifest.resources_server}/{README}" if manifest.resources_server else ""
     verifier_readme = _find_file(verifier, roots) if verifier else None
-    for readme in filter(None, [path.parent / README, verifier_readme]):
-        if not readme.is_file():
-            yield ManifestProblem(str(readme), "does not exist")
+    for file in filter(None, [path, path.parent / README, verifier_readme]):
+        if not file.is_file():
+            yield ManifestProblem(str(file), "does not exist")
             continue
-        for number, line in enumerate(readme.read_text(encoding="utf-8").splitlines(), start=1):
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
             if match := PLACEHOLDER.search(line):
-                location = f"{readme.parent.parent.name}/{readme.parent.name}/{README}:{number}"
+                location = f"{file.parent.parent.name}/{file.parent.name}/{file.name}:{number}"
                 yield ManifestProblem(location, f"still contains '{match.group()}'")
-
-
-def _string_values(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the path and text of every string inside a value."""
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _string_values(f"{key}.{name}" if key else str(name), inner)
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from _string_values(f"{key}[{number}]", inner)
 
 
 def _check_name_is_unique(

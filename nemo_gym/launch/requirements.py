@@ -1,7 +1,7 @@
 """Read the requirements of a server folder and check them against this interpreter."""
 
+import platform
 import re
-import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -71,21 +71,16 @@ def required_python(folder: Path) -> SpecifierSet | None:
         raise ConfigError(f"requires-python = {specifier!r} is not a version specifier", where=str(path)) from error
 
 
-def requirements_of(folder: Path) -> list[str]:
-    """Return the requirements of `folder` as lines, with a line like `python>=3.13` if this Python does not fit.
+def unmet_requirements(folder: Path) -> list[str]:
+    """Return the requirements of `folder` that this interpreter does not meet; `python>=3.13` if its version is wrong.
 
     Raises:
         ConfigError: the folder's files are ambiguous or invalid.
     """
     python = required_python(folder)
-    version_here = ".".join(str(part) for part in sys.version_info[:3])
-    is_other = python is not None and not python.contains(version_here)
-    return [*required_packages(folder), *([f"python{python}"] if is_other else [])]
-
-
-def unmet_requirements(folder: Path) -> list[str]:
-    """Return the requirements of `folder` that the running interpreter does not meet."""
-    return [line for line in requirements_of(folder) if not _is_met(line)]
+    is_other = python is not None and not python.contains(platform.python_version())
+    unmet = [line for line in required_packages(folder) if not _is_met(line)]
+    return [*unmet, f"python{python}"] if is_other else unmet
 
 
 def has_test_tools() -> bool:

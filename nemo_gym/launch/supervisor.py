@@ -95,21 +95,16 @@ class ServerUnit:
     ends_when_ready: bool = False
     """True in a dry run: the process exits with status 0 instead of serving."""
     pid: int | None = None
-    given_up: bool = False
+    is_lost: bool = False
+    """True if the process ended and will not be restarted."""
     log: ProcessLog | None = None
     ready: "asyncio.Future[None] | None" = None
     crashes: deque[float] = field(default_factory=deque)
 
-    @property
-    def is_lost(self) -> bool:
-        """True if the process ended and will not be restarted."""
-        ready = self.ready
-        has_failed = ready is not None and ready.done() and not ready.cancelled() and ready.exception() is not None
-        return self.given_up or has_failed
-
     def fail(self, problem: str) -> None:
         """Fail the start of the process with `problem`; no effect if it is ready or has failed."""
         if self.ready is not None and not self.ready.done():
+            self.is_lost = True
             fix = f"read {self.log_path}" if self.log_path else None
             self.ready.set_exception(ServerDidNotStart(problem, where=self.name, fix=fix))
 
@@ -254,7 +249,7 @@ class Supervisor:
         while now - unit.crashes[0] > RESTART_WINDOW:
             unit.crashes.popleft()
         if len(unit.crashes) > MAX_RESTARTS:
-            unit.given_up = True
+            unit.is_lost = True
             count = len(unit.crashes)
             logger.error("%s crashed %d times in a minute and will not be restarted: %s", unit.name, count, tail)
             return
@@ -266,7 +261,7 @@ class Supervisor:
         try:
             await self._start(unit)
         except GymError as problem:
-            unit.given_up = True
+            unit.is_lost = True
             logger.error("%s could not be restarted: %s", unit.name, problem)
 
     async def stop(self, grace: float = 5.0) -> None:
@@ -283,7 +278,7 @@ class Supervisor:
             except TimeoutError:
                 for pid, unit in self._by_pid.items():
                     unit.spawner.signal(pid, signal.SIGKILL)
-        for spawner in {id(unit.spawner): unit.spawner for unit in self._units.values()}.values():
+        for spawner in {unit.spawner for unit in self._units.values()}:
             await spawner.close()
         if self._outputs:
             await asyncio.wait(list(self._outputs), timeout=1.0)
