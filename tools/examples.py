@@ -154,8 +154,8 @@ def record_rollouts(folder: Path, agent: ExampleAgent, audit: ModuleType, rows: 
 def _check_rewards(name: str, audit: ModuleType, rows: Sequence[Row], records: Sequence[Row]) -> None:
     expected = read_expectations(audit)
     for number, (row, record) in enumerate(zip(rows, records, strict=True)):
-        is_full = abs(record["reward"] - expected.full(row)) < 1e-9
-        if is_full == (number == WRONG_ROW) and expected.most_for_a_cheat < expected.full(row):
+        is_full = abs(record["reward"] - expected.full_reward_of(row)) < 1e-9
+        if is_full == (number == WRONG_ROW) and expected.most_for_a_cheat < expected.full_reward_of(row):
             expected_reward = "less than the full reward" if number == WRONG_ROW else "the full reward"
             raise ConfigError(f"row {number} got {record['reward']:g}, not {expected_reward}", where=name)
 

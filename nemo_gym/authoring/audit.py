@@ -37,11 +37,11 @@ from nemo_gym.wire.tasks import BaseVerifyRequest
 
 DEFAULT_ROWS = 10
 DEFAULT_SEED = 1
-AT_ONCE = 8
+CONCURRENCY = 8
 REPEATS = 20
 REPEATED_ROWS = 3
 INJECTED_ROWS = 2
-FEWEST_ODD_FORMS = 20
+MIN_ODD_FORMS = 20
 FAILING_JUDGES: dict[str, str | None] = {
     "a judge that cannot be reached": None,
     "a judge with an empty reply": "",
@@ -78,10 +78,10 @@ class Expectations:
     config: Mapping[str, Any] = field(default_factory=dict)
     rows: int = DEFAULT_ROWS
 
-    def full(self, row: Row) -> float:
+    def full_reward_of(self, row: Row) -> float:
         return float(self.full_reward(row) if callable(self.full_reward) else self.full_reward)
 
-    def excuse(self, name: str, row: Row) -> str | None:
+    def excuse_for(self, name: str, row: Row) -> str | None:
         """Return the reason why a case of this name is not a finding for this row; None if it is a finding."""
         reason = self.excused.get(name)
         return reason(row) if callable(reason) else reason
@@ -236,7 +236,7 @@ class _Audit:
         self.expected = expected
         self.rows = rows
         self.result = result
-        self._concurrency = asyncio.Semaphore(AT_ONCE)
+        self._concurrency = asyncio.Semaphore(CONCURRENCY)
 
     async def run(self, checks: Sequence[Check]) -> None:
         """Run the given checks one after the other."""
@@ -268,9 +268,9 @@ class _Audit:
         """Verify odd forms of the oracle; report a finding if the folder has too few different ones."""
         cases = list(self._numbered_replies("odd form", self.expected.odd_forms))
         different = len({json.dumps(reply, sort_keys=True) for _, _, reply in cases})
-        if different < FEWEST_ODD_FORMS:
+        if different < MIN_ODD_FORMS:
             count = f"{different} different ones"
-            self._report(Finding("odd form", "right answers in odd forms", None, f"{FEWEST_ODD_FORMS} or more", count))
+            self._report(Finding("odd form", "right answers in odd forms", None, f"{MIN_ODD_FORMS} or more", count))
         await self._check_cases("odd form", cases)
 
     async def _check_wrong_answers(self) -> None:
@@ -298,7 +298,7 @@ class _Audit:
                     yield from ((f"{name} after a wrong answer", number, f"{one}\n\n{text}") for one in wrong)
 
     async def _check_cases(self, check: Check, cases: Iterable[Case]) -> None:
-        """Play the cases, `AT_ONCE` at a time, and compare each reward with the expected one."""
+        """Play the cases, `CONCURRENCY` at a time, and compare each reward with the expected one."""
         listed = list(cases)
 
         async def play_one(number: int, reply: Reply) -> AuditReply:
@@ -312,7 +312,7 @@ class _Audit:
 
     def _compare(self, check: Check, name: str, number: int, reply: Reply, answer: AuditReply) -> None:
         """Report a finding if the reward is not the one that the check expects."""
-        reward, full = answer.reward, self.expected.full(self.rows[number])
+        reward, full = answer.reward, self.expected.full_reward_of(self.rows[number])
         if check in ("oracle", "odd form"):
             is_good, rule = reward is not None and abs(reward - full) <= REWARD_TOLERANCE, f"reward {full:g}"
         elif check == "wrong answer" and self.expected.most_for_wrong is None:
@@ -326,7 +326,7 @@ class _Audit:
     def _report(self, finding: Finding) -> None:
         """Add a finding, or its excuse if the folder has one for this case."""
         row = self.rows[finding.row] if finding.row is not None else {}
-        excuse = self.expected.excuse(finding.case, row)
+        excuse = self.expected.excuse_for(finding.case, row)
         if excuse is None:
             self.result.findings.append(finding)
         else:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from nemo_gym.authoring.manifest import FOLDERS, MANIFEST, EnvironmentManifest
+from nemo_gym.authoring.manifest import FOLDERS, MANIFEST, EnvironmentManifest, ManifestDataset
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.catalog.config_tree import load_tree
 from nemo_gym.catalog.rows import read_line, row_problems
@@ -18,7 +18,6 @@ from nemo_gym.config.instances import server_instances
 from nemo_gym.errors import ConfigError
 
 AGENTS, VERIFIERS = "responses_api_agents", "resources_servers"
-DATASET_KEYS = ("name", "type", "jsonl_fpath", "prepare_script", "prompt_config", "num_repeats")
 MIRRORED = ("resources_server", "agent_server", "model_server", "datasets", "rollout_driver", "grading_mode")
 """Fields whose values must be equal to those in config.yaml."""
 MAX_PROBLEMS_PER_FILE = 5
@@ -89,7 +88,7 @@ def configured_fields(path: Path, roots: Sequence[Path]) -> dict[str, Any]:
         "agent_server": agent.implementation,
         "model_server": agent.reference("model_server"),
         "datasets": [
-            {key: dataset[key] for key in DATASET_KEYS if dataset.get(key) is not None}
+            {key: dataset[key] for key in ManifestDataset.model_fields if dataset.get(key) is not None}
             for dataset in agent.fields["datasets"]
         ],
         "rollout_driver": tree.get("rollout_collection_driver"),

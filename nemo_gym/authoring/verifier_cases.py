@@ -63,7 +63,9 @@ class VerifierCase(BaseModel):
     @model_validator(mode="after")
     def _check_expectation(self) -> "VerifierCase":
         """Require `expected_error` for malformed cases and `expected_reward` for all others."""
-        required, excluded = ("expected_reward", "expected_error")[:: -1 if self.kind == "malformed" else 1]
+        required, excluded = "expected_reward", "expected_error"
+        if self.kind == "malformed":
+            required, excluded = excluded, required
         if getattr(self, required) is None or getattr(self, excluded) is not None:
             raise ValueError(f"a {self.kind} case has {required} and no {excluded}")
         return self

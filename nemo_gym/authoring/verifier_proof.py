@@ -28,7 +28,7 @@ from nemo_gym.authoring.verifier_cases import exercise_verifier_fixture, offline
 from nemo_gym.base_resources_server import SimpleResourcesServer
 
 EXAMPLES = 5
-AT_ONCE = 4
+CONCURRENCY = 4
 
 
 def offline_client(server_class: type[SimpleResourcesServer], **settings: Any) -> TestClient:
@@ -46,10 +46,10 @@ def verify_reply(http: TestClient, row: Row, reply: Reply) -> Row:
 def verify_replies(
     server_class: type[SimpleResourcesServer], cases: Sequence[tuple[Row, Reply]], **settings: Any
 ) -> list[Row]:
-    """Verify replies to rows, `AT_ONCE` at a time, for slow servers; return the verdicts in order."""
+    """Verify replies to rows, `CONCURRENCY` at a time, for slow servers; return the verdicts in order."""
 
     async def verify_all() -> list[Row]:
-        concurrency = asyncio.Semaphore(AT_ONCE)
+        concurrency = asyncio.Semaphore(CONCURRENCY)
 
         async def verify_one(row: Row, reply: Reply) -> Row:
             async with concurrency:

@@ -69,9 +69,8 @@ def find_boxes(text: str) -> tuple[list[ExtractedAnswer[str]], bool]:
     A nested box is part of the outer box. `\{` and `\}` are text, as in TeX. Runs in linear time.
     """
     boxes: list[ExtractedAnswer[str]] = []
-    open_braces: list[
-        tuple[int, int] | None
-    ] = []  # of a box: start of the command and start of the content; of other braces: None
+    # One entry per open brace: start of the command and start of the content of a box, None for other braces.
+    open_braces: list[tuple[int, int] | None] = []
     for token in _BOX_TOKEN.finditer(text):
         word = token.group()
         if word == "}":

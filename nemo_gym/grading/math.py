@@ -38,6 +38,8 @@ _PHRASE = re.compile(r"\banswer\b[*_`]{0,3}\s{0,4}(?:\bis\b|:|=)[*_`: ]{0,6}", r
 _SENTENCE_END = re.compile(r"\.\s|\.$|;\s|,? (?:because|since|so|which|as|where|when|given|by) |\s\(|!\s|!$")
 _DOLLARS = re.compile(r"\$[^$\n]{1,500}\$")
 _MAX_LINE = 600
+_MAX_BETWEEN = 40
+"""Most characters between two boxes that are parts of one answer."""
 MAX_QUESTION = 20_000
 """Number of characters of a question that are searched for a copied answer."""
 
@@ -72,7 +74,7 @@ def _join_adjacent_boxes(text: str, boxes: list[ExtractedAnswer[str]]) -> Extrac
     adjacent = [last]
     for earlier in reversed(boxes[:-1]):
         between = text[earlier.span[1] : adjacent[0].span[0]]
-        if len(adjacent) > MAX_ITEMS or len(between) > 40 or not _BETWEEN_BOXES.fullmatch(between):
+        if len(adjacent) > MAX_ITEMS or len(between) > _MAX_BETWEEN or not _BETWEEN_BOXES.fullmatch(between):
             break
         adjacent.insert(0, earlier)
     if len({latex.clean(box.value[: latex.MAX_LENGTH]) for box in adjacent}) == 1:

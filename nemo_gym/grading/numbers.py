@@ -127,10 +127,8 @@ def _parse_fraction(core: str) -> Number | None:
     match = _FRACTION.fullmatch(core)
     if match is None:
         return None
-    numerator, denominator = (
-        _parse_whole(match["above"] or match["above2"]),
-        _parse_whole(match["below"] or match["below2"]),
-    )
+    numerator = _parse_whole(match["above"] or match["above2"])
+    denominator = _parse_whole(match["below"] or match["below2"])
     if denominator == 0:
         return None
     mixed = match["mixed"] or match["mixed2"]

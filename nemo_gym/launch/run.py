@@ -120,6 +120,7 @@ class Run:
             instances={instance.name: instance for instance in self.instances},
             listeners={name: listener.fileno() for name, listener in listeners.instances.items()},
             cell_listeners=[listener.fileno() for listener in listeners.cells],
+            link_addresses=[unix_name(listener) for listener in listeners.cells],
             limits=limits.descriptors(),
         )
         run_secrets = {SESSION_SECRET_ENV_VAR: secrets.token_urlsafe(32), RUN_TOKEN_ENV_VAR: self._token}

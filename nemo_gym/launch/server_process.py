@@ -23,19 +23,21 @@ from nemo_gym.keys import CONFIG_PATH_ENV_VAR
 from nemo_gym.launch.cell import CellSockets, run_cell
 from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.model_endpoints import adopt_limits
-from nemo_gym.launch.ports import unix_name
 from nemo_gym.processes import exit_with_parent
 from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR
 from nemo_gym.serve.webserver import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, report_ready
 
 
 class ServerBoot(BaseModel):
-    """The inheritance of a server process: the configuration, the instances of the run and their open descriptors."""
+    """What a server process receives from the run: configuration, instances and the descriptors of open files."""
 
     config: dict[str, Any]
     instances: dict[str, Instance]
     listeners: dict[str, int]
     cell_listeners: list[int] = []
+    """Descriptor of the link listener of each cell."""
+    link_addresses: list[str] = []
+    """Name of the link listener of each cell."""
     limits: dict[str, list[tuple[int, int]]] = {}
 
     def with_descriptors(self, numbers: Mapping[int, int]) -> "ServerBoot":
@@ -77,13 +79,12 @@ class ServerBoot(BaseModel):
         """Run every instance that is hosted in cells in this process, as cell `number`."""
         hosted = [instance for instance in self.instances.values() if instance.hosting == "cell"]
         adopt_limits(self.limits, {instance.name for instance in hosted}, holder=number)
-        addresses = [_unix_address(fd) for fd in self.cell_listeners]
         self._close_other_listeners({*(self.listeners[one.name] for one in hosted), self.cell_listeners[number]})
         sockets = CellSockets(
             number=number,
             listeners={instance.name: socket.socket(fileno=self.listeners[instance.name]) for instance in hosted},
             link_listener=socket.socket(fileno=self.cell_listeners[number]),
-            link_addresses=addresses,
+            link_addresses=self.link_addresses,
             token=os.environ[RUN_TOKEN_ENV_VAR],
         )
         run_cell(config, hosted, sockets, ready)
@@ -114,12 +115,6 @@ def _frames_in(folder: Path, trace: TracebackType | None) -> TracebackType | Non
     while trace is not None and not Path(trace.tb_frame.f_code.co_filename).is_relative_to(folder):
         trace = trace.tb_next
     return trace
-
-
-def _unix_address(fd: int) -> str:
-    """Return the name of a listening Unix socket; the descriptor stays open."""
-    with socket.socket(fileno=os.dup(fd)) as duplicate:
-        return unix_name(duplicate)
 
 
 def main(boot_fd: int, ready_fd: int, argument: str) -> None:

@@ -24,6 +24,10 @@ MAX_PAUSE = 10.0
 TAIL_LINES = 15
 """Number of last lines of a process that an error message shows."""
 MAX_LINE_BYTES = 64 * 1024
+LAST_LINES_SECONDS = 0.2
+"""Longest wait for the last lines of a process that ended."""
+CLOSE_SECONDS = 1.0
+"""Longest wait for the output of stopped processes to close."""
 
 LineCallback = Callable[[str, str], None]
 """Called with the name of a process and a line it printed."""
@@ -233,7 +237,7 @@ class Supervisor:
         """Restart a process that was ready; otherwise complete its start, with success only in a dry run."""
         assert unit.log is not None and unit.ready is not None
         if self._outputs:
-            await asyncio.wait(list(self._outputs), timeout=0.2)  # the last lines may still be in the pipe
+            await asyncio.wait(list(self._outputs), timeout=LAST_LINES_SECONDS)  # they may still be in the pipe
         tail = unit.log.tail()
         if unit.ready.done():
             await self._restart(unit, status, tail)
@@ -281,4 +285,4 @@ class Supervisor:
         for spawner in {unit.spawner for unit in self._units.values()}:
             await spawner.close()
         if self._outputs:
-            await asyncio.wait(list(self._outputs), timeout=1.0)
+            await asyncio.wait(list(self._outputs), timeout=CLOSE_SECONDS)

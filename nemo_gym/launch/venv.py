@@ -20,14 +20,14 @@ from urllib.request import url2pathname
 from nemo_gym.catalog.roots import CACHE_DIR, PARENT_DIR, WORKING_DIR
 from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.requirements import (
-    OURS,
+    NEMO_GYM,
     TEST_EXTRA,
-    extras_of_ours,
-    is_ours,
+    nemo_gym_extras,
     project_table,
     required_packages,
     required_python,
     requirement_file,
+    requires_nemo_gym,
 )
 
 STAMP = "nemo-gym-environment.json"
@@ -129,11 +129,11 @@ class Venv:
         return self.python.exists() and (self.target / "bin" / "activate").exists()
 
 
-def own_requirement(extras: Iterable[str] = ()) -> tuple[str, str]:
+def nemo_gym_requirement(extras: Iterable[str] = ()) -> tuple[str, str]:
     """Return the requirement line that installs the running nemo-gym, and a fingerprint of its requirements."""
     suffix = f"[{','.join(sorted(extras))}]" if extras else ""
     try:
-        distribution = Distribution.from_name(OURS)
+        distribution = Distribution.from_name(NEMO_GYM)
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
         version = distribution.version
     except PackageNotFoundError:
@@ -146,7 +146,7 @@ def own_requirement(extras: Iterable[str] = ()) -> tuple[str, str]:
         project = checkout / "pyproject.toml"
         content = project.read_bytes() if project.exists() else b""
         return f"-e {checkout}{suffix}", f"{checkout} {hashlib.sha256(content).hexdigest()}"
-    line = f"{OURS}{suffix} @ {url}" if url else f"{OURS}{suffix}=={version}"
+    line = f"{NEMO_GYM}{suffix} @ {url}" if url else f"{NEMO_GYM}{suffix}=={version}"
     return line, f"{line} {version}"
 
 
@@ -157,10 +157,10 @@ def venv_recipe(folder: Path, settings: VenvSettings, *, tests: bool = False) ->
         ConfigError: the folder's requirements are ambiguous or invalid.
     """
     packages = required_packages(folder)
-    extras = {extra for line in packages if is_ours(line) for extra in extras_of_ours(line)} - {TEST_EXTRA}
-    own, fingerprint = own_requirement(extras | ({TEST_EXTRA} if tests else set()))
+    extras = {extra for line in packages if requires_nemo_gym(line) for extra in nemo_gym_extras(line)} - {TEST_EXTRA}
+    own, fingerprint = nemo_gym_requirement(extras | ({TEST_EXTRA} if tests else set()))
     project = _project_to_install(folder)
-    others = [line for line in packages if not is_ours(line)] if project is None else [f"-e {folder}"]
+    others = [line for line in packages if not requires_nemo_gym(line)] if project is None else [f"-e {folder}"]
     overrides = folder / "overrides.txt"
     is_folder_specific = overrides.exists() or any(RELATIVE.match(line) for line in others)
     python = required_python(folder)

@@ -23,6 +23,8 @@ from nemo_gym.processes import exit_fork, exit_with_parent, signal_group
 MAX_MESSAGE_BYTES = 64 * 1024
 MAX_DESCRIPTORS = 200
 """Descriptors in one message; the kernel allows 253."""
+REQUEST_DESCRIPTORS = 2
+"""Descriptors of a spawn request: the output of the new process, and the pipe on which it reports that it is ready."""
 
 PRELOADED_MODULES = (
     "nemo_gym.launch.server_process",
@@ -71,8 +73,9 @@ class Zygote:
             selector.register(self._control, selectors.EVENT_READ, self._handle_request)
             selector.register(wake_read, selectors.EVENT_READ, lambda: self._reap(wake_read))
             self._report({"event": "up"})
-            while False not in [key.data() for key, _ in selector.select()]:
-                pass
+            is_open = True
+            while is_open:
+                is_open = all(key.data() for key, _ in selector.select())
         for pid in self._children:
             signal_group(pid, signal.SIGKILL)
 
@@ -85,7 +88,7 @@ class Zygote:
     def _handle_request(self) -> bool:
         """Read and handle one request; return False if the supervisor has closed the socket."""
         try:
-            message, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE_BYTES, 8)
+            message, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE_BYTES, REQUEST_DESCRIPTORS)
         except ConnectionError:
             return False
         if not message:

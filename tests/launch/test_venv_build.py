@@ -13,7 +13,7 @@ import pytest
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch import venv_build
-from nemo_gym.launch.venv import Venv, VenvSettings, folder_venv, own_requirement
+from nemo_gym.launch.venv import Venv, VenvSettings, folder_venv, nemo_gym_requirement
 from nemo_gym.launch.venv_build import (
     InstallFailed,
     build_venv,
@@ -113,7 +113,7 @@ async def test_the_installer_gets_the_requirements_of_the_folder(
     assert words == [
         "pip", "install", "--python", str(venv.python), "-r", "-", "-c", str(venv.target / "constraints.txt"), "-v"
     ]  # fmt: skip
-    assert content == f"{own_requirement()[0]}\nsympy==1.13\n"
+    assert content == f"{nemo_gym_requirement()[0]}\nsympy==1.13\n"
     assert (venv.target / "constraints.txt").read_text() == "ray==2.56.0\n"
     assert cwd == str(venv.folder)
     assert (env["UV_COMPILE_BYTECODE"], env["UV_CACHE_DIR"]) == ("1", str(tmp_path / "uvcache"))
