@@ -48,6 +48,19 @@ def exit_with_parent(number: signal.Signals = signal.SIGKILL) -> bool:
     return hasattr(libc, "prctl") and bool(libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) == 0)
 
 
+def start_ticks(pid: int) -> int:
+    """Return the start time of a process in clock ticks since boot; 0 if the process does not exist or is a zombie.
+
+    A process id with another start time belongs to another process.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    words = stat.rpartition(")")[2].split()  # the program name before `)` may contain spaces and brackets
+    return 0 if words[0] in "ZX" else int(words[19])
+
+
 def json_descriptor(content: Mapping[str, Any]) -> int:
     """Return a descriptor from which a child process reads JSON; unlike arguments, `ps` does not show it."""
     with tempfile.TemporaryFile() as file:

@@ -11,6 +11,8 @@ import threading
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
+from inspect import isabstract
+from types import ModuleType
 from typing import Any, ClassVar, Literal, cast
 
 from aiohttp import ClientResponse, ClientSession
@@ -235,6 +237,28 @@ class ServerClient(BaseModel):
 def setup_server_client(head_server_config: BaseServerConfig | None = None) -> ServerClient:
     """Return a client for running servers, for use in scripts."""
     return ServerClient.load_from_global_config(head_server_config)
+
+
+def find_server_class(module: ModuleType, base: Any, *, fix: str | None = None) -> Any:
+    """Return the most derived concrete subclass of `base` that a module defines.
+
+    Raises:
+        ConfigError: the module defines no such class, or several unrelated ones; `fix` is the fix in the message.
+    """
+    classes = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, base)
+        and value.__module__ == module.__name__
+        and not isabstract(value)
+    ]
+    leaves = [cls for cls in classes if not any(other is not cls and issubclass(other, cls) for other in classes)]
+    if len(leaves) != 1:
+        names = ", ".join(cls.__name__ for cls in leaves) or "none"
+        problem = f"defines {len(leaves)} server classes ({names}); exactly one is needed"
+        raise ConfigError(problem, where=str(module.__file__), fix=fix)
+    return leaves[0]
 
 
 def server_config(cls: "type[BaseServer]", config: DictConfig, name: str) -> BaseRunServerInstanceConfig:

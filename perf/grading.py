@@ -10,11 +10,11 @@ import resource
 import time
 from pathlib import Path
 
-from nemo_gym.authoring.replies import text_response
-from nemo_gym.authoring.verifier_fixture import offline_server
+from nemo_gym.authoring.model_replies import text_response
+from nemo_gym.authoring.verifier_cases import offline_server
 from nemo_gym.grading.choices import compare_choice
 from nemo_gym.grading.extraction import strip_reasoning
-from nemo_gym.grading.verdict import ExtractedAnswer
+from nemo_gym.grading.result_types import ExtractedAnswer
 from nemo_gym.workers.math_verifier import MathVerifier
 from resources_servers.mcqa.app import MCQAResourcesServer, MCQAVerifyRequest
 

@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 from nemo_gym.authoring.audit import read_expectations
-from nemo_gym.authoring.replies import Reply
+from nemo_gym.authoring.model_replies import Reply
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.catalog.components import datasets_of, load_tree
 from nemo_gym.config.instances import instances_of
@@ -154,8 +154,8 @@ def record_rollouts(folder: Path, agent: ExampleAgent, audit: ModuleType, rows: 
 def _check_rewards(name: str, audit: ModuleType, rows: Sequence[Row], records: Sequence[Row]) -> None:
     expected = read_expectations(audit)
     for number, (row, record) in enumerate(zip(rows, records, strict=True)):
-        is_full = abs(record["reward"] - expected.full(row)) < 1e-9
-        if is_full == (number == WRONG_ROW) and expected.most_for_a_cheat < expected.full(row):
+        is_full = abs(record["reward"] - expected.full_reward_of(row)) < 1e-9
+        if is_full == (number == WRONG_ROW) and expected.most_for_a_cheat < expected.full_reward_of(row):
             expected_reward = "less than the full reward" if number == WRONG_ROW else "the full reward"
             raise ConfigError(f"row {number} got {record['reward']:g}, not {expected_reward}", where=name)
 

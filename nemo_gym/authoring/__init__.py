@@ -1,12 +1,12 @@
-"""Tools for environment authors: scaffold, verifier fixture, audit, manifest, publication checks.
+"""Tools for environment authors: scaffold, verifier cases, audit, manifest, publication checks.
 
 scaffold            write a new resources server, environment or benchmark (`gym env init`)
 gymnasium           base class of environments with a `reset` and `step` protocol
-verifier_fixture    `VERIFIER_FIXTURE`: cases with the rewards a verifier must give (`gym env test NAME`)
+verifier_cases      `VERIFIER_FIXTURE`: cases with the rewards a verifier must give (`gym env test NAME`)
 audit               run a verifier against right, wrong and cheating replies and malformed rows (`gym env audit`)
 audit_server, audit_result          the server under audit; the result of an audit
-replies, cheats     build the replies that an audit sends
-verifier_tests      `VerifierProof`: the checks of the audit as tests of a server folder
+model_replies, cheats               build the replies that an audit sends
+verifier_proof      `VerifierProof`: the checks of the audit as tests of a server folder
+verifier_process    run the cases or the audit of a verifier in the interpreter of its server
 manifest            `manifest.yaml`; `manifest_checks` compares it with the files around it
-runner              run a fixture or an audit in the interpreter of the server
 """

@@ -9,7 +9,8 @@ import importlib
 import inspect
 import json
 import statistics
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -22,24 +23,25 @@ from nemo_gym.authoring.audit_server import (
     AuditReply,
     PlayTools,
     ServerUnderAudit,
-    find_server_class,
     folder_settings,
     serve_for_audit,
 )
 from nemo_gym.authoring.cheats import generic_cheats, injections
-from nemo_gym.authoring.replies import Reply, Row, shorten_reply
-from nemo_gym.authoring.verifier_fixture import REWARD_TOLERANCE
+from nemo_gym.authoring.model_replies import Reply, Row, shorten_reply
+from nemo_gym.authoring.verifier_cases import REWARD_TOLERANCE
+from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.catalog.rows import parse_row
 from nemo_gym.errors import ConfigError
+from nemo_gym.server_utils import find_server_class
 from nemo_gym.wire.tasks import BaseVerifyRequest
 
 DEFAULT_ROWS = 10
 DEFAULT_SEED = 1
-AT_ONCE = 8
+CONCURRENCY = 8
 REPEATS = 20
 REPEATED_ROWS = 3
 INJECTED_ROWS = 2
-FEWEST_ODD_FORMS = 20
+MIN_ODD_FORMS = 20
 FAILING_JUDGES: dict[str, str | None] = {
     "a judge that cannot be reached": None,
     "a judge with an empty reply": "",
@@ -76,10 +78,10 @@ class Expectations:
     config: Mapping[str, Any] = field(default_factory=dict)
     rows: int = DEFAULT_ROWS
 
-    def full(self, row: Row) -> float:
+    def full_reward_of(self, row: Row) -> float:
         return float(self.full_reward(row) if callable(self.full_reward) else self.full_reward)
 
-    def excuse(self, name: str, row: Row) -> str | None:
+    def excuse_for(self, name: str, row: Row) -> str | None:
         """Return the reason why a case of this name is not a finding for this row; None if it is a finding."""
         reason = self.excused.get(name)
         return reason(row) if callable(reason) else reason
@@ -126,7 +128,7 @@ def generated_rows(folder: Path, count: int, seed: int) -> list[Row]:
     if not count or not (folder / "generate.py").exists():
         return []
     try:
-        return list(import_folder_module(f"resources_servers.{folder.name}.generate").rows(count, seed=seed))
+        return list(import_folder_module(folder, "generate").rows(count, seed=seed))
     except SystemExit as error:
         raise ConfigError(str(error), where=str(folder / "generate.py"), fix="fewer --rows") from None
 
@@ -164,16 +166,17 @@ def _allows_null(annotation: Any) -> bool:
     return annotation is Any or type(None) in get_args(annotation)
 
 
-def import_folder_module(name: str) -> ModuleType:
-    """Import a module of a server folder.
+def import_folder_module(folder: Path, name: str) -> ModuleType:
+    """Import a module of the importable folder `resources_servers/<name>`.
 
     Raises:
         ConfigError: the import fails.
     """
+    module = f"resources_servers.{folder.name}.{name}"
     try:
-        return importlib.import_module(name)
+        return importlib.import_module(module)
     except Exception as error:  # code of the server folder: report any exception
-        raise ConfigError(f"cannot be imported: {type(error).__name__}: {error}", where=name) from error
+        raise ConfigError(f"cannot be imported: {type(error).__name__}: {error}", where=module) from error
 
 
 async def run_audit(folder: Path, *, rows: int | None = None, seed: int = DEFAULT_SEED) -> AuditResult:
@@ -198,7 +201,7 @@ def load_expectations(folder: Path) -> Expectations:
     """
     if not (folder / "audit.py").exists():
         raise ConfigError("has no audit.py", where=str(folder), fix="write one: see docs/audit.md")
-    return read_expectations(import_folder_module(f"resources_servers.{folder.name}.audit"))
+    return read_expectations(import_folder_module(folder, "audit"))
 
 
 async def audit_rows(
@@ -210,52 +213,45 @@ async def audit_rows(
         ConfigError: the folder has no usable audit.py, or its server cannot be built.
     """
     expected = load_expectations(folder)
+    async with serve_folder(folder, expected) as server:
+        result = AuditResult(folder.name, len(rows), seed, most_for_a_cheat=expected.most_for_a_cheat)
+        await _Audit(server, expected, rows, result).run(checks)
+    return result
+
+
+def serve_folder(folder: Path, expected: Expectations) -> AbstractAsyncContextManager[ServerUnderAudit]:
+    """Start the server of a folder in process, with its configuration and what its audit.py adds to it."""
+    server_class = find_server_class(import_folder_module(folder, "app"), SimpleResourcesServer)
     settings = {**folder_settings(folder), **expected.config}
-    server_class = find_server_class(import_folder_module(f"resources_servers.{folder.name}.app"))
-    async with serve_for_audit(server_class, folder.name, settings, expected.act, expected.judge) as server:
-        audit = _Audit(server, expected, rows)
-        await audit.run(checks)
-    return AuditResult(
-        folder.name,
-        len(rows),
-        seed,
-        audit.checks,
-        audit.findings,
-        audit.excused,
-        audit.verify_p50,
-        expected.most_for_a_cheat,
-    )
+    return serve_for_audit(server_class, folder.name, settings, expected.act, expected.judge)
 
 
 class _Audit:
-    """One audit in progress: runs the checks and collects counts and findings."""
+    """One audit in progress: runs the checks and adds counts and findings to `result`."""
 
-    def __init__(self, server: ServerUnderAudit, expected: Expectations, rows: Sequence[Row]) -> None:
+    def __init__(
+        self, server: ServerUnderAudit, expected: Expectations, rows: Sequence[Row], result: AuditResult
+    ) -> None:
         self.server = server
         self.expected = expected
         self.rows = rows
-        self.checks: dict[Check, int] = {}
-        self.findings: list[Finding] = []
-        self.excused: dict[str, str] = {}
-        self.verify_p50 = 0.0
-        self._concurrency = asyncio.Semaphore(AT_ONCE)
+        self.result = result
+        self._concurrency = asyncio.Semaphore(CONCURRENCY)
 
     async def run(self, checks: Sequence[Check]) -> None:
         """Run the given checks one after the other."""
-        if "oracle" in checks:
-            await self._check_oracle()
-        if "odd form" in checks:
-            await self._check_odd_forms()
-        if "wrong answer" in checks:
-            await self._check_cases("wrong answer", self._numbered_replies("wrong answer", self.expected.wrong))
-        if "cheat" in checks:
-            await self._check_cases("cheat", self._cheat_cases())
-        if "malformed row" in checks:
-            await self._check_malformed_rows()
-        if "repeat" in checks:
-            await self._check_repeats()
-        if "judge" in checks and self.server.judges:
-            await self._check_failing_judges()
+        run_check: dict[Check, Callable[[], Awaitable[None]]] = {
+            "oracle": self._check_oracle,
+            "odd form": self._check_odd_forms,
+            "wrong answer": self._check_wrong_answers,
+            "cheat": self._check_cheats,
+            "malformed row": self._check_malformed_rows,
+            "repeat": self._check_repeats,
+            "judge": self._check_failing_judges,
+        }
+        for check, run in run_check.items():
+            if check in checks:
+                await run()
 
     async def _check_oracle(self) -> None:
         """Verify the oracle of every row, one after the other, so that the times can be compared."""
@@ -265,17 +261,23 @@ class _Audit:
             answer = await self.server.play(row, reply)
             seconds.append(answer.seconds)
             self._compare("oracle", "the oracle", number, reply, answer)
-        self.checks["oracle"] = len(seconds)
-        self.verify_p50 = statistics.median(seconds)
+        self.result.checks["oracle"] = len(seconds)
+        self.result.verify_p50 = statistics.median(seconds)
 
     async def _check_odd_forms(self) -> None:
         """Verify odd forms of the oracle; report a finding if the folder has too few different ones."""
         cases = list(self._numbered_replies("odd form", self.expected.odd_forms))
         different = len({json.dumps(reply, sort_keys=True) for _, _, reply in cases})
-        if different < FEWEST_ODD_FORMS:
+        if different < MIN_ODD_FORMS:
             count = f"{different} different ones"
-            self._report(Finding("odd form", "right answers in odd forms", None, f"{FEWEST_ODD_FORMS} or more", count))
+            self._report(Finding("odd form", "right answers in odd forms", None, f"{MIN_ODD_FORMS} or more", count))
         await self._check_cases("odd form", cases)
+
+    async def _check_wrong_answers(self) -> None:
+        await self._check_cases("wrong answer", self._numbered_replies("wrong answer", self.expected.wrong))
+
+    async def _check_cheats(self) -> None:
+        await self._check_cases("cheat", self._cheat_cases())
 
     def _numbered_replies(self, label: str, replies: Callable[[Row], Sequence[Reply]]) -> Iterator[Case]:
         """Yield a case for each reply to each row, named by `label` and the position of the reply."""
@@ -296,21 +298,21 @@ class _Audit:
                     yield from ((f"{name} after a wrong answer", number, f"{one}\n\n{text}") for one in wrong)
 
     async def _check_cases(self, check: Check, cases: Iterable[Case]) -> None:
-        """Play the cases, `AT_ONCE` at a time, and compare each reward with the expected one."""
+        """Play the cases, `CONCURRENCY` at a time, and compare each reward with the expected one."""
         listed = list(cases)
 
         async def play_one(number: int, reply: Reply) -> AuditReply:
             async with self._concurrency:
                 return await self.server.play(self.rows[number], reply)
 
-        answers = await _gather([play_one(number, reply) for _, number, reply in listed])
+        answers = await asyncio.gather(*(play_one(number, reply) for _, number, reply in listed))
         for (name, number, reply), answer in zip(listed, answers, strict=True):
             self._compare(check, name, number, reply, answer)
-        self.checks[check] = len(listed)
+        self.result.checks[check] = len(listed)
 
     def _compare(self, check: Check, name: str, number: int, reply: Reply, answer: AuditReply) -> None:
         """Report a finding if the reward is not the one that the check expects."""
-        reward, full = answer.reward, self.expected.full(self.rows[number])
+        reward, full = answer.reward, self.expected.full_reward_of(self.rows[number])
         if check in ("oracle", "odd form"):
             is_good, rule = reward is not None and abs(reward - full) <= REWARD_TOLERANCE, f"reward {full:g}"
         elif check == "wrong answer" and self.expected.most_for_wrong is None:
@@ -324,11 +326,11 @@ class _Audit:
     def _report(self, finding: Finding) -> None:
         """Add a finding, or its excuse if the folder has one for this case."""
         row = self.rows[finding.row] if finding.row is not None else {}
-        excuse = self.expected.excuse(finding.case, row)
+        excuse = self.expected.excuse_for(finding.case, row)
         if excuse is None:
-            self.findings.append(finding)
+            self.result.findings.append(finding)
         else:
-            self.excused[finding.case] = excuse
+            self.result.excused[finding.case] = excuse
 
     async def _check_malformed_rows(self) -> None:
         """Check that malformed copies of a row are rejected with 422, by `/seed_session` or by `/verify`.
@@ -345,21 +347,23 @@ class _Audit:
                 answer = await self.server.play(break_row(json.loads(json.dumps(row))), self.expected.oracle(row))
                 if answer.status != 422:
                     self._report(Finding("malformed row", name, number, "status 422", answer.summary))
-        self.checks["malformed row"] = count
+        self.result.checks["malformed row"] = count
 
     async def _check_repeats(self) -> None:
         """Verify the oracle many times concurrently, each time in a new session, and compare the outcomes."""
         for number, row in enumerate(self.rows[:REPEATED_ROWS]):
             reply = self.expected.oracle(row)
-            answers = await _gather([self.server.play(row, reply) for _ in range(REPEATS)])
+            answers = await asyncio.gather(*(self.server.play(row, reply) for _ in range(REPEATS)))
             outcomes = sorted({answer.summary for answer in answers})
             if len(outcomes) > 1:
                 self._report(Finding("repeat", "the oracle, at once", number, "the same", ", ".join(outcomes)))
-        self.checks["repeat"] = REPEATS * min(REPEATED_ROWS, len(self.rows))
+        self.result.checks["repeat"] = REPEATS * min(REPEATED_ROWS, len(self.rows))
 
     async def _check_failing_judges(self) -> None:
-        """Check that a judge that returns no verdict causes a failure and not a reward."""
-        self.checks["judge"] = 0
+        """Check that a judge that returns no verdict causes a failure and not a reward; for servers with a judge."""
+        if not self.server.judges:
+            return
+        self.result.checks["judge"] = 0
         if self.server.judge_problem:
             self._report(Finding("judge", "judge() of audit.py", None, "an answer", self.server.judge_problem))
         for name, text in FAILING_JUDGES.items():
@@ -369,7 +373,7 @@ class _Audit:
                 self._report(Finding("judge", name, None, "a call to the judge", "no reply causes one"))
             elif answer.failure is None:
                 self._report(Finding("judge", name, 0, "a failure", answer.summary))
-            self.checks["judge"] += 1
+            self.result.checks["judge"] += 1
 
     async def _play_until_judged(self) -> AuditReply | None:
         """Play replies until one causes a call to the judge, and return the answer to it; None if none does."""
@@ -384,9 +388,3 @@ class _Audit:
 
 def _fail_to_connect(_prompt: str) -> str:
     raise ConnectionError("connection refused")
-
-
-async def _gather(calls: Sequence[Coroutine[Any, Any, AuditReply]]) -> list[AuditReply]:
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(call) for call in calls]
-    return [task.result() for task in tasks]

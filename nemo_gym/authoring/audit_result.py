@@ -1,7 +1,7 @@
 """The result of an audit, as a dictionary and as the audit section of a README."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,19 +39,19 @@ class Finding:
         return {"found" if key == "actual" else key: value for key, value in asdict(self).items()}
 
 
-@dataclass(frozen=True)
+@dataclass
 class AuditResult:
-    """Counts and findings of one audit."""
+    """Counts and findings of one audit; an audit in progress adds to them."""
 
     name: str
     rows: int
     seed: int
-    checks: Mapping[Check, int]
+    checks: dict[Check, int] = field(default_factory=dict)
     """Number of cases per check."""
-    findings: Sequence[Finding]
-    excused: Mapping[str, str]
+    findings: list[Finding] = field(default_factory=list)
+    excused: dict[str, str] = field(default_factory=dict)
     """Cases that the folder's `EXCUSED` allows, with the reason."""
-    verify_p50: float
+    verify_p50: float = 0.0
     """Median seconds of verifying the oracle, without concurrency."""
     most_for_a_cheat: float = 0.0
 

@@ -8,15 +8,14 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from fastapi import FastAPI, HTTPException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import PrivateAttr, ValidationError
+from pydantic import PrivateAttr
 
-from nemo_gym.authoring.replies import Reply, Row, ToolCaller, build_response, text_response
+from nemo_gym.authoring.model_replies import Reply, Row, ToolCaller, build_response, prompt_texts, text_response
 from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.base_responses_api_model import BaseResponsesAPIModelConfig, Body, SimpleResponsesAPIModel
 from nemo_gym.catalog.components import load_tree
@@ -30,6 +29,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
 )
+from nemo_gym.serve.addresses import validate_config
 from nemo_gym.server_utils import ServerClient
 from nemo_gym.transport import in_process
 
@@ -94,7 +94,7 @@ class ScriptedJudge(SimpleResponsesAPIModel):
     async def responses(self, body: NeMoGymResponseCreateParamsNonStreaming = Body()) -> NeMoGymResponse:
         self._call_count += 1
         try:
-            text = self._answer(join_prompt(body.input))
+            text = self._answer("\n\n".join(prompt_texts(body.input)))
         except Exception as error:  # code of the server folder: any exception becomes a finding
             self._error = f"{type(error).__name__}: {error}"
             raise
@@ -102,21 +102,6 @@ class ScriptedJudge(SimpleResponsesAPIModel):
 
     async def chat_completions(self, body: Any = Body()) -> NeMoGymChatCompletion:  # noqa: ARG002
         raise HTTPException(501, "the judge of an audit supports only /v1/responses")
-
-
-def join_prompt(messages: Any) -> str:
-    """Join the texts of a model's input in their order, as the `judge` of an audit.py receives them."""
-    if isinstance(messages, str):
-        return messages
-    return "\n\n".join(_content_text(item if isinstance(item, Mapping) else dict(item)) for item in messages)
-
-
-def _content_text(item: Mapping[str, Any]) -> str:
-    content = item.get("content") or ""
-    if isinstance(content, str):
-        return content
-    parts = [part if isinstance(part, Mapping) else dict(part) for part in content]
-    return "\n".join(str(part.get("text", "")) for part in parts)
 
 
 @dataclass
@@ -225,44 +210,15 @@ async def serve_for_audit(
     host = f"{name}.audit"
     address = {"host": host, "port": PORT, "name": name}
     with scripted_judges(sorted({ref["name"] for ref in model_refs(settings)}), host) as (client, judges):
-        server = _build_server(server_class, name, {**settings, **address}, client)
+        config_class: Any = server_class.model_fields["config"].annotation
+        config = validate_config(config_class, {"entrypoint": "app.py", **settings, **address}, instance=name)
+        server = server_class(config=config, server_client=client)
         app = server.prepare_webserver({})
         async with app.router.lifespan_context(app):
             running = ServerUnderAudit(server, app, f"http://{host}:{PORT}", act, judges)
             if judge is not None:
                 running.set_judge(judge)
             yield running
-
-
-def _build_server(
-    cls: type[SimpleResourcesServer], name: str, settings: Mapping[str, Any], client: ServerClient
-) -> SimpleResourcesServer:
-    """Build a server from its settings; invalid settings raise ConfigError."""
-    config_class: Any = cls.model_fields["config"].annotation
-    try:
-        return cls(config=config_class.model_validate({"entrypoint": "app.py", **settings}), server_client=client)
-    except ValidationError as error:
-        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_input=False)]
-        raise ConfigError("; ".join(problems), where=f"configuration of {name}", fix="CONFIG in audit.py") from None
-
-
-def find_server_class(module: ModuleType) -> type[SimpleResourcesServer]:
-    """Return the server class that a module defines; if it defines several, the most derived one.
-
-    Raises:
-        ConfigError: the module defines no server class, or several unrelated ones.
-    """
-    classes = [
-        member
-        for member in vars(module).values()
-        if isinstance(member, type)
-        and issubclass(member, SimpleResourcesServer)
-        and member.__module__ == module.__name__
-    ]
-    leaves = [cls for cls in classes if not any(other is not cls and issubclass(other, cls) for other in classes)]
-    if len(leaves) != 1:
-        raise ConfigError(f"defines {len(leaves)} resources servers; an audit needs one", where=module.__name__)
-    return leaves[0]
 
 
 def model_refs(settings: Any) -> Iterator[Mapping[str, Any]]:

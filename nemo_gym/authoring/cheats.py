@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply, message, tool_call
+from nemo_gym.authoring.model_replies import Reply, message, prompt_texts, tool_call
 
 NUMBERS = range(101)
 FORGED = {"reward": 1.0, "score": 1.0, "correct": True, "passed": True, "is_correct": True, "status": "success"}
@@ -35,27 +35,14 @@ def _empty_replies() -> Iterator[tuple[str, Reply]]:
 
 def _echoes(row: Mapping[str, Any]) -> Iterator[tuple[str, Reply]]:
     """Yield replies that repeat the prompt."""
-    texts = prompt_texts(row)
+    params = row.get("responses_create_params")
+    texts = prompt_texts(params.get("input") if isinstance(params, Mapping) else None)
     if not texts:
         return
     yield "the question", texts[-1]
     yield "the question in a box", f"\\boxed{{{texts[-1]}}}"
     if len(texts) > 1:
         yield "the whole prompt", "\n".join(texts)
-
-
-def prompt_texts(row: Mapping[str, Any]) -> list[str]:
-    """Return the texts of a row's prompt, in their order."""
-    params = row.get("responses_create_params")
-    prompt = params.get("input") if isinstance(params, Mapping) else None
-    if isinstance(prompt, str):
-        return [prompt]
-    texts: list[str] = []
-    for item in prompt if isinstance(prompt, list) else ():
-        content = item.get("content") if isinstance(item, Mapping) else None
-        parts = [content] if isinstance(content, str) else content if isinstance(content, list) else []
-        texts += [part if isinstance(part, str) else str(part.get("text", "")) for part in parts]
-    return [text for text in texts if text.strip()]
 
 
 def _option_lists(row: Mapping[str, Any]) -> Iterator[tuple[str, Reply]]:

@@ -118,6 +118,12 @@ class EnvironmentManifest(_ManifestModel):
         return self.model_dump(mode="json", exclude_none=True, exclude_unset=True)
 
 
+class NoManifest(ConfigError, LookupError):
+    """No root has a manifest of this name."""
+
+    exit_status = 2
+
+
 def read_manifest(path: Path) -> EnvironmentManifest:
     """Read the manifest at `path`.
 
@@ -152,7 +158,11 @@ def find_manifest(name: str, kind: Kind | None, roots: list[Path]) -> tuple[Path
     if len(paths) > 1:
         raise ConfigError(f"'{name}' is an environment and a benchmark", where=name, fix="add --kind")
     if not paths:
-        raise NoManifest(name, kinds, roots)
+        files = ", ".join(f"{FOLDERS[kind]}/{name}/{MANIFEST}" for kind in kinds)
+        manifests = [path for root in roots for kind in kinds for path in root.glob(f"{FOLDERS[kind]}/*/{MANIFEST}")]
+        names = sorted({path.parent.name for path in manifests})
+        fix = f"one of {', '.join(names)}" if names else f"gym env init --environment {name}"
+        raise NoManifest(f"{files} not found in {', '.join(map(str, roots))}", where=name, fix=fix)
     ((found_kind, path),) = paths.items()
     manifest = read_manifest(path)
     if (manifest.name, manifest.kind) != (name, found_kind):
@@ -161,17 +171,3 @@ def find_manifest(name: str, kind: Kind | None, roots: list[Path]) -> tuple[Path
             where=str(path),
         )
     return path, manifest
-
-
-class NoManifest(ConfigError, LookupError):
-    """No root has a manifest of this name."""
-
-    exit_status = 2
-
-    def __init__(self, name: str, kinds: list[Kind], roots: list[Path]) -> None:
-        files = ", ".join(f"{FOLDERS[kind]}/{name}/{MANIFEST}" for kind in kinds)
-        names = {
-            path.parent.name for root in roots for kind in kinds for path in root.glob(f"{FOLDERS[kind]}/*/{MANIFEST}")
-        }
-        fix = f"one of {', '.join(sorted(names))}" if names else f"gym env init --environment {name}"
-        super().__init__(f"{files} not found in {', '.join(map(str, roots))}", where=name, fix=fix)

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from nemo_gym.authoring.manifest import FOLDERS, MANIFEST, EnvironmentManifest
+from nemo_gym.authoring.manifest import FOLDERS, MANIFEST, EnvironmentManifest, ManifestDataset
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.catalog.components import load_tree
 from nemo_gym.catalog.rows import read_line, row_problems
@@ -18,7 +18,6 @@ from nemo_gym.config.instances import server_instances
 from nemo_gym.errors import ConfigError
 
 AGENTS, VERIFIERS = "responses_api_agents", "resources_servers"
-DATASET_KEYS = ("name", "type", "jsonl_fpath", "prepare_script", "prompt_config", "num_repeats")
 MIRRORED = ("resources_server", "agent_server", "model_server", "datasets", "rollout_driver", "grading_mode")
 """Fields whose values must be equal to those in config.yaml."""
 MAX_PROBLEMS_PER_FILE = 5
@@ -89,7 +88,7 @@ def configured_fields(path: Path, roots: Sequence[Path]) -> dict[str, Any]:
         "agent_server": agent.implementation,
         "model_server": agent.reference("model_server"),
         "datasets": [
-            {key: dataset[key] for key in DATASET_KEYS if dataset.get(key) is not None}
+            {key: dataset[key] for key in ManifestDataset.model_fields if dataset.get(key) is not None}
             for dataset in agent.fields["datasets"]
         ],
         "rollout_driver": tree.get("rollout_collection_driver"),
@@ -173,35 +172,19 @@ def check_publishable(path: Path, manifest: EnvironmentManifest, roots: Sequence
 
 def _check_placeholders(path: Path, manifest: EnvironmentManifest, roots: Sequence[Path]) -> Iterator[ManifestProblem]:
     """Yield a problem for each placeholder in the manifest and the READMEs, and for an unknown licence."""
-    for key, text in _string_values("", manifest.written_fields()):
-        if match := PLACEHOLDER.search(text):
-            yield ManifestProblem(path.name, f"{key} still contains '{match.group()}'")
     if manifest.licensing.lower() == "unknown":
-        yield ManifestProblem(
-            path.name, "licensing is unknown; name the licence of the data: an SPDX name, internal, …"
-        )
+        problem = "licensing is unknown; name the licence of the data: an SPDX name, internal, …"
+        yield ManifestProblem(path.name, problem)
     verifier = f"{VERIFIERS}/{manifest.resources_server}/{README}" if manifest.resources_server else ""
     verifier_readme = _find_file(verifier, roots) if verifier else None
-    for readme in filter(None, [path.parent / README, verifier_readme]):
-        if not readme.is_file():
-            yield ManifestProblem(str(readme), "does not exist")
+    for file in filter(None, [path, path.parent / README, verifier_readme]):
+        if not file.is_file():
+            yield ManifestProblem(str(file), "does not exist")
             continue
-        for number, line in enumerate(readme.read_text(encoding="utf-8").splitlines(), start=1):
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
             if match := PLACEHOLDER.search(line):
-                location = f"{readme.parent.parent.name}/{readme.parent.name}/{README}:{number}"
+                location = f"{file.parent.parent.name}/{file.parent.name}/{file.name}:{number}"
                 yield ManifestProblem(location, f"still contains '{match.group()}'")
-
-
-def _string_values(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the path and text of every string inside a value."""
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _string_values(f"{key}.{name}" if key else str(name), inner)
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from _string_values(f"{key}[{number}]", inner)
 
 
 def _check_name_is_unique(

@@ -1,13 +1,10 @@
 """Write a new resources server, environment or benchmark: a complete working example with tests."""
 
-import ast
-import json
 import keyword
 import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -15,25 +12,17 @@ from typing import Any
 
 import yaml
 
-from nemo_gym.authoring.manifest import DRIVER_PROFILE
-from nemo_gym.catalog.atomic_files import whole_file
+from nemo_gym.authoring.manifest import DRIVER_PROFILE, FOLDERS, Kind
+from nemo_gym.catalog.atomic_files import StagedFiles
 from nemo_gym.config.instances import instances_of
 from nemo_gym.errors import ConfigError
 
 AGENT_PROFILES = ("custom-gym-agent-loop", "external-agent-loop")
-FOLDERS = {"environment": "environments", "benchmark": "benchmarks"}
 NAME = re.compile(r"[a-z][a-z0-9_]*")
+FIXTURE = re.compile(r"^VERIFIER_FIXTURE\b", re.MULTILINE)
 TEMPLATES = Path(__file__).parent / "templates"
 """Files of new folders with `$name` (of the folder), `$Name` (class prefix), `$title` and other placeholders."""
 SUFFIX = ".template"
-QUESTION = "Write the word '{word}' backwards. Reply with that one word."
-EXAMPLE_WORDS = ("river", "candle", "meadow", "harbour", "lantern")
-MORE_WORDS = (
-    "garden", "winter", "saddle", "copper", "violin", "market", "shadow", "basket", "tunnel", "pepper",
-    "mountain", "pencil", "window", "forest", "bridge", "island", "orange",
-)  # fmt: skip
-SOURCE_WORDS = MORE_WORDS[:10]
-"""The words of a new benchmark."""
 
 Files = dict[Path, str]
 
@@ -77,7 +66,7 @@ def scaffold_environment(
     name: str,
     checkout_root: Path | None = None,
     *,
-    kind: str = "environment",
+    kind: Kind = "environment",
     profile: str = "custom-gym-verifier",
     reused: ReusedVerifier | None = None,
     roots: Sequence[Path] = (),
@@ -109,11 +98,9 @@ def scaffold_environment(
         **_dataset_values(kind, name),
         **_profile_values(kind, name, profile),
     }
-    files = {folder / "__init__.py": "", **_render("workload", folder, values)}
-    files[folder / "data/example.jsonl"] = _example_rows()
+    files = {**_render("workload", folder, values), **_render("examples", folder, values)}
     if kind == "benchmark":
         files |= _render("benchmark", folder, values)
-        files[folder / "data/source.jsonl"] = _source_rows()
     if profile == DRIVER_PROFILE:
         files |= _render("driver", folder, values)
     if reused is None:
@@ -150,17 +137,13 @@ def write_files(root: Path, asset_dir: Path, files: Mapping[Path, str]) -> Scaff
     if conflicts:
         names = ", ".join(str(path.relative_to(root)) for path in dict.fromkeys(conflicts))
         raise ScaffoldConflictError(f"exists with other content: {names}", where=str(asset_dir), fix="another name")
-    created: list[Path] = []
-    new_folders: list[Path] = []
+    created = [path for path in files if path not in existing]
     try:
-        for path, text in files.items():
-            if path not in existing:
-                new_folders += [folder for folder in reversed(path.parents) if not folder.exists()]
-                with whole_file(path) as stream:
-                    stream.write(text.encode())
-                created.append(path)
+        with StagedFiles() as staged:
+            for path in created:
+                staged.write(path, files[path].encode())
+            staged.commit()
     except OSError as error:
-        _remove(created, new_folders)
         raise ConfigError(f"cannot be written: {error.strerror}", where=str(asset_dir)) from error
     return ScaffoldResult(asset_dir, tuple(created), tuple(existing))
 
@@ -174,27 +157,13 @@ def _linked_folders(root: Path, path: Path) -> list[Path]:
     return [folder for folder in path.parents if folder.is_relative_to(root) and folder != root and folder.is_symlink()]
 
 
-def _remove(files: list[Path], folders: list[Path]) -> None:
-    for path in files:
-        path.unlink(missing_ok=True)
-    for folder in reversed(folders):
-        with suppress(OSError):  # another process may have written files there
-            folder.rmdir()
-
-
 def _server_files(directory: Path, checkout_root: Path | None) -> Files:
     """Return the files of a new resources server."""
-    name = check_name(directory.name)
-    words = ", ".join(f'"{word}"' for word in (*EXAMPLE_WORDS, *MORE_WORDS))
-    values = {
-        **_name_values(name),
-        "words": textwrap.fill(f"{words},", 110, initial_indent="    ", subsequent_indent="    "),
-        "question": QUESTION,
-    }
+    values = _name_values(check_name(directory.name))
     return {
         **_package_files(directory, checkout_root),
         **_render("server", directory, values),
-        directory / "data/example.jsonl": _example_rows(),
+        **_render("examples", directory, values),
     }
 
 
@@ -217,11 +186,7 @@ def _package_files(directory: Path, checkout_root: Path | None) -> Files:
     requirement = "nemo-gym[dev]"
     if checkout_root is not None and directory.absolute().is_relative_to(checkout_root):
         requirement = f"-e nemo-gym[dev] @ {os.path.relpath(checkout_root, directory.absolute())}/"
-    return {
-        directory / "__init__.py": "",
-        directory / "tests/__init__.py": "",
-        directory / "requirements.txt": f"{requirement}\n",
-    }
+    return _render("package", directory, {"requirement": requirement})
 
 
 def _render(templates: str, folder: Path, values: Mapping[str, str]) -> Files:
@@ -262,7 +227,7 @@ def _verifier_settings(verifier: str, roots: Sequence[Path]) -> dict[str, Any]:
     location = f"--reuse-verifier {verifier}"
     if folder is None:
         raise ConfigError(f"resources_servers/{verifier}/app.py not found", where=location)
-    if "VERIFIER_FIXTURE" not in _assigned_names(folder / "app.py"):
+    if not FIXTURE.search((folder / "app.py").read_text(encoding="utf-8")):
         fix = "copy the one that `gym env init` writes"
         raise ConfigError(f"{folder / 'app.py'} exports no VERIFIER_FIXTURE", where=location, fix=fix)
     config = folder / "configs" / f"{verifier}.yaml"
@@ -273,16 +238,7 @@ def _verifier_settings(verifier: str, roots: Sequence[Path]) -> dict[str, Any]:
     return {"entrypoint": "app.py", "domain": "other"}
 
 
-def _assigned_names(source: Path) -> set[str]:
-    """Return the names that a module assigns at top level, without importing it."""
-    names: set[str] = set()
-    for statement in ast.parse(source.read_bytes()).body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-        names |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return names
-
-
-def _dataset_values(kind: str, name: str) -> dict[str, str]:
+def _dataset_values(kind: Kind, name: str) -> dict[str, str]:
     """Return the template values of the datasets, as YAML for the configuration and for the manifest."""
     folder = f"{FOLDERS[kind]}/{name}"
     datasets = [{"name": "example", "type": "example", "jsonl_fpath": f"{folder}/data/example.jsonl"}]
@@ -299,7 +255,7 @@ def _dataset_values(kind: str, name: str) -> dict[str, str]:
     return {"datasets": textwrap.indent(text, " " * 8), "manifest_datasets": textwrap.indent(text, "  ")}
 
 
-def _profile_values(kind: str, name: str, profile: str) -> dict[str, str]:
+def _profile_values(kind: Kind, name: str, profile: str) -> dict[str, str]:
     """Return the template values that depend on the kind and the profile."""
     folder, more, files, driver_line = f"{FOLDERS[kind]}/{name}", "", "", ""
     commands = f"gym eval run --{kind} {name} --model-type openai_model"
@@ -314,25 +270,3 @@ def _profile_values(kind: str, name: str, profile: str) -> dict[str, str]:
         files += "| `prompt.yaml` | the prompt of the model |\n"
         commands = f"gym eval prepare --benchmark {name}\n{commands}"
     return {"more": more, "files": files, "commands": commands, "driver_line": driver_line}
-
-
-def _example_rows() -> str:
-    """Return the first rows of the new server's `generate.py`."""
-    rows = [
-        {
-            "responses_create_params": {"input": [{"role": "user", "content": _question(word)}]},
-            "expected_answer": word[::-1],
-        }
-        for word in EXAMPLE_WORDS
-    ]
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
-
-
-def _source_rows() -> str:
-    """Return the source rows of a new benchmark."""
-    rows = [{"question": _question(word), "expected_answer": word[::-1]} for word in SOURCE_WORDS]
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
-
-
-def _question(word: str) -> str:
-    return QUESTION.format(word=word)

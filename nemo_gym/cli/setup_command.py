@@ -17,8 +17,7 @@ from typing import IO, Any
 from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.log import ServerLogPrinter
 from nemo_gym.errors import GymError
-from nemo_gym.launch.settings import VenvSettings
-from nemo_gym.launch.venv import folder_venv
+from nemo_gym.launch.venv import VenvSettings, folder_venv
 from nemo_gym.launch.venv_build import build_venvs, is_usable
 
 SETTINGS = (

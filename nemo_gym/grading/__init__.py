@@ -6,6 +6,6 @@ The functions are pure: they use no clock, socket, process or `eval`.
 - `choices`, `math`, `numbers`, `text`, `data_formats`: extract and compare one kind of answer
 - `schema`: check data against a JSON Schema
 - `language`: detect the language of a text
-- `verdict`: the result types: `ExtractedAnswer`, `NoAnswer`, `Verdict`
+- `result_types`: `ExtractedAnswer`, `NoAnswer`, `Verdict`
 - `latex`, `math_parsing`, `units`: parts of `math` and `numbers`
 """

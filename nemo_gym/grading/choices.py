@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from nemo_gym.grading.extraction import find_boxes
+from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind, no_answer_verdict
 from nemo_gym.grading.text import FoldedText, fold, normalise_text
-from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind, no_answer_verdict
 
 _MAX_STATEMENTS = 64
 """Number of statements that are examined, counted from the end."""
 _MAX_LENGTH = 300
 """Number of characters of a statement that are examined."""
+_ADJACENT_BOXES = 40
+_ADJACENT_STATEMENTS = 60
+"""Two different options with fewer characters between them are an ambiguous answer, not a correction."""
 
 _TEXT_COMMAND = re.compile(
     r"\\(?:boxed|fbox|text|textbf|textit|mathrm|mathbf|mathit|mathsf|operatorname|mbox|bf|rm)(?![a-zA-Z])"
@@ -179,7 +182,7 @@ def _by_box(folded: FoldedText, keys: tuple[str, ...], texts: Mapping[str, str])
         return NoAnswer("all options are named")
     if len(boxes) > 1 and earlier[-1] != option and isinstance(earlier[-1], str):
         between = folded.text[boxes[-2].span[1] : last.span[0]]
-        if len(between) < 40 and not re.search(r"[a-zA-Z]{4,}", between.replace("boxed", "")):
+        if len(between) < _ADJACENT_BOXES and not re.search(r"[a-zA-Z]{4,}", between.replace("boxed", "")):
             return NoAnswer(_SEVERAL)
     return ExtractedAnswer(option, folded.span(*last.span), "boxed")
 
@@ -203,7 +206,7 @@ def _by_statement(folded: FoldedText, keys: tuple[str, ...], texts: Mapping[str,
     starts = [match.end() for pattern in (_STATEMENT, _CHOSEN) for match in pattern.finditer(text)]
     statements = [_parse_statement(text, start, keys, texts) for start in sorted(starts)[-_MAX_STATEMENTS:]]
     for match in list(_patterns(keys)[2].finditer(text))[-_MAX_STATEMENTS:]:
-        is_ambiguous = _names_another(text[match.end("key") : match.end("key") + 40], match["key"], keys)
+        is_ambiguous = _names_another(text[match.end("key") : match.end("key") + _ADJACENT_BOXES], match["key"], keys)
         statements.append(_Statement(_key(match["key"], keys), match.span("key"), _SEVERAL if is_ambiguous else ""))
     ordered = sorted((item for item in statements if item is not None), key=lambda item: item.span)
     if not ordered:
@@ -215,7 +218,7 @@ def _by_statement(folded: FoldedText, keys: tuple[str, ...], texts: Mapping[str,
         return NoAnswer("all options are named")
     if len(ordered) > 1 and ordered[-2].key not in (None, last.key):
         between = text[ordered[-2].span[1] : last.span[0]]
-        if len(between) < 60 and between.count("\n") <= 1:
+        if len(between) < _ADJACENT_STATEMENTS and between.count("\n") <= 1:
             return NoAnswer(_SEVERAL)
     return ExtractedAnswer(str(last.key), folded.span(*last.span), "answer_phrase")
 

@@ -17,7 +17,7 @@ from xml.parsers import expat
 import yaml
 
 from nemo_gym.grading.extraction import MAX_CHARACTERS, fenced_blocks
-from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer
+from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer
 
 MAX_DEPTH = 64
 MAX_YAML_EVENTS = 200_000

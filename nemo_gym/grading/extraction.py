@@ -3,7 +3,7 @@ r"""Find the answer inside a reply: the final text without reasoning, the last `
 import re
 from collections.abc import Collection
 
-from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer
+from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer
 from nemo_gym.wire.content_parts import NeMoGymResponseOutputText
 from nemo_gym.wire.items import NeMoGymEasyInputMessage, NeMoGymResponseOutputMessage
 from nemo_gym.wire.responses import NeMoGymResponse
@@ -69,9 +69,8 @@ def find_boxes(text: str) -> tuple[list[ExtractedAnswer[str]], bool]:
     A nested box is part of the outer box. `\{` and `\}` are text, as in TeX. Runs in linear time.
     """
     boxes: list[ExtractedAnswer[str]] = []
-    open_braces: list[
-        tuple[int, int] | None
-    ] = []  # of a box: start of the command and start of the content; of other braces: None
+    # One entry per open brace: start of the command and start of the content of a box, None for other braces.
+    open_braces: list[tuple[int, int] | None] = []
     for token in _BOX_TOKEN.finditer(text):
         word = token.group()
         if word == "}":

@@ -196,7 +196,7 @@ def outside_brackets(text: str) -> list[bool]:
     return flags
 
 
-def split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
+def split_outside_brackets(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
     """Split `text` where `separator` matches outside all brackets; return the parts and the separators."""
     flags = outside_brackets(text)
     parts, separators, start = [], [], 0

@@ -7,7 +7,6 @@ that the caller passes, because symbolic computation needs a hard time limit and
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from nemo_gym.grading import latex
@@ -27,7 +26,7 @@ from nemo_gym.grading.math_parsing import (
     parse_math,
 )
 from nemo_gym.grading.numbers import Number, number_difference
-from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind
+from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind
 
 Symbolic = Callable[[str, str], bool]
 """Return whether two LaTeX expressions (answer, gold) are equal; raise `UnreadableExpression` if one is unreadable."""
@@ -39,6 +38,8 @@ _PHRASE = re.compile(r"\banswer\b[*_`]{0,3}\s{0,4}(?:\bis\b|:|=)[*_`: ]{0,6}", r
 _SENTENCE_END = re.compile(r"\.\s|\.$|;\s|,? (?:because|since|so|which|as|where|when|given|by) |\s\(|!\s|!$")
 _DOLLARS = re.compile(r"\$[^$\n]{1,500}\$")
 _MAX_LINE = 600
+_MAX_BETWEEN = 40
+"""Most characters between two boxes that are parts of one answer."""
 MAX_QUESTION = 20_000
 """Number of characters of a question that are searched for a copied answer."""
 
@@ -49,14 +50,6 @@ class UnreadableExpression(Exception):
 
 class NeedsSymbols(Exception):
     """The answers can only be compared symbolically."""
-
-
-@dataclass(frozen=True)
-class MathRules:
-    """Options of the comparison."""
-
-    require_evaluated: bool = True
-    """If a plain number is expected, reject unevaluated arithmetic (`3 \\cdot 4`, `2^{10}`)."""
 
 
 def extract_math_answer(text: str) -> Extraction[str]:
@@ -81,7 +74,7 @@ def _join_adjacent_boxes(text: str, boxes: list[ExtractedAnswer[str]]) -> Extrac
     adjacent = [last]
     for earlier in reversed(boxes[:-1]):
         between = text[earlier.span[1] : adjacent[0].span[0]]
-        if len(adjacent) > MAX_ITEMS or len(between) > 40 or not _BETWEEN_BOXES.fullmatch(between):
+        if len(adjacent) > MAX_ITEMS or len(between) > _MAX_BETWEEN or not _BETWEEN_BOXES.fullmatch(between):
             break
         adjacent.insert(0, earlier)
     if len({latex.clean(box.value[: latex.MAX_LENGTH]) for box in adjacent}) == 1:
@@ -121,14 +114,12 @@ def _first_statement(line: str) -> str:
     return (line[: cut.start()] if cut else line).strip(" *_`")
 
 
-def compare_math(
-    answer: str, gold: str, *, symbolic: Symbolic, rules: MathRules | None = None, question: str | None = None
-) -> Verdict:
+def compare_math(answer: str, gold: str, *, symbolic: Symbolic, question: str | None = None) -> Verdict:
     """Compare `answer` with `gold`.
 
-    With `question`, an expression copied from the question is wrong.
+    Where a plain number is expected, unevaluated arithmetic (`3 \\cdot 4`, `2^{10}`) is wrong. With `question`, an
+    expression copied from the question is wrong.
     """
-    rules = rules or MathRules()
     expected, parsed = parse_math(gold), parse_math(answer)
     if isinstance(expected, Unreadable):
         return Verdict(VerdictKind.UNDECIDED, answer, reason=f"the expected answer cannot be read: {expected.reason}")
@@ -138,7 +129,7 @@ def compare_math(
     if not same_text and question is not None and _is_copied(parsed, answer, question):
         return Verdict(VerdictKind.WRONG, answer, "copied", "copied from the question")
     try:
-        reason = None if same_text else _MathComparison(symbolic, rules).difference(parsed, expected)
+        reason = None if same_text else _MathComparison(symbolic).difference(parsed, expected)
     except UnreadableExpression as problem:
         return Verdict(VerdictKind.UNPARSED, answer, "symbolic", str(problem))
     if reason is None:
@@ -170,9 +161,8 @@ _UNEVALUATED = re.compile(
 class _MathComparison:
     """Compares answers with golds; every method returns the difference as text, or None if they are equal."""
 
-    def __init__(self, symbolic: Symbolic, rules: MathRules) -> None:
+    def __init__(self, symbolic: Symbolic) -> None:
         self.symbolic = symbolic
-        self.rules = rules
 
     def difference(self, answer: MathShape, gold: MathShape) -> str | None:
         """Compare two answers of any kind."""
@@ -190,8 +180,8 @@ class _MathComparison:
         if isinstance(gold, WordAnswer) or isinstance(answer, WordAnswer):
             return None if answer == gold else "other words"
         if isinstance(answer, Number) and isinstance(gold, Number):
-            return number_difference(answer, gold, require_evaluated=self.rules.require_evaluated)
-        if isinstance(gold, Number) and self.rules.require_evaluated:
+            return number_difference(answer, gold)
+        if isinstance(gold, Number):
             return "not an evaluated number"
         return self._expression_difference(answer, gold)
 
@@ -206,9 +196,7 @@ class _MathComparison:
             return "another unit"
         if _GEOMETRY.search(answer_latex) or _GEOMETRY.search(gold_latex):
             return "other points"
-        if self.rules.require_evaluated and (
-            unevaluated := _unevaluated_functions(answer_latex) - _unevaluated_functions(gold_latex)
-        ):
+        if unevaluated := _unevaluated_functions(answer_latex) - _unevaluated_functions(gold_latex):
             return f"not evaluated: {', '.join(sorted(unevaluated))}"
         return None if self.symbolic(answer_latex, gold_latex) else "another value"
 

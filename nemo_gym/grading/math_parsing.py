@@ -184,7 +184,7 @@ def _parse_plus_minus(text: str, depth: int) -> MathShape | None:
 
 def _parse_union(text: str, depth: int) -> MathShape | None:
     """Parse sets joined by `\\cup`."""
-    parts, signs = latex.split(text, _UNION)
+    parts, signs = latex.split_outside_brackets(text, _UNION)
     if not signs:
         return None
     shapes = _parse_all(parts, depth)
@@ -206,7 +206,7 @@ def _parse_items(text: str, depth: int, brackets: str = "") -> MathShape | None:
     """Parse items between commas. `10,000` is one item outside brackets, and inside if other commas have a space."""
     spaced = re.search(r",\s", text) is not None
     source = _GROUPED.sub(lambda match: match.group().replace(",", "\x00"), text) if not brackets or spaced else text
-    parts, commas = latex.split(source, _LIST)
+    parts, commas = latex.split_outside_brackets(source, _LIST)
     if not commas:
         return None
     parts = [part.replace("\x00", ",") for part in parts]
@@ -263,13 +263,13 @@ def _parse_matrix(text: str, depth: int) -> MathShape | None:
 
 def _parse_relation(text: str, depth: int) -> MathShape | None:
     """Parse an inequality, an equation, or another relation with a single sign."""
-    parts, signs = latex.split(text, _ORDER)
+    parts, signs = latex.split_outside_brackets(text, _ORDER)
     if signs:
         return _parse_inequality(parts, signs, depth)
-    parts, signs = latex.split(text, _EQUALS)
+    parts, signs = latex.split_outside_brackets(text, _EQUALS)
     if signs:
         return _parse_equation(text, parts, depth)
-    parts, signs = latex.split(text, _OTHER_SIGN)
+    parts, signs = latex.split_outside_brackets(text, _OTHER_SIGN)
     if len(signs) == 1:
         return Relation(parts[0], signs[0], parts[1])
     return None

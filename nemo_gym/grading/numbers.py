@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from nemo_gym.grading.latex import clean
+from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer
 from nemo_gym.grading.text import fold
 from nemo_gym.grading.units import MeasurementUnit, split_unit
-from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer
 
 MAX_LENGTH = 400
 MAX_DIGITS = 300
@@ -127,10 +127,8 @@ def _parse_fraction(core: str) -> Number | None:
     match = _FRACTION.fullmatch(core)
     if match is None:
         return None
-    numerator, denominator = (
-        _parse_whole(match["above"] or match["above2"]),
-        _parse_whole(match["below"] or match["below2"]),
-    )
+    numerator = _parse_whole(match["above"] or match["above2"])
+    denominator = _parse_whole(match["below"] or match["below2"])
     if denominator == 0:
         return None
     mixed = match["mixed"] or match["mixed2"]
@@ -161,11 +159,11 @@ def _parse_with_base(core: str) -> Number | None:
     return Number(Fraction(int(match["digits"], base)), "integer", base=base)
 
 
-def number_difference(answer: Number, gold: Number, *, require_evaluated: bool = True) -> str | None:
+def number_difference(answer: Number, gold: Number) -> str | None:
     """Return why `answer` differs from `gold`, or None if they are equal.
 
     Values are compared exactly, but a decimal with six or more digits may be a rounding of a fraction. A unit may be
-    missing on one side, but two units must agree. With `require_evaluated`, `6/3` differs from 2: it is not evaluated.
+    missing on one side, but two units must agree. `6/3` differs from 2, because it is not evaluated.
     """
     if (answer.base == 10) != (gold.base == 10):
         # Only one number has a base: compare the digits.
@@ -184,7 +182,7 @@ def number_difference(answer: Number, gold: Number, *, require_evaluated: bool =
         is_rounded = has_same_scale and answer.percent == gold.percent and is_rounding_of(answer, gold.value)
         return None if is_rounded and gold.form in ("fraction", "mixed", "repeating") else "another value"
     is_whole = gold.value.denominator == 1 and gold.form != "fraction" and not gold.percent
-    if require_evaluated and is_whole and answer.form == "fraction" and not (answer.unit and gold.unit):
+    if is_whole and answer.form == "fraction" and not (answer.unit and gold.unit):
         return "a division that is not evaluated"
     return None
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from nemo_gym.grading.verdict import Verdict, VerdictKind
+from nemo_gym.grading.result_types import Verdict, VerdictKind
 
 _LOOK_ALIKES = dict(
     zip("АВЕЅІЈКМНОРСТУХаеорсухіјѕΑΒΕΖΗΙΚΜΝΟΡΤΥΧοԁԛԝɑ", "ABESIJKMHOPCTYXaeopcyxijsABEZHIKMNOPTYXodqwa", strict=True)

@@ -117,9 +117,8 @@ def _parse_unit(text: str, *, spaced: bool) -> MeasurementUnit | None:
         power, words = "3" if words[0] == "cubic" else "2", words[1:]
     singular = [_singular(word) for word in words]
     if len(singular) == 1 and singular[0] in _UNITS:
-        return (
-            _raise_unit(_UNITS[singular[0]], singular[0], power) if spaced or _may_touch_digits(singular[0]) else None
-        )
+        word = singular[0]
+        return _raise_unit(_UNITS[word], word, power) if spaced or _may_touch_digits(word) else None
     is_ratio = "/" in text
     if text[0] in "/*" or any(len(word) < 2 and not (is_ratio and word in _UNITS) for word in words):
         return None  # a single letter is a variable

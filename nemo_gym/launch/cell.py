@@ -2,16 +2,13 @@
 
 import asyncio
 import importlib
-import inspect
 import os
 import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import uvloop
@@ -20,8 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SESSION_ID_KEY
-from nemo_gym.launch.hosting import Instance
-from nemo_gym.launch.http_server import HttpServer, close_servers
+from nemo_gym.launch.app_listener import AppListener, close_listeners
+from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.serve import gc_tuning, webserver
 from nemo_gym.serve.blocked_loop import LoopWatch
 from nemo_gym.serve.failures import FailureMiddleware
@@ -33,50 +30,32 @@ from nemo_gym.serve.session import (
     cookie_values,
     session_secret,
 )
-from nemo_gym.server_utils import GlobalAIOHTTPAsyncClientConfig, ServerClient, SimpleServer, server_config
+from nemo_gym.server_utils import (
+    GlobalAIOHTTPAsyncClientConfig,
+    ServerClient,
+    SimpleServer,
+    find_server_class,
+    server_config,
+)
 from nemo_gym.transport import http_sessions, in_process
 from nemo_gym.transport.cell_link import WAITING_CALLS, CellLink, CellListener, RemoteInstance, waiting_calls_app
 
 GRACE_SECONDS = 5.0
 
 
-def server_class(module: ModuleType) -> type[SimpleServer]:
-    """Return the most derived concrete `SimpleServer` that a module defines.
-
-    Raises:
-        ConfigError: the module defines no such class, or more than one.
-    """
-    classes = [
-        value
-        for value in vars(module).values()
-        if inspect.isclass(value)
-        and issubclass(value, SimpleServer)
-        and value.__module__ == module.__name__
-        and not inspect.isabstract(value)
-    ]
-    leaves = [cls for cls in classes if not any(other is not cls and issubclass(other, cls) for other in classes)]
-    if len(leaves) != 1:
-        names = ", ".join(cls.__name__ for cls in leaves) or "none"
-        raise ConfigError(
-            f"defines {len(leaves)} server classes ({names}); a cell needs exactly one",
-            where=str(module.__file__),
-            fix="set `hosting: process` for this instance",
-        )
-    return leaves[0]
-
-
 class ServerImportError(ConfigError):
     """The module of a server cannot be imported."""
 
 
-def import_server_module(instance: Instance) -> ModuleType:
+def load_server_class(instance: Instance) -> type[SimpleServer]:
     """Import the instance's module from its folder, even if the package was loaded from another search root first.
 
     Raises:
         ServerImportError: the import fails.
-        ConfigError: another module of that name is loaded.
+        ConfigError: another module of that name is loaded, or the module does not define exactly one server class.
     """
     source = instance.folder / instance.entrypoint
+    own_process = "set `hosting: process` for this instance"
     try:
         package = importlib.import_module(instance.kind)
         package_folder = str(instance.folder.parent)
@@ -88,12 +67,10 @@ def import_server_module(instance: Instance) -> ModuleType:
             f"{source} cannot be imported: {type(error).__name__}: {error}", where=instance.name
         ) from error
     if Path(str(module.__file__)).resolve() != source:
-        raise ConfigError(
-            f"{instance.module} is already loaded from {module.__file__}",
-            where=instance.name,
-            fix="set `hosting: process` for this instance",
-        )
-    return module
+        problem = f"{instance.module} is already loaded from {module.__file__}"
+        raise ConfigError(problem, where=instance.name, fix=own_process)
+    server_class: type[SimpleServer] = find_server_class(module, SimpleServer, fix=own_process)
+    return server_class
 
 
 @dataclass(frozen=True)
@@ -122,7 +99,8 @@ class SessionRouter:
         self._codec = SessionCodec(session_secret(), key)
         name = server.config.name
         self._forwarders = [
-            FailureMiddleware(RemoteInstance(name, partial(_return_link, link)), server_name=name) for link in links
+            FailureMiddleware(RemoteInstance(name, lambda link=link: link), server_name=name)  # type: ignore[misc]
+            for link in links
         ]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -139,76 +117,41 @@ class SessionRouter:
         return owner
 
 
-def _return_link(link: CellLink) -> CellLink:
-    return link
-
-
-class Cell:
-    """The servers of one cell: `build`, `open` and `close` them in this order."""
-
-    def __init__(self, config: DictConfig, hosted: Sequence[Instance], sockets: CellSockets) -> None:
-        self._config = config
-        self._hosted = hosted
-        self._sockets = sockets
-        self._http_servers: list[HttpServer] = []
-        self._servers: dict[str, SimpleServer] = {}
-        self._apps: dict[str, ASGIApp] = {WAITING_CALLS: waiting_calls_app}
-        self._cell_listener = CellListener(self._apps, sockets.token)
-        self._link_server: asyncio.Server | None = None
-        self._links = [
-            CellLink(address, sockets.token, f"cell {n}") for n, address in enumerate(sockets.link_addresses)
-        ]
-
-    def build(self) -> None:
-        """Construct every server and make it reachable from within the process."""
-        http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(self._config))
-        client = ServerClient(
-            head_server_config=ServerClient.load_head_server_config(), global_config_dict=self._config
-        )
-        for instance in self._hosted:
-            cls = server_class(import_server_module(instance))
-            server = cls(config=server_config(cls, self._config, instance.name), server_client=client)
-            app = server.prepare_webserver(self._config)
-            self._servers[instance.name], self._apps[instance.name] = server, app
-            in_process.mount(instance.host, instance.port, app)
-
-    async def open(self) -> None:
-        """Accept requests on every port and on the link listener."""
-        options = webserver.uvicorn_options(self._config)
-        for instance in self._hosted:
-            app = self._apps[instance.name]
-            if len(self._links) > 1:
-                app = SessionRouter(app, self._servers[instance.name], self._sockets.number, self._links)
-            http_server = HttpServer(app, self._sockets.listeners[instance.name], options)
-            await http_server.open()
-            self._http_servers.append(http_server)
-        loop = asyncio.get_running_loop()
-        self._link_server = await loop.create_unix_server(
-            self._cell_listener.protocol, sock=self._sockets.link_listener
-        )
-
-    async def close(self) -> None:
-        """Let calls in flight finish within GRACE_SECONDS, then close every server, link and session."""
-        await close_servers(self._http_servers, GRACE_SECONDS)
-        if self._link_server is not None:
-            self._link_server.close()
-        await self._cell_listener.close()
-        for link in self._links:
-            link.close()
-        for instance in self._hosted:
-            in_process.unmount(instance.host, instance.port)
-        await http_sessions.close_current_session()
+def _build_servers(config: DictConfig, hosted: Sequence[Instance]) -> dict[str, tuple[SimpleServer, ASGIApp]]:
+    """Construct every server and its app, and make the apps reachable from within the process."""
+    http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(config))
+    client = ServerClient(head_server_config=ServerClient.load_head_server_config(), global_config_dict=config)
+    servers: dict[str, tuple[SimpleServer, ASGIApp]] = {}
+    for instance in hosted:
+        cls = load_server_class(instance)
+        server = cls(config=server_config(cls, config, instance.name), server_client=client)
+        app = server.prepare_webserver(config)
+        servers[instance.name] = server, app
+        in_process.mount(instance.host, instance.port, app)
+    return servers
 
 
 async def _serve(config: DictConfig, hosted: Sequence[Instance], sockets: CellSockets, ready: int) -> None:
-    """Serve until a signal; report to the descriptor `ready` when all servers accept requests."""
+    """Serve until a signal; report to the descriptor `ready` when all servers accept requests.
+
+    At the end, let calls in flight finish within GRACE_SECONDS, then close every server, link and session.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    cell = Cell(config, hosted, sockets)
-    cell.build()
-    await cell.open()
+    servers = _build_servers(config, hosted)
+    links = [CellLink(address, sockets.token, f"cell {n}") for n, address in enumerate(sockets.link_addresses)]
+    options = webserver.uvicorn_options(config)
+    app_listeners = []
+    for name, (server, app) in servers.items():
+        routed = SessionRouter(app, server, sockets.number, links) if len(links) > 1 else app
+        app_listeners.append(AppListener(routed, sockets.listeners[name], options))
+        await app_listeners[-1].open()
+    cell_listener = CellListener(
+        {WAITING_CALLS: waiting_calls_app, **{name: app for name, (_, app) in servers.items()}}, sockets.token
+    )
+    link_server = await loop.create_unix_server(cell_listener.protocol, sock=sockets.link_listener)
     gc_tuning.freeze()
     watch, gc_threshold = LoopWatch(), gc_tuning.AdaptiveThreshold()
     watch.start()
@@ -217,7 +160,12 @@ async def _serve(config: DictConfig, hosted: Sequence[Instance], sockets: CellSo
     await stop.wait()
     gc_threshold.close()
     watch.close()
-    await cell.close()
+    await close_listeners(app_listeners, GRACE_SECONDS)
+    link_server.close()
+    await cell_listener.close()
+    for link in links:
+        link.close()
+    await http_sessions.close_current_session()
 
 
 def run_cell(config: DictConfig, hosted: Sequence[Instance], sockets: CellSockets, ready: int) -> None:

@@ -14,10 +14,9 @@ from typing import Literal
 from nemo_gym.config.search_roots import follow_rename
 from nemo_gym.errors import ConfigError
 from nemo_gym.keys import SERVER_TYPES
-from nemo_gym.launch.hosting import declared_hosting
+from nemo_gym.launch.hosted_instances import declared_hosting
 from nemo_gym.launch.requirements import has_test_tools, unmet_requirements
-from nemo_gym.launch.settings import VenvSettings
-from nemo_gym.launch.venv import Venv, folder_venv, venv_process_env
+from nemo_gym.launch.venv import Venv, VenvSettings, folder_venv, venv_process_env
 
 TestOutcome = Literal["passed", "failed", "missing", "unrecognised", "not installed"]
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
+from nemo_gym.config.checks import read_key
 from nemo_gym.config.defaults import OFFLINE_PORT
 from nemo_gym.config.keys import DEFAULT_HEAD_SERVER_PORT
 from nemo_gym.config.resolve import ResolvedConfig
 from nemo_gym.errors import ConfigError, GymError
-from nemo_gym.launch.hosting import Instance
-from nemo_gym.launch.settings import LaunchSettings
+from nemo_gym.launch.hosted_instances import Instance
 
 logger = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class Listeners:
 
 def bind_listeners(config: DictConfig, instances: Sequence[Instance], cells: int) -> Listeners:
     """Bind a socket for every instance, the link of every cell and the head; write the chosen ports into `config`."""
-    low, high = LaunchSettings.from_config(config).port_range
+    low, high = read_key(config, "port_range_low"), read_key(config, "port_range_high")
     head_config = config[HEAD]
     taken = {one.port for one in instances if one.port > 0} | {head_config["port"], DEFAULT_HEAD_SERVER_PORT}
     with ExitStack() as opened:  # closes the bound sockets if another one cannot be bound

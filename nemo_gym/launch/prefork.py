@@ -1,8 +1,8 @@
-"""Fork the zygote from a command before the command has an event loop or a thread, so that it inherits its imports.
+"""Start a zygote, usually by a fork of the command before it has an event loop or a thread, so that imports are shared.
 
 A process with threads (a trainer, a notebook) starts the zygote as a program instead, and so does a run whose first
-zygote ended. The preforked zygote receives its boot message over its socket, because the configuration is not resolved
-yet when it is forked.
+zygote ended. Both receive the boot message over their socket, because the configuration is not resolved yet when a
+command forks its zygote.
 """
 
 import gc
@@ -17,14 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from nemo_gym.launch import zygote
-from nemo_gym.launch.zygote import ZygoteSpec
+from nemo_gym.launch.zygote import MAX_DESCRIPTORS, ZygoteSpec
 from nemo_gym.processes import ForkedChild, exit_fork, has_single_thread, json_descriptor
-
-MAX_DESCRIPTORS = 200
-"""Descriptors in one message; the kernel allows 253."""
 
 KILL_SECONDS = 10.0
 
@@ -35,10 +32,10 @@ Thresholds = tuple[int, int, int]
 
 
 @dataclass
-class PreforkedZygote:
-    """A forked zygote that waits for its boot message."""
+class ZygoteHandle:
+    """A running zygote that waits for its boot message, and the socket to it."""
 
-    process: ForkedChild
+    process: ForkedChild | subprocess.Popen[bytes]
     control: socket.socket
 
     def boot(self, spec: ZygoteSpec, seconds: float) -> None:
@@ -66,12 +63,34 @@ class PreforkedZygote:
             self.process.wait(KILL_SECONDS)
 
 
-_unclaimed: list[PreforkedZygote] = []
+_unclaimed: list[ZygoteHandle] = []
+"""The zygote that the command forked, until a run claims it; at most one."""
 
 
-def claim() -> PreforkedZygote | None:
-    """Return the unclaimed zygote, which the caller then owns; None if there is no such zygote."""
-    return _unclaimed.pop() if _unclaimed else None
+def start_zygote(spec: ZygoteSpec, seconds: float) -> ZygoteHandle:
+    """Boot the zygote that the command forked; if it is missing or does not read within `seconds`, a new program."""
+    if _unclaimed:
+        preforked = _unclaimed.pop()
+        try:
+            preforked.boot(spec, seconds)
+            return preforked
+        except OSError:
+            preforked.kill()
+    program = _execute_zygote()
+    program.boot(spec, seconds)
+    return program
+
+
+def _execute_zygote() -> ZygoteHandle:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "nemo_gym.launch.zygote", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    return ZygoteHandle(process, ours)
 
 
 @contextmanager
@@ -93,7 +112,7 @@ def preforked_zygote(thresholds: Thresholds) -> Iterator[None]:
             preforked.kill()
 
 
-def _fork_zygote(thresholds: Thresholds) -> PreforkedZygote | None:
+def _fork_zygote(thresholds: Thresholds) -> ZygoteHandle | None:
     """Fork a zygote; return None if the fork fails: a run that needs a zygote then starts a program or reports it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for stream in filter(None, (sys.stdout, sys.stderr)):
@@ -110,7 +129,7 @@ def _fork_zygote(thresholds: Thresholds) -> PreforkedZygote | None:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
-    return PreforkedZygote(ForkedChild(pid), ours)
+    return ZygoteHandle(ForkedChild(pid), ours)
 
 
 def _run_zygote(control: socket.socket, thresholds: Thresholds) -> NoReturn:
@@ -118,10 +137,7 @@ def _run_zygote(control: socket.socket, thresholds: Thresholds) -> NoReturn:
     status = 1
     try:
         _reset_process(thresholds)
-        zygote.preload()
-        message = _receive_boot(control)
-        if message is not None:
-            zygote.serve(control, *message)
+        zygote.main(control)
         status = 0
     except BaseException:  # the boundary of a process: print every exception
         sys.excepthook(*sys.exc_info())
@@ -147,21 +163,3 @@ def _reset_process(thresholds: Thresholds) -> None:
     sys.modules["__main__"] = zygote
     if not sys.flags.safe_path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-
-
-def _receive_boot(control: socket.socket) -> tuple[dict[str, Any], dict[int, int]] | None:
-    """Return the boot message and the command's descriptor -> ours; None if the command ended without a run."""
-    numbers: dict[int, int] = {}
-    is_last = False
-    while not is_last:
-        message, descriptors, _, _ = socket.recv_fds(control, zygote.MAX_MESSAGE_BYTES, MAX_DESCRIPTORS)
-        if not message:
-            return None
-        batch = json.loads(message)
-        numbers |= zip(batch["numbers"], descriptors, strict=True)
-        is_last = batch["last"]
-    with os.fdopen(next(iter(numbers.values())), "rb") as file:
-        content = json.load(file)
-    os.environ.clear()
-    os.environ.update(content["env"])
-    return content["boot"], numbers

@@ -1,7 +1,7 @@
 """Read the requirements of a server folder and check them against this interpreter."""
 
+import platform
 import re
-import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from nemo_gym.errors import ConfigError
 
-OURS = "nemo-gym"
+NEMO_GYM = "nemo-gym"
 TEST_EXTRA = "dev"
 """The extra of nemo-gym that the tests of a folder need and its server does not."""
 SOURCE_OPTIONS = ("--index-url", "-i ", "--extra-index-url", "--find-links", "-f ", "--pre", "--prefer-binary")
@@ -71,37 +71,32 @@ def required_python(folder: Path) -> SpecifierSet | None:
         raise ConfigError(f"requires-python = {specifier!r} is not a version specifier", where=str(path)) from error
 
 
-def requirements_of(folder: Path) -> list[str]:
-    """Return the requirements of `folder` as lines, with a line like `python>=3.13` if this Python does not fit.
+def unmet_requirements(folder: Path) -> list[str]:
+    """Return the requirements of `folder` that this interpreter does not meet; `python>=3.13` if its version is wrong.
 
     Raises:
         ConfigError: the folder's files are ambiguous or invalid.
     """
     python = required_python(folder)
-    version_here = ".".join(str(part) for part in sys.version_info[:3])
-    is_other = python is not None and not python.contains(version_here)
-    return [*required_packages(folder), *([f"python{python}"] if is_other else [])]
-
-
-def unmet_requirements(folder: Path) -> list[str]:
-    """Return the requirements of `folder` that the running interpreter does not meet."""
-    return [line for line in requirements_of(folder) if not _is_met(line)]
+    is_other = python is not None and not python.contains(platform.python_version())
+    unmet = [line for line in required_packages(folder) if not _is_met(line)]
+    return [*unmet, f"python{python}"] if is_other else unmet
 
 
 def has_test_tools() -> bool:
     """Return True if this interpreter can run the tests of server folders."""
-    return _is_extra_met(OURS, TEST_EXTRA)
+    return _is_extra_met(NEMO_GYM, TEST_EXTRA)
 
 
-def is_ours(line: str) -> bool:
+def requires_nemo_gym(line: str) -> bool:
     """Return True if a line requires nemo-gym, such as the usual first line `-e nemo-gym[dev] @ ../../`."""
     if re.fullmatch(r"-e\s+\.\./\.\./?(\[[^]]*\])?", line):
         return True
     name = re.match(r"(?:-e\s+)?([\w.-]+)", line)
-    return name is not None and canonicalize_name(name[1]) == OURS
+    return name is not None and canonicalize_name(name[1]) == NEMO_GYM
 
 
-def extras_of_ours(line: str) -> set[str]:
+def nemo_gym_extras(line: str) -> set[str]:
     """Return the extras in a line that requires nemo-gym: `{"dev"}` for `-e nemo-gym[dev] @ ../../`."""
     extras = line.partition("[")[2].partition("]")[0]
     return {extra.strip() for extra in extras.split(",") if extra.strip()}
@@ -111,8 +106,8 @@ def _is_met(line: str) -> bool:
     """Return True if this interpreter meets a requirement; False for one that cannot be parsed or names a URL."""
     if line.startswith(SOURCE_OPTIONS):
         return True
-    if is_ours(line):
-        return all(_is_extra_met(OURS, extra) for extra in extras_of_ours(line) - {TEST_EXTRA})
+    if requires_nemo_gym(line):
+        return all(_is_extra_met(NEMO_GYM, extra) for extra in nemo_gym_extras(line) - {TEST_EXTRA})
     try:
         requirement = Requirement(line.removeprefix("-e ").strip())
     except InvalidRequirement:
@@ -136,7 +131,7 @@ def _is_extra_met(package: str, extra: str) -> bool:
     try:
         requirements = [Requirement(line) for line in requires(package) or ()]
     except PackageNotFoundError:
-        return package == OURS  # run from a source tree, without metadata that lists the extra
+        return package == NEMO_GYM  # run from a source tree, without metadata that lists the extra
     of_extra = [
         requirement
         for requirement in requirements

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,17 +11,16 @@ from typing import Any, Self
 
 from omegaconf import DictConfig
 
+from nemo_gym.config.checks import read_key
 from nemo_gym.config.omegaconf_adapter import as_dict
-from nemo_gym.launch.hosting import Instance, find_instances
-from nemo_gym.launch.http_server import HttpServer, close_servers
-from nemo_gym.launch.logs import LineCallback
+from nemo_gym.launch.app_listener import AppListener, close_listeners
+from nemo_gym.launch.hosted_instances import Instance, find_instances
+from nemo_gym.launch.model_endpoints import SharedLimits
 from nemo_gym.launch.ports import Listeners, bind_listeners, unix_name
 from nemo_gym.launch.server_process import ServerBoot
-from nemo_gym.launch.settings import LaunchSettings, VenvSettings
-from nemo_gym.launch.shared_limits import SharedLimits
-from nemo_gym.launch.start_process import ExecSpawner, ZygoteSpawner
-from nemo_gym.launch.supervisor import ServerUnit, Supervisor
-from nemo_gym.launch.venv import Venv, instance_venvs, venv_process_env
+from nemo_gym.launch.spawners import ExecSpawner, ZygoteSpawner
+from nemo_gym.launch.supervisor import LineCallback, ServerDidNotStart, ServerUnit, Supervisor
+from nemo_gym.launch.venv import Venv, VenvSettings, instance_venvs, venv_process_env
 from nemo_gym.launch.venv_build import build_venvs
 from nemo_gym.launch.zygote import ZygoteSpec
 from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR, head_app
@@ -29,6 +29,20 @@ from nemo_gym.serve.webserver import uvicorn_options
 from nemo_gym.transport import in_process
 from nemo_gym.transport.cell_link import CellLink, RemoteInstance, fetch_waiting_calls
 from nemo_gym.wire.stored_rollout import RolloutId
+
+CONSTRUCT_SECONDS = 600.0
+"""Timeout for constructing one server in a dry run."""
+
+
+async def _find_and_install(
+    config: DictConfig, roots: Sequence[Path], watch: LineCallback | None
+) -> tuple[list[Instance], dict[str, Venv]]:
+    """Return the instances of a configuration and, by name, the virtual environments of those that have one."""
+    instances = find_instances(as_dict(config), roots)
+    settings = VenvSettings.from_config(config)
+    venvs = instance_venvs(instances, settings)
+    await build_venvs(venvs.values(), settings, watch)
+    return instances, venvs
 
 
 class Run:
@@ -50,18 +64,18 @@ class Run:
         with every line that servers print. With `links=False`, calls from this process use HTTP instead of cell links,
         which work only on the event loop of the run.
         """
-        settings = LaunchSettings.from_config(config)
+        configured_log_dir = config.get("nemo_gym_log_dir")
         self.config = config
         self.instances: list[Instance] = []
         self._roots = roots
-        self._cells = settings.cells or cells
-        self._log_dir = settings.log_dir or log_dir
+        self._cells = read_key(config, "num_cells") or cells
+        self._log_dir = Path(configured_log_dir) if configured_log_dir else log_dir
         self._watch = watch
         self._supervisor = Supervisor(on_line=watch, on_end=self._release_limits)
         self._zygote = ZygoteSpawner(self._supervisor.handle_exit)
         self._limits: SharedLimits | None = None
         self._listeners: Listeners | None = None
-        self._head: HttpServer | None = None
+        self._head: AppListener | None = None
         self._token = secrets.token_urlsafe(32)
         self._links: list[CellLink] = []
         self._with_links = links
@@ -80,25 +94,21 @@ class Run:
 
     async def _start(self) -> None:
         """Build virtual environments, bind ports, and start the zygote, the server processes and the head server."""
-        blocks = as_dict(self.config)
-        instances = find_instances(blocks, self._roots)
         # Before ports are bound, because building may take minutes.
-        venv_settings = VenvSettings.from_config(self.config)
-        venvs = instance_venvs(instances, venv_settings)
-        await build_venvs(venvs.values(), venv_settings, self._watch)
+        instances, venvs = await _find_and_install(self.config, self._roots, self._watch)
         cells = self._cells if any(instance.hosting == "cell" for instance in instances) else 0
         listeners = self._listeners = bind_listeners(self.config, instances, cells)
         self.instances = [
             replace(instance, port=listeners.instances[instance.name].getsockname()[1]) for instance in instances
         ]
-        self._limits = SharedLimits(blocks, instances, self._cells)
+        self._limits = SharedLimits(as_dict(self.config), instances, self._cells)
         if self._log_dir:
             self._log_dir.mkdir(parents=True, exist_ok=True)
         spec = self._zygote_spec(listeners, self._limits)
         await self._zygote.start(spec)
         await self._supervisor.start(self._units(spec, venvs, cells))
         app = head_app(lambda: self.config, self.server_instances, self.pending_calls)
-        self._head = HttpServer(app, listeners.head, uvicorn_options(self.config), lifespan=False)
+        self._head = AppListener(app, listeners.head, uvicorn_options(self.config), lifespan=False)
         await self._head.open()
         if self._with_links:
             self._mount_links()
@@ -106,14 +116,15 @@ class Run:
     def _zygote_spec(self, listeners: Listeners, limits: SharedLimits) -> ZygoteSpec:
         """Return the boot message, open files and environment (ours plus secrets of the run) of server processes."""
         boot = ServerBoot(
-            self.config,
-            {instance.name: instance for instance in self.instances},
-            {name: listener.fileno() for name, listener in listeners.instances.items()},
-            [listener.fileno() for listener in listeners.cells],
-            limits.descriptors(),
+            config=as_dict(self.config),
+            instances={instance.name: instance for instance in self.instances},
+            listeners={name: listener.fileno() for name, listener in listeners.instances.items()},
+            cell_listeners=[listener.fileno() for listener in listeners.cells],
+            link_addresses=[unix_name(listener) for listener in listeners.cells],
+            limits=limits.descriptors(),
         )
         run_secrets = {SESSION_SECRET_ENV_VAR: secrets.token_urlsafe(32), RUN_TOKEN_ENV_VAR: self._token}
-        return ZygoteSpec(boot.to_json(), boot.descriptors(), {**os.environ, **run_secrets})
+        return ZygoteSpec(boot.model_dump(mode="json"), boot.descriptors(), {**os.environ, **run_secrets})
 
     def _units(self, spec: ZygoteSpec, venvs: Mapping[str, Venv], cells: int) -> list[ServerUnit]:
         """Return the processes to start: the cells, and every worker of the instances that are not hosted in cells."""
@@ -141,15 +152,13 @@ class Run:
         self._create_links()
         for instance in self.instances:
             if instance.hosting == "cell":
-                in_process.mount(instance.host, instance.port, RemoteInstance(instance.name, self._least_busy_link))
+                remote = RemoteInstance(instance.name, lambda: min(self._links, key=lambda link: link.in_flight))
+                in_process.mount(instance.host, instance.port, remote)
 
     def _create_links(self) -> None:
         if self._listeners is not None and not self._links:
             names = [unix_name(listener) for listener in self._listeners.cells]
             self._links = [CellLink(name, self._token, f"cell {number}") for number, name in enumerate(names)]
-
-    def _least_busy_link(self) -> CellLink:
-        return min(self._links, key=lambda link: link.in_flight)
 
     def server_instances(self) -> list[dict[str, Any]]:
         """Return every instance as the head server lists it (contract: ServerInstanceDisplayConfig)."""
@@ -198,7 +207,7 @@ class Run:
         for link in self._links:
             link.close()
         if self._head is not None:
-            await close_servers([self._head], grace=0.5)
+            await close_listeners([self._head], grace=0.5)
             self._head = None
         await self._supervisor.stop()
         await self._zygote.close()
@@ -208,3 +217,41 @@ class Run:
         if self._limits is not None:
             self._limits.close()
             self._limits = None
+
+
+async def construct_servers(
+    config: DictConfig, roots: Sequence[Path], *, watch: LineCallback | None = None
+) -> list[Instance]:
+    """Construct every server of `config`, one after the other, without serving (a dry run); return the instances.
+
+    Raises:
+        ServerDidNotStart: servers could not be constructed, with their names and last lines.
+    """
+    instances, venvs = await _find_and_install(config, roots, watch)
+    dry_config = {**as_dict(config), "dry_run": True}
+    supervisor = Supervisor(on_line=watch, start_timeout=CONSTRUCT_SECONDS)
+    null = os.open(os.devnull, os.O_RDWR)  # in place of the listening socket, which a dry run does not use
+    failures = []
+    try:
+        for instance in instances:
+            venv = venvs.get(instance.name)
+            python = venv.python if venv else Path(sys.executable)
+            env = venv_process_env(venv, instance.folder.parent.parent, os.environ) if venv else os.environ
+            boot = ServerBoot(config=dry_config, instances={instance.name: instance}, listeners={instance.name: null})
+            spec = ZygoteSpec(boot.model_dump(mode="json"), boot.descriptors(), env)
+            spawner = ExecSpawner(python, spec, supervisor.handle_exit)
+            request = {"kind": "process", "instance": instance.name}
+            try:
+                await supervisor.start([ServerUnit(instance.name, request, spawner, ends_when_ready=True)])
+            except ServerDidNotStart as failure:
+                failures.append(str(failure))
+            except OSError as error:
+                failures.append(f"{instance.name}: {python} cannot be run: {error.strerror}")
+    finally:
+        await supervisor.stop()
+        os.close(null)
+    if failures:
+        raise ServerDidNotStart(
+            "\n".join(failures), where=f"{len(failures)} of {len(instances)} servers", fix="read the lines above"
+        )
+    return instances

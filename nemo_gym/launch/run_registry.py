@@ -15,6 +15,7 @@ from typing import Any
 
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.processes import start_ticks
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,10 @@ def registry_folder() -> Path:
 @contextmanager
 def registering(config: Mapping[str, Any]) -> Iterator[RunEntry]:
     """Register a run of this process while the block runs. A process may have several runs."""
-    head = config["head_server"]
-    pid = os.getpid()
-    entry = RunEntry(
-        head["host"], head["port"], pid, _start_ticks(pid) or 0, time.time(), str(Path.cwd()), _server_names(config)
-    )
+    from nemo_gym.config.instances import server_instances  # OmegaConf, which `gym env status --help` does not need
+
+    head, pid, servers = config["head_server"], os.getpid(), tuple(server_instances(config))
+    entry = RunEntry(head["host"], head["port"], pid, start_ticks(pid), time.time(), str(Path.cwd()), servers)
     path = registry_folder() / f"{pid}-{entry.port}.json"
     with whole_file(path) as stream:
         stream.write(json.dumps(asdict(entry)).encode())
@@ -97,7 +97,7 @@ def live_runs() -> list[RunEntry]:
             continue
         except (ValueError, TypeError, KeyError):
             entry = None
-        if entry is None or entry.pid is None or _start_ticks(entry.pid) != entry.born:
+        if entry is None or entry.pid is None or start_ticks(entry.pid) != entry.born:
             path.unlink(missing_ok=True)
             continue
         entries.append(entry)
@@ -136,19 +136,3 @@ def choose_run(selector: str | None = None) -> RunEntry:
 
 def _list_runs(runs: Sequence[RunEntry]) -> str:
     return "\n".join(f"  {entry}" for entry in runs)
-
-
-def _server_names(config: Mapping[str, Any]) -> tuple[str, ...]:
-    from nemo_gym.config.instances import server_instances  # OmegaConf, which `gym env status --help` does not need
-
-    return tuple(server_instances(config))
-
-
-def _start_ticks(pid: int) -> int | None:
-    """Return the start time of a process in clock ticks since boot; None if it does not exist or is a zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    words = stat.rpartition(")")[2].split()  # the program name before `)` may contain spaces and brackets
-    return None if words[0] in "ZX" else int(words[19])

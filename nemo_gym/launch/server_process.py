@@ -10,63 +10,47 @@ import runpy
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from pydantic import BaseModel
 
 from nemo_gym import global_config, server_utils  # noqa: F401 - server_utils: every server needs it, loaded before the fork
-from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.errors import GymError
 from nemo_gym.keys import CONFIG_PATH_ENV_VAR
 from nemo_gym.launch.cell import CellSockets, run_cell
-from nemo_gym.launch.hosting import Instance
-from nemo_gym.launch.ports import unix_name
-from nemo_gym.launch.shared_limits import LimitDescriptors, adopt_limits
+from nemo_gym.launch.hosted_instances import Instance
+from nemo_gym.launch.model_endpoints import adopt_limits
 from nemo_gym.processes import exit_with_parent
 from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR
 from nemo_gym.serve.webserver import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, report_ready
 
 
-@dataclass(frozen=True)
-class ServerBoot:
-    """The inheritance of a server process: the configuration, the instances of the run and their open descriptors."""
+class ServerBoot(BaseModel):
+    """What a server process receives from the run: configuration, instances and the descriptors of open files."""
 
-    config: DictConfig
+    config: dict[str, Any]
     instances: dict[str, Instance]
     listeners: dict[str, int]
-    cell_listeners: list[int] = field(default_factory=list)
-    limits: LimitDescriptors = field(default_factory=dict)
+    cell_listeners: list[int] = []
+    """Descriptor of the link listener of each cell."""
+    link_addresses: list[str] = []
+    """Name of the link listener of each cell."""
+    limits: dict[str, list[tuple[int, int]]] = {}
 
-    def to_json(self) -> dict[str, Any]:
-        blocks = [asdict(instance) | {"folder": str(instance.folder)} for instance in self.instances.values()]
-        return {
-            "config": as_dict(self.config),
-            "instances": blocks,
-            "listeners": self.listeners,
-            "cell_listeners": self.cell_listeners,
-            "limits": self.limits,
-        }
-
-    @classmethod
-    def from_json(cls, boot: Mapping[str, Any], numbers: Mapping[int, int] | None = None) -> "ServerBoot":
-        """Return the boot of a `to_json` result; `numbers` maps its descriptors to ours if they came over a socket."""
-
-        def local(number: int) -> int:
-            return number if numbers is None else numbers[number]
-
-        instances = [Instance(**{**block, "folder": Path(block["folder"])}) for block in boot["instances"]]
-        return cls(
-            config=OmegaConf.create(boot["config"]),
-            instances={instance.name: instance for instance in instances},
-            listeners={name: local(number) for name, number in boot["listeners"].items()},
-            cell_listeners=[local(number) for number in boot["cell_listeners"]],
-            limits={
-                name: [(local(counter), local(ledger)) for counter, ledger in group]
-                for name, group in boot["limits"].items()
-            },
+    def with_descriptors(self, numbers: Mapping[int, int]) -> "ServerBoot":
+        """Return a copy for a process that has these descriptors under other numbers."""
+        return self.model_copy(
+            update={
+                "listeners": {name: numbers[fd] for name, fd in self.listeners.items()},
+                "cell_listeners": [numbers[fd] for fd in self.cell_listeners],
+                "limits": {
+                    name: [(numbers[counter], numbers[ledger]) for counter, ledger in group]
+                    for name, group in self.limits.items()
+                },
+            }
         )
 
     def descriptors(self) -> list[int]:
@@ -76,10 +60,10 @@ class ServerBoot:
 
     def run(self, request: Mapping[str, Any], ready: int) -> None:
         """Run the cell or the instance of the request until a signal; report a failed start to descriptor `ready`."""
-        global_config._GLOBAL_CONFIG_DICT = self.config
+        config = global_config._GLOBAL_CONFIG_DICT = OmegaConf.create(self.config)
         try:
             if request["kind"] == "cell":
-                self._run_cell(request["cell"], ready)
+                self._run_cell(request["cell"], config, ready)
             else:
                 self._run_alone(self.instances[request["instance"]], request.get("worker", 0), ready)
         except GymError as problem:
@@ -91,20 +75,19 @@ class ServerBoot:
         for fd in {*self.listeners.values(), *self.cell_listeners} - used:
             os.close(fd)
 
-    def _run_cell(self, number: int, ready: int) -> None:
+    def _run_cell(self, number: int, config: DictConfig, ready: int) -> None:
         """Run every instance that is hosted in cells in this process, as cell `number`."""
         hosted = [instance for instance in self.instances.values() if instance.hosting == "cell"]
         adopt_limits(self.limits, {instance.name for instance in hosted}, holder=number)
-        addresses = [_unix_address(fd) for fd in self.cell_listeners]
         self._close_other_listeners({*(self.listeners[one.name] for one in hosted), self.cell_listeners[number]})
         sockets = CellSockets(
             number=number,
             listeners={instance.name: socket.socket(fileno=self.listeners[instance.name]) for instance in hosted},
             link_listener=socket.socket(fileno=self.cell_listeners[number]),
-            link_addresses=addresses,
+            link_addresses=self.link_addresses,
             token=os.environ[RUN_TOKEN_ENV_VAR],
         )
-        run_cell(self.config, hosted, sockets, ready)
+        run_cell(config, hosted, sockets, ready)
 
     def _run_alone(self, instance: Instance, worker: int, ready: int) -> None:
         """Run the entrypoint of an instance as a script, with its folder as working directory and on `sys.path`."""
@@ -134,12 +117,6 @@ def _frames_in(folder: Path, trace: TracebackType | None) -> TracebackType | Non
     return trace
 
 
-def _unix_address(fd: int) -> str:
-    """Return the name of a listening Unix socket; the descriptor stays open."""
-    with socket.socket(fileno=os.dup(fd)) as duplicate:
-        return unix_name(duplicate)
-
-
 def main(boot_fd: int, ready_fd: int, argument: str) -> None:
     """Run one instance in this interpreter; exit with the parent process."""
     request = json.loads(argument)
@@ -147,7 +124,7 @@ def main(boot_fd: int, ready_fd: int, argument: str) -> None:
     if os.getppid() != request["parent"]:  # the parent exited before PR_SET_PDEATHSIG was set
         return
     with os.fdopen(boot_fd, "rb") as file:
-        boot = ServerBoot.from_json(json.load(file))
+        boot = ServerBoot.model_validate_json(file.read())
     boot.run(request, ready_fd)
 
 

@@ -195,28 +195,23 @@ def _script_text(config: SubmitConfig, benchmark: str, job: BenchmarkJob, folder
 def _sbatch_lines(config: SubmitConfig, benchmark: str, folder: Path) -> Iterator[str]:
     """Yield the `#SBATCH` options of the job and of each node pool."""
     cluster = config.cluster
-    options: dict[str, Any] = {
+    job_options = {
         "job-name": f"gym-{benchmark.replace('/', '-')}",
         "account": cluster.account,
         "time": cluster.walltime,
-        "output": str(folder / "logs" / "job-%j.log"),
+        "output": folder / "logs" / "job-%j.log",
     }
-    for key, value in options.items():
-        if value is not None:
-            yield f"#SBATCH --{key}={value}"
-    for argument in cluster.extra_args:
-        yield f"#SBATCH {argument}"
+    yield from _sbatch_options(job_options, cluster.extra_args)
     for number, pool in enumerate(cluster.node_pools.values()):
         if number:
             yield "#SBATCH hetjob"
-        pool_options = {
-            "partition": pool.partition,
-            "nodes": pool.nodes,
-            "ntasks-per-node": pool.ntasks_per_node,
-            "gpus-per-node": pool.gpus_per_node,
-        }
-        yield from (f"#SBATCH --{key}={value}" for key, value in pool_options.items() if value is not None)
-        yield from (f"#SBATCH {argument}" for argument in pool.extra_args)
+        yield from _sbatch_options(pool.model_dump(exclude={"extra_args"}), pool.extra_args)
+
+
+def _sbatch_options(options: Mapping[str, Any], extra_args: Sequence[str]) -> list[str]:
+    """Return a line for every option that is set, such as `#SBATCH --nodes=2`, and for every extra argument."""
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items() if value is not None]
+    return [f"#SBATCH {word}" for word in [*words, *extra_args]]
 
 
 def _srun_words(container: str, mounts: Sequence[str], env: Mapping[str, str], group: int | None) -> list[str]:

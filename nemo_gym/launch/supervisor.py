@@ -9,11 +9,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from nemo_gym.errors import GymError
-from nemo_gym.launch.logs import LineCallback, ProcessLog
-from nemo_gym.launch.start_process import Spawner
+from nemo_gym.launch.spawners import Spawner
 
 logger = logging.getLogger(__name__)
 
@@ -22,11 +21,71 @@ MAX_RESTARTS = 5
 FIRST_PAUSE = 0.2
 MAX_PAUSE = 10.0
 
+TAIL_LINES = 15
+"""Number of last lines of a process that an error message shows."""
+MAX_LINE_BYTES = 64 * 1024
+LAST_LINES_SECONDS = 0.2
+"""Longest wait for the last lines of a process that ended."""
+CLOSE_SECONDS = 1.0
+"""Longest wait for the output of stopped processes to close."""
+
+LineCallback = Callable[[str, str], None]
+"""Called with the name of a process and a line it printed."""
+
 
 class ServerDidNotStart(GymError, RuntimeError):
     """A server process ended, or did not respond, before it was ready."""
 
     exit_status = 3
+
+
+class ProcessLog(asyncio.Protocol):
+    """The output of one process: writes it to a file, passes each line on, and keeps the last lines for errors."""
+
+    def __init__(self, name: str, path: Path | None, on_line: LineCallback | None = None) -> None:
+        self._name = name
+        self._file: BinaryIO | None = path.open("ab") if path else None
+        self._on_line = on_line
+        self._tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._incomplete_line = b""
+        self._closed: asyncio.Future[None] | None = None
+
+    async def follow(self, fd: int) -> "asyncio.Future[None]":
+        """Start reading a pipe; the returned future is done when the pipe is closed by its last writer."""
+        loop = asyncio.get_running_loop()
+        self._closed = loop.create_future()
+        await loop.connect_read_pipe(lambda: self, os.fdopen(fd, "rb", 0))
+        return self._closed
+
+    def data_received(self, data: bytes) -> None:
+        if self._file:
+            self._file.write(data)
+            self._file.flush()
+        *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
+        if len(self._incomplete_line) > MAX_LINE_BYTES:
+            lines, self._incomplete_line = [*lines, self._incomplete_line], b""
+        for line in lines:
+            self._add_line(line)
+
+    def _add_line(self, line: bytes) -> None:
+        text = line.decode("utf-8", "replace").rstrip("\r")
+        self._tail.append(text)
+        if self._on_line:
+            self._on_line(self._name, text)
+
+    def tail(self) -> str:
+        """Return the last lines, for an error message."""
+        return "\n".join(self._tail)
+
+    def connection_lost(self, exc: Exception | None = None) -> None:  # noqa: ARG002 - the protocol's signature
+        if self._incomplete_line:
+            self._add_line(self._incomplete_line)
+            self._incomplete_line = b""
+        if self._file:
+            self._file.close()
+            self._file = None
+        if self._closed is not None and not self._closed.done():
+            self._closed.set_result(None)
 
 
 @dataclass
@@ -40,21 +99,16 @@ class ServerUnit:
     ends_when_ready: bool = False
     """True in a dry run: the process exits with status 0 instead of serving."""
     pid: int | None = None
-    given_up: bool = False
+    is_lost: bool = False
+    """True if the process ended and will not be restarted."""
     log: ProcessLog | None = None
     ready: "asyncio.Future[None] | None" = None
     crashes: deque[float] = field(default_factory=deque)
 
-    @property
-    def is_lost(self) -> bool:
-        """True if the process ended and will not be restarted."""
-        ready = self.ready
-        has_failed = ready is not None and ready.done() and not ready.cancelled() and ready.exception() is not None
-        return self.given_up or has_failed
-
     def fail(self, problem: str) -> None:
         """Fail the start of the process with `problem`; no effect if it is ready or has failed."""
         if self.ready is not None and not self.ready.done():
+            self.is_lost = True
             fix = f"read {self.log_path}" if self.log_path else None
             self.ready.set_exception(ServerDidNotStart(problem, where=self.name, fix=fix))
 
@@ -183,7 +237,7 @@ class Supervisor:
         """Restart a process that was ready; otherwise complete its start, with success only in a dry run."""
         assert unit.log is not None and unit.ready is not None
         if self._outputs:
-            await asyncio.wait(list(self._outputs), timeout=0.2)  # the last lines may still be in the pipe
+            await asyncio.wait(list(self._outputs), timeout=LAST_LINES_SECONDS)  # they may still be in the pipe
         tail = unit.log.tail()
         if unit.ready.done():
             await self._restart(unit, status, tail)
@@ -199,7 +253,7 @@ class Supervisor:
         while now - unit.crashes[0] > RESTART_WINDOW:
             unit.crashes.popleft()
         if len(unit.crashes) > MAX_RESTARTS:
-            unit.given_up = True
+            unit.is_lost = True
             count = len(unit.crashes)
             logger.error("%s crashed %d times in a minute and will not be restarted: %s", unit.name, count, tail)
             return
@@ -211,7 +265,7 @@ class Supervisor:
         try:
             await self._start(unit)
         except GymError as problem:
-            unit.given_up = True
+            unit.is_lost = True
             logger.error("%s could not be restarted: %s", unit.name, problem)
 
     async def stop(self, grace: float = 5.0) -> None:
@@ -228,7 +282,7 @@ class Supervisor:
             except TimeoutError:
                 for pid, unit in self._by_pid.items():
                     unit.spawner.signal(pid, signal.SIGKILL)
-        for spawner in {id(unit.spawner): unit.spawner for unit in self._units.values()}.values():
+        for spawner in {unit.spawner for unit in self._units.values()}:
             await spawner.close()
         if self._outputs:
-            await asyncio.wait(list(self._outputs), timeout=1.0)
+            await asyncio.wait(list(self._outputs), timeout=CLOSE_SECONDS)

@@ -1,4 +1,4 @@
-"""Describe the virtual environments of servers: the content and the folder of each. `venv_build` builds them.
+"""Describe the virtual environments of servers: their settings, and the content and folder of each.
 
 Servers with the same requirements share a virtual environment, whose folder is named after a hash of its content.
 """
@@ -6,32 +6,76 @@ Servers with the same requirements share a virtual environment, whose folder is 
 import hashlib
 import json
 import os
+import platform
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import Distribution, PackageNotFoundError
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from nemo_gym.config.search_roots import PARENT_DIR
-from nemo_gym.launch.hosting import Instance
+from nemo_gym.config.search_roots import CACHE_DIR, PARENT_DIR, WORKING_DIR
+from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.requirements import (
-    OURS,
+    NEMO_GYM,
     TEST_EXTRA,
-    extras_of_ours,
-    is_ours,
+    nemo_gym_extras,
     project_table,
     required_packages,
     required_python,
     requirement_file,
+    requires_nemo_gym,
 )
-from nemo_gym.launch.settings import VenvSettings
 
 STAMP = "nemo-gym-environment.json"
 """Name of the file that is written last; a virtual environment without it is incomplete."""
 RELATIVE = re.compile(r"(-r|-c|--requirement|--constraint|-e)[\s=]|\.{0,2}/|.*@\s*(\.|file:)")
 INCLUDED = re.compile(r"(?:-r|-c|--requirement|--constraint)[\s=]*(\S+)")
+
+
+@dataclass(frozen=True)
+class VenvSettings:
+    """Settings for building virtual environments."""
+
+    shared: Path
+    """Folder of the virtual environments that servers share."""
+    per_server: Path | None = None
+    """`uv_venv_dir` if it is set: each server then has `<type>/<name>/.venv` below it."""
+    cache: Path | None = None
+    """`uv_cache_dir` if it is set."""
+    python: str = sys.executable
+    """The interpreter of servers that require no specific version."""
+    python_version: str = platform.python_version()
+    skip_if_present: bool = False
+    verbose: bool = False
+    required: tuple[str, ...] = ()
+    """Requirements that are installed in every virtual environment."""
+    constraints: tuple[str, ...] = ()
+    """Versions of packages, for the virtual environments that contain the package."""
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "VenvSettings":
+        """Read the settings of a resolved configuration; a key with its computed default counts as unset."""
+        cache_dir = Path(config.get("cache_dir") or CACHE_DIR)
+        venv_dir, uv_cache = config.get("uv_venv_dir"), config.get("uv_cache_dir")
+        version = str(config.get("python_version") or platform.python_version())
+        pins = [str(pin) for pin in config.get("head_server_deps") or ()]
+        # With a Ray cluster every server connects to Ray; without one the version matters only to servers that use it.
+        required = [pin for pin in pins if config.get("ray_head_node_address") and pin.startswith("ray")]
+        return cls(
+            shared=cache_dir / "venvs",
+            per_server=Path(venv_dir) if venv_dir and Path(venv_dir) != WORKING_DIR else None,
+            cache=Path(uv_cache) if uv_cache and Path(uv_cache) != cache_dir / "uv" else None,
+            python=sys.executable if version == platform.python_version() else version,
+            python_version=version,
+            skip_if_present=bool(config.get("skip_venv_if_present")),
+            verbose=bool(config.get("pip_install_verbose")),
+            required=tuple(required),
+            constraints=tuple(re.sub(r"\[.*\]", "", pin) for pin in pins if pin not in required),
+        )
 
 
 @dataclass(frozen=True)
@@ -85,11 +129,11 @@ class Venv:
         return self.python.exists() and (self.target / "bin" / "activate").exists()
 
 
-def own_requirement(extras: Iterable[str] = ()) -> tuple[str, str]:
+def nemo_gym_requirement(extras: Iterable[str] = ()) -> tuple[str, str]:
     """Return the requirement line that installs the running nemo-gym, and a fingerprint of its requirements."""
     suffix = f"[{','.join(sorted(extras))}]" if extras else ""
     try:
-        distribution = Distribution.from_name(OURS)
+        distribution = Distribution.from_name(NEMO_GYM)
         origin = json.loads(distribution.read_text("direct_url.json") or "{}")
         version = distribution.version
     except PackageNotFoundError:
@@ -102,7 +146,7 @@ def own_requirement(extras: Iterable[str] = ()) -> tuple[str, str]:
         project = checkout / "pyproject.toml"
         content = project.read_bytes() if project.exists() else b""
         return f"-e {checkout}{suffix}", f"{checkout} {hashlib.sha256(content).hexdigest()}"
-    line = f"{OURS}{suffix} @ {url}" if url else f"{OURS}{suffix}=={version}"
+    line = f"{NEMO_GYM}{suffix} @ {url}" if url else f"{NEMO_GYM}{suffix}=={version}"
     return line, f"{line} {version}"
 
 
@@ -113,10 +157,10 @@ def venv_recipe(folder: Path, settings: VenvSettings, *, tests: bool = False) ->
         ConfigError: the folder's requirements are ambiguous or invalid.
     """
     packages = required_packages(folder)
-    extras = {extra for line in packages if is_ours(line) for extra in extras_of_ours(line)} - {TEST_EXTRA}
-    own, fingerprint = own_requirement(extras | ({TEST_EXTRA} if tests else set()))
+    extras = {extra for line in packages if requires_nemo_gym(line) for extra in nemo_gym_extras(line)} - {TEST_EXTRA}
+    own, fingerprint = nemo_gym_requirement(extras | ({TEST_EXTRA} if tests else set()))
     project = _project_to_install(folder)
-    others = [line for line in packages if not is_ours(line)] if project is None else [f"-e {folder}"]
+    others = [line for line in packages if not requires_nemo_gym(line)] if project is None else [f"-e {folder}"]
     overrides = folder / "overrides.txt"
     is_folder_specific = overrides.exists() or any(RELATIVE.match(line) for line in others)
     python = required_python(folder)

@@ -23,10 +23,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.launch.logs import LineCallback
-from nemo_gym.launch.settings import VenvSettings
-from nemo_gym.launch.supervisor import ServerDidNotStart
-from nemo_gym.launch.venv import STAMP, Venv, merge_equal_venvs
+from nemo_gym.launch.supervisor import LineCallback, ServerDidNotStart
+from nemo_gym.launch.venv import STAMP, Venv, VenvSettings, merge_equal_venvs
 from nemo_gym.processes import signal_group
 
 logger = logging.getLogger(__name__)
@@ -141,17 +139,17 @@ async def try_build_venvs(
 ) -> dict[Path, InstallFailed | None]:
     """Build every missing virtual environment; return the failure of each, or None, by its folder."""
     slots = asyncio.Semaphore(CONCURRENT_BUILDS)
+    failures: dict[Path, InstallFailed | None] = {}
 
-    async def try_build(venv: Venv) -> InstallFailed | None:
+    async def try_build(venv: Venv) -> None:
         try:
+            failures[venv.target] = None
             await _build_if_missing(venv, settings, slots, on_line)
         except InstallFailed as failure:
-            return failure
-        return None
+            failures[venv.target] = failure
 
-    merged = merge_equal_venvs(venvs)
-    failures = await asyncio.gather(*[try_build(venv) for venv in merged])
-    return {venv.target: failure for venv, failure in zip(merged, failures, strict=True)}
+    await asyncio.gather(*map(try_build, merge_equal_venvs(venvs)))
+    return failures
 
 
 async def _build_if_missing(
@@ -298,20 +296,14 @@ async def _holding_lock(path: Path, where: str) -> AsyncIterator[BinaryIO]:
     """
     with path.open("ab") as lock:
         deadline = time.monotonic() + BUILD_SECONDS
-        while not _try_lock(lock):
-            if time.monotonic() > deadline:
-                raise InstallFailed(
-                    f"another process has been building its virtual environment for {BUILD_SECONDS:g} s",
-                    where=where,
-                    fix=f"end the process that holds {path}",
-                )
-            await asyncio.sleep(LOCK_PAUSE)
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    problem = f"another process has been building its virtual environment for {BUILD_SECONDS:g} s"
+                    fix = f"end the process that holds {path}"
+                    raise InstallFailed(problem, where=where, fix=fix) from None
+                await asyncio.sleep(LOCK_PAUSE)
         yield lock
-
-
-def _try_lock(lock: BinaryIO) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -1,8 +1,8 @@
 """The zygote: a preloaded parent process without threads or event loop that forks servers on request.
 
-It is started as `python -m nemo_gym.launch.zygote CONTROL_FD BOOT_FD`, or forked by a command (`prefork`). The
-supervisor sends requests over a socket that keeps message boundaries; the listening sockets that children inherit are
-open in the zygote. When the socket to the supervisor closes, the zygote kills the process group of every child and
+It is forked by a command, or started as `python -m nemo_gym.launch.zygote CONTROL_FD` (both in `prefork`). Its control
+socket keeps message boundaries. The first messages carry the boot message and the descriptors that children inherit;
+the others are requests of the spawner. When the socket closes, the zygote kills the process group of every child and
 exits.
 """
 
@@ -21,6 +21,10 @@ from typing import Any, NoReturn
 from nemo_gym.processes import exit_fork, exit_with_parent, signal_group
 
 MAX_MESSAGE_BYTES = 64 * 1024
+MAX_DESCRIPTORS = 200
+"""Descriptors in one message; the kernel allows 253."""
+REQUEST_DESCRIPTORS = 2
+"""Descriptors of a spawn request: the output of the new process, and the pipe on which it reports that it is ready."""
 
 PRELOADED_MODULES = (
     "nemo_gym.launch.server_process",
@@ -42,7 +46,7 @@ class ZygoteSpec:
     """The parameters for starting (and restarting) a zygote."""
 
     boot: Mapping[str, Any]
-    """The boot message, from `ServerBoot.to_json`."""
+    """The boot message, a `ServerBoot` as JSON values."""
     descriptors: Sequence[int]
     """Open files that the zygote's children inherit."""
     env: Mapping[str, str]
@@ -69,8 +73,9 @@ class Zygote:
             selector.register(self._control, selectors.EVENT_READ, self._handle_request)
             selector.register(wake_read, selectors.EVENT_READ, lambda: self._reap(wake_read))
             self._report({"event": "up"})
-            while False not in [key.data() for key, _ in selector.select()]:
-                pass
+            is_open = True
+            while is_open:
+                is_open = all(key.data() for key, _ in selector.select())
         for pid in self._children:
             signal_group(pid, signal.SIGKILL)
 
@@ -83,7 +88,7 @@ class Zygote:
     def _handle_request(self) -> bool:
         """Read and handle one request; return False if the supervisor has closed the socket."""
         try:
-            message, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE_BYTES, 8)
+            message, descriptors, _, _ = socket.recv_fds(self._control, MAX_MESSAGE_BYTES, REQUEST_DESCRIPTORS)
         except ConnectionError:
             return False
         if not message:
@@ -154,24 +159,42 @@ def preload() -> None:
         importlib.import_module(module)
 
 
-def serve(control: socket.socket, boot: dict[str, Any], numbers: Mapping[int, int] | None = None) -> None:
-    """Freeze the imported objects, then fork on request. `numbers` maps the supervisor's descriptors to ours."""
+def receive_boot(control: socket.socket) -> tuple[dict[str, Any], dict[int, int]] | None:
+    """Return the boot message and a map from the command's descriptors to ours; None if the command ended without it.
+
+    The environment in the message replaces that of this process.
+    """
+    numbers: dict[int, int] = {}
+    is_last = False
+    while not is_last:
+        message, descriptors, _, _ = socket.recv_fds(control, MAX_MESSAGE_BYTES, MAX_DESCRIPTORS)
+        if not message:
+            return None
+        batch = json.loads(message)
+        numbers |= zip(batch["numbers"], descriptors, strict=True)
+        is_last = batch["last"]
+    with os.fdopen(next(iter(numbers.values())), "rb") as file:
+        content = json.load(file)
+    os.environ.clear()
+    os.environ.update(content["env"])
+    return content["boot"], numbers
+
+
+def main(control: socket.socket) -> None:
+    """Import PRELOADED_MODULES, receive the boot message, freeze the imported objects, then fork on request."""
+    preload()
+    message = receive_boot(control)
+    if message is None:
+        return
     from nemo_gym.launch.server_process import ServerBoot
 
-    server_boot = ServerBoot.from_json(boot, numbers)
+    boot, numbers = message
+    server_boot = ServerBoot.model_validate(boot).with_descriptors(numbers)
     gc.collect()
     gc.freeze()  # shared pages stay shared: the collector of a child never writes to them
     gc.enable()
     Zygote(control, server_boot.run).run()
 
 
-def main(control_fd: int, boot_fd: int) -> None:
-    """Import PRELOADED_MODULES, read the boot message, then fork on request."""
-    preload()
-    with os.fdopen(boot_fd, "rb") as file:
-        boot = json.load(file)
-    serve(socket.socket(fileno=control_fd), boot)
-
-
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(socket.socket(fileno=int(sys.argv[1])))

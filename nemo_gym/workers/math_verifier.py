@@ -8,13 +8,12 @@ from nemo_gym.errors import EnvFailed
 from nemo_gym.grading.extraction import strip_reasoning
 from nemo_gym.grading.math import (
     MAX_QUESTION,
-    MathRules,
     NeedsSymbols,
     compare_math,
     extract_math_answer,
     raise_needs_symbols,
 )
-from nemo_gym.grading.verdict import ExtractedAnswer, NoAnswer, Verdict, VerdictKind, no_answer_verdict
+from nemo_gym.grading.result_types import ExtractedAnswer, NoAnswer, Verdict, VerdictKind, no_answer_verdict
 from nemo_gym.workers.pool import WorkerFailure, WorkerPool, WorkerReply
 
 COMPARE_FUNCTION = "nemo_gym.workers.symbolic_math:compare"
@@ -32,13 +31,11 @@ class MathVerifier:
     def __init__(
         self,
         *,
-        rules: MathRules | None = None,
         size: int | None = None,
         cpu_seconds: float = 3.0,
         wall_seconds: float = 60.0,
         memory_bytes: int = 1 << 30,
     ) -> None:
-        self.rules = rules or MathRules()
         self.pool = WorkerPool(
             COMPARE_FUNCTION, size=size, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds, memory_bytes=memory_bytes
         )
@@ -94,7 +91,7 @@ class MathVerifier:
     def _verdict_without_worker(self, answer: str, gold: str, question: str | None) -> Verdict | None:
         """Return the verdict on numbers or from the cache; None if a worker must compare expressions."""
         try:
-            return compare_math(answer, gold, symbolic=raise_needs_symbols, rules=self.rules, question=question)
+            return compare_math(answer, gold, symbolic=raise_needs_symbols, question=question)
         except NeedsSymbols:
             return self._verdicts.get((answer, gold, question))
 
@@ -103,12 +100,7 @@ class MathVerifier:
         if importlib.util.find_spec("math_verify") is None:
             raise EnvFailed("math-verify is not installed", fix="pip install 'nemo-gym[math]'")
         question_start = None if question is None else question[:MAX_QUESTION]
-        return {
-            "answer": answer,
-            "gold": gold,
-            "question": question_start,
-            "require_evaluated": self.rules.require_evaluated,
-        }
+        return {"answer": answer, "gold": gold, "question": question_start}
 
     def _cache_verdict(self, answer: str, gold: str, question: str | None, reply: WorkerReply) -> Verdict:
         """Return the verdict of a worker's reply and cache it; a failed call is undecided and not cached."""

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
 
-from nemo_gym.grading.math import MathRules, UnreadableExpression, compare_math
+from nemo_gym.grading.math import UnreadableExpression, compare_math
 from nemo_gym.grading.numbers import is_rounding_of, parse_number
 
 MAX_LENGTH = 1000
@@ -47,13 +47,7 @@ def prepare() -> None:
 
 def compare(payload: dict[str, Any]) -> dict[str, Any]:
     """Grade one answer: the function that `nemo_gym.workers.math_verifier` calls in workers."""
-    verdict = compare_math(
-        payload["answer"],
-        payload["gold"],
-        symbolic=are_equal,
-        rules=MathRules(require_evaluated=payload["require_evaluated"]),
-        question=payload["question"],
-    )
+    verdict = compare_math(payload["answer"], payload["gold"], symbolic=are_equal, question=payload["question"])
     return {"outcome": verdict.outcome.value, "rule": verdict.rule, "reason": verdict.reason}
 
 

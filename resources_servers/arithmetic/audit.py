@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply
+from nemo_gym.authoring.model_replies import Reply
 
 FORMS = (
     "{}", "{}.", "{}!", "= {}", "**{}**", "`{}`", "({})", "${}$", "\\boxed{{{}}}", "{}.0", "{}.00", "+{}", "{} apples",

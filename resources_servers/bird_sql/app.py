@@ -8,11 +8,11 @@ from typing import Any, Literal
 from fastapi import HTTPException
 from pydantic import AliasChoices, ConfigDict, Field, PrivateAttr
 
-from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import BaseRunRequest, BaseVerifyRequest, BaseVerifyResponse, ReverifyMode
 from nemo_gym.errors import EnvFailed
 from nemo_gym.grading.extraction import last_assistant_text
-from nemo_gym.grading.verdict import Extraction, NoAnswer
+from nemo_gym.grading.result_types import Extraction, NoAnswer
 from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
 from nemo_gym.sandbox.server import SandboxServer, SandboxServerConfig
 from resources_servers.bird_sql.databases import find_database

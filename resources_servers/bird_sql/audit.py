@@ -2,7 +2,7 @@
 
 import textwrap
 
-from nemo_gym.authoring.replies import Row
+from nemo_gym.authoring.model_replies import Row
 from resources_servers.bird_sql.generate import KINDS
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"

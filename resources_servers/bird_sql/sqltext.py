@@ -3,7 +3,7 @@
 import re
 
 from nemo_gym.grading.extraction import last_fenced_block
-from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer
+from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer
 
 BLOCK_NAMES = ("sql", "sqlite", "sqlite3")
 

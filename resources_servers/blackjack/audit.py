@@ -6,7 +6,7 @@ without a proper action tag is then a finding.
 
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply, message
+from nemo_gym.authoring.model_replies import Reply, message
 from resources_servers.blackjack.generate import winning_play
 
 CONFIG = {"missing_action": "lose"}

@@ -4,7 +4,7 @@ import copy
 import json
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply
+from nemo_gym.authoring.model_replies import Reply
 from resources_servers.calendar.scheduling import parse_time
 
 Events = list[dict[str, Any]]

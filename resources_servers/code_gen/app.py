@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
-from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import BaseRunRequest, BaseVerifyRequest, BaseVerifyResponse, ReverifyMode
 from nemo_gym.grading.extraction import last_assistant_text, last_fenced_block
-from nemo_gym.grading.verdict import Extraction, NoAnswer
+from nemo_gym.grading.result_types import Extraction, NoAnswer
 from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
 from nemo_gym.sandbox.server import SandboxServer, SandboxServerConfig
 from resources_servers.code_gen.trial import NO_CODE, ProgramTest, Trial, TrialLimits, run_tests

@@ -4,7 +4,7 @@ import json
 import textwrap
 from typing import Any
 
-from nemo_gym.authoring.replies import Row
+from nemo_gym.authoring.model_replies import Row
 from resources_servers.code_gen.solutions import RIGHT, WRONG
 
 VOLATILE = (r'"unit_tests_time_taken":([0-9.e-]+)',)

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from nemo_gym import component_search_roots
-from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -19,8 +19,8 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.grading.extraction import last_assistant_text
+from nemo_gym.grading.result_types import NoAnswer
 from nemo_gym.grading.text import normalise_text
-from nemo_gym.grading.verdict import NoAnswer
 from nemo_gym.judge import JudgeError, call_judge
 from nemo_gym.openai_utils import (
     NeMoGymEasyInputMessage,

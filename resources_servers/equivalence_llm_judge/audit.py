@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import date, timedelta
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply
+from nemo_gym.authoring.model_replies import Reply
 from resources_servers.equivalence_llm_judge.generate import MONTHS
 
 MOST_FOR_WRONG = 0.0

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 
 from nemo_gym.grading.extraction import strip_reasoning
-from nemo_gym.grading.verdict import NoAnswer
+from nemo_gym.grading.result_types import NoAnswer
 
 FIELDS = ("question", "expected_answer", "generated_answer")
 _PLACEHOLDER = re.compile(r"\{(" + "|".join(FIELDS) + r")\}")

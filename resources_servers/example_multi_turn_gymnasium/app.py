@@ -14,7 +14,7 @@ from nemo_gym.authoring.gymnasium import (
     GymnasiumVerifyResponse,
     extract_text,
 )
-from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import ReverifyMode
 from nemo_gym.grading.text import normalise_text
 from nemo_gym.openai_utils import NeMoGymResponse

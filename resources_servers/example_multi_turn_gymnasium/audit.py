@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply, message
+from nemo_gym.authoring.model_replies import Reply, message
 
 MOST_FOR_WRONG = 0.0
 MALFORMED = [

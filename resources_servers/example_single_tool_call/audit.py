@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply, message, tool_call
-from nemo_gym.authoring.replies import play_calls as act  # noqa: F401 - part of the interface
+from nemo_gym.authoring.model_replies import Reply, message, tool_call
+from nemo_gym.authoring.model_replies import play_calls as act  # noqa: F401 - part of the interface
 
 MOST_FOR_A_CHEAT = 1.0  # the reward is constant, and the README says so
 CITIES = ("San Francisco", "Lisbon", "Oslo", "Utrecht", "Kyoto")

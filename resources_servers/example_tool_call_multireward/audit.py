@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply, message, tool_call
-from nemo_gym.authoring.replies import play_calls as act  # noqa: F401 - part of the interface
+from nemo_gym.authoring.model_replies import Reply, message, tool_call
+from nemo_gym.authoring.model_replies import play_calls as act  # noqa: F401 - part of the interface
 from resources_servers.example_tool_call_multireward.app import TOOLS, convert
 
 MOST_FOR_WRONG = 0.75  # the right call pays three quarters; the wrong arguments a quarter

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from nemo_gym.authoring.replies import Row, message, tool_call
-from nemo_gym.authoring.replies import play_calls as act  # noqa: F401 - part of the interface
+from nemo_gym.authoring.model_replies import Row, message, tool_call
+from nemo_gym.authoring.model_replies import play_calls as act  # noqa: F401 - part of the interface
 from resources_servers.indirect_prompt_injection.tool import ToolError
 from resources_servers.indirect_prompt_injection.tools import TOOLS, carry_out
 from resources_servers.indirect_prompt_injection.world import World

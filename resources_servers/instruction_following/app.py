@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -20,7 +20,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.grading.extraction import last_assistant_text
 from nemo_gym.grading.language import check_langdetect
-from nemo_gym.grading.verdict import NoAnswer
+from nemo_gym.grading.result_types import NoAnswer
 from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from resources_servers.instruction_following.checking import BY_LANGUAGE, InstructionResult, check_instructions

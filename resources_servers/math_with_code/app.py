@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI, Request
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr
 
-from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseRunRequest,
     BaseSeedSessionRequest,
@@ -20,7 +20,7 @@ from nemo_gym.base_resources_server import (
 from nemo_gym.errors import EnvFailed
 from nemo_gym.grading.extraction import assistant_texts, find_boxes, last_boxed, strip_reasoning
 from nemo_gym.grading.math import compare_math
-from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind, no_answer_verdict
+from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind, no_answer_verdict
 from nemo_gym.openai_utils import NeMoGymFunctionCallOutput, NeMoGymResponse, NeMoGymResponseFunctionToolCall
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from nemo_gym.sandbox.python import PythonResult

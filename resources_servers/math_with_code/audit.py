@@ -4,7 +4,7 @@ import json
 from fractions import Fraction
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply, message, play_calls, tool_call
+from nemo_gym.authoring.model_replies import Reply, message, play_calls, tool_call
 from resources_servers.math_with_code.generate import KINDS
 
 Row = dict[str, Any]

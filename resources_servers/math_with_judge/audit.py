@@ -4,7 +4,7 @@ import re
 from fractions import Fraction
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply
+from nemo_gym.authoring.model_replies import Reply
 
 ROWS = 5  # a comparison takes milliseconds, and every row has about a hundred cases
 EQUAL, DIFFERENT = "[[A=B]]", "[[A!=B]]"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -19,8 +19,8 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.grading.choices import NO_OPTION, extract_boxed_choice, extract_choice, parse_option
 from nemo_gym.grading.extraction import last_assistant_text, last_boxed
+from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer
 from nemo_gym.grading.text import normalise_text
-from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 
 GradingMode = Literal[

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply
+from nemo_gym.authoring.model_replies import Reply
 
 BOXES = (
     r"\boxed{%s}", r"\boxed{ %s }", r"\boxed {%s}", r"\fbox{%s}", r"$\boxed{%s}$", r"\[\boxed{%s}\]",

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -16,8 +16,8 @@ from nemo_gym.base_resources_server import (
     SimpleResourcesServer,
 )
 from nemo_gym.grading.extraction import last_assistant_text
+from nemo_gym.grading.result_types import NoAnswer
 from nemo_gym.grading.text import normalise_text
-from nemo_gym.grading.verdict import NoAnswer
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from resources_servers.multineedle.reading import comparable, values_by_name
 

@@ -14,7 +14,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.grading.choices import extract_choice
 from nemo_gym.grading.extraction import last_assistant_text
-from nemo_gym.grading.verdict import NoAnswer
+from nemo_gym.grading.result_types import NoAnswer
 from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply
+from nemo_gym.authoring.model_replies import Reply
 
 FORMS = (
     "Answer: {}", "answer: {}", "ANSWER: {}", "**Answer: {}**", "**Answer:** {}", "Answer: ({})", "Answer: {}.",

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator
 
-from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -19,8 +19,8 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.errors import EnvFailed
 from nemo_gym.grading.extraction import find_boxes, last_assistant_text
+from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer
 from nemo_gym.grading.text import normalise_text
-from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer
 from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
 from nemo_gym.workers.pool import WorkerFailure, WorkerPool
 from resources_servers.reasoning_gym.names import DATASETS

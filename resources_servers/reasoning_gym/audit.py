@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply
+from nemo_gym.authoring.model_replies import Reply
 
 FULL_REWARD = 1.0
 MOST_FOR_A_CHEAT = 0.05

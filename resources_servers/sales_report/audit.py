@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply, message, tool_call
+from nemo_gym.authoring.model_replies import Reply, message, tool_call
 from resources_servers.sales_report.world import (
     PRODUCTS,
     REGIONS,

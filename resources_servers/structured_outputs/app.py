@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, field_validator
 
-from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -17,8 +17,8 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.grading.data_formats import MalformedData
 from nemo_gym.grading.extraction import fenced_blocks, last_assistant_text
+from nemo_gym.grading.result_types import NoAnswer
 from nemo_gym.grading.schema import find_violations, make_strict, schema_problems
-from nemo_gym.grading.verdict import NoAnswer
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
 from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
 from resources_servers.structured_outputs.reading import Format, parse_reply

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply, tool_call
+from nemo_gym.authoring.model_replies import Reply, tool_call
 
 _ORDER = re.compile(r"(\w+) ordered (\d+) (\w+) and has (already|not yet) paid")
 Order = dict[str, Any]

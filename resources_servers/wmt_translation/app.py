@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from fastapi import FastAPI
 from pydantic import ConfigDict, Field, field_validator
 
-from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,
@@ -20,7 +20,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.grading.extraction import last_assistant_text
 from nemo_gym.grading.language import check_langdetect, detect_language, is_written_in
-from nemo_gym.grading.verdict import NoAnswer
+from nemo_gym.grading.result_types import NoAnswer
 from resources_servers.wmt_translation.scoring import (
     BleuTokenizer,
     check_sacrebleu,

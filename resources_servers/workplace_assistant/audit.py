@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply, message, tool_call
+from nemo_gym.authoring.model_replies import Reply, message, tool_call
 
 Calls = list[tuple[str, Any]]
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fastapi import FastAPI
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
-from nemo_gym.authoring.verifier_fixture import VerifierFixture, offline_server
+from nemo_gym.authoring.verifier_cases import VerifierFixture, offline_server
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseRunRequest,

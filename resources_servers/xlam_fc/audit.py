@@ -6,8 +6,8 @@ import unicodedata
 from collections.abc import Callable
 from typing import Any
 
-from nemo_gym.authoring.replies import Reply, message, tool_call
-from nemo_gym.authoring.replies import play_calls as act  # noqa: F401 - part of the interface
+from nemo_gym.authoring.model_replies import Reply, message, tool_call
+from nemo_gym.authoring.model_replies import play_calls as act  # noqa: F401 - part of the interface
 
 Calls = list[dict[str, Any]]
 

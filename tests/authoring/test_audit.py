@@ -112,7 +112,7 @@ def test_a_reward_that_is_not_finite_is_an_error(tree: Path, reward: str) -> Non
 def test_tools_are_called_in_the_session_before_the_verdict(tree: Path) -> None:
     """Environments with state are audited as an agent would play them."""
     act = """
-from nemo_gym.authoring.replies import message, tool_call
+from nemo_gym.authoring.model_replies import message, tool_call
 
 async def act(row, reply, call):
     if not isinstance(reply, str):
@@ -186,7 +186,7 @@ def test_too_few_odd_forms_are_a_finding(tree: Path) -> None:
         ("oracle", r"defines no oracle\(row\)"),
         ("import", "cannot be imported: ZeroDivisionError"),
         ("rows", "there are only 50 words"),
-        ("server", "defines 0 resources servers"),
+        ("server", "defines 0 server classes"),
         ("config", "lenient"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from nemo_gym.authoring.audit import run_audit
 from nemo_gym.authoring.audit_result import AuditResult
-from nemo_gym.authoring.audit_server import folder_settings, join_prompt, model_refs, scripted_judges
+from nemo_gym.authoring.audit_server import folder_settings, model_refs, scripted_judges
 from nemo_gym.errors import ConfigError
 from nemo_gym.judge import JudgeError, call_judge
 from nemo_gym.openai_utils import NeMoGymResponse
@@ -153,17 +153,6 @@ def test_scripted_judges_answer_by_name_and_are_unmounted_afterwards() -> None:
         return text
 
     assert asyncio.run(call_both()) == "HM"
-
-
-def test_a_judge_receives_the_whole_prompt() -> None:
-    """The system message decides the form of the verdict."""
-    parts = [
-        {"role": "system", "content": "Judge."},
-        {"role": "user", "content": [{"type": "input_text", "text": "A, B"}]},
-    ]
-
-    assert join_prompt(parts) == "Judge.\n\nA, B"
-    assert join_prompt("A, B") == "A, B"
 
 
 def test_settings_come_from_the_configuration_of_the_folder(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from fastapi.testclient import TestClient
 from pydantic import BaseModel
 
 from nemo_gym.authoring.gymnasium import GymnasiumServer, extract_text, split_turns
-from nemo_gym.authoring.replies import text_response
-from nemo_gym.authoring.verifier_fixture import offline_server
+from nemo_gym.authoring.model_replies import text_response
+from nemo_gym.authoring.verifier_cases import offline_server
 from nemo_gym.openai_utils import NeMoGymResponse
 
 ROW = {"responses_create_params": {"input": "Count down."}, "start": 3}

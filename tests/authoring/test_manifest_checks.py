@@ -185,7 +185,8 @@ def test_every_placeholder_must_be_replaced(manifest: Path, generated: str, comp
     """A listing full of "say here" does not help to choose."""
     replace_text(manifest, {completed: generated})
 
-    assert [problem.where for problem in publish_problems(manifest)] == ["manifest.yaml"]
+    (problem,) = publish_problems(manifest)
+    assert "manifest.yaml" in problem.where
 
 
 def test_a_placeholder_in_a_readme_is_named_by_line(manifest: Path) -> None:

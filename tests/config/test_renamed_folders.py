@@ -13,7 +13,7 @@ from nemo_gym.config import search_roots
 from nemo_gym.config.load import load_files
 from nemo_gym.config.search_roots import PARENT_DIR, _resolve_under_cwd_or_install, current_path
 from nemo_gym.launch.folder_tests import folder_tests_of
-from nemo_gym.launch.hosting import find_instances
+from nemo_gym.launch.hosted_instances import find_instances
 
 NOW = PARENT_DIR / "resources_servers/example_single_tool_call"
 NAMES = pytest.mark.parametrize("name", ["simple_weather", "example_simple_weather"])

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.grading.choices import compare_choice, extract_choice, parse_option
-from nemo_gym.grading.verdict import ExtractedAnswer, NoAnswer, VerdictKind
+from nemo_gym.grading.result_types import ExtractedAnswer, NoAnswer, VerdictKind
 
 
 @pytest.mark.parametrize(

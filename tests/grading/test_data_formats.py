@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.grading.data_formats import csv_rows, json_value, toml_value, xml_element, yaml_value
-from nemo_gym.grading.verdict import ExtractedAnswer, NoAnswer
+from nemo_gym.grading.result_types import ExtractedAnswer, NoAnswer
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(max_size=8),

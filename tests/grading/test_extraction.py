@@ -13,7 +13,7 @@ from nemo_gym.grading.extraction import (
     last_fenced_block,
     strip_reasoning,
 )
-from nemo_gym.grading.verdict import ExtractedAnswer, NoAnswer
+from nemo_gym.grading.result_types import ExtractedAnswer, NoAnswer
 from nemo_gym.wire.responses import NeMoGymResponse
 
 

@@ -10,8 +10,8 @@ from nemo_gym.grading.data_formats import csv_rows, json_value, toml_value, xml_
 from nemo_gym.grading.extraction import last_boxed, strip_reasoning
 from nemo_gym.grading.math import compare_math, extract_math_answer, raise_needs_symbols
 from nemo_gym.grading.numbers import last_number, parse_number
+from nemo_gym.grading.result_types import NoAnswer
 from nemo_gym.grading.text import compare_text
-from nemo_gym.grading.verdict import NoAnswer
 
 MEGABYTE = 1_000_000
 MAX_CPU_SECONDS = 20.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from nemo_gym.grading.choices import compare_choice, extract_choice
 from nemo_gym.grading.math import NeedsSymbols, compare_math, raise_needs_symbols
-from nemo_gym.grading.verdict import ExtractedAnswer, VerdictKind
+from nemo_gym.grading.result_types import ExtractedAnswer, VerdictKind
 
 ROWS: list[dict[str, Any]] = [
     json.loads(line) for line in (Path(__file__).parent / "data" / "choices.jsonl").read_text("utf-8").splitlines()

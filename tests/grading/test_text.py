@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nemo_gym.grading.result_types import VerdictKind
 from nemo_gym.grading.text import compare_text, fold, normalise_text
-from nemo_gym.grading.verdict import VerdictKind
 
 
 @pytest.mark.parametrize(

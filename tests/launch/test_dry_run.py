@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_gym.launch.dry_run import construct_servers
+from nemo_gym.launch.run import construct_servers
 from nemo_gym.launch.supervisor import ServerDidNotStart
 
 pytestmark = pytest.mark.asyncio

@@ -13,7 +13,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config_types import BaseServerConfig
-from nemo_gym.launch.hosting import find_instances
+from nemo_gym.launch.hosted_instances import find_instances
 from nemo_gym.launch.ports import OFFLINE_PORT, PortTaken, bind_listeners, listen
 from nemo_gym.launch.run import Run
 from nemo_gym.rollouts.attribution import classify_error

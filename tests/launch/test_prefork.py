@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.launch.prefork import MAX_DESCRIPTORS, PreforkedZygote, _receive_boot, claim, preforked_zygote
-from nemo_gym.launch.zygote import ZygoteSpec
+from nemo_gym.launch import prefork
+from nemo_gym.launch.prefork import ZygoteHandle, preforked_zygote
+from nemo_gym.launch.zygote import MAX_DESCRIPTORS, ZygoteSpec, receive_boot
 from nemo_gym.processes import ForkedChild
 from tests.processes import eventually, is_gone
 
@@ -210,7 +211,7 @@ def test_a_process_with_threads_is_not_forked() -> None:
     other.start()
     try:
         with preforked_zygote((700, 10, 10)):
-            assert claim() is None
+            assert not prefork._unclaimed
     finally:
         go.set()
         other.join()
@@ -221,17 +222,17 @@ def test_more_descriptors_than_fit_into_one_message_arrive_under_their_numbers()
     pipes = [os.pipe() for _ in range(MAX_DESCRIPTORS + 5)]
     readers = [reader for reader, _ in pipes]
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    preforked_zygote = PreforkedZygote(ForkedChild(0), ours)
+    handle = ZygoteHandle(ForkedChild(0), ours)
 
-    preforked_zygote.boot(ZygoteSpec({"about": "x" * 100_000}, readers, os.environ), seconds=10)
-    message = _receive_boot(theirs)
+    handle.boot(ZygoteSpec({"about": "x" * 100_000}, readers, os.environ), seconds=10)
+    message = receive_boot(theirs)
 
     assert message is not None
     boot, numbers = message
     assert boot == {"about": "x" * 100_000}
     assert [os.fstat(numbers[fd]).st_ino for fd in readers] == [os.fstat(fd).st_ino for fd in readers]
     ours.close()
-    assert _receive_boot(theirs) is None
+    assert receive_boot(theirs) is None
     theirs.close()
     for descriptor in {*(end for pipe in pipes for end in pipe), *(numbers[fd] for fd in readers)}:
         os.close(descriptor)

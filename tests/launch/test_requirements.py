@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.launch.requirements import requirements_of, unmet_requirements
+from nemo_gym.launch.requirements import unmet_requirements
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_two_requirement_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("pydantic\n")
 
     with pytest.raises(ConfigError, match="has both"):
-        requirements_of(tmp_path)
+        unmet_requirements(tmp_path)

@@ -242,7 +242,7 @@ async def call_add_when_up(session: aiohttp.ClientSession, run: Run, name: str) 
 
 async def test_a_zygote_that_keeps_dying_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Restarts end, and callers that poll the run see it."""
-    monkeypatch.setattr("nemo_gym.launch.start_process.MAX_ZYGOTES", 1)
+    monkeypatch.setattr("nemo_gym.launch.spawners.MAX_ZYGOTES", 1)
     write_folder(tmp_path, "lonely", COUNTER.format(hosting=""))
     async with Run(config_for(b="lonely"), [tmp_path]) as run:
         assert run._zygote._process is not None

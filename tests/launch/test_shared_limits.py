@@ -12,9 +12,9 @@ from aiohttp import web
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config.search_roots import PARENT_DIR
-from nemo_gym.launch.hosting import Instance
+from nemo_gym.launch.hosted_instances import Instance
+from nemo_gym.launch.model_endpoints import SharedLimits
 from nemo_gym.launch.run import Run
-from nemo_gym.launch.shared_limits import SharedLimits
 from tests.processes import wait_until
 
 LIMIT = 2

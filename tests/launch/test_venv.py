@@ -12,10 +12,17 @@ import pytest
 from nemo_gym.config.search_roots import WORKING_DIR
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch import venv
-from nemo_gym.launch.hosting import Instance
+from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.requirements import unmet_requirements
-from nemo_gym.launch.settings import VenvSettings
-from nemo_gym.launch.venv import Venv, folder_venv, instance_venvs, own_requirement, venv_process_env, venv_recipe
+from nemo_gym.launch.venv import (
+    Venv,
+    VenvSettings,
+    folder_venv,
+    instance_venvs,
+    nemo_gym_requirement,
+    venv_process_env,
+    venv_recipe,
+)
 
 OWN = "-e nemo-gym[dev] @ ../../"
 
@@ -52,8 +59,8 @@ def test_the_customary_first_line_means_this_installation(tmp_path: Path, settin
     """`../../` is right only in the tree it was written in, and a server needs no pytest."""
     path = write_folder(tmp_path, "a", OWN, "sympy")
 
-    assert venv_recipe(path, settings).lines == (own_requirement()[0], "sympy")
-    assert venv_recipe(path, settings, tests=True).lines == (own_requirement({"dev"})[0], "sympy")
+    assert venv_recipe(path, settings).lines == (nemo_gym_requirement()[0], "sympy")
+    assert venv_recipe(path, settings, tests=True).lines == (nemo_gym_requirement({"dev"})[0], "sympy")
 
 
 @pytest.mark.parametrize(
@@ -61,7 +68,7 @@ def test_the_customary_first_line_means_this_installation(tmp_path: Path, settin
 )
 def test_other_extras_of_ours_are_kept(tmp_path: Path, settings: VenvSettings, line: str) -> None:
     """A server that requires an extra uses it."""
-    assert venv_recipe(write_folder(tmp_path, "a", line), settings).lines == (own_requirement({"mcp"})[0],)
+    assert venv_recipe(write_folder(tmp_path, "a", line), settings).lines == (nemo_gym_requirement({"mcp"})[0],)
 
 
 def test_a_changed_requirement_is_another_venv(tmp_path: Path, settings: VenvSettings) -> None:
@@ -99,14 +106,14 @@ def test_a_project_may_require_another_python(
     recipe = venv_recipe(tmp_path, settings)
 
     assert recipe.python == python
-    assert recipe.lines == (own_requirement()[0], "sympy")
+    assert recipe.lines == (nemo_gym_requirement()[0], "sympy")
 
 
 def test_a_project_with_code_is_installed_as_a_whole(tmp_path: Path, settings: VenvSettings) -> None:
     """Its `src/` is imported by its app."""
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n[build-system]\nrequires = ["setuptools"]\n')
 
-    assert venv_recipe(tmp_path, settings).lines == (own_requirement()[0], f"-e {tmp_path}")
+    assert venv_recipe(tmp_path, settings).lines == (nemo_gym_requirement()[0], f"-e {tmp_path}")
 
 
 @pytest.mark.parametrize("text", ["[project\n", '[project]\nrequires-python = "new"\n'])
@@ -196,7 +203,7 @@ def test_this_installation_is_named_by_its_origin(
     monkeypatch.setattr(Distribution, "from_name", lambda _: PathDistribution(folder))
     monkeypatch.setattr(venv, "PARENT_DIR", tmp_path)
 
-    assert own_requirement({"mcp"})[0] == line
+    assert nemo_gym_requirement({"mcp"})[0] == line
 
 
 def test_a_changed_checkout_is_another_venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,9 +215,9 @@ def test_a_changed_checkout_is_another_venv(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Distribution, "from_name", missing)
     monkeypatch.setattr(venv, "PARENT_DIR", tmp_path)
     (tmp_path / "pyproject.toml").write_text("[project]\n")
-    before = own_requirement()
+    before = nemo_gym_requirement()
     (tmp_path / "pyproject.toml").write_text("[project]\ndependencies = ['x']\n")
-    after = own_requirement()
+    after = nemo_gym_requirement()
 
     assert before[0] == after[0] == f"-e {tmp_path}"
     assert before[1] != after[1]

@@ -13,8 +13,7 @@ import pytest
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch import venv_build
-from nemo_gym.launch.settings import VenvSettings
-from nemo_gym.launch.venv import Venv, folder_venv, own_requirement
+from nemo_gym.launch.venv import Venv, VenvSettings, folder_venv, nemo_gym_requirement
 from nemo_gym.launch.venv_build import (
     InstallFailed,
     build_venv,
@@ -114,7 +113,7 @@ async def test_the_installer_gets_the_requirements_of_the_folder(
     assert words == [
         "pip", "install", "--python", str(venv.python), "-r", "-", "-c", str(venv.target / "constraints.txt"), "-v"
     ]  # fmt: skip
-    assert content == f"{own_requirement()[0]}\nsympy==1.13\n"
+    assert content == f"{nemo_gym_requirement()[0]}\nsympy==1.13\n"
     assert (venv.target / "constraints.txt").read_text() == "ray==2.56.0\n"
     assert cwd == str(venv.folder)
     assert (env["UV_COMPILE_BYTECODE"], env["UV_CACHE_DIR"]) == ("1", str(tmp_path / "uvcache"))
@@ -190,7 +189,7 @@ async def test_an_installer_does_not_outlive_a_killed_command(tmp_path: Path, se
     script = f"""
         import asyncio
         from pathlib import Path
-        from nemo_gym.launch.settings import VenvSettings
+        from nemo_gym.launch.venv import VenvSettings
         from nemo_gym.launch.venv import folder_venv
         from nemo_gym.launch.venv_build import build_venv
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import EnvFailed
-from nemo_gym.grading.math import MathRules
-from nemo_gym.grading.verdict import ExtractedAnswer, Verdict, VerdictKind
+from nemo_gym.grading.result_types import ExtractedAnswer, Verdict, VerdictKind
 from nemo_gym.workers.math_verifier import MathVerifier
 
 pytest.importorskip("math_verify")
@@ -151,14 +150,6 @@ def test_the_answer_is_found_behind_the_reasoning(verifier: MathVerifier) -> Non
     answer = verifier.extract(text)
     assert isinstance(answer, ExtractedAnswer)
     assert text[slice(*answer.span)] == r"\boxed{4}"
-
-
-def test_arithmetic_counts_when_the_rules_allow_it() -> None:
-    """Some environments expect an expression."""
-    with MathVerifier(size=1, rules=MathRules(require_evaluated=False)) as lenient:
-        assert lenient.compare(r"3\cdot 4", "12").correct
-        assert lenient.compare("2^{10}", "1024").correct
-        assert not lenient.compare(r"3\cdot 5", "12").correct
 
 
 def test_a_repeated_answer_is_taken_from_the_cache(verifier: MathVerifier) -> None:

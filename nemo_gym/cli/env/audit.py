@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from nemo_gym.authoring.audit_result import AuditResult, update_readme
     from nemo_gym.cli.shared.verifiers import is_clean, run_audits
-    from nemo_gym.launch.settings import VenvSettings
+    from nemo_gym.launch.venv import VenvSettings
 
     args.overrides[:0] = [word for word in args.name if options.is_override(word)]
     settings = VenvSettings.from_config(options.resolve_config(options.config_overrides(args)).config)

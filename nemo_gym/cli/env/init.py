@@ -18,6 +18,7 @@ from nemo_gym.cli.terminal import output
 from nemo_gym.config.search_roots import PARENT_DIR, component_search_roots
 
 if TYPE_CHECKING:
+    from nemo_gym.authoring.manifest import Kind
     from nemo_gym.authoring.scaffold import ReusedVerifier, ScaffoldResult
 
 PROFILES = ("custom-gym-verifier", "custom-gym-agent-loop", "external-agent-loop", "external-rollout-driver")
@@ -58,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
     working_dir = Path.cwd()
     checkout = PARENT_DIR if (PARENT_DIR / "pyproject.toml").exists() else None
     if args.environment or args.benchmark:
-        name, kind = args.environment or args.benchmark, "environment" if args.environment else "benchmark"
+        name = args.environment or args.benchmark
+        kind: Kind = "environment" if args.environment else "benchmark"
         result = scaffold_environment(
             working_dir,
             name,

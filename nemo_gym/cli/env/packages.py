@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from nemo_gym.launch.folder_tests import folder_tests_of, server_venv
-    from nemo_gym.launch.settings import VenvSettings
+    from nemo_gym.launch.venv import VenvSettings
     from nemo_gym.launch.venv_build import installer_process_env, is_usable, uv_executable
 
     config = options.resolve_config(options.config_overrides(args)).config

@@ -22,9 +22,8 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.config.instances import is_placeholder
     from nemo_gym.config.omegaconf_adapter import as_dict
     from nemo_gym.global_config import GlobalConfigDictParser
-    from nemo_gym.launch.hosting import find_instances
-    from nemo_gym.launch.settings import VenvSettings
-    from nemo_gym.launch.venv import instance_venvs, merge_equal_venvs
+    from nemo_gym.launch.hosted_instances import find_instances
+    from nemo_gym.launch.venv import VenvSettings, instance_venvs, merge_equal_venvs
     from nemo_gym.launch.venv_build import is_usable, try_build_venvs
 
     config = options.resolve_config(options.config_overrides(args), needs_model=False).config

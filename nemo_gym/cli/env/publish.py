@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.authoring.manifest_checks import check_publishable
     from nemo_gym.cli.shared.verifiers import NotTried, run_cases
     from nemo_gym.launch.folder_tests import folder_tests_of
-    from nemo_gym.launch.settings import VenvSettings
+    from nemo_gym.launch.venv import VenvSettings
 
     name = options.take_name(args)
     config = options.resolve_config(options.config_overrides(args)).config

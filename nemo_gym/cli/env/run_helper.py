@@ -11,9 +11,9 @@ from nemo_gym.cli.env.start import POLL_SECONDS, ServersNotRunning
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig
 from nemo_gym.errors import GymError
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig
+from nemo_gym.launch.background_run import BackgroundRun
 from nemo_gym.launch.ports import with_open_head_port
 from nemo_gym.launch.run import Run
-from nemo_gym.launch.run_in_thread import BackgroundRun
 from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.server_utils import ServerClient, ServerStatus
 

@@ -43,7 +43,7 @@ async def _start(overrides: Sequence[str]) -> int:
     from nemo_gym.cli.shared.concurrency import interrupt_event
     from nemo_gym.cli.shared.servers import load_servers_config, running_servers
     from nemo_gym.cli.terminal.log import ServerLogPrinter
-    from nemo_gym.launch.dry_run import construct_servers
+    from nemo_gym.launch.run import construct_servers
 
     config = load_servers_config(overrides)
     if config.get("dry_run"):

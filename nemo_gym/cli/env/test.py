@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from nemo_gym.authoring.audit_result import AuditResult
     from nemo_gym.cli.shared.verifiers import Audits, NotAudited
     from nemo_gym.launch.folder_tests import FolderTestResult, FolderTests
-    from nemo_gym.launch.settings import VenvSettings
-    from nemo_gym.launch.venv import Venv
+    from nemo_gym.launch.venv import Venv, VenvSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from nemo_gym.cli.shared.verifiers import is_clean
     from nemo_gym.launch.folder_tests import find_folder_tests, folder_tests_of
-    from nemo_gym.launch.settings import VenvSettings
+    from nemo_gym.launch.venv import VenvSettings
 
     name = options.take_name(args)
     config = options.resolve_config(options.config_overrides(args)).config

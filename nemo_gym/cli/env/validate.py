@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_config(overrides: list[str], args: argparse.Namespace) -> int:
     """Check the configuration of the flags and print the result; return the exit status."""
-    from nemo_gym.launch.hosting import check_server_blocks
+    from nemo_gym.launch.server_block_check import check_server_blocks
 
     resolved = options.resolve_config(overrides, needs_model=False)
     names = [instance.name for instance in resolved.instances.valid]

@@ -166,7 +166,7 @@ async def _dry_run(args: argparse.Namespace, request: EvalRequest, stop: asyncio
     from nemo_gym import component_search_roots
     from nemo_gym.cli.shared.concurrency import cancel_on
     from nemo_gym.cli.terminal.log import ServerLogPrinter
-    from nemo_gym.launch.dry_run import construct_servers
+    from nemo_gym.launch.run import construct_servers
 
     if not args.no_serve:
         printer = ServerLogPrinter(verbose=bool(args.verbose))

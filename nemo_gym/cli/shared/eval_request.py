@@ -34,8 +34,8 @@ from nemo_gym.data.sources import (
 )
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.global_config import GlobalConfigDictParser
-from nemo_gym.keys import AGENTS
 from nemo_gym.journal import StoreError
+from nemo_gym.keys import AGENTS
 from nemo_gym.rollout_collection import (
     RolloutCollectionConfig,
     RolloutCollectionHelper,

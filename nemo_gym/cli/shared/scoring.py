@@ -14,7 +14,7 @@ from nemo_gym.config.resolve import ResolvedConfig
 from nemo_gym.config.schema_servers import is_server_ref
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
-from nemo_gym.launch.hosting import find_instances
+from nemo_gym.launch.hosted_instances import find_instances
 from nemo_gym.launch.ports import with_open_head_port
 from nemo_gym.server_utils import ServerClient
 

@@ -14,11 +14,11 @@ from nemo_gym.cli.terminal.log import ServerLogPrinter
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.global_config import GlobalConfigDictParser
 from nemo_gym.launch.cell import ServerImportError
-from nemo_gym.launch.endpoint_readiness import wait_for_endpoints
-from nemo_gym.launch.hosting import check_server_blocks
+from nemo_gym.launch.model_endpoints import wait_for_endpoints
 from nemo_gym.launch.ports import with_open_head_port
 from nemo_gym.launch.run import Run
 from nemo_gym.launch.run_registry import registering
+from nemo_gym.launch.server_block_check import check_server_blocks
 from nemo_gym.launch.supervisor import ServerDidNotStart
 
 

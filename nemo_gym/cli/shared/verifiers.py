@@ -17,12 +17,10 @@ from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.log import ServerLogPrinter
 from nemo_gym.errors import GymError
 from nemo_gym.launch.folder_tests import FolderTests, server_venv, tests_process_env
-from nemo_gym.launch.settings import VenvSettings
-from nemo_gym.launch.venv import Venv
+from nemo_gym.launch.venv import Venv, VenvSettings
 from nemo_gym.launch.venv_build import InstallFailed, build_venvs, try_build_venvs
 
-AUDIT_RUNNER = "nemo_gym.authoring.runner"
-CASES_RUNNER = "nemo_gym.authoring.runner"
+RUNNER = "nemo_gym.authoring.verifier_process"
 SERVER_TYPE = "resources_servers"
 MAX_SECONDS = 1800.0
 MAX_FINDINGS = 40
@@ -54,14 +52,13 @@ def run_cases(
     environment = server_venv(suite, settings, tests=False)
     if environment is not None:
         asyncio.run(build_venvs([environment], settings, ServerLogPrinter(verbose=True)))
-    request = {
-        "module": f"{SERVER_TYPE}.{suite.name}.app",
+    options = {
         "seeded": manifest.determinism == "seeded",
         "reward_range": manifest.reward.range,
         "best": manifest.reward.best,
         "update_expected": update_expected,
     }
-    cases: list[dict[str, Any]] = _run_module(CASES_RUNNER, suite, environment, request, NotTried)["cases"]
+    cases: list[dict[str, Any]] = _run_request(suite, environment, {"cases": options}, NotTried)["cases"]
     return cases
 
 
@@ -92,28 +89,28 @@ def run_audit(
     suite: FolderTests, environment: Venv | None, rows: int | None = None, seed: int = 1
 ) -> AuditResult | NotAudited:
     """Audit one server folder in its virtual environment; None stands for this interpreter."""
-    request = {"folder": str(suite.folder), "rows": rows, "seed": seed}
+    request = {"audit": {"rows": rows, "seed": seed}}
     try:
-        return result_from_dict(_run_module(AUDIT_RUNNER, suite, environment, request, NotAudited))
+        return result_from_dict(_run_request(suite, environment, request, NotAudited))
     except NotAudited as problem:
         return problem
 
 
-def _run_module(
-    module: str, suite: FolderTests, environment: Venv | None, request: dict[str, Any], error: type[GymError]
+def _run_request(
+    suite: FolderTests, environment: Venv | None, request: dict[str, Any], error: type[GymError]
 ) -> dict[str, Any]:
-    """Run a module in the virtual environment of a server; the request and the result are JSON files.
+    """Run a request of RUNNER in the virtual environment of a server; the request and the result are JSON files.
 
     Raises:
-        error: the module took too long, ended without a result or reported a problem.
+        error: the process took too long, ended without a result or reported a problem.
     """
     with tempfile.TemporaryDirectory() as folder:
         request_file, result_file = Path(folder) / "request.json", Path(folder) / "result.json"
-        request_file.write_text(json.dumps(request))
+        request_file.write_text(json.dumps({"folder": str(suite.folder), **request}))
         python = str(environment.python) if environment else sys.executable
         try:
             process = subprocess.run(
-                [python, "-m", module, "--request", str(request_file), "--result", str(result_file)],
+                [python, "-m", RUNNER, "--request", str(request_file), "--result", str(result_file)],
                 cwd=suite.folder,
                 env=tests_process_env(suite, environment, os.environ),
                 stdin=subprocess.DEVNULL,
@@ -124,7 +121,7 @@ def _run_module(
         except subprocess.TimeoutExpired:
             raise error(f"took longer than {MAX_SECONDS:g} s", where=suite.label) from None
         if not result_file.exists():
-            raise error(f"{module} ended with status {process.returncode}", where=suite.label)
+            raise error(f"{RUNNER} ended with status {process.returncode}", where=suite.label)
         result: dict[str, Any] = json.loads(result_file.read_bytes())
     if "problem" in result:
         raise error(result["problem"], where=suite.label)

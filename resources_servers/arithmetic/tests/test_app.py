@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.authoring.verifier_tests import VerifierProof
+from nemo_gym.authoring.verifier_proof import VerifierProof
 from resources_servers.arithmetic.app import last_number
 from resources_servers.arithmetic.generate import WORKED_SUMS, rows
 

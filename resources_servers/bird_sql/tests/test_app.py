@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.authoring.replies import Reply, text_response
-from nemo_gym.authoring.verifier_tests import VerifierProof, offline_client, verify_replies
+from nemo_gym.authoring.model_replies import Reply, text_response
+from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client, verify_replies
 from nemo_gym.sandbox.testing import needs_isolation
 from resources_servers.bird_sql import audit
 from resources_servers.bird_sql.app import BirdSQLServer

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.grading.verdict import ExtractedAnswer, NoAnswer
+from nemo_gym.grading.result_types import ExtractedAnswer, NoAnswer
 from resources_servers.bird_sql.sqltext import last_query, without_comments
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.authoring.replies import Reply, text_response
-from nemo_gym.authoring.verifier_tests import VerifierProof, verify_replies
+from nemo_gym.authoring.model_replies import Reply, text_response
+from nemo_gym.authoring.verifier_proof import VerifierProof, verify_replies
 from nemo_gym.sandbox.testing import needs_isolation
 from resources_servers.code_gen import audit
 from resources_servers.code_gen.app import CodeGenServer, CodeGenVerifyRequest
@@ -132,8 +132,8 @@ def test_tests_may_be_written_as_text() -> None:
 
 
 NO_BWRAP = """
-from nemo_gym.authoring.verifier_tests import verify_replies
-from nemo_gym.authoring.verifier_fixture import offline_server
+from nemo_gym.authoring.verifier_proof import verify_replies
+from nemo_gym.authoring.verifier_cases import offline_server
 from nemo_gym.sandbox.spec import SandboxUnsupportedError
 from resources_servers.code_gen import audit
 from resources_servers.code_gen.app import CodeGenServer

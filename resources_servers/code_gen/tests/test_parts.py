@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_gym.grading.extraction import last_fenced_block, scan_fences
-from nemo_gym.grading.verdict import ExtractedAnswer, NoAnswer
+from nemo_gym.grading.result_types import ExtractedAnswer, NoAnswer
 from resources_servers.code_gen.compare import output_difference, value_difference
 from resources_servers.code_gen.trial import ProgramTest, batches, reports
 

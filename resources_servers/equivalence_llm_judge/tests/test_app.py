@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from nemo_gym.authoring.audit_server import ScriptedJudge, scripted_judges
 from nemo_gym.authoring.cheats import injections
-from nemo_gym.authoring.verifier_fixture import offline_server
-from nemo_gym.authoring.verifier_tests import VerifierProof, verify_reply
+from nemo_gym.authoring.verifier_cases import offline_server
+from nemo_gym.authoring.verifier_proof import VerifierProof, verify_reply
 from resources_servers.equivalence_llm_judge.app import EquivalenceServer
 from resources_servers.equivalence_llm_judge.audit import DIFFERENT, EQUAL, judge
 from resources_servers.equivalence_llm_judge.prompts import TEMPLATE, fill_prompt, verdict_label

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.authoring.replies import tool_call
-from nemo_gym.authoring.verifier_tests import VerifierProof, offline_client, verify_reply
+from nemo_gym.authoring.model_replies import tool_call
+from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client, verify_reply
 from resources_servers.example_multi_step.app import LOOKUP, SUBMIT, MultiStepServer, value_of
 from resources_servers.example_multi_step.generate import THESAURUS, rows
 

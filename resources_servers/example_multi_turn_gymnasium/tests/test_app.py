@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.authoring.replies import text_response
-from nemo_gym.authoring.verifier_tests import VerifierProof, offline_client
+from nemo_gym.authoring.model_replies import text_response
+from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client
 from resources_servers.example_multi_turn_gymnasium.app import MultiTurnServer, contains_answer
 from resources_servers.example_multi_turn_gymnasium.generate import rows
 

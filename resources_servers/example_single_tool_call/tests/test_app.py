@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.authoring.verifier_tests import VerifierProof, offline_client
+from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client
 from resources_servers.example_single_tool_call.app import WeatherServer
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.authoring.replies import Reply, build_response, message, text_response, tool_call
-from nemo_gym.authoring.verifier_fixture import offline_server
-from nemo_gym.authoring.verifier_tests import VerifierProof, offline_client, verify_reply
+from nemo_gym.authoring.model_replies import Reply, build_response, message, text_response, tool_call
+from nemo_gym.authoring.verifier_cases import offline_server
+from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client, verify_reply
 from resources_servers.indirect_prompt_injection import audit
 from resources_servers.indirect_prompt_injection.app import InjectionServer, attack_success
 from resources_servers.indirect_prompt_injection.generate import ATTACKS, rows

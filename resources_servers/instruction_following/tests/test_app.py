@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.authoring.replies import message, tool_call
-from nemo_gym.authoring.verifier_fixture import offline_server
-from nemo_gym.authoring.verifier_tests import VerifierProof, offline_client, verify_replies, verify_reply
+from nemo_gym.authoring.model_replies import message, tool_call
+from nemo_gym.authoring.verifier_cases import offline_server
+from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client, verify_replies, verify_reply
 from nemo_gym.grading import language
 from resources_servers.instruction_following import audit
 from resources_servers.instruction_following.app import InstructionFollowingServer

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.authoring.verifier_fixture import offline_server
-from nemo_gym.authoring.verifier_tests import VerifierProof, verify_reply
+from nemo_gym.authoring.verifier_cases import offline_server
+from nemo_gym.authoring.verifier_proof import VerifierProof, verify_reply
 from nemo_gym.sandbox.python import PythonResult
 from nemo_gym.sandbox.testing import needs_isolation
 from resources_servers.math_with_code import audit

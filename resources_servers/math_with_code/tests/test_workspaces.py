@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from fastapi import Request
 
-from nemo_gym.authoring.replies import text_response
-from nemo_gym.authoring.verifier_fixture import offline_server
+from nemo_gym.authoring.model_replies import text_response
+from nemo_gym.authoring.verifier_cases import offline_server
 from nemo_gym.errors import EnvFailed
 from nemo_gym.keys import SESSION_ID_KEY
 from nemo_gym.sandbox.python import PythonResult

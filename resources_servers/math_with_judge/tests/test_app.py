@@ -9,8 +9,8 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 
 from nemo_gym.authoring.audit_server import ScriptedJudge, scripted_judges
-from nemo_gym.authoring.verifier_fixture import offline_server
-from nemo_gym.authoring.verifier_tests import VerifierProof, verify_reply
+from nemo_gym.authoring.verifier_cases import offline_server
+from nemo_gym.authoring.verifier_proof import VerifierProof, verify_reply
 from resources_servers.math_with_judge.app import (
     DIFFERENT,
     EQUAL,

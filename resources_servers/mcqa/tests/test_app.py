@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.authoring.replies import text_response
-from nemo_gym.authoring.verifier_tests import VerifierProof, offline_client, verify_reply
+from nemo_gym.authoring.model_replies import text_response
+from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client, verify_reply
 from resources_servers.mcqa.app import MCQAResourcesServer
 
 OPTIONS = [{"A": "Paris"}, {"B": "London"}, {"C": "Rome"}, {"D": "Berlin"}]

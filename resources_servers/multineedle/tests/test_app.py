@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.authoring.verifier_fixture import offline_server
-from nemo_gym.authoring.verifier_tests import VerifierProof, offline_client, verify_reply
+from nemo_gym.authoring.verifier_cases import offline_server
+from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client, verify_reply
 from resources_servers.multineedle import audit
 from resources_servers.multineedle.app import MultineedleResourcesServer, recall_by_depth
 from resources_servers.multineedle.generate import rows

@@ -6,8 +6,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from benchmarks.general_knowledge.prepare import LETTERS, rows
-from nemo_gym.authoring.verifier_fixture import offline_server
-from nemo_gym.authoring.verifier_tests import VerifierProof, offline_client, verify_reply
+from nemo_gym.authoring.verifier_cases import offline_server
+from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client, verify_reply
 from resources_servers.quiz.app import QuizServer
 
 ROWS = rows()

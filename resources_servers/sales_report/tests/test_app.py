@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.authoring.verifier_tests import VerifierProof, offline_client, verify_reply
+from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client, verify_reply
 from resources_servers.sales_report import audit
 from resources_servers.sales_report.app import SalesReportServer
 from resources_servers.sales_report.desk import ToolError, parse_number

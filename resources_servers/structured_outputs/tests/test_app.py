@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.authoring.verifier_tests import VerifierProof, offline_client, verify_reply
+from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client, verify_reply
 from resources_servers.structured_outputs.app import StructuredOutputsServer
 
 PERSON = {

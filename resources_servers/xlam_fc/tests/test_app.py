@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from nemo_gym.authoring.replies import build_response
-from nemo_gym.authoring.verifier_fixture import offline_server
-from nemo_gym.authoring.verifier_tests import VerifierProof, offline_client, verify_reply
+from nemo_gym.authoring.model_replies import build_response
+from nemo_gym.authoring.verifier_cases import offline_server
+from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client, verify_reply
 from resources_servers.xlam_fc.app import Call, XlamFcServer, count_matches, same_value
 from resources_servers.xlam_fc.audit import cheats, oracle, wrong
 from resources_servers.xlam_fc.generate import rows

@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 from omegaconf import OmegaConf
 
-from nemo_gym.authoring.replies import text_response
+from nemo_gym.authoring.model_replies import text_response
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.server_utils import ServerClient

@@ -39,7 +39,7 @@ def test_a_new_environment_is_not_ready_and_says_why(here: Path, capsys: pytest.
     assert main(["env", "publish", "to_publish"]) == 1
 
     message = capsys.readouterr().err
-    assert "description still contains" in message
+    assert "environments/to_publish/manifest.yaml:7: still contains" in message
     assert "licensing is unknown" in message
     assert "resources_servers/to_publish/README.md:" in message
     assert "not ready: 4 problems" in message

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from nemo_gym.processes import start_ticks
+
 MEMORY, PIDS, CPU = "memory", "pids", "cpuacct"
 CONTROLLERS = (MEMORY, PIDS, CPU)
 
@@ -120,7 +122,7 @@ class Cgroups:
     def __init__(self, parents: Mapping[str, Path], version: int) -> None:
         self.version = version
         self.controllers = tuple(parents)
-        name = f"{_PREFIX}{os.getpid()}-{_start_ticks(os.getpid())}-{secrets.token_hex(4)}"
+        name = f"{_PREFIX}{os.getpid()}-{start_ticks(os.getpid())}-{secrets.token_hex(4)}"
         self._parents = dict(parents)
         self._folders = {controller: parent / name for controller, parent in parents.items()}
         self._cleanup_process: subprocess.Popen[bytes] | None = None
@@ -237,13 +239,8 @@ def _remove_abandoned(parent: Path) -> None:
     """Remove groups whose owner and cleanup process have been killed."""
     for folder in parent.glob(f"{_PREFIX}[0-9]*"):
         match = re.fullmatch(rf"{_PREFIX}(\d+)-(\d+)-\w+", folder.name)
-        if match and _start_ticks(int(match[1])) != int(match[2]):
+        if match and start_ticks(int(match[1])) != int(match[2]):
             _remove_tree(folder)
-
-
-def _start_ticks(pid: int) -> int:
-    """Return the start time of a process in clock ticks since boot; 0 if the process does not exist."""
-    return int((_read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split() or ["0"] * 20)[19])
 
 
 def _remove_tree(folder: Path) -> bool:

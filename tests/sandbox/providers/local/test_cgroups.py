@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_gym.processes import start_ticks
 from nemo_gym.sandbox.providers.local import cgroups
 from nemo_gym.sandbox.providers.local.cgroups import CPU, MEMORY, PIDS, BoxCgroup, Cgroups, Usage
 
@@ -122,7 +123,7 @@ def test_abandoned_groups_are_removed(tmp_path):
     """If a janitor was killed with its owner, the next provider cleans up, but not groups of live owners."""
     ended = subprocess.Popen(["true"])
     ended.wait()
-    mine = f"nemo-gym-{os.getpid()}-{cgroups._start_ticks(os.getpid())}-abcd"
+    mine = f"nemo-gym-{os.getpid()}-{start_ticks(os.getpid())}-abcd"
     for name in (f"nemo-gym-{ended.pid}-1-abcd/box-1", f"{mine}/box-1", "nemo-gym-trial-1-x", "other"):
         (tmp_path / name).mkdir(parents=True)
 
@@ -133,6 +134,6 @@ def test_abandoned_groups_are_removed(tmp_path):
 
 def test_the_start_time_identifies_a_process():
     """Process ids are reused, and a reused id must not protect an abandoned group."""
-    assert cgroups._start_ticks(os.getpid()) > 0
-    assert cgroups._start_ticks(2**22 + 1) == 0
+    assert start_ticks(os.getpid()) > 0
+    assert start_ticks(2**22 + 1) == 0
     assert Path(f"/proc/{os.getpid()}").exists()

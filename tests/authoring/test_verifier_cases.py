@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.authoring.replies import text_response
-from nemo_gym.authoring.verifier_fixture import VerifierFixture, exercise_verifier_fixture, offline_server, read_cases
+from nemo_gym.authoring.model_replies import text_response
+from nemo_gym.authoring.verifier_cases import VerifierFixture, exercise_verifier_fixture, offline_server, read_cases
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
     BaseVerifyRequest,

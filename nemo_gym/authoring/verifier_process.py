@@ -1,9 +1,9 @@
 """Run a server folder's verifier fixture or audit in the interpreter of that server.
 
-    python -m nemo_gym.authoring.runner --request REQUEST.json --result RESULT.json
+    python -m nemo_gym.authoring.verifier_process --request REQUEST.json --result RESULT.json
 
-With `module`, the request runs that module's fixture; with `folder`, it audits that folder. The result has the cases,
-the audit, or `problem`. Exit status: 0 if the request was carried out, 1 if not.
+The request has the `folder` of the server and the options of `cases` or of `audit`. The result has the cases, the audit
+or a `problem`. Exit status: 0 if the request was carried out, 1 if not.
 """
 
 import argparse
@@ -12,56 +12,43 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nemo_gym.authoring.audit import import_folder_module, run_audit
-from nemo_gym.authoring.verifier_fixture import VerifierFixture, exercise_verifier_fixture
+from nemo_gym.authoring.verifier_cases import VerifierFixture, exercise_verifier_fixture
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.errors import ConfigError, GymError
 
 EXPORT = "VERIFIER_FIXTURE"
 
 
-def load_fixture(module_name: str) -> VerifierFixture:
-    """Import a server's module and return the fixture it exports.
+def load_fixture(folder: Path) -> VerifierFixture:
+    """Import `app.py` of a server folder and return the fixture it exports.
 
     Raises:
         ConfigError: the module cannot be imported, or exports no fixture.
     """
-    fixture = getattr(import_folder_module(module_name), EXPORT, None)
+    module = import_folder_module(folder, "app")
+    fixture = getattr(module, EXPORT, None)
     if not isinstance(fixture, VerifierFixture):
-        raise ConfigError(f"exports no {EXPORT}", where=module_name, fix="copy the one that `gym env init` writes")
+        raise ConfigError(f"exports no {EXPORT}", where=module.__name__, fix="copy the one that `gym env init` writes")
     return fixture
 
 
-@contextmanager
-def quiet_logging() -> Iterator[None]:
-    """Show only critical log records of the package while the block runs."""
-    logger = logging.getLogger("nemo_gym")
-    previous_level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(previous_level)
-
-
-async def run_request(request: dict[str, Any]) -> dict[str, Any]:
+async def run_request(request: Mapping[str, Any]) -> dict[str, Any]:
     """Run the audit or the fixture that a request names and return its result."""
-    if "folder" in request:
-        with quiet_logging():  # an audit makes rows and judges fail on purpose
-            return (await run_audit(Path(request["folder"]), rows=request["rows"], seed=request["seed"])).as_dict()
-    options = {key: request[key] for key in ("seeded", "reward_range", "best", "update_expected")}
-    results = await exercise_verifier_fixture(load_fixture(request["module"]), **options)
+    folder = Path(request["folder"])
+    if "audit" in request:
+        return (await run_audit(folder, **request["audit"])).as_dict()
+    results = await exercise_verifier_fixture(load_fixture(folder), **request["cases"])
     return {"cases": [result.as_dict() for result in results]}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the request file, write the result file and return the exit status."""
-    parser = argparse.ArgumentParser(prog="runner", description=__doc__)
+    parser = argparse.ArgumentParser(prog="verifier_process", description=__doc__)
     parser.add_argument("--request", type=Path, required=True, help="JSON file with the request")
     parser.add_argument("--result", type=Path, required=True, help="JSON file to write")
     args = parser.parse_args(argv)
@@ -78,4 +65,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.getLogger("nemo_gym").setLevel(logging.CRITICAL)  # cases and audits make rows and judges fail on purpose
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Build the model replies that fixtures, audits and tests send to a verifier."""
+"""Build the model replies that fixtures, audits and tests send to a verifier, and read prompts."""
 
 import json
 import zlib
@@ -69,6 +69,16 @@ def tool_call(name: str, arguments: Any, output: Any = None, *, call_id: str | N
 
 def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def prompt_texts(prompt: Any) -> list[str]:
+    """Return the texts of a prompt's messages that have text; messages and their parts are dictionaries or models."""
+    texts = [prompt] if isinstance(prompt, str) else []
+    for item in map(dict, prompt if isinstance(prompt, list) else ()):
+        content = item.get("content") or ""
+        parts = [content] if isinstance(content, str) else [str(dict(part).get("text", "")) for part in content]
+        texts.append("\n".join(parts))
+    return [text for text in texts if text.strip()]
 
 
 async def play_calls(row: Mapping[str, Any], reply: Reply, call: ToolCaller) -> None:  # noqa: ARG001 - the form of `act`

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nemo_gym.launch.logs import MAX_LINE_BYTES, ProcessLog
+from nemo_gym.launch.supervisor import MAX_LINE_BYTES, TAIL_LINES, ProcessLog
 
 
 def test_lines_are_passed_on_whole_however_the_bytes_arrive(tmp_path: Path) -> None:
@@ -34,4 +34,5 @@ def test_the_last_lines_are_kept_for_error_messages() -> None:
 
     log.data_received("".join(f"line {n}\n" for n in range(100)).encode())
 
-    assert log.tail(2) == "line 98\nline 99"
+    assert log.tail().splitlines()[-2:] == ["line 98", "line 99"]
+    assert len(log.tail().splitlines()) == TAIL_LINES

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from nemo_gym.authoring.replies import text_response
+from nemo_gym.authoring.model_replies import text_response
 from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.config_types import BaseRunServerInstanceConfig, BaseServerConfig
@@ -63,7 +63,9 @@ class VerifierCase(BaseModel):
     @model_validator(mode="after")
     def _check_expectation(self) -> "VerifierCase":
         """Require `expected_error` for malformed cases and `expected_reward` for all others."""
-        required, excluded = ("expected_reward", "expected_error")[:: -1 if self.kind == "malformed" else 1]
+        required, excluded = "expected_reward", "expected_error"
+        if self.kind == "malformed":
+            required, excluded = excluded, required
         if getattr(self, required) is None or getattr(self, excluded) is not None:
             raise ValueError(f"a {self.kind} case has {required} and no {excluded}")
         return self

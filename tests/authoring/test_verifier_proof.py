@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.authoring.runner import main
-from nemo_gym.authoring.verifier_tests import VerifierProof
+from nemo_gym.authoring.verifier_process import main
+from nemo_gym.authoring.verifier_proof import VerifierProof
 from tests.authoring.audit_world import AUDIT, GENERATE, tree, write_folder
 
 __all__ = ["tree"]
@@ -102,13 +102,11 @@ def test_a_check_without_cases_is_not_proven(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("request_fields", "problem"),
     [
-        ({"folder": "{folder}", "rows": 1, "seed": 1}, None),
-        ({"module": "resources_servers.words.app", "seeded": False, "reward_range": None, "best": None,
-          "update_expected": False}, "exports no VERIFIER_FIXTURE"),
-        ({"module": "resources_servers.words_nowhere.app", "seeded": False, "reward_range": None, "best": None,
-          "update_expected": False}, "cannot be imported"),
+        ({"folder": "{folder}", "audit": {"rows": 1, "seed": 1}}, None),
+        ({"folder": "{folder}", "cases": {}}, "exports no VERIFIER_FIXTURE"),
+        ({"folder": "{folder}_nowhere", "cases": {}}, "cannot be imported"),
     ],
-)  # fmt: skip
+)
 def test_the_runner_writes_a_result_or_the_problem(
     tree: Path, tmp_path: Path, request_fields: dict[str, object], problem: str | None
 ) -> None:

@@ -12,11 +12,9 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig
 
 from nemo_gym.config.omegaconf_adapter import as_dict
-from nemo_gym.launch.dry_run import construct_servers
-from nemo_gym.launch.endpoint_readiness import wait_for_endpoints
-from nemo_gym.launch.run import Run
+from nemo_gym.launch.model_endpoints import wait_for_endpoints
+from nemo_gym.launch.run import Run, construct_servers
 from nemo_gym.launch.run_registry import registering
-from nemo_gym.launch.settings import LaunchSettings
 from nemo_gym.launch.supervisor import ServerDidNotStart
 
 logger = logging.getLogger(__name__)
@@ -89,8 +87,7 @@ class BackgroundRun:
 
     async def _run_until_stopped(self) -> BaseException | None:
         """Serve, or construct in a dry run, until `stop` is called; return the error that ended it, or None."""
-        dry_run = LaunchSettings.from_config(self.config).dry_run
-        serve_task = asyncio.create_task(self._construct() if dry_run else self._serve())
+        serve_task = asyncio.create_task(self._construct() if self.config.get("dry_run") else self._serve())
         stop_wait = asyncio.create_task(self._stop_requested.wait())
         await asyncio.wait({serve_task, stop_wait}, return_when=asyncio.FIRST_COMPLETED)
         serve_task.cancel()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.launch.hosting import declared_hosting, find_instances
+from nemo_gym.launch.hosted_instances import declared_hosting, find_instances
 
 
 def write_server(root: Path, kind: str, name: str, source: str = "") -> Path:

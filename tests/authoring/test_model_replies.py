@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from nemo_gym.authoring.audit import row_breakers
-from nemo_gym.authoring.cheats import generic_cheats, injections, prompt_texts
-from nemo_gym.authoring.replies import build_response, message, play_calls, shorten_reply, tool_call
+from nemo_gym.authoring.cheats import generic_cheats, injections
+from nemo_gym.authoring.model_replies import build_response, message, play_calls, prompt_texts, shorten_reply, tool_call
 from nemo_gym.openai_utils import NeMoGymResponse
 from nemo_gym.wire.tasks import BaseVerifyRequest
 
@@ -102,7 +102,7 @@ def test_rows_without_options_have_no_cheats_with_them(options: Any) -> None:
 )
 def test_the_prompt_is_read_in_every_form(prompt: Any, texts: list[str]) -> None:
     """The echo cheat must repeat the real prompt."""
-    assert prompt_texts({"responses_create_params": {"input": prompt}}) == texts
+    assert prompt_texts(prompt) == texts
 
 
 def test_there_are_at_least_fifty_injections() -> None:

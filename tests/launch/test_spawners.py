@@ -6,12 +6,12 @@ import signal
 import pytest
 
 from nemo_gym.errors import GymError
-from nemo_gym.launch import start_process
-from nemo_gym.launch.start_process import ZygoteSpawner
+from nemo_gym.launch import spawners
+from nemo_gym.launch.spawners import ZygoteSpawner
 from nemo_gym.launch.zygote import ZygoteSpec
 from tests.processes import is_gone
 
-BOOT = {"config": {}, "instances": [], "listeners": {}, "cell_listeners": [], "limits": {}}
+BOOT = {"config": {}, "instances": {}, "listeners": {}, "cell_listeners": [], "limits": {}}
 
 
 async def test_a_zygote_that_does_not_respond_is_an_error_and_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +21,7 @@ async def test_a_zygote_that_does_not_respond_is_an_error_and_is_killed(monkeypa
     assert zygote._process is not None
     pid = zygote._process.pid
     os.kill(pid, signal.SIGSTOP)
-    monkeypatch.setattr(start_process, "ZYGOTE_SECONDS", 0.2)
+    monkeypatch.setattr(spawners, "ZYGOTE_SECONDS", 0.2)
 
     with pytest.raises(GymError, match=r"did not start sums in 0\.2 s"):
         await zygote.spawn({"id": "sums", "kind": "process", "instance": "sums"}, 1, 2)

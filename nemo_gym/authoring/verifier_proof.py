@@ -19,15 +19,16 @@ from nemo_gym.authoring.audit import (
     generated_rows,
     import_folder_module,
     load_expectations,
+    serve_folder,
 )
 from nemo_gym.authoring.audit_result import Check
-from nemo_gym.authoring.audit_server import find_server_class, folder_settings, serve_for_audit
-from nemo_gym.authoring.replies import Reply, Row, build_response
-from nemo_gym.authoring.verifier_fixture import exercise_verifier_fixture, offline_server
+from nemo_gym.authoring.audit_server import serve_for_audit
+from nemo_gym.authoring.model_replies import Reply, Row, build_response
+from nemo_gym.authoring.verifier_cases import exercise_verifier_fixture, offline_server
 from nemo_gym.base_resources_server import SimpleResourcesServer
 
 EXAMPLES = 5
-AT_ONCE = 4
+CONCURRENCY = 4
 
 
 def offline_client(server_class: type[SimpleResourcesServer], **settings: Any) -> TestClient:
@@ -45,10 +46,10 @@ def verify_reply(http: TestClient, row: Row, reply: Reply) -> Row:
 def verify_replies(
     server_class: type[SimpleResourcesServer], cases: Sequence[tuple[Row, Reply]], **settings: Any
 ) -> list[Row]:
-    """Verify replies to rows, `AT_ONCE` at a time, for slow servers; return the verdicts in order."""
+    """Verify replies to rows, `CONCURRENCY` at a time, for slow servers; return the verdicts in order."""
 
     async def verify_all() -> list[Row]:
-        concurrency = asyncio.Semaphore(AT_ONCE)
+        concurrency = asyncio.Semaphore(CONCURRENCY)
 
         async def verify_one(row: Row, reply: Reply) -> Row:
             async with concurrency:
@@ -121,15 +122,12 @@ class VerifierProof:
 
     async def _current_rewards(self, records: Sequence[Row]) -> list[float | None]:
         """Verify stored rollouts again and return their rewards."""
-        expected = load_expectations(self.folder)
-        server_class = find_server_class(import_folder_module(f"resources_servers.{self.folder.name}.app"))
-        settings = folder_settings(self.folder)
-        async with serve_for_audit(server_class, "proof", settings, expected.act, expected.judge) as server:
+        async with serve_folder(self.folder, load_expectations(self.folder)) as server:
             return [(await server.verify_record(record)).reward for record in records]
 
     def test_the_verifier_decides_every_case_of_its_fixture_as_written(self) -> None:
         """The verifier gives the expected reward in every case of its fixture, as `gym env test` checks."""
-        app = import_folder_module(f"resources_servers.{self.folder.name}.app")
+        app = import_folder_module(self.folder, "app")
         if not hasattr(app, "VERIFIER_FIXTURE"):
             pytest.skip("the folder exports no VERIFIER_FIXTURE")
         results = asyncio.run(

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.launch.endpoint_readiness import Endpoint, model_endpoints, wait_for_endpoints
+from nemo_gym.launch.model_endpoints import Endpoint, model_endpoints, wait_for_endpoints
 from nemo_gym.launch.ports import listen
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.launch import check_cache
+from nemo_gym.launch import server_block_check as check_cache
 
 
 @pytest.fixture(autouse=True)

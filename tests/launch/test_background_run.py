@@ -22,7 +22,7 @@ from nemo_gym import global_config
 from nemo_gym.cli.env import RunHelper, ServersNotRunning
 from nemo_gym.errors import ConfigError, NoServerInstancesError
 from nemo_gym.global_config import GlobalConfigDictParserConfig
-from nemo_gym.launch import run_in_thread
+from nemo_gym.launch import background_run
 from nemo_gym.launch.ports import PortTaken, listen
 from nemo_gym.launch.run_registry import live_runs
 from nemo_gym.launch.supervisor import ServerDidNotStart
@@ -276,10 +276,10 @@ def test_servers_end_with_a_program_that_does_not_stop_them(one_server: Any, tmp
 
 def test_output_of_servers_is_logged_at_the_level_it_names(caplog: pytest.LogCaptureFixture) -> None:
     """A trainer at the default level sees warnings and nothing else."""
-    caplog.set_level(logging.INFO, logger=run_in_thread.__name__)
+    caplog.set_level(logging.INFO, logger=background_run.__name__)
 
-    run_in_thread.log_line("only", "WARNING: low on space")
-    run_in_thread.log_line("only", "hello")
+    background_run.log_line("only", "WARNING: low on space")
+    background_run.log_line("only", "hello")
 
     assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
         ("WARNING", "(only) WARNING: low on space"),

@@ -7,14 +7,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from nemo_gym.errors import GymError
-from nemo_gym.launch import prefork
+from nemo_gym.launch.prefork import start_zygote
 from nemo_gym.launch.zygote import MAX_MESSAGE_BYTES, ZygoteSpec
 from nemo_gym.processes import ForkedChild, json_descriptor, signal_group
 
@@ -31,54 +30,11 @@ POLL_SECONDS = 0.005
 ExitCallback = Callable[[int, int], None]
 """Called with a process id and its exit status (negative: the signal that ended it)."""
 
-ZygoteProcess = subprocess.Popen[bytes] | ForkedChild
-
-
-class Spawner(Protocol):
-    """Starts processes and reports when they exit. The caller of `spawn` closes the descriptors."""
-
-    async def spawn(self, request: Mapping[str, Any], output: int, ready: int) -> int: ...
-
-    def signal(self, pid: int, number: int) -> None: ...
-
-    async def close(self) -> None: ...
-
 
 class ZygoteLost(GymError):
     """The zygote has ended, and with it every server that it forked."""
 
     exit_status = 3
-
-
-def _claim_preforked(spec: ZygoteSpec) -> tuple[ZygoteProcess, socket.socket] | None:
-    """Boot the zygote that the command forked and return it; None if there is no such zygote or it does not respond."""
-    preforked = prefork.claim()
-    if preforked is None:
-        return None
-    try:
-        preforked.boot(spec, ZYGOTE_SECONDS)
-    except OSError:
-        preforked.kill()
-        return None
-    return preforked.process, preforked.control
-
-
-def _start_program(spec: ZygoteSpec) -> tuple[ZygoteProcess, socket.socket]:
-    """Start a zygote as a program; return its process and the socket to it."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    boot_fd = json_descriptor(spec.boot)
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "nemo_gym.launch.zygote", str(theirs.fileno()), str(boot_fd)],
-            pass_fds=[theirs.fileno(), boot_fd, *spec.descriptors],
-            env=dict(spec.env),
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    finally:
-        theirs.close()
-        os.close(boot_fd)
-    return process, ours
 
 
 class ZygoteSpawner:
@@ -88,7 +44,7 @@ class ZygoteSpawner:
         self._on_exit = on_exit
         self._pending: dict[str, asyncio.Future[int]] = {}
         self._up: asyncio.Future[None] | None = None
-        self._process: ZygoteProcess | None = None
+        self._process: subprocess.Popen[bytes] | ForkedChild | None = None
         self._control: socket.socket | None = None
         self._spec: ZygoteSpec | None = None
         self._children: set[int] = set()
@@ -112,7 +68,8 @@ class ZygoteSpawner:
                     raise ZygoteLost(f"the process that starts servers ended {self._zygotes} times", where="launch")
                 await self._wait_for_exit()
                 self._zygotes += 1
-                self._process, control = _claim_preforked(self._spec) or _start_program(self._spec)
+                handle = start_zygote(self._spec, ZYGOTE_SECONDS)
+                self._process, control = handle.process, handle.control
                 control.setblocking(False)
                 loop = asyncio.get_running_loop()
                 self._control, self._up = control, loop.create_future()
@@ -256,3 +213,7 @@ class ExecSpawner:
         for pid in self._processes:
             signal_group(pid, signal.SIGKILL)
         await asyncio.gather(*self._tasks)
+
+
+Spawner = ZygoteSpawner | ExecSpawner
+"""Starts server processes: `spawn` one, whose descriptors the caller closes, `signal` it, `close` all of them."""

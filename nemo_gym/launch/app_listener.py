@@ -29,7 +29,7 @@ def coalescing_protocol(protocol: Any) -> Any:
     return CoalescingProtocol
 
 
-class HttpServer:
+class AppListener:
     """One app served on one listening socket."""
 
     def __init__(
@@ -74,7 +74,7 @@ class HttpServer:
         await self._lifespan.shutdown()
 
 
-async def close_servers(servers: list[HttpServer], grace: float) -> None:
+async def close_listeners(servers: list[AppListener], grace: float) -> None:
     """Stop accepting connections, wait up to `grace` seconds for calls in flight, then close the servers."""
     for server in servers:
         server.stop_accepting()

@@ -1,17 +1,34 @@
-"""Wait until the endpoints that model servers call answer, before a run starts."""
+"""The endpoints that model servers call: wait until they answer, and limit concurrent requests to them.
+
+The limits hold across all processes of a run.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
+from nemo_gym.config.checks import read_key
 from nemo_gym.config.instances import instances_of
 from nemo_gym.errors import ConfigError
-from nemo_gym.launch.settings import ENDPOINT_TIMEOUT_KEY, LaunchSettings
+from nemo_gym.launch.hosted_instances import Instance
+from nemo_gym.transport import shared_semaphore
+from nemo_gym.transport.shared_semaphore import SharedSemaphore
 
-PAUSE_SECONDS, CALL_SECONDS, NOTICE_SECONDS = 1.0, 5.0, 3.0
+TIMEOUT_KEY = "model_endpoint_readiness_timeout_seconds"
+LIMIT_KEY = "max_concurrent_requests"
+
+PAUSE_SECONDS = 1.0
+"""Pause between two probes of an endpoint."""
+CALL_SECONDS = 5.0
+"""Timeout of one probe."""
+NOTICE_SECONDS = 3.0
+"""Waiting time after which the user is notified."""
+
+LimitDescriptors = dict[str, list[tuple[int, int]]]
+"""Name of a limited instance -> (counter, ledger) descriptors of the semaphore of each of its endpoints."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +67,7 @@ async def wait_for_endpoints(config: Mapping[str, Any], notify: Callable[[str], 
     Raises:
         ConfigError: endpoints do not answer in time or their hosts have no address, with their keys.
     """
-    limit = LaunchSettings.from_config(config).endpoint_timeout
+    limit = float(read_key(config, TIMEOUT_KEY))
     endpoints = model_endpoints(config)
     if limit <= 0 or not endpoints:
         return
@@ -61,7 +78,7 @@ async def wait_for_endpoints(config: Mapping[str, Any], notify: Callable[[str], 
     if failures:
         raise ConfigError(
             "the model does not answer: " + "; ".join(failures),
-            fix=f"start it, correct the address, or set +{ENDPOINT_TIMEOUT_KEY}=0 to skip this check",
+            fix=f"start it, correct the address, or set +{TIMEOUT_KEY}=0 to skip this check",
         )
 
 
@@ -95,3 +112,43 @@ async def _probe(session: aiohttp.ClientSession, endpoint: Endpoint) -> tuple[st
         return "not a URL", True
     except (aiohttp.ClientError, OSError) as error:  # OSError includes timeouts and failed name lookups
         return str(getattr(error, "strerror", None) or error or type(error).__name__), False
+
+
+class SharedLimits:
+    """Semaphores for every endpoint of the model servers that have a limit and run in several processes."""
+
+    def __init__(self, config: Mapping[str, Any], instances: Sequence[Instance], cells: int) -> None:
+        self._cell_instances = {instance.name for instance in instances if instance.hosting == "cell"}
+        self._semaphores: dict[str, list[SharedSemaphore]] = {}
+        for instance in instances:
+            limit = config[instance.name][instance.kind][instance.implementation].get(LIMIT_KEY)
+            holders = cells if instance.hosting == "cell" else instance.num_workers
+            if holders > 1 and isinstance(limit, int) and limit > 0:
+                endpoints = max(1, len(model_endpoints({instance.name: config[instance.name]})))
+                self._semaphores[instance.name] = [SharedSemaphore.create(limit, holders) for _ in range(endpoints)]
+
+    def descriptors(self) -> LimitDescriptors:
+        """Return the descriptors that server processes inherit."""
+        return {name: [(one.counter, one.ledger) for one in group] for name, group in self._semaphores.items()}
+
+    def release(self, request: Mapping[str, Any]) -> None:
+        """Release the slots held by a process that has ended; `request` is the one that started it."""
+        is_cell = request["kind"] == "cell"
+        names = self._cell_instances if is_cell else {request["instance"]}
+        for name in names & self._semaphores.keys():
+            for semaphore in self._semaphores[name]:
+                semaphore.release_holder(request["cell"] if is_cell else request["worker"])
+
+    def close(self) -> None:
+        for group in self._semaphores.values():
+            for semaphore in group:
+                semaphore.close()
+        self._semaphores.clear()
+
+
+def adopt_limits(descriptors: LimitDescriptors, names: set[str], holder: int) -> None:
+    """Use the inherited semaphores of the instances `names`; `holder` is the number of this cell or worker."""
+    for name in names & descriptors.keys():
+        shared_semaphore.adopt_semaphores(
+            name, [SharedSemaphore(counter, ledger, holder) for counter, ledger in descriptors[name]]
+        )

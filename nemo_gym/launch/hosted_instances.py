@@ -1,24 +1,20 @@
-"""Find the server instances of a configuration with their folders and hosting, and check their server blocks."""
+"""Find the server instances of a configuration with their folders and hosting."""
 
-import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from nemo_gym.config.checks import check_server_block
-from nemo_gym.config.instances import is_placeholder, server_instances
-from nemo_gym.config.omegaconf_adapter import as_dict
-from nemo_gym.config.problems import ConfigProblem, raise_all
-from nemo_gym.config.resolve import ResolvedConfig
+from nemo_gym.config.instances import server_instances
 from nemo_gym.config.search_roots import follow_rename
 from nemo_gym.errors import ConfigError
-from nemo_gym.launch.check_cache import block_digest, has_passed, record_passed
 from nemo_gym.launch.requirements import unmet_requirements
 
 Hosting = Literal["cell", "process", "venv"]
 
-"""The model that `gym env validate` puts where the configuration names none."""
+DECLARATION = re.compile(r"""^[ \t]+HOSTING\b[^=\n]*=[ \t]*["'](cell|process|venv)["']""", re.MULTILINE)
+"""`HOSTING = "cell"` in a class, with or without an annotation."""
 
 
 @dataclass(frozen=True)
@@ -42,32 +38,9 @@ class Instance:
 
 
 def declared_hosting(source: Path) -> Hosting:
-    """Read `HOSTING = …` of the server class in `source` without running the file.
-
-    The default, also for a file that cannot be parsed, is `process`.
-    """
-    try:
-        tree = ast.parse(source.read_bytes())
-    except (SyntaxError, ValueError):
-        return "process"
-    for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
-        for statement in cls.body:
-            value = getattr(statement, "value", None)
-            if (
-                "HOSTING" in _assigned_names(statement)
-                and isinstance(value, ast.Constant)
-                and value.value in ("cell", "process", "venv")
-            ):
-                return cast("Hosting", value.value)
-    return "process"
-
-
-def _assigned_names(statement: ast.stmt) -> list[str]:
-    if isinstance(statement, ast.Assign):
-        return [target.id for target in statement.targets if isinstance(target, ast.Name)]
-    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-        return [statement.target.id]
-    return []
+    """Return the `HOSTING = …` of the server class in `source` without running the file; the default is `process`."""
+    match = DECLARATION.search(source.read_text(encoding="utf-8", errors="replace"))
+    return cast("Hosting", match[1]) if match else "process"
 
 
 def server_folder(name: str, kind: str, implementation: str, roots: Sequence[Path]) -> Path:
@@ -131,37 +104,3 @@ def _make_instance(
         hosting=hosting,
         num_workers=workers,
     )
-
-
-def check_server_blocks(resolved: ResolvedConfig, roots: Sequence[Path]) -> list[str]:
-    """Check the blocks of servers hosted in cells against their config classes; return warnings.
-
-    Servers with another hosting are not imported here, because importing them may have side effects; they check their
-    blocks when they start.
-
-    Raises:
-        ConfigError: blocks are not valid, with every problem and its location.
-    """
-    config = as_dict(resolved.config)
-    blocks = {name: block for name, block in config.items() if not is_placeholder(block)}
-    valid = {instance.name for instance in resolved.instances.valid}
-    problems: list[ConfigProblem] = []
-    for instance in find_instances(blocks, roots):
-        if instance.hosting != "cell" or instance.name not in valid:
-            continue
-        block = blocks[instance.name][instance.kind][instance.implementation]
-        digest = block_digest(instance.folder, instance.entrypoint, block)
-        if has_passed(digest):
-            continue
-        from nemo_gym.launch.cell import import_server_module, server_class  # slow to import
-
-        annotation = server_class(import_server_module(instance)).model_fields["config"].annotation
-        if not isinstance(annotation, type):
-            continue
-        block_problems = check_server_block((instance.name, instance.kind, instance.implementation), block, annotation)
-        problems += block_problems
-        if not block_problems:
-            record_passed(digest)
-    located = resolved.locations.locate(problems)
-    raise_all(located)
-    return [str(problem) for problem in located]
