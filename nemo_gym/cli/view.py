@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 
 if TYPE_CHECKING:
@@ -23,21 +24,19 @@ LEGACY_KEY = "+jsonl_fpath="
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    flags = options.FlagGroup(parser)
     parser.add_argument("paths", nargs="*", metavar="PATH", help="file of rollouts, or folder with such files")
-    parser.add_argument("--text", action="store_true", help="print to the terminal instead of serving a page")
-    parser.add_argument("--failed", action="store_true", help="only failed rollouts (with --text or --export)")
-    parser.add_argument(
-        "--where", default="", metavar="FILTER", help='only rollouts that match, such as "reward < 1 and turns > 2"'
-    )
-    parser.add_argument("--search", default="", metavar="WORDS", help="only rollouts with these words (with --text)")
-    parser.add_argument("--limit", type=int, default=50, metavar="N", help="rows to print with --text (default: 50)")
-    parser.add_argument("--export", metavar="DIR", help="write pages that open from disk to this folder, and exit")
+    flags.switch("--text", "print to the terminal instead of serving a page")
+    flags.switch("--failed", "only failed rollouts (with --text or --export)")
+    flags.text("--where", "FILTER", 'only rollouts that match, such as "reward < 1 and turns > 2"')
+    flags.text("--search", "WORDS", "only rollouts with these words (with --text)")
+    flags.integer("--limit", "rows to print with --text (default: 50)", default=50)
+    flags.text("--export", "DIR", "write pages that open from disk to this folder, and exit")
     parser.add_argument("--port", type=int, default=0, metavar="PORT", help="port to serve on (default: any free port)")
-    parser.add_argument(
-        "--host", default="127.0.0.1", metavar="HOST", help="address to serve on; a token is required unless loopback"
-    )
-    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
-    parser.add_argument("--json", action="store_true", help="print JSON (with --text)")
+    host_help = "address to serve on; a token is required unless loopback"
+    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help=host_help)
+    flags.switch("--no-browser", "do not open a browser")
+    flags.switch("--json", "print JSON (with --text)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -120,7 +119,7 @@ def _print_table(runs: Sequence[RunFiles], row_filter: str, args: argparse.Names
 
     indexes = _build_indexes(runs)
     if args.json:
-        pages = [index.page(filter_text=row_filter, words=args.search, count=args.limit) for index in indexes]
+        pages = [index.page(filter_text=row_filter, words=args.search or "", count=args.limit) for index in indexes]
         output.write_json(
             [{**summarize(index), "rollouts": page.rows} for index, page in zip(indexes, pages, strict=True)]
         )
@@ -130,7 +129,7 @@ def _print_table(runs: Sequence[RunFiles], row_filter: str, args: argparse.Names
             output.write(line)
         output.write("")
         output.write_table(
-            list(terminal.table_rows(index, filter_text=row_filter, words=args.search, count=args.limit))
+            list(terminal.table_rows(index, filter_text=row_filter, words=args.search or "", count=args.limit))
         )
     return 0
 

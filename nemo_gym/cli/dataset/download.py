@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from nemo_gym.cli.dataset.upload import SPLITS
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
-from nemo_gym.errors import raising_file_problems
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,30 +27,31 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = options.FlagGroup(parser)
-    parser.add_argument("--storage", choices=("hf", "gitlab"), default="hf", help="registry (default: hf)")
-    flags.value("--repo-id", "ORG/NAME", "Hugging Face: name of the dataset (repo_id)")
-    flags.value("--name", "NAME", "GitLab: name of the dataset (dataset_name)", "dataset_name")
-    flags.value("--revision", "NAME", "Hugging Face: branch, tag or commit; GitLab: version")
-    flags.value("--artifact", "PATH", "file inside the dataset (artifact_fpath)", "artifact_fpath")
-    flags.value("-o --output", "FILE", "file to write (output_fpath)", "output_fpath")
-    flags.value("--output-dir", "DIR", "Hugging Face: folder for all splits (output_dirpath)", "output_dirpath")
-    parser.add_argument("--split", choices=SPLITS, help="Hugging Face: split to download (default: all)")
-    options.add_json_argument(parser)
+    flags.choice("--storage", ("hf", "gitlab"), "registry (default: hf)", "hf")
+    flags.text("--repo-id", "ORG/NAME", "Hugging Face: name of the dataset (repo_id)")
+    flags.text("--name", "NAME", "GitLab: name of the dataset (dataset_name)", "dataset_name")
+    flags.text("--revision", "NAME", "Hugging Face: branch, tag or commit; GitLab: version")
+    flags.text("--artifact", "PATH", "file inside the dataset (artifact_fpath)", "artifact_fpath")
+    flags.text("-o --output", "FILE", "file to write (output_fpath)", "output_fpath")
+    flags.text("--output-dir", "DIR", "Hugging Face: folder for all splits (output_dirpath)", "output_dirpath")
+    flags.choice("--split", SPLITS, "Hugging Face: split to download (default: all)")
+    flags.json()
 
 
 def run(args: argparse.Namespace) -> int:
-    from nemo_gym.cli.shared.registries import file_facts, format_size
+    from rich.filesize import decimal
 
-    config = options.resolve_config(args.overrides, needs_model=False).config
-    with raising_file_problems():
-        files = _download_from_gitlab(args, config) if args.storage == "gitlab" else _download_from_hub(args, config)
-    if args.json:
-        output.write_json(
-            {"storage": args.storage, "files": [file_facts(path, digest) for path, digest in files.items()]}
-        )
-        return 0
-    for path, digest in files.items():
-        output.write(f"✓ {path} ({format_size(digest.size)}, sha256 {digest.sha256})")
+    from nemo_gym.cli.shared.registries import file_facts
+
+    config = options.resolve_config(args, needs_model=False).config
+    files = _download_from_gitlab(args, config) if args.storage == "gitlab" else _download_from_hub(args, config)
+
+    def print_files() -> None:
+        for path, digest in files.items():
+            output.write(f"✓ {path} ({decimal(digest.size)}, sha256 {digest.sha256})")
+
+    facts = {"storage": args.storage, "files": [file_facts(path, digest) for path, digest in files.items()]}
+    output.write_result(facts, print_files, as_json=args.json)
     return 0
 
 
@@ -69,12 +69,11 @@ def _download_from_hub(args: argparse.Namespace, config: DictConfig) -> dict[Pat
 
 def _download_from_gitlab(args: argparse.Namespace, config: DictConfig) -> dict[Path, Digest]:
     """Download from GitLab and return the checksum of the file."""
-    from nemo_gym.cli.shared.registries import gitlab_address
+    from nemo_gym.cli.shared.registries import gitlab_address, load_gitlab_options
     from nemo_gym.config_types import DownloadJsonlDatasetGitlabConfig
     from nemo_gym.data import gitlab
 
-    labels = {"version": "--revision"}
-    settings = options.load_options(DownloadJsonlDatasetGitlabConfig, config, args, {"version": args.revision}, labels)
+    settings = load_gitlab_options(DownloadJsonlDatasetGitlabConfig, config, args)
     uri, token = gitlab_address(config, args.prog)
     with output.transfer_meter("downloading") as meter:
         return gitlab.download(settings, tracking_uri=uri, token=token, meter=meter)

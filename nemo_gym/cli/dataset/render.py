@@ -22,18 +22,12 @@ DEFAULT_PREVIEW = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = options.FlagGroup(parser)
-    flags.value("-i --input", "FILE", "JSONL file with rows without responses_create_params.input", "input_jsonl_fpath")
-    flags.value("--prompt-config", "FILE", "prompt: YAML with 'user' and optionally 'system'")
-    flags.value("-o --output", "FILE", "JSONL file for the finished rows", "output_jsonl_fpath")
-    parser.add_argument(
-        "--preview",
-        type=int,
-        default=DEFAULT_PREVIEW,
-        metavar="N",
-        help=f"show the first N rows (default: {DEFAULT_PREVIEW})",
-    )
-    options.add_search_argument(parser)
-    options.add_json_argument(parser)
+    flags.text("-i --input", "FILE", "JSONL file with rows without responses_create_params.input", "input_jsonl_fpath")
+    flags.text("--prompt-config", "FILE", "prompt: YAML with 'user' and optionally 'system'")
+    flags.text("-o --output", "FILE", "JSONL file for the finished rows", "output_jsonl_fpath")
+    flags.integer("--preview", f"show the first N rows (default: {DEFAULT_PREVIEW})", default=DEFAULT_PREVIEW)
+    flags.search_dir()
+    flags.json()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.cli.shared.concurrency import sigterm_as_interrupt
     from nemo_gym.data.prompt import MaterializePromptsConfig, render
 
-    config = options.resolve_config(options.config_overrides(args), needs_model=False).config
+    config = options.resolve_config(args, needs_model=False).config
     settings = options.load_options(MaterializePromptsConfig, config, args)
     path = _resolve_under_cwd_or_install(settings.input_jsonl_fpath)
     with sigterm_as_interrupt():
@@ -56,11 +50,8 @@ def run(args: argparse.Namespace) -> int:
         facts = {"valid": False, "rows_refused": problems.rows, "path": str(path)}
         output.write_json({**facts, "problems": problems.report()})
         return 1
-    if args.json:
-        facts = {"valid": True, "rows": rendered.rows, "output": str(rendered.path)}
-        output.write_json({**facts, "preview": rendered.preview})
-        return 0
-    _print_rows(rendered)
+    facts = {"valid": True, "rows": rendered.rows, "output": str(rendered.path), "preview": rendered.preview}
+    output.write_result(facts, lambda: _print_rows(rendered), as_json=args.json)
     return 0
 
 

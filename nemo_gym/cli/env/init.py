@@ -26,30 +26,24 @@ ENVIRONMENT_FLAGS = ("profile", "reuse_verifier", "reward_range", "higher_is_bet
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    component = parser.add_mutually_exclusive_group()
-    component.add_argument("--resources-server", metavar="NAME", help="create a resources server")
-    component.add_argument("--environment", metavar="NAME", help="create an environment with its resources server")
-    component.add_argument("--benchmark", metavar="NAME", help="create a benchmark with its resources server")
-    environment = parser.add_argument_group("environments and benchmarks")
-    environment.add_argument(
-        "--profile", choices=PROFILES, help="part to write yourself (default: custom-gym-verifier)"
-    )
-    environment.add_argument(
-        "--reuse-verifier", metavar="NAME", help="use this resources server instead of creating one"
-    )
+    component = options.FlagGroup(parser.add_mutually_exclusive_group())
+    component.text("--resources-server", "NAME", "create a resources server")
+    component.text("--environment", "NAME", "create an environment with its resources server")
+    component.text("--benchmark", "NAME", "create a benchmark with its resources server")
+    group = parser.add_argument_group("environments and benchmarks")
+    environment = options.FlagGroup(group)
+    environment.choice("--profile", PROFILES, "part to write yourself (default: custom-gym-verifier)")
+    environment.text("--reuse-verifier", "NAME", "use this resources server instead of creating one")
     environment.add_argument(
         "--reward-range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="rewards of the reused verifier"
     )
-    direction = environment.add_mutually_exclusive_group()
-    direction.add_argument(
-        "--higher-is-better", action="store_true", default=None, help="high rewards of the reused verifier are good"
+    direction = group.add_mutually_exclusive_group()
+    key, texts = (
+        "higher_is_better",
+        [f"{rewards} rewards of the reused verifier are good" for rewards in ("high", "low")],
     )
-    direction.add_argument(
-        "--lower-is-better",
-        action="store_false",
-        dest="higher_is_better",
-        help="low rewards of the reused verifier are good",
-    )
+    direction.add_argument("--higher-is-better", dest=key, action="store_const", const=True, help=texts[0])
+    direction.add_argument("--lower-is-better", dest=key, action="store_const", const=False, help=texts[1])
 
 
 def run(args: argparse.Namespace) -> int:
@@ -88,25 +82,19 @@ def _reused_verifier(args: argparse.Namespace) -> ReusedVerifier | None:
     """Return the verifier of --reuse-verifier with its rewards; raise UsageError if the flags do not fit together."""
     from nemo_gym.authoring.scaffold import ReusedVerifier
 
+    is_described = args.reward_range is not None and args.higher_is_better is not None
     if args.reuse_verifier is None:
         if args.reward_range is not None or args.higher_is_better is not None:
-            raise options.UsageError(
-                "these flags describe a reused verifier",
-                where="--reward-range, --higher-is-better, --lower-is-better",
-                fix="--reuse-verifier NAME",
-            )
+            flags = "--reward-range, --higher-is-better, --lower-is-better"
+            raise options.UsageError("these flags describe a reused verifier", where=flags, fix="--reuse-verifier NAME")
         return None
-    if args.reward_range is None or args.higher_is_better is None:
-        raise options.UsageError(
-            "the rewards of this verifier must be described",
-            where="--reuse-verifier",
-            fix="add --reward-range LOW HIGH --higher-is-better",
-        )
+    if not is_described:
+        fix = "add --reward-range LOW HIGH --higher-is-better"
+        raise options.UsageError("the rewards of this verifier must be described", where="--reuse-verifier", fix=fix)
     low, high = args.reward_range
     if not low < high:
-        raise options.UsageError(
-            f"{low:g} is not below {high:g}", where="--reward-range", fix="--reward-range LOW HIGH"
-        )
+        flag = "--reward-range"
+        raise options.UsageError(f"{low:g} is not below {high:g}", where=flag, fix=f"{flag} LOW HIGH")
     return ReusedVerifier(args.reuse_verifier, (low, high), args.higher_is_better)
 
 

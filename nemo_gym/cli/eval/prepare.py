@@ -19,21 +19,11 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = options.FlagGroup(parser)
     flags.switch("--use-cached", "skip benchmarks whose rows exist already", "use_cached_prepared_benchmarks")
-    flags.value(
-        "--processes",
-        "N",
-        "number of benchmarks to prepare at once (default: 1)",
-        "num_prepare_benchmark_processes",
-        kind=int,
-    )
-    flags.value(
-        "--timeout",
-        "SECONDS",
-        "maximum time per script (default: 21600, six hours)",
-        "prepare_timeout_seconds",
-        kind=float,
-    )
-    options.add_json_argument(parser)
+    processes_help = "number of benchmarks to prepare at once (default: 1)"
+    flags.integer("--processes", processes_help, "num_prepare_benchmark_processes")
+    timeout_help = "maximum time per script (default: 21600, six hours)"
+    flags.decimal("--timeout", "SECONDS", timeout_help, "prepare_timeout_seconds")
+    flags.json()
     options.add_config_arguments(parser)
 
 
@@ -43,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.catalog.preparation import preparations, prepare_all
     from nemo_gym.config.omega import as_dict
 
-    config = options.resolve_config(options.config_overrides(args), needs_model=False).config
+    config = options.resolve_config(args, needs_model=False).config
     settings = options.load_options(PrepareBenchmarkConfig, config, args)
     scripts = preparations(as_dict(config), component_search_roots())
     for script in scripts:

@@ -17,6 +17,7 @@ from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.live import format_number, format_time
 from nemo_gym.cli.terminal.progress import Progress
 from nemo_gym.config.secrets import MASK, is_secret_name
+from nemo_gym.errors import GymError
 from nemo_gym.exporters import export_metrics, export_rollouts, setup_exporters, teardown_exporters
 from nemo_gym.metrics.intervals import ClusteredMean, Mean
 from nemo_gym.rollouts.plan import PlanSummary
@@ -33,6 +34,7 @@ COMPLETE, INCOMPLETE, INTERRUPTED = 0, 1, 130
 """Exit statuses of a collection."""
 RESUME_FLAGS = frozenset({"--resume", "--overwrite"})
 TOTAL = "total"
+LIMIT_KEYS = {"steps": "max_steps_per_rollout", "tokens": "max_tokens_per_rollout", TOTAL: "max_total_tokens"}
 LIMIT_FLAGS = {"steps": "--max-steps", "tokens": "--max-rollout-tokens", TOTAL: "--max-total-tokens"}
 OPEN_SECONDS = 5.0
 
@@ -57,6 +59,8 @@ class Report:
     """The content of the metrics file."""
     pages: Mapping[str, str] = field(default_factory=dict)
     """Tracker -> address of its page of the run."""
+    problem: GymError | None = None
+    """The error that ended the collection early."""
 
     @property
     def plan(self) -> PlanSummary:
@@ -298,5 +302,5 @@ def metrics_for_trackers(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple
     """Yield metrics as `<agent>/<metric>` and `key_metrics/<agent>/<metric>`."""
     for entry in entries:
         agent = entry["agent_ref"]["name"]
-        yield from ((f"{agent}/{name}", value) for name, value in entry["agent_metrics"].items())
-        yield from ((f"key_metrics/{agent}/{name}", value) for name, value in entry["key_metrics"].items())
+        for prefix, metrics in ((agent, entry["agent_metrics"]), (f"key_metrics/{agent}", entry["key_metrics"])):
+            yield from ((f"{prefix}/{name}", value) for name, value in metrics.items())

@@ -2,8 +2,9 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Self
 
@@ -25,6 +26,14 @@ def write_json(value: Any) -> None:
     import orjson  # not needed by --help
 
     write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+
+def write_result(facts: Any, print_text: Callable[[], None], *, as_json: bool) -> None:
+    """Write a result to stdout: `facts` as JSON, or the text that `print_text` prints."""
+    if as_json:
+        write_json(facts)
+    else:
+        print_text()
 
 
 def write_table(rows: Sequence[Sequence[str]]) -> None:
@@ -53,6 +62,12 @@ def report_gym_error(error: GymError) -> None:
     report_error(str(error))
     if sys.stderr.isatty():
         notify(f"  more: gym explain {error.code}")
+
+
+def did_you_mean(word: str, names: Iterable[str], otherwise: str = "") -> str:
+    """Return a sentence with the name most similar to `word`, or `otherwise` if no name is similar."""
+    close = get_close_matches(word, list(names), n=1)
+    return f" Did you mean `{close[0]}`?" if close else otherwise
 
 
 def show_status(text: str) -> None:
