@@ -17,7 +17,6 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import nemo_gym
 from nemo_gym.cli.shared import options
@@ -83,34 +82,30 @@ def run(args: argparse.Namespace) -> int:
 
 def print_version(*, as_json: bool = False) -> None:
     """Print the versions of NeMo Gym, Python and important packages: `gym --version`."""
-    facts = installation_facts()
-    if as_json:
-        output.write_json(facts)
-        return
-    rows = [("nemo-gym", facts["nemo_gym"]), ("python", facts["python"]), ("executable", facts["python_path"])]
-    rows += [("installed at", facts["installation_path"])]
-    rows += [(name, number or "not installed") for name, number in facts["dependencies"].items()]
-    rows += [(name.replace("_", " "), str(value)) for name, value in facts["system"].items()]
-    output.write_table(rows)
-
-
-def installation_facts() -> dict[str, Any]:
-    """Return the versions and the platform, for bug reports."""
-    return {
+    installation = {
         "nemo_gym": nemo_gym.__version__,
         "python": platform.python_version(),
         "python_path": sys.executable,
         "installation_path": str(Path(nemo_gym.__file__).parent),
-        "dependencies": {name: _installed_version(name) for name in REPORTED_PACKAGES},
-        "system": {
-            "os": platform.system(),
-            "platform": platform.platform(),
-            "architecture": platform.machine(),
-            "processor": platform.processor() or platform.machine(),
-            "cpus": os.cpu_count(),
-            "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB, 1),
-        },
     }
+    dependencies = {name: _installed_version(name) for name in REPORTED_PACKAGES}
+    system = {
+        "os": platform.system(),
+        "platform": platform.platform(),
+        "architecture": platform.machine(),
+        "processor": platform.processor() or platform.machine(),
+        "cpus": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB, 1),
+    }
+
+    def print_text() -> None:
+        titles = ("nemo-gym", "python", "executable", "installed at")
+        rows = list(zip(titles, installation.values(), strict=True))
+        rows += [(name, number or "not installed") for name, number in dependencies.items()]
+        output.write_table([*rows, *((name.replace("_", " "), str(value)) for name, value in system.items())])
+
+    facts = {**installation, "dependencies": dependencies, "system": system}
+    output.write_result(facts, print_text, as_json=as_json)
 
 
 def _installed_version(name: str) -> str | None:

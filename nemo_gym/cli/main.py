@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, overrides = parser.parse_known_args(words)
     leaf = find_leaf(parser, [args.group or "", getattr(args, "command", None) or ""])
     check_flags(leaf, overrides)
-    args.overrides, args.initial_gc_threshold = overrides, initial_gc_threshold
+    args.overrides, args.initial_gc_threshold, args.debug = overrides, initial_gc_threshold, debug
     if args.version:
         from nemo_gym.cli.doctor import print_version
 

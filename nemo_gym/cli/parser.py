@@ -1,8 +1,8 @@
 """The argument parser of `gym`, built lazily: only the module of the requested command is imported.
 
 A command module has a docstring (its help), `add_arguments(parser)` and `run(args) -> int`. Besides its flags, `args`
-has `overrides` (words without a flag), `prog` (the command as text), `flag_names` (dest -> flag) and
-`initial_gc_threshold` (the threshold of the garbage collector when the command started).
+has `overrides` (words without a flag), `prog` (the command as text), `flag_names` (dest -> flag), `debug` (show
+tracebacks) and `initial_gc_threshold` (the threshold of the garbage collector when the command started).
 """
 
 import argparse

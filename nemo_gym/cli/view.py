@@ -117,20 +117,14 @@ def _print_table(runs: Sequence[RunFiles], row_filter: str, args: argparse.Names
     from nemo_gym.view import terminal
     from nemo_gym.view.summary import summarize
 
+    selection = {"filter_text": row_filter, "words": args.search or "", "count": args.limit}
     indexes = _build_indexes(runs)
     if args.json:
-        pages = [index.page(filter_text=row_filter, words=args.search or "", count=args.limit) for index in indexes]
-        output.write_json(
-            [{**summarize(index), "rollouts": page.rows} for index, page in zip(indexes, pages, strict=True)]
-        )
+        output.write_json([{**summarize(index), "rollouts": index.page(**selection).rows} for index in indexes])
         return 0
     for index in indexes:
-        for line in terminal.overview_lines(index):
-            output.write(line)
-        output.write("")
-        output.write_table(
-            list(terminal.table_rows(index, filter_text=row_filter, words=args.search or "", count=args.limit))
-        )
+        output.write("\n".join([*terminal.overview_lines(index), ""]))
+        output.write_table(list(terminal.table_rows(index, **selection)))
     return 0
 
 
@@ -142,17 +136,13 @@ def _print_rollout(runs: Sequence[RunFiles], task: int, repeat: str | None, *, a
     for index in _build_indexes(runs):
         repeats = [row["rollout"] for row in index.page(filter_text=f"task == {task}", count=1000).rows]
         for number in repeats if repeat is None else [int(repeat)]:
-            if as_json:
-                record = index.record((task, number))
-                if record is not None:
-                    count += 1
-                    output.write_json(record)
-                continue
-            lines = terminal.rollout_lines(index, (task, number))
+            record = index.record((task, number)) if as_json else None
+            lines = None if as_json else terminal.rollout_lines(index, (task, number))
+            if record is not None:
+                output.write_json(record)
             if lines is not None:
-                count += 1
-                for line in lines:
-                    output.write(line)
+                output.write("\n".join(lines))
+            count += record is not None or lines is not None
     if not count:
         output.report_error(f"rollout {task}{':' + repeat if repeat else ''} not found in these files")
         return 1

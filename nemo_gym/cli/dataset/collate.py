@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     except (RowsRefused, MetricsConflict) as error:
         if not args.json:
             raise
-        output.write_json(_rejection_as_dict(error) if isinstance(error, RowsRefused) else _conflict_as_dict(error))
+        output.write_json(_error_as_dict(error))
         return error.exit_status
     if plot_path:
         plot({part.type: part.metrics for part in collated.types}, plot_path)
@@ -64,26 +64,22 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _rejection_as_dict(error: RowsRefused) -> dict[str, Any]:
-    """Return the rows that are not valid, for `--json`."""
-    return {
-        "valid": False,
-        "rows_refused": sum(problems.rows for _, problems in error.files),
-        "stopped_early": error.stopped,
-        "files": [
-            {"path": str(source.path), "agent": source.agent, "rows": problems.rows, "problems": problems.report()}
-            for source, problems in error.files
-        ],
-    }
+def _error_as_dict(error: RowsRefused | MetricsConflict) -> dict[str, Any]:
+    """Return the rows that are not valid, or the metrics files that differ from the new metrics, for `--json`."""
+    from nemo_gym.data.collate import MetricsConflict
 
-
-def _conflict_as_dict(error: MetricsConflict) -> dict[str, Any]:
-    """Return the metrics files that differ from the new metrics, for `--json`."""
-    conflicts = [
-        {"metrics_path": str(s.metrics_path), "conflict_path": str(s.conflict_path), "differences": list(differences)}
-        for s, differences in error.conflicts
+    if isinstance(error, MetricsConflict):
+        conflicts = [
+            {"metrics_path": str(s.metrics_path), "conflict_path": str(s.conflict_path), "differences": [*differences]}
+            for s, differences in error.conflicts
+        ]
+        return {"valid": False, "conflicts": conflicts}
+    files = [
+        {"path": str(source.path), "agent": source.agent, "rows": problems.rows, "problems": problems.report()}
+        for source, problems in error.files
     ]
-    return {"valid": False, "conflicts": conflicts}
+    row_count = sum(problems.rows for _, problems in error.files)
+    return {"valid": False, "rows_refused": row_count, "stopped_early": error.stopped, "files": files}
 
 
 def _result_as_dict(collated: CollationResult, plot_path: Path | None) -> dict[str, Any]:

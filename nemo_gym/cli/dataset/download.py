@@ -8,21 +8,11 @@ Exit status: 0 done, 1 the checksum is wrong, 2 wrong usage, 3 the registry reje
   gym dataset download --storage gitlab --name sums --revision 0.0.1 --artifact train.jsonl -o data/train.jsonl
 """
 
-from __future__ import annotations
-
 import argparse
-from typing import TYPE_CHECKING
 
 from nemo_gym.cli.dataset.upload import SPLITS
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from omegaconf import DictConfig
-
-    from nemo_gym.data.file_transfer import Digest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.filesize import decimal
 
-    from nemo_gym.cli.shared.registries import file_facts
+    from nemo_gym.cli.shared.registries import file_facts, gitlab_address, load_gitlab_options, load_hub_options
+    from nemo_gym.config_types import DownloadJsonlDatasetGitlabConfig, DownloadJsonlDatasetHuggingFaceConfig
+    from nemo_gym.data import gitlab, hub
 
     config = options.resolve_config(args, needs_model=False).config
-    files = _download_from_gitlab(args, config) if args.storage == "gitlab" else _download_from_hub(args, config)
+    with output.transfer_meter("downloading") as meter:
+        if args.storage == "gitlab":
+            settings = load_gitlab_options(DownloadJsonlDatasetGitlabConfig, config, args)
+            uri, token = gitlab_address(config, args.prog)
+            files = gitlab.download(settings, tracking_uri=uri, token=token, meter=meter)
+        else:
+            settings = load_hub_options(DownloadJsonlDatasetHuggingFaceConfig, config, args)
+            revision = args.revision or config.get("revision") or config.get("version")
+            files = hub.download(settings, revision=revision, meter=meter)
 
     def print_files() -> None:
         for path, digest in files.items():
@@ -53,27 +53,3 @@ def run(args: argparse.Namespace) -> int:
     facts = {"storage": args.storage, "files": [file_facts(path, digest) for path, digest in files.items()]}
     output.write_result(facts, print_files, as_json=args.json)
     return 0
-
-
-def _download_from_hub(args: argparse.Namespace, config: DictConfig) -> dict[Path, Digest]:
-    """Download from Hugging Face and return the checksum of each file."""
-    from nemo_gym.cli.shared.registries import load_hub_options
-    from nemo_gym.config_types import DownloadJsonlDatasetHuggingFaceConfig
-    from nemo_gym.data import hub
-
-    settings = load_hub_options(DownloadJsonlDatasetHuggingFaceConfig, config, args)
-    revision = args.revision or config.get("revision") or config.get("version")
-    with output.transfer_meter("downloading") as meter:
-        return hub.download(settings, revision=revision, meter=meter)
-
-
-def _download_from_gitlab(args: argparse.Namespace, config: DictConfig) -> dict[Path, Digest]:
-    """Download from GitLab and return the checksum of the file."""
-    from nemo_gym.cli.shared.registries import gitlab_address, load_gitlab_options
-    from nemo_gym.config_types import DownloadJsonlDatasetGitlabConfig
-    from nemo_gym.data import gitlab
-
-    settings = load_gitlab_options(DownloadJsonlDatasetGitlabConfig, config, args)
-    uri, token = gitlab_address(config, args.prog)
-    with output.transfer_meter("downloading") as meter:
-        return gitlab.download(settings, tracking_uri=uri, token=token, meter=meter)

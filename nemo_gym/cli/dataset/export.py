@@ -12,17 +12,11 @@ wrong usage.
   gym dataset export --format dpo -i results/rollouts.jsonl -o data/dpo.parquet --min-gap 0.5
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
-
-if TYPE_CHECKING:
-    from nemo_gym.data.export import ExportResult
 
 ROLES = ("assistant", "tool", "user", "system", "developer")
 
@@ -51,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from nemo_gym.data.export import ExportDatasetConfig, export
+    from nemo_gym.data.export import ExportDatasetConfig, export, format_counts
     from nemo_gym.rollouts.run_files import materialized_path_for
 
     config = options.resolve_config(args, needs_model=False).config
@@ -71,7 +65,17 @@ def run(args: argparse.Namespace) -> int:
         "left_out": dict(exported.left_out),
         "skipped": dict(exported.skipped),
     }
-    output.write_result(facts, lambda: _print_result(exported), as_json=args.json)
+
+    def print_text() -> None:
+        noun = {"sft": "example", "dpo": "pair", "rl": "prompt"}[exported.format]
+        output.write(f"✓ {exported.rows:,} {noun}{'s' if exported.rows != 1 else ''} → {exported.path}")
+        output.write(f"  from {exported.rollouts:,} scored rollouts of {exported.tasks:,} tasks")
+        if exported.left_out:
+            output.write(f"  left out: {format_counts(exported.left_out)}")
+        if exported.skipped:
+            output.warn(f"selected but not representable as training data: {format_counts(exported.skipped)}")
+
+    output.write_result(facts, print_text, as_json=args.json)
     return 0
 
 
@@ -86,16 +90,3 @@ def _read_run_id(rollouts: Path) -> str | None:
     except (OSError, orjson.JSONDecodeError):
         return None
     return str(facts["run_id"]) if isinstance(facts, dict) and facts.get("run_id") else None
-
-
-def _print_result(exported: ExportResult) -> None:
-    """Print the number of exported rows and of the rollouts that were left out, with the reasons."""
-    from nemo_gym.data.export import format_counts
-
-    noun = {"sft": "example", "dpo": "pair", "rl": "prompt"}[exported.format]
-    output.write(f"✓ {exported.rows:,} {noun}{'s' if exported.rows != 1 else ''} → {exported.path}")
-    output.write(f"  from {exported.rollouts:,} scored rollouts of {exported.tasks:,} tasks")
-    if exported.left_out:
-        output.write(f"  left out: {format_counts(exported.left_out)}")
-    if exported.skipped:
-        output.warn(f"selected but not representable as training data: {format_counts(exported.skipped)}")

@@ -4,18 +4,12 @@ If rows already have responses_create_params.input or lack a field of the templa
 written, and the exit status is 1.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME
-
-if TYPE_CHECKING:
-    from nemo_gym.data.prompt import RenderResult
 
 DEFAULT_PREVIEW = 3
 
@@ -32,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from nemo_gym import _resolve_under_cwd_or_install
-    from nemo_gym.catalog.row_problems import DataError
+    from nemo_gym.catalog.row_problems import DataError, row_count_text
     from nemo_gym.cli.shared.concurrency import sigterm_as_interrupt
     from nemo_gym.data.prompt import MaterializePromptsConfig, render
 
@@ -51,19 +45,16 @@ def run(args: argparse.Namespace) -> int:
         output.write_json({**facts, "problems": problems.report()})
         return 1
     facts = {"valid": True, "rows": rendered.rows, "output": str(rendered.path), "preview": rendered.preview}
-    output.write_result(facts, lambda: _print_rows(rendered), as_json=args.json)
+
+    def print_rows() -> None:
+        for number, row in enumerate(rendered.preview, start=1):
+            output.write(f"── row {number}")
+            for message in row[RESPONSES_CREATE_PARAMS_KEY_NAME]["input"]:
+                text = str(message["content"]).rstrip("\n").replace("\n", "\n  ")
+                output.write(f"{message['role']}\n  {text}")
+        if rendered.preview:
+            output.write("")
+        output.write(f"{rendered.path}  {row_count_text(rendered.rows)}")
+
+    output.write_result(facts, print_rows, as_json=args.json)
     return 0
-
-
-def _print_rows(rendered: RenderResult) -> None:
-    """Print the messages of the first rows, then the file and its number of rows."""
-    from nemo_gym.catalog.row_problems import row_count_text
-
-    for number, row in enumerate(rendered.preview, start=1):
-        output.write(f"── row {number}")
-        for message in row[RESPONSES_CREATE_PARAMS_KEY_NAME]["input"]:
-            text = str(message["content"]).rstrip("\n").replace("\n", "\n  ")
-            output.write(f"{message['role']}\n  {text}")
-    if rendered.preview:
-        output.write("")
-    output.write(f"{rendered.path}  {row_count_text(rendered.rows)}")

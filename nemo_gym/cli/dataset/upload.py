@@ -9,16 +9,11 @@ or its copy is not valid, 2 wrong usage, 3 the registry rejected the request or 
   gym dataset upload --storage gitlab -i data/train.jsonl --name sums --revision 0.0.1
 """
 
-from __future__ import annotations
-
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 SPLITS = ("train", "validation", "test")
 
@@ -42,16 +37,16 @@ def add_upload_arguments(parser: argparse.ArgumentParser, revision_help: str, ye
 
 
 def run(args: argparse.Namespace) -> int:
-    config = options.resolve_config(args, needs_model=False).config
-    return _upload_to_gitlab(args, config) if args.storage == "gitlab" else _upload_to_hub(args, config)
+    return _upload_to_gitlab(args) if args.storage == "gitlab" else _upload_to_hub(args)
 
 
-def _upload_to_hub(args: argparse.Namespace, config: DictConfig) -> int:
+def _upload_to_hub(args: argparse.Namespace) -> int:
     """Upload to Hugging Face, with +delete_from_gitlab=true also delete from GitLab; return the exit status."""
     from nemo_gym.cli.shared.registries import load_hub_options, migrate_dataset, print_published
     from nemo_gym.config_types import UploadJsonlDatasetHuggingFaceMaybeDeleteConfig
     from nemo_gym.data import hub
 
+    config = options.resolve_config(args, needs_model=False).config
     settings = load_hub_options(UploadJsonlDatasetHuggingFaceMaybeDeleteConfig, config, args)
     if settings.delete_from_gitlab:
         return migrate_dataset(settings, config, args, "Upload, then delete {dataset} from GitLab?")
@@ -61,12 +56,13 @@ def _upload_to_hub(args: argparse.Namespace, config: DictConfig) -> int:
     return 0
 
 
-def _upload_to_gitlab(args: argparse.Namespace, config: DictConfig) -> int:
+def _upload_to_gitlab(args: argparse.Namespace) -> int:
     """Upload to GitLab, print the result, and return the exit status."""
     from nemo_gym.cli.shared.registries import file_facts, gitlab_address, load_gitlab_options, print_uploaded
     from nemo_gym.config_types import UploadJsonlDatasetGitlabConfig
     from nemo_gym.data import gitlab
 
+    config = options.resolve_config(args, needs_model=False).config
     settings = load_gitlab_options(UploadJsonlDatasetGitlabConfig, config, args)
     uri, token = gitlab_address(config, args.prog)
     with output.transfer_meter("uploading") as meter:

@@ -4,16 +4,10 @@ All benchmarks of the configuration are checked before the first script runs. Pa
 +prepare_script_args.NAME=VALUE. Exit status: 0 all prepared, 1 a script failed or the configuration is not valid.
 """
 
-from __future__ import annotations
-
 import argparse
-from typing import TYPE_CHECKING
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
-
-if TYPE_CHECKING:
-    from nemo_gym.catalog.preparation import PreparedBenchmark
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,21 +24,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from nemo_gym import component_search_roots
     from nemo_gym.catalog.benchmarks import PrepareBenchmarkConfig
-    from nemo_gym.catalog.preparation import preparations, prepare_all
+    from nemo_gym.catalog.preparation import PreparedBenchmark, preparations, prepare_all
     from nemo_gym.config.omega import as_dict
+
+    def print_benchmark(benchmark: PreparedBenchmark) -> None:
+        state = "existed already" if benchmark.cached else "written"
+        if not args.json:
+            output.write(f"{benchmark.name}: {benchmark.rows} rows {state}: {benchmark.path}")
 
     config = options.resolve_config(args, needs_model=False).config
     settings = options.load_options(PrepareBenchmarkConfig, config, args)
     scripts = preparations(as_dict(config), component_search_roots())
     for script in scripts:
         output.notify(f"{script.dataset.name}: {script.script}")
-    benchmarks = prepare_all(scripts, settings, (lambda _: None) if args.json else _print_benchmark)
+    benchmarks = prepare_all(scripts, settings, print_benchmark)
     if args.json:
         facts = [{"name": b.name, "agent": b.agent, "path": str(b.path), "rows": b.rows} for b in benchmarks]
         output.write_json({"prepared": facts})
     return 0
-
-
-def _print_benchmark(benchmark: PreparedBenchmark) -> None:
-    state = "existed already" if benchmark.cached else "written"
-    output.write(f"{benchmark.name}: {benchmark.rows} rows {state}: {benchmark.path}")

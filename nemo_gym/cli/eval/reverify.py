@@ -20,7 +20,7 @@ from nemo_gym.cli.terminal import output
 
 if TYPE_CHECKING:
     from nemo_gym.config.resolve import ResolvedConfig
-    from nemo_gym.rollout_reverification import Reverification, ReverificationResult
+    from nemo_gym.rollout_reverification import Reverification
     from nemo_gym.rollouts.outcome import Outcome
 
 INTERRUPTED = 130
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 async def _reverify(args: argparse.Namespace, job: Reverification, resolved: ResolvedConfig, names: set[str]) -> int:
     """Run the servers called `names` and those they refer to, verify with them, and return the exit status."""
     from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on, interrupt_event
-    from nemo_gym.cli.shared.scoring import keep_servers
+    from nemo_gym.cli.shared.scoring import keep_servers, print_scores, summarize_entry
     from nemo_gym.cli.shared.servers import client_for, running_servers
 
     config = keep_servers(resolved, names, with_references=True)
@@ -92,31 +92,24 @@ async def _reverify(args: argparse.Namespace, job: Reverification, resolved: Res
         except CommandInterrupted:
             output.notify(f"interrupted; verified rollouts are in {job.store.output}: continue with --resume")
             return INTERRUPTED
-    _print_result(args, job, result)
+    facts = {
+        "scored": result.tally.scored,
+        "failed": {str(kind): count for kind, count in result.tally.failed.items()},
+        "there_before": result.there_before,
+        "copied": result.copied,
+        "rollouts": str(job.store.output),
+        "agents": [summarize_entry(entry) for entry in result.entries],
+    }
+
+    def print_text() -> None:
+        earlier_text = f" · {result.there_before} verified before" if result.there_before else ""
+        copied_text = f" · {result.copied} copied" if result.copied else ""
+        output.write(f"{result.tally}{earlier_text}{copied_text}")
+        print_scores(result.entries)
+        output.write(f"\nrollouts  {job.store.output}")
+        if result.tally.failed:
+            output.write(f"failures  {job.store.failures}")
+
+    output.write_result(facts, print_text, as_json=args.json)
     warn_of_unsafe_servers()
     return int(result.tally.scored < result.tally.total)
-
-
-def _print_result(args: argparse.Namespace, job: Reverification, result: ReverificationResult) -> None:
-    """Print the counts, the scores and the output files, or all of them as JSON."""
-    from nemo_gym.cli.shared.scoring import print_scores, summarize_entry
-
-    if args.json:
-        output.write_json(
-            {
-                "scored": result.tally.scored,
-                "failed": {str(kind): count for kind, count in result.tally.failed.items()},
-                "there_before": result.there_before,
-                "copied": result.copied,
-                "rollouts": str(job.store.output),
-                "agents": [summarize_entry(entry) for entry in result.entries],
-            }
-        )
-        return
-    earlier_text = f" · {result.there_before} verified before" if result.there_before else ""
-    copied_text = f" · {result.copied} copied" if result.copied else ""
-    output.write(f"{result.tally}{earlier_text}{copied_text}")
-    print_scores(result.entries)
-    output.write(f"\nrollouts  {job.store.output}")
-    if result.tally.failed:
-        output.write(f"failures  {job.store.failures}")

@@ -104,7 +104,7 @@ def _run_evaluation(args: argparse.Namespace) -> int:
         with logging_to_stderr(verbose=args.verbose), raising_file_problems():
             return uvloop.run(_evaluate(args))
     except GymError as error:
-        if os.environ.get("NEMO_GYM_DEBUG") or "--debug" in sys.argv:
+        if args.debug:
             raise
         status = status_of(error)
         output.report_gym_error(error)

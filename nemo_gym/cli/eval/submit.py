@@ -7,21 +7,15 @@ status: 0 submitted, 1 the file is not valid, 2 wrong usage, 3 sbatch is missing
   gym eval submit --config submit.yaml --dry-run
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 from nemo_gym.errors import GymError
-
-if TYPE_CHECKING:
-    from nemo_gym.launch.slurm import JobScript
 
 SUBMIT_SECONDS = 120
 
@@ -59,7 +53,12 @@ def run(args: argparse.Namespace) -> int:
             file.write(job.text.encode())
     job_ids: dict[str, str] = {}
     for job in jobs:
-        job_ids[job.benchmark] = _submit(job, job_ids)
+        earlier = ", ".join(f"{benchmark} ({job_id})" for benchmark, job_id in job_ids.items())
+        try:
+            job_ids[job.benchmark] = _submit(job.path)
+        except NotSubmitted as error:
+            problem = f"{error.problem}; submitted before: {earlier}" if earlier else error.problem
+            raise NotSubmitted(problem, where=job.benchmark) from None
         if not args.json:
             output.write(f"{job.benchmark}: {job_ids[job.benchmark]}  {job.path}")
     if args.json:
@@ -67,18 +66,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _submit(job: JobScript, submitted_jobs: dict[str, str]) -> str:
-    """Submit a job and return its id; `submitted_jobs` are the ids of earlier jobs, for the error message."""
-    earlier = ", ".join(f"{benchmark} ({job_id})" for benchmark, job_id in submitted_jobs.items())
-    suffix = f"; submitted before: {earlier}" if earlier else ""
+def _submit(script: Path) -> str:
+    """Submit a job and return its id."""
+    command = ["sbatch", "--parsable", str(script)]
     try:
-        command = ["sbatch", "--parsable", str(job.path)]
         process = subprocess.run(
             command, capture_output=True, text=True, timeout=SUBMIT_SECONDS, stdin=subprocess.DEVNULL, check=False
         )
     except subprocess.TimeoutExpired:
-        raise NotSubmitted(f"sbatch did not answer in {SUBMIT_SECONDS} s{suffix}", where=job.benchmark) from None
+        raise NotSubmitted(f"sbatch did not answer in {SUBMIT_SECONDS} s") from None
     if process.returncode:
         last_line = (process.stderr.strip() or "no reason was given").splitlines()[-1]
-        raise NotSubmitted(f"sbatch rejected the job: {last_line}{suffix}", where=job.benchmark)
+        raise NotSubmitted(f"sbatch rejected the job: {last_line}")
     return process.stdout.strip()

@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -37,7 +36,7 @@ class TimedInFlight(InFlight):
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         super().__init__(clock)
-        self.durations = RecentDurations()
+        self.durations: deque[float] = deque(maxlen=MAX_DURATIONS)
         self.is_admitting = True
         self.last_rejected: RolloutKey | None = None
 
@@ -52,29 +51,13 @@ class TimedInFlight(InFlight):
         super().begin(job)
 
     def end(self, job: Job) -> float:
-        seconds = super().end(job)
-        self.durations.add(seconds)
+        self.durations.append(seconds := super().end(job))
         return seconds
 
-
-class RecentDurations:
-    """Durations of the last rollouts that ended."""
-
-    def __init__(self, limit: int = MAX_DURATIONS) -> None:
-        self._latest: deque[float] = deque(maxlen=limit)
-
-    def __len__(self) -> int:
-        return len(self._latest)
-
-    def add(self, seconds: float) -> None:
-        self._latest.append(seconds)
-
-    def quantile(self, q: float, minimum: float = 0.0) -> float | None:
+    def duration_quantile(self, q: float, minimum: float = 0.0) -> float | None:
         """Return the q-quantile of the durations of at least `minimum` seconds; None if there are no such durations."""
-        ordered = sorted(self._latest)
-        start = bisect_left(ordered, minimum)
-        count = len(ordered) - start
-        return ordered[start + min(count - 1, int(q * count))] if count else None
+        durations = sorted(seconds for seconds in self.durations if seconds >= minimum)
+        return durations[min(len(durations) - 1, int(q * len(durations)))] if durations else None
 
 
 class PhaseTimes:
@@ -83,7 +66,7 @@ class PhaseTimes:
     def __init__(self) -> None:
         self._rollouts = self._rollouts_with_phases = 0
         self._seconds = 0.0
-        self._phases: dict[str, float] = {}
+        self._phases: defaultdict[str, float] = defaultdict(float)
 
     def add(self, record: Mapping[str, Any]) -> None:
         seconds, phases = record.get(NG_SECONDS_KEY), record.get(NG_PHASES_KEY)
@@ -93,7 +76,7 @@ class PhaseTimes:
         if isinstance(phases, dict):
             self._rollouts_with_phases += 1
             for name, value in phases.items():
-                self._phases[name] = self._phases.get(name, 0.0) + value
+                self._phases[name] += value
 
     def means(self) -> dict[str, float]:
         """Return the mean duration (`whole`) and the mean of every phase over the rollouts that recorded phases."""
@@ -169,15 +152,12 @@ class Progress:
             self.phase_times.add(outcome.record)
             self.rewards.add(outcome.job.row.get(TASK_INDEX_KEY_NAME), float(outcome.record[REWARD_KEY]))
         elif isinstance(outcome, FailedRollout):
-            self._count_failure(outcome)
-
-    def _count_failure(self, outcome: FailedRollout) -> None:
-        failure = outcome.failure
-        if failure.retryable:
-            self.failed_attempts[outcome.job.key.attempt + 1] += 1
-        if failure.kind not in self.first_failures:
-            self.first_failures[failure.kind] = failure
-            self._on_first_failure(outcome)
+            failure = outcome.failure
+            if failure.retryable:
+                self.failed_attempts[outcome.job.key.attempt + 1] += 1
+            if failure.kind not in self.first_failures:
+                self.first_failures[failure.kind] = failure
+                self._on_first_failure(outcome)
 
     def count_records(self, scored: Iterable[Row], failed: Iterable[Row], total: int) -> None:
         """Count the records that a rollout collection driver stored.
@@ -261,11 +241,11 @@ class Progress:
 
     def _tail_seconds(self, in_flight: int) -> float:
         """Estimate how long the slowest of the rollouts in flight still takes, or of those that will be sent last."""
-        slowest = self.in_flight.durations.quantile(in_flight / (in_flight + 1)) or 0.0
+        slowest = self.in_flight.duration_quantile(in_flight / (in_flight + 1)) or 0.0
         if self._all_sent_at is None:
             return slowest
         oldest = next((rollout.seconds for rollout in self.in_flight.oldest(1)), 0.0)
-        longer_duration = self.in_flight.durations.quantile(0.5, minimum=oldest)
+        longer_duration = self.in_flight.duration_quantile(0.5, minimum=oldest)
         if longer_duration is not None:
             oldest_left = longer_duration - oldest
         elif rate := self._latest_rate.per_second():

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.cli.terminal.progress import Progress, Rate, RecentDurations, TimedInFlight
+from nemo_gym.cli.terminal.progress import Progress, Rate, TimedInFlight
 from nemo_gym.rollouts.collect import AttemptRules, collect
 from nemo_gym.rollouts.outcome import FailedRollout, Failure, Job, ScoredRollout
 from nemo_gym.rollouts.plan import PlanSummary
@@ -144,16 +144,15 @@ def test_there_is_no_estimate_without_data(clock: Clock) -> None:
     assert progress.ended_count == 5
 
 
-def test_durations_of_long_ago_are_dropped() -> None:
-    """Memory stays the same however long the run is."""
-    durations = RecentDurations(limit=3)
-    for seconds in (100.0, 1.0, 2.0, 3.0):
-        durations.add(seconds)
+def test_quantiles_of_durations_ignore_shorter_ones() -> None:
+    """A rollout that has taken a minute does not end within the seconds of the others."""
+    in_flight = TimedInFlight()
+    in_flight.durations.extend([3.0, 1.0, 2.0])
 
-    assert durations.quantile(1.0) == 3.0
-    assert durations.quantile(0.0) == 1.0
-    assert durations.quantile(0.5, minimum=2.5) == 3.0
-    assert durations.quantile(0.5, minimum=50) is None
+    assert in_flight.duration_quantile(1.0) == 3.0
+    assert in_flight.duration_quantile(0.0) == 1.0
+    assert in_flight.duration_quantile(0.5, minimum=2.5) == 3.0
+    assert in_flight.duration_quantile(0.5, minimum=50) is None
 
 
 def test_the_mean_is_not_computed_for_every_redraw(clock: Clock) -> None:
