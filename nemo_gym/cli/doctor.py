@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     results: list[CheckResult] = []
-    for check in (_check_packages, _check_exporters, _check_system, _check_sandboxes, _check_keys, _check_registry):
+    for check in (_check_packages, _check_system, _check_sandboxes, _check_keys, _check_registry):
         for result in check():
             results.append(result)
             if not args.json:
@@ -116,7 +116,7 @@ def _installed_version(name: str) -> str | None:
 
 
 def _check_packages() -> Iterator[CheckResult]:
-    """Check Python, the required packages, the embedded model and the extras."""
+    """Check Python, the required packages, the embedded model, the extras and the exporters."""
     yield fine("Python", f"{platform.python_version()} at {sys.executable}")
     missing = [name for name in REQUIRED_PACKAGES if _installed_version(name) is None]
     if missing:
@@ -131,10 +131,7 @@ def _check_packages() -> Iterator[CheckResult]:
         yield fine("Embedded model", "SmolLM2-135M-Instruct, ready")
     for extra, (module, purpose) in EXTRAS.items():
         yield _check_optional(f"Extra {extra}", module, purpose, f"pip install 'nemo-gym[{extra}]'")
-
-
-def _check_exporters() -> Iterator[CheckResult]:
-    from nemo_gym.exporters import find_exporters
+    from nemo_gym.exporters import find_exporters  # not earlier: a required package may be missing
 
     for name, exporter in find_exporters().items():
         if exporter.package:

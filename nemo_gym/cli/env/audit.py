@@ -76,24 +76,23 @@ def _choose_suites(names: Sequence[str], *, every: bool) -> list[FolderTests]:
 
 def _print_audits(audits: Mapping[str, Audit], *, as_json: bool) -> None:
     """Print one line for each server, then its findings."""
+    from nemo_gym.authoring.audit_result import AuditResult
     from nemo_gym.cli.shared.verifiers import print_findings
 
     if as_json:
         servers = [{"name": name, **audit.as_dict()} for name, audit in audits.items()]
         output.write_json({"passed": all(server["passed"] for server in servers), "servers": servers})
         return
-    output.write_table([HEADINGS, *(_table_row(name, audit) for name, audit in audits.items())])
+    rows: list[Sequence[str]] = [HEADINGS]
+    for name, audit in audits.items():
+        if not isinstance(audit, AuditResult):
+            rows.append((name, *["-"] * (len(HEADINGS) - 2), "not audited"))
+            continue
+        facts = audit.as_dict()
+        judge = facts["judge_failures_scored"] if "judge" in audit.checks else "-"
+        cells = [*(facts[count] for count in COUNTS), judge, facts["without_verdict"], f"{facts['verify_p50_ms']:.2f}"]
+        rows.append((name, *map(str, cells), "clean" if audit.is_clean else "findings"))
+    output.write_table(rows)
     for audit in audits.values():
         print_findings(audit)
     output.write(f"{sum(audit.is_clean for audit in audits.values())} of {len(audits)} clean")
-
-
-def _table_row(name: str, audit: Audit) -> tuple[str, ...]:
-    from nemo_gym.authoring.audit_result import AuditResult
-
-    if not isinstance(audit, AuditResult):
-        return (name, *["-"] * (len(HEADINGS) - 2), "not audited")
-    facts = audit.as_dict()
-    judge = facts["judge_failures_scored"] if "judge" in audit.checks else "-"
-    cells = [*(facts[count] for count in COUNTS), judge, facts["without_verdict"], f"{facts['verify_p50_ms']:.2f}"]
-    return (name, *map(str, cells), "clean" if audit.is_clean else "findings")

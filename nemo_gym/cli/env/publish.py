@@ -5,8 +5,6 @@ contain no placeholder, that the licence is known and that the name is unique. E
 unknown name.
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -57,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
     if label:
         return results[0].exit_status or int(bool(results[0].data_problems) or not audits_clean)
     all_passed = audits_clean and all(result.has_passed for result in results)
-    return int(not all_passed or _has_undocumented_folders(suites, config))
+    if config.get("fail_on_total_and_test_mismatch"):  # folders without a README count as failures
+        all_passed &= len(choose_shard(find_folder_tests(roots, documented=False), config)) == len(suites)
+    return int(not all_passed)
 
 
 def _test_verifier(name: str, args: argparse.Namespace, settings: VenvSettings) -> int:
@@ -132,15 +134,6 @@ def _run_suites(
         if environment and config.get("delete_venvs_after_each_test") and environment.target.is_relative_to(own_folder):
             shutil.rmtree(environment.target, ignore_errors=True)
     return results, audits
-
-
-def _has_undocumented_folders(suites: Sequence[FolderTests], config: Mapping[str, Any]) -> bool:
-    """Return True if there are folders without a README and the configuration counts them as failures."""
-    from nemo_gym.launch.folder_tests import find_folder_tests
-
-    if not config.get("fail_on_total_and_test_mismatch"):
-        return False
-    return len(choose_shard(find_folder_tests(component_search_roots(), documented=False), config)) != len(suites)
 
 
 def _print_test_results(results: Sequence[FolderTestResult], audits: Mapping[str, Audit], *, as_json: bool) -> None:

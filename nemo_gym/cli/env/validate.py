@@ -5,8 +5,6 @@ manifest), its script must define prepare(), and every row must be valid. Withou
 is checked. No server is started. Exit status: 0 valid, 1 not valid, 2 unknown name.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -39,18 +39,6 @@ USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_config_arguments(parser)
-    _add_row_arguments(parser)
-    _add_collection_arguments(parser)
-    servers = options.FlagGroup(parser, "servers and output")
-    servers.switch("--no-serve", "use servers that are running already")
-    servers.text("--run", "RUN", "run to use with --no-serve: PID, head port or HOST:PORT", "run_name")
-    options.add_key_flags([servers], "eval run")
-    servers.switch("--dry-run", "check rows and build the servers, collect nothing")
-    servers.switch("-q --quiet", "show no progress")
-    servers.json()
-
-
-def _add_row_arguments(parser: argparse.ArgumentParser) -> None:
     rows = options.FlagGroup(parser, "rows")
     rows.text("-i --input", "FILE", "JSONL file with rows (default: the datasets of the agents)", "input_jsonl_fpath")
     rows.choice("--split", ("train", "validation", "benchmark", "example"), "type of the agents' datasets to run")
@@ -58,9 +46,6 @@ def _add_row_arguments(parser: argparse.ArgumentParser) -> None:
     rows.integer("--limit", "run only the first N rows")
     rows.text("--num-repeats", "N", "rollouts per row; or per agent, as NAME=N,_default=N (default: 1)")
     rows.text("--prompt-config", "FILE", "prompt file that builds the input of every row")
-
-
-def _add_collection_arguments(parser: argparse.ArgumentParser) -> None:
     collection = options.FlagGroup(parser, "collection")
     output_help = f"file for the rollouts (default: {options.DEFAULT_OUTPUT})"
     collection.text("-o --output", "FILE", output_help, "output_jsonl_fpath")
@@ -82,6 +67,13 @@ def _add_collection_arguments(parser: argparse.ArgumentParser) -> None:
     tokens_help = "maximum input and output tokens per rollout"
     limits.integer("--max-rollout-tokens", tokens_help, "max_tokens_per_rollout")
     limits.integer("--max-total-tokens", "stop the run after N tokens in total")
+    servers = options.FlagGroup(parser, "servers and output")
+    servers.switch("--no-serve", "use servers that are running already")
+    servers.text("--run", "RUN", "run to use with --no-serve: PID, head port or HOST:PORT", "run_name")
+    options.add_key_flags([servers], "eval run")
+    servers.switch("--dry-run", "check rows and build the servers, collect nothing")
+    servers.switch("-q --quiet", "show no progress")
+    servers.json()
 
 
 def run(args: argparse.Namespace) -> int:

@@ -164,7 +164,16 @@ def gather_rows(
     path = target.with_suffix("") / "preprocessed_datasets" / f"{dataset_type}.jsonl"
     if config.get("reuse_existing_data_preparation") and path.is_file():
         return path
-    sources = _fetch_sources(instances, dataset_type, config, prepare)
+    mode: Mode = "example_validation" if dataset_type == "example" else "train_preparation"
+    sources = [source for source in find_sources(instances, mode) if source.config.type == dataset_type]
+    if dataset_type == "benchmark" and missing_sources(sources):
+        missing = ", ".join(str(source.path) for source in missing_sources(sources))
+        raise ConfigError(f"the data of the benchmark is not prepared: {missing}", fix=prepare)
+    access = None
+    if config.get("should_download"):
+        keys = ("hf_token", "mlflow_tracking_uri", "mlflow_tracking_token")
+        access = RegistryAccess(config.get("data_source") or "huggingface", *(config.get(key) for key in keys))
+    sources = fetch_missing(sources, mode, access, ThrottledNotice().show_fraction)
     with whole_file(path) as rows:
         rows.writelines(stamp_rows(sources) if prompted else _checked_rows(sources))
     return path
@@ -183,22 +192,6 @@ def choose_dataset_type(instances: Sequence[ServerInstanceConfig], split: str | 
         f"no agent has a dataset of type {' or '.join(candidates)} (there are: {existing})",
         fix="choose another --split, or name a file with --input and its agent with --agent",
     )
-
-
-def _fetch_sources(
-    instances: Sequence[ServerInstanceConfig], dataset_type: str, config: DictConfig, prepare: str
-) -> list[DatasetSource]:
-    """Return the datasets of a type; download missing files if the configuration permits it."""
-    mode: Mode = "example_validation" if dataset_type == "example" else "train_preparation"
-    sources = [source for source in find_sources(instances, mode) if source.config.type == dataset_type]
-    if dataset_type == "benchmark" and missing_sources(sources):
-        missing = ", ".join(str(source.path) for source in missing_sources(sources))
-        raise ConfigError(f"the data of the benchmark is not prepared: {missing}", fix=prepare)
-    access = None
-    if config.get("should_download"):
-        keys = ("hf_token", "mlflow_tracking_uri", "mlflow_tracking_token")
-        access = RegistryAccess(config.get("data_source") or "huggingface", *(config.get(key) for key in keys))
-    return fetch_missing(sources, mode, access, ThrottledNotice().show_fraction)
 
 
 def _checked_rows(sources: Sequence[DatasetSource]) -> Iterator[bytes]:

@@ -196,10 +196,12 @@ def print_report(report: Report) -> None:
     if phases := phase_line(report.progress.phase_times.means()):
         output.write(phases)
     for entry in report.entries:
-        rows = _metric_rows(entry)
-        if rows:
+        intervals = metric_intervals(entry)
+        figures = {name: value for name, value in entry["key_metrics"].items() if is_number(value)}
+        if figures:
             output.write(f"\n{entry['agent_ref']['name']}")
-            output.write_table(rows)
+            bounds = {name: "[{:.4g}, {:.4g}]".format(*interval) for name, interval in intervals.items()}
+            output.write_table([(f"  {name}", f"{value:.4g}", bounds.get(name, "")) for name, value in figures.items()])
     output.write("")
     output.write_table([(name, path) for name, path in {**report.files(), **report.pages}.items()])
     if report.stopped:
@@ -224,16 +226,6 @@ def _format_span(seconds: float) -> str:
     if seconds >= 0.1:
         return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:.0f} s"
     return f"{1000 * seconds:.2g} ms"
-
-
-def _metric_rows(entry: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return name, value and interval of each numeric key metric of an agent; the interval may be empty."""
-    bounds = metric_intervals(entry)
-    return [
-        (f"  {name}", f"{value:.4g}", "[{:.4g}, {:.4g}]".format(*bounds[name]) if name in bounds else "")
-        for name, value in entry["key_metrics"].items()
-        if is_number(value)
-    ]
 
 
 def metric_intervals(entry: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -281,7 +273,13 @@ class Trackers:
         exporters = await self._opening
         if exporters:
             output.notify(f"exporting to {' and '.join(exporter.name for exporter in exporters)}")
-            await run_in_thread(partial(_export_results, target, entries, upload))
+
+            def export_results() -> None:
+                export_metrics(dict(metrics_for_trackers(entries)))
+                if upload and target.exists():
+                    export_rollouts(RolloutStore(target).records)
+
+            await run_in_thread(export_results)
         return {exporter.name: exporter.url for exporter in exporters if exporter.url}
 
     async def close(self) -> None:
@@ -290,12 +288,6 @@ class Trackers:
         if self._opening.done() and self._opening.result():
             await run_in_thread(teardown_exporters)
         self._opening.cancel()
-
-
-def _export_results(target: Path, entries: Sequence[Mapping[str, Any]], upload: bool) -> None:
-    export_metrics(dict(metrics_for_trackers(entries)))
-    if upload and target.exists():
-        export_rollouts(RolloutStore(target).records)
 
 
 def metrics_for_trackers(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:

@@ -143,7 +143,7 @@ def headline(progress: Progress, bar_width: int = 0) -> list[str]:
         pieces.append(f"{done}/{total} {format_bar(done / total, bar_width)}".rstrip())
     elif total is None:
         pieces.append(f"{done} done")
-    pieces.append(f"{progress.per_second:.1f}/s")
+    pieces.append(f"{progress.rate.per_second():.1f}/s")
     pieces.append(f"{len(progress.in_flight)} running")
     seconds_left = progress.seconds_left()
     if seconds_left is not None:
@@ -152,7 +152,8 @@ def headline(progress: Progress, bar_width: int = 0) -> list[str]:
     if mean is not None:
         pieces.append(f"mean {mean.value:.3f}" + (f" ± {mean.half_width:.3f}" if mean.half_width is not None else ""))
     if progress.tokens:
-        pieces.append(f"{format_number(progress.tokens)} tokens ({format_number(progress.tokens_per_second)}/s)")
+        rate = format_number(progress.token_rate.per_second())
+        pieces.append(f"{format_number(progress.tokens)} tokens ({rate}/s)")
     for name, counts in (("failed", progress.tally.failed), ("limit", progress.tally.limits)):
         if counts:
             kinds = ", ".join(f"{kind} {count}" for kind, count in counts.most_common(4))

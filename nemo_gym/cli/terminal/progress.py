@@ -129,7 +129,7 @@ class Progress:
         self.start_time = clock()
         self._clock = clock
         self._on_first_failure = on_first_failure
-        self._rate, self._token_rate, self._latest_rate = Rate(), Rate(), Rate(LATEST_RATE_SECONDS)
+        self.rate, self.token_rate, self._latest_rate = Rate(), Rate(), Rate(LATEST_RATE_SECONDS)
         self._mean: Mean | None = None
         self._next_mean_at = 0.0
         self._all_sent_at: float | None = None
@@ -186,9 +186,9 @@ class Progress:
     def take_sample(self) -> None:
         """Sample the counts; rates are differences between samples."""
         now = self._clock()
-        self._rate.add_sample(now, self.tally.total)
+        self.rate.add_sample(now, self.tally.total)
         self._latest_rate.add_sample(now, self.tally.total)
-        self._token_rate.add_sample(now, self.tokens)
+        self.token_rate.add_sample(now, self.tokens)
         if self.queue_length == 0 and self._all_sent_at is None:
             self._all_sent_at = now
         elif self.queue_length:
@@ -211,14 +211,6 @@ class Progress:
             return None
         return max(0, self.plan.to_run - self.tally.total - len(self.in_flight))
 
-    @property
-    def per_second(self) -> float:
-        return self._rate.per_second()
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self._token_rate.per_second()
-
     def mean(self) -> Mean | None:
         """Return the mean reward with its interval; cached for a while, because computing it visits every task."""
         start = self._clock()
@@ -233,10 +225,10 @@ class Progress:
         Returns None if there is no rate or no duration yet. A mean duration is not used, because rates change and a run
         ends with its slowest rollout.
         """
-        queued, in_flight = self.queue_length, len(self.in_flight)
-        if queued is None or (queued and not self.per_second) or (in_flight and not self.in_flight.durations):
+        queued, in_flight, rate = self.queue_length, len(self.in_flight), self.rate.per_second()
+        if queued is None or (queued and not rate) or (in_flight and not self.in_flight.durations):
             return None
-        queue_seconds = queued / self.per_second if queued else 0.0
+        queue_seconds = queued / rate if queued else 0.0
         return queue_seconds + self._tail_seconds(in_flight) if in_flight or queued else 0.0
 
     def _tail_seconds(self, in_flight: int) -> float:

@@ -93,9 +93,9 @@ def test_the_rest_is_estimated_from_the_recent_rate_and_the_slow_tail(clock: Clo
         left = progress.seconds_left()
 
     # 28 are queued; the slowest of two in flight is somewhere in the upper third of what is known.
-    assert progress.per_second == pytest.approx(100 / 130, rel=0.01)
+    assert progress.rate.per_second() == pytest.approx(100 / 130, rel=0.01)
     assert left is not None
-    assert left >= 28 / progress.per_second
+    assert left >= 28 / progress.rate.per_second()
 
 
 def test_when_all_are_sent_only_the_slowest_counts(clock: Clock) -> None:
