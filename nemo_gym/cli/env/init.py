@@ -18,7 +18,7 @@ from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 
 if TYPE_CHECKING:
-    from nemo_gym.authoring.scaffold import ReusedVerifier, ScaffoldResult
+    from nemo_gym.authoring.scaffold import ReusedVerifier
 
 PROFILES = ("custom-gym-verifier", "custom-gym-agent-loop", "external-agent-loop", "external-rollout-driver")
 ENTRYPOINT = "+entrypoint=resources_servers/"
@@ -38,12 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reward-range", nargs=2, type=float, metavar=("LOW", "HIGH"), help="rewards of the reused verifier"
     )
     direction = group.add_mutually_exclusive_group()
-    key, texts = (
-        "higher_is_better",
-        [f"{rewards} rewards of the reused verifier are good" for rewards in ("high", "low")],
-    )
-    direction.add_argument("--higher-is-better", dest=key, action="store_const", const=True, help=texts[0])
-    direction.add_argument("--lower-is-better", dest=key, action="store_const", const=False, help=texts[1])
+    for flag, rewards, is_higher in (("--higher-is-better", "high", True), ("--lower-is-better", "low", False)):
+        text = f"{rewards} rewards of the reused verifier are good"
+        direction.add_argument(flag, dest="higher_is_better", action="store_const", const=is_higher, help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,42 +50,53 @@ def run(args: argparse.Namespace) -> int:
     checkout = PARENT_DIR if (PARENT_DIR / "pyproject.toml").exists() else None
     if args.environment or args.benchmark:
         name, kind = args.environment or args.benchmark, "environment" if args.environment else "benchmark"
+        profile, roots = args.profile or PROFILES[0], component_search_roots()
         result = scaffold_environment(
-            working_dir,
-            name,
-            checkout,
-            kind=kind,
-            profile=args.profile or PROFILES[0],
-            reused=_reused_verifier(args),
-            roots=component_search_roots(),
+            working_dir, name, checkout, kind=kind, profile=profile, reused=_reused_verifier(args), roots=roots
         )
-        return _print_result(result, name, kind)
+    else:
+        name, kind = _resources_server_name(args), "resources-server"
+        folder = working_dir / "resources_servers" / name
+        if folder.exists():
+            output.notify(f"{folder} exists already; nothing was changed")
+            return 0
+        result = scaffold_resources_server(folder, checkout)
+    for path in result.created:
+        output.write(str(path.relative_to(working_dir)))
+    if result.existing:
+        output.notify(f"{len(result.existing)} files existed already with the same content")
+    target = f"--resources-server {name}" if kind == "resources-server" else f"{name} --kind {kind}"
+    output.notify(f"\ntest it:  gym env test {target}")
+    if kind == "benchmark":
+        output.notify(f"prepare:  gym eval prepare --benchmark {name}")
+    output.notify(f"run it:   gym eval run --{kind} {name} --model-type openai_model")
+    return 0
+
+
+def _resources_server_name(args: argparse.Namespace) -> str:
+    """Return the name of --resources-server or `+entrypoint=`; raise UsageError for flags of environments."""
     flags = [f"--{flag.replace('_', '-')}" for flag in ENVIRONMENT_FLAGS if getattr(args, flag) is not None]
     if flags:
         raise options.UsageError(f"{', '.join(flags)} only with --environment or --benchmark", where=args.prog)
     names = [word.removeprefix(ENTRYPOINT) for word in args.overrides if word.startswith(ENTRYPOINT)]
-    name = args.resources_server or (names[0] if names else None)
+    name = args.resources_server or (names[0] if names else "")
     if not name:
         fix = "--resources-server NAME, --environment NAME or --benchmark NAME"
         raise options.UsageError("the name is missing", where=args.prog, fix=fix)
-    folder = working_dir / "resources_servers" / name
-    if folder.exists():
-        output.notify(f"{folder} exists already; nothing was changed")
-        return 0
-    return _print_result(scaffold_resources_server(folder, checkout), name, "resources-server")
+    return str(name)
 
 
 def _reused_verifier(args: argparse.Namespace) -> ReusedVerifier | None:
     """Return the verifier of --reuse-verifier with its rewards; raise UsageError if the flags do not fit together."""
     from nemo_gym.authoring.scaffold import ReusedVerifier
 
-    is_described = args.reward_range is not None and args.higher_is_better is not None
+    facts = (args.reward_range, args.higher_is_better)
     if args.reuse_verifier is None:
-        if args.reward_range is not None or args.higher_is_better is not None:
+        if facts != (None, None):
             flags = "--reward-range, --higher-is-better, --lower-is-better"
             raise options.UsageError("these flags describe a reused verifier", where=flags, fix="--reuse-verifier NAME")
         return None
-    if not is_described:
+    if None in facts:
         fix = "add --reward-range LOW HIGH --higher-is-better"
         raise options.UsageError("the rewards of this verifier must be described", where="--reuse-verifier", fix=fix)
     low, high = args.reward_range
@@ -96,17 +104,3 @@ def _reused_verifier(args: argparse.Namespace) -> ReusedVerifier | None:
         flag = "--reward-range"
         raise options.UsageError(f"{low:g} is not below {high:g}", where=flag, fix=f"{flag} LOW HIGH")
     return ReusedVerifier(args.reuse_verifier, (low, high), args.higher_is_better)
-
-
-def _print_result(result: ScaffoldResult, name: str, kind: str) -> int:
-    """Print the created files and the next commands; return the exit status."""
-    for path in result.created:
-        output.write(str(path.relative_to(Path.cwd())))
-    if result.existing:
-        output.notify(f"{len(result.existing)} files existed already with the same content")
-    target = f"--resources-server {name}" if kind == "resources-server" else f"{name} --kind {kind}"
-    prepare = f"prepare:  gym eval prepare --benchmark {name}\n" if kind == "benchmark" else ""
-    output.notify(
-        f"\ntest it:  gym env test {target}\n{prepare}run it:   gym eval run --{kind} {name} --model-type openai_model"
-    )
-    return 0
