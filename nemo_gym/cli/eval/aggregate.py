@@ -154,7 +154,7 @@ async def _compute_entries(
     agents = [name for name, rollouts in gathered.agents.items() if name and rollouts.rows]
     computed_by = servers_with_metrics(resolved.config, agents) if agents else {}
 
-    async def query_server(agent: str, records: list[Row]) -> Row:
+    async def query_server(agent: str, records: list[Row]) -> Row:  # called for `agents` only, while the servers run
         return await fetch_metrics(client, computed_by[agent], records)
 
     if not agents:

@@ -31,6 +31,7 @@ SELECTORS = {
     "resources_server": RESOURCES_SERVER,
     "model_type": MODEL_TYPE,
 }
+"""Flag that selects a configuration by name -> kind of component."""
 CONFIG_PATHS = "config_paths"
 DEFAULT_OUTPUT = "results/rollouts.jsonl"
 
