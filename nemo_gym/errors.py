@@ -55,14 +55,12 @@ class GymError(Exception):
         return f"{location}{self.problem}{advice}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.problem, self.where, self.fix, self.__dict__)
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
-def _rebuild(
-    kind: type[GymError], problem: str, where: str | None, fix: str | None, state: dict[str, object]
-) -> GymError:
-    error = kind.__new__(kind)
-    GymError.__init__(error, problem, where=where, fix=fix)
+def _rebuild(kind: type[GymError], args: tuple[object, ...], state: dict[str, object]) -> GymError:
+    error = kind.__new__(kind)  # not `kind(*args)`: subclasses have other parameters
+    error.args = args
     error.__dict__.update(state)
     return error
 

@@ -5,9 +5,7 @@ versions, `terminal` prints, and `shared` is code that several commands use. Nam
 package can still be imported from it, with a warning that names their new module.
 """
 
-import importlib
-import warnings
-from typing import Any
+from nemo_gym.cli.legacy import moved_names
 
 _MOVED_NAMES = {
     "nemo_gym.cli.env": (
@@ -19,12 +17,5 @@ _MOVED_NAMES = {
     "nemo_gym.cli.legacy": ("version",),
     "nemo_gym.global_config": ("GlobalConfigDictParserConfig",),
 }  # fmt: skip
-_MODULE_OF = {name: module for module, names in _MOVED_NAMES.items() for name in names}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _MODULE_OF[name]
-    warnings.warn(f"import {name} from {module}", DeprecationWarning, stacklevel=2)
-    return getattr(importlib.import_module(module), name)
+__getattr__ = moved_names(__name__, _MOVED_NAMES)

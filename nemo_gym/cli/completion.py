@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from nemo_gym import component_search_roots
 from nemo_gym.catalog.component_names import BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER
 from nemo_gym.cli.parser import GROUPS_WITH_OVERRIDES, build_parser, command_parsers, find_leaf
+from nemo_gym.cli.shared.options import SELECTORS
 from nemo_gym.cli.terminal import output
 from nemo_gym.config.keys import known_keys
 
-KINDS_BY_FLAG = {kind.flag: kind for kind in (BENCHMARK, ENVIRONMENT, MODEL_TYPE, RESOURCES_SERVER)}
+KINDS_BY_FLAG = {kind.flag: kind for kind in SELECTORS.values()}
 KINDS_BY_COMMAND = {
     "benchmarks": BENCHMARK,
     "environments": ENVIRONMENT,

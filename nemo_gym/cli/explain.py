@@ -5,7 +5,6 @@ Without a code, list all codes.
 
 import argparse
 import re
-from difflib import get_close_matches
 from importlib.resources import files
 
 from nemo_gym.cli.shared import options
@@ -16,10 +15,9 @@ HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "code", nargs="?", metavar="CODE", help="code that was printed with the error, such as config-path-not-found"
-    )
-    options.add_json_argument(parser)
+    text = "code that was printed with the error, such as config-path-not-found"
+    parser.add_argument("code", nargs="?", metavar="CODE", help=text)
+    options.FlagGroup(parser).json()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,14 +28,13 @@ def run(args: argparse.Namespace) -> int:
         return 0
     code = args.code.strip()
     if code not in explanations:
-        close = get_close_matches(code, explanations, n=1)
-        hint = f" Did you mean `{close[0]}`?" if close else " `gym explain` lists all codes."
+        hint = output.did_you_mean(code, explanations, " `gym explain` lists all codes.")
         output.report_error(f"unknown code `{code}`.{hint}")
         return 2
-    if args.json:
-        output.write_json({"code": code, "explanation": explanations[code]})
-    else:
-        output.write(f"{code}\n\n{explanations[code]}")
+    text = f"{code}\n\n{explanations[code]}"
+    output.write_result(
+        {"code": code, "explanation": explanations[code]}, lambda: output.write(text), as_json=args.json
+    )
     return 0
 
 

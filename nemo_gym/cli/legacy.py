@@ -1,8 +1,11 @@
 """Commands and functions of earlier versions: `ng_*` and `nemo_gym_*` programs, and functions for scripts."""
 
+import importlib
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from nemo_gym.cli.terminal import output
 
@@ -77,3 +80,19 @@ def command_function(*command: str) -> Callable[[], None]:
 
 
 version = command_function("--version")
+
+
+def moved_names(module: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Return a `__getattr__` for a module whose names have moved: each is imported from its new module, with a warning.
+
+    `homes` maps the new module to the names in it.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names}
+
+    def import_moved(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        warnings.warn(f"import {name} from {home_of[name]}", DeprecationWarning, stacklevel=2)
+        return getattr(importlib.import_module(home_of[name]), name)
+
+    return import_moved

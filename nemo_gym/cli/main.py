@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from nemo_gym.cli.parser import build_parser, check_command, check_flags, find_leaf
 from nemo_gym.cli.terminal import output
-from nemo_gym.errors import GymError
+from nemo_gym.errors import GymError, raising_file_problems
 
 INTERRUPTED = 130
 
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, overrides = parser.parse_known_args(words)
     leaf = find_leaf(parser, [args.group or "", getattr(args, "command", None) or ""])
     check_flags(leaf, overrides)
-    args.overrides, args.initial_gc_threshold = overrides, initial_gc_threshold
+    args.overrides, args.initial_gc_threshold, args.debug = overrides, initial_gc_threshold, debug
     if args.version:
         from nemo_gym.cli.doctor import print_version
 
@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         logging.getLogger("nemo_gym").setLevel(logging.DEBUG)
     args.verbose = args.verbose_first or bool(verbose_log) or getattr(args, "verbose", False)
     try:
-        return int(command.run(args))
+        with raising_file_problems():
+            return int(command.run(args))
     except GymError as error:
         if debug:
             raise

@@ -1,8 +1,8 @@
 """The argument parser of `gym`, built lazily: only the module of the requested command is imported.
 
 A command module has a docstring (its help), `add_arguments(parser)` and `run(args) -> int`. Besides its flags, `args`
-has `overrides` (words without a flag), `prog` (the command as text), `flag_names` (dest -> flag) and
-`initial_gc_threshold` (the threshold of the garbage collector when the command started).
+has `overrides` (words without a flag), `prog` (the command as text), `flag_names` (dest -> flag), `debug` (show
+tracebacks) and `initial_gc_threshold` (the threshold of the garbage collector when the command started).
 """
 
 import argparse
@@ -11,7 +11,6 @@ import importlib.util
 import sys
 import textwrap
 from collections.abc import Sequence
-from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -162,8 +161,7 @@ def check_command(words: Sequence[str]) -> None:
         if "=" in word:
             return
         if commands and word not in commands:
-            close = get_close_matches(word, commands, n=1)
-            hint = f" Did you mean `{close[0]}`?" if close else f" Commands: {', '.join(commands)}."
+            hint = output.did_you_mean(word, commands, f" Commands: {', '.join(commands)}.")
             output.report_error(f"`{word}` is not a command of {' '.join(['gym', *names[:depth]])}.{hint}")
             raise SystemExit(USAGE_ERROR)
 
@@ -185,6 +183,5 @@ def check_flags(leaf: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """End the process with a usage error and the most similar flag if a word is an unknown flag."""
     flags = [word for word in words if word.startswith("-")]
     if flags:
-        close = get_close_matches(flags[0].split("=")[0], list(leaf._option_string_actions), n=1)
-        hint = f". Did you mean `{close[0]}`?" if close else ""
-        leaf.error(f"unrecognized arguments: {' '.join(flags)}{hint}")
+        hint = output.did_you_mean(flags[0].split("=")[0], leaf._option_string_actions)
+        leaf.error(f"unrecognized arguments: {' '.join(flags)}.{hint}")

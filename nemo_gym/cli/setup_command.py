@@ -21,15 +21,9 @@ from nemo_gym.launch.venv import VenvSettings, folder_venv
 from nemo_gym.launch.venv_build import build_venvs, is_usable
 
 SETTINGS = (
-    "cache_dir",
-    "uv_venv_dir",
-    "uv_cache_dir",
-    "python_version",
-    "head_server_deps",
-    "ray_head_node_address",
-    "skip_venv_if_present",
-    "pip_install_verbose",
-)
+    "cache_dir", "uv_venv_dir", "uv_cache_dir", "python_version", "head_server_deps", "ray_head_node_address",
+    "skip_venv_if_present", "pip_install_verbose",
+)  # fmt: skip
 """Configuration keys that affect virtual environments."""
 
 
@@ -37,9 +31,8 @@ def setup_env_command(dir_path: Path, global_config_dict: Mapping[str, Any], pre
     """Return a bash command that builds the virtual environment of a folder if it is missing, and activates it."""
     settings = {key: global_config_dict[key] for key in SETTINGS if global_config_dict.get(key) is not None}
     encoded = json.dumps(settings, default=list)
-    target = folder_venv(
-        prefix, dir_path.parent.name, dir_path.name, dir_path, VenvSettings.from_config(settings)
-    ).target
+    kind, venv_settings = dir_path.parent.name, VenvSettings.from_config(settings)
+    target = folder_venv(prefix, kind, dir_path.name, dir_path, venv_settings).target
     words = [sys.executable, "-m", "nemo_gym.cli.setup_command", str(dir_path), "--name", prefix, "--settings", encoded]
     return f"{shlex.join(words)} && source {shlex.quote(str(target / 'bin' / 'activate'))}"
 

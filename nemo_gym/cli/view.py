@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 
 if TYPE_CHECKING:
@@ -23,21 +24,19 @@ LEGACY_KEY = "+jsonl_fpath="
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    flags = options.FlagGroup(parser)
     parser.add_argument("paths", nargs="*", metavar="PATH", help="file of rollouts, or folder with such files")
-    parser.add_argument("--text", action="store_true", help="print to the terminal instead of serving a page")
-    parser.add_argument("--failed", action="store_true", help="only failed rollouts (with --text or --export)")
-    parser.add_argument(
-        "--where", default="", metavar="FILTER", help='only rollouts that match, such as "reward < 1 and turns > 2"'
-    )
-    parser.add_argument("--search", default="", metavar="WORDS", help="only rollouts with these words (with --text)")
-    parser.add_argument("--limit", type=int, default=50, metavar="N", help="rows to print with --text (default: 50)")
-    parser.add_argument("--export", metavar="DIR", help="write pages that open from disk to this folder, and exit")
+    flags.switch("--text", "print to the terminal instead of serving a page")
+    flags.switch("--failed", "only failed rollouts (with --text or --export)")
+    flags.text("--where", "FILTER", 'only rollouts that match, such as "reward < 1 and turns > 2"')
+    flags.text("--search", "WORDS", "only rollouts with these words (with --text)")
+    flags.integer("--limit", "rows to print with --text (default: 50)", default=50)
+    flags.text("--export", "DIR", "write pages that open from disk to this folder, and exit")
     parser.add_argument("--port", type=int, default=0, metavar="PORT", help="port to serve on (default: any free port)")
-    parser.add_argument(
-        "--host", default="127.0.0.1", metavar="HOST", help="address to serve on; a token is required unless loopback"
-    )
-    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
-    parser.add_argument("--json", action="store_true", help="print JSON (with --text)")
+    host_help = "address to serve on; a token is required unless loopback"
+    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help=host_help)
+    flags.switch("--no-browser", "do not open a browser")
+    flags.switch("--json", "print JSON (with --text)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -118,20 +117,14 @@ def _print_table(runs: Sequence[RunFiles], row_filter: str, args: argparse.Names
     from nemo_gym.view import terminal
     from nemo_gym.view.summary import summarize
 
+    selection = {"filter_text": row_filter, "words": args.search or "", "count": args.limit}
     indexes = _build_indexes(runs)
     if args.json:
-        pages = [index.page(filter_text=row_filter, words=args.search, count=args.limit) for index in indexes]
-        output.write_json(
-            [{**summarize(index), "rollouts": page.rows} for index, page in zip(indexes, pages, strict=True)]
-        )
+        output.write_json([{**summarize(index), "rollouts": index.page(**selection).rows} for index in indexes])
         return 0
     for index in indexes:
-        for line in terminal.overview_lines(index):
-            output.write(line)
-        output.write("")
-        output.write_table(
-            list(terminal.table_rows(index, filter_text=row_filter, words=args.search, count=args.limit))
-        )
+        output.write("\n".join([*terminal.overview_lines(index), ""]))
+        output.write_table(list(terminal.table_rows(index, **selection)))
     return 0
 
 
@@ -143,17 +136,13 @@ def _print_rollout(runs: Sequence[RunFiles], task: int, repeat: str | None, *, a
     for index in _build_indexes(runs):
         repeats = [row["rollout"] for row in index.page(filter_text=f"task == {task}", count=1000).rows]
         for number in repeats if repeat is None else [int(repeat)]:
-            if as_json:
-                record = index.record((task, number))
-                if record is not None:
-                    count += 1
-                    output.write_json(record)
-                continue
-            lines = terminal.rollout_lines(index, (task, number))
+            record = index.record((task, number)) if as_json else None
+            lines = None if as_json else terminal.rollout_lines(index, (task, number))
+            if record is not None:
+                output.write_json(record)
             if lines is not None:
-                count += 1
-                for line in lines:
-                    output.write(line)
+                output.write("\n".join(lines))
+            count += record is not None or lines is not None
     if not count:
         output.report_error(f"rollout {task}{':' + repeat if repeat else ''} not found in these files")
         return 1

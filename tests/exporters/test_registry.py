@@ -1,6 +1,7 @@
 """Exporters are found by entry point, opened from the configuration, and never end a run."""
 
 import sys
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
@@ -126,14 +127,14 @@ def restored_keys() -> Iterator[None]:
 @pytest.mark.usefixtures("restored_keys")
 def test_the_keys_of_an_exporter_of_another_package_are_checked_completed_and_documented(install: Any) -> None:
     """A new exporter is its module and one entry-point line; no list of keys repeats its own."""
-    resolve_config(["+tracker_project=p"], needs_model=False)
+    resolve_config(Namespace(overrides=["+tracker_project=p"]), needs_model=False)
     assert "tracker_project" not in key_table.known_keys()
     install(theirs=f"{__name__}:KeyedTracker")
 
-    warnings = resolve_config(["+tracker_projet=p"], needs_model=False).warnings
+    warnings = resolve_config(Namespace(overrides=["+tracker_projet=p"]), needs_model=False).warnings
 
     assert any("did you mean 'tracker_project'?" in warning for warning in warnings)
-    assert resolve_config(["+tracker_project=p"], needs_model=False).warnings == []
+    assert resolve_config(Namespace(overrides=["+tracker_project=p"]), needs_model=False).warnings == []
     assert "| `tracker_project` |  |  |  | Report to this project of the tracker. |" in reference.config_keys_page()
     assert find_candidates(["eval", "run"], "+tracker_") == ["+tracker_project="]
 

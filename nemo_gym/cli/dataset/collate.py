@@ -25,25 +25,17 @@ METRICS_STATES = {"new": "written", "same": "unchanged", "completed": "completed
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_config_arguments(parser)
     rows = options.FlagGroup(parser, "datasets")
-    rows.add_argument(
-        "--mode",
-        choices=("train_preparation", "example_validation"),
-        help="use train, validation and benchmark data, or the example rows only",
-    )
-    rows.value("--output-dir", "DIR", "folder for the collated rows and their metrics", "output_dirpath")
+    mode_help = "use train, validation and benchmark data, or the example rows only"
+    rows.choice("--mode", ("train_preparation", "example_validation"), mode_help)
+    rows.text("--output-dir", "DIR", "folder for the collated rows and their metrics", "output_dirpath")
     rows.switch("--download", "download datasets whose files are missing", "should_download")
-    rows.add_argument(
-        "--data-source", choices=("huggingface", "gitlab"), help="registry to use for datasets that are in both"
-    )
-    rows.value("--max-errors", "N", "stop after N rows that are not valid", kind=int)
-    rows.switch(
-        "--overwrite-metrics", "replace metrics files that differ from the new metrics", "overwrite_metrics_conflicts"
-    )
-    rows.value("--plot", "FILE", "plot input lengths and turns to a .png or .svg file")
-    rows.value(
-        "--processes", "N", "number of processes (default: depends on data and cores)", "num_processes", kind=int
-    )
-    options.add_json_argument(rows)
+    rows.choice("--data-source", ("huggingface", "gitlab"), "registry to use for datasets that are in both")
+    rows.integer("--max-errors", "stop after N rows that are not valid")
+    overwrite_help = "replace metrics files that differ from the new metrics"
+    rows.switch("--overwrite-metrics", overwrite_help, "overwrite_metrics_conflicts")
+    rows.text("--plot", "FILE", "plot input lengths and turns to a .png or .svg file")
+    rows.integer("--processes", "number of processes (default: depends on data and cores)", "num_processes")
+    rows.json()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.data.plot import check_plot, plot
     from nemo_gym.train_data_utils import TrainDataProcessor, TrainDataProcessorConfig
 
-    config = options.resolve_config(options.config_overrides(args), needs_model=False).config
+    config = options.resolve_config(args, needs_model=False).config
     settings = options.load_options(TrainDataProcessorConfig, config, args)
     plot_path = Path(args.plot) if args.plot else None
     if plot_path:
@@ -63,43 +55,31 @@ def run(args: argparse.Namespace) -> int:
     except (RowsRefused, MetricsConflict) as error:
         if not args.json:
             raise
-        output.write_json(_rejection_as_dict(error) if isinstance(error, RowsRefused) else _conflict_as_dict(error))
+        output.write_json(_error_as_dict(error))
         return error.exit_status
     if plot_path:
         plot({part.type: part.metrics for part in collated.types}, plot_path)
-    if args.json:
-        output.write_json(_result_as_dict(collated, plot_path))
-    else:
-        _print_result(collated, plot_path)
+    facts = _result_as_dict(collated, plot_path)
+    output.write_result(facts, lambda: _print_result(collated, plot_path), as_json=args.json)
     return 0
 
 
-def _rejection_as_dict(error: RowsRefused) -> dict[str, Any]:
-    """Return the rows that are not valid, for `--json`."""
-    return {
-        "valid": False,
-        "rows_refused": sum(problems.rows for _, problems in error.files),
-        "stopped_early": error.stopped,
-        "files": [
-            {"path": str(source.path), "agent": source.agent, "rows": problems.rows, "problems": problems.report()}
-            for source, problems in error.files
-        ],
-    }
+def _error_as_dict(error: RowsRefused | MetricsConflict) -> dict[str, Any]:
+    """Return the rows that are not valid, or the metrics files that differ from the new metrics, for `--json`."""
+    from nemo_gym.data.collate import MetricsConflict
 
-
-def _conflict_as_dict(error: MetricsConflict) -> dict[str, Any]:
-    """Return the metrics files that differ from the new metrics, for `--json`."""
-    return {
-        "valid": False,
-        "conflicts": [
-            {
-                "metrics_path": str(source.metrics_path),
-                "conflict_path": str(source.conflict_path),
-                "differences": list(differences),
-            }
-            for source, differences in error.conflicts
-        ],
-    }
+    if isinstance(error, MetricsConflict):
+        conflicts = [
+            {"metrics_path": str(s.metrics_path), "conflict_path": str(s.conflict_path), "differences": [*differences]}
+            for s, differences in error.conflicts
+        ]
+        return {"valid": False, "conflicts": conflicts}
+    files = [
+        {"path": str(source.path), "agent": source.agent, "rows": problems.rows, "problems": problems.report()}
+        for source, problems in error.files
+    ]
+    row_count = sum(problems.rows for _, problems in error.files)
+    return {"valid": False, "rows_refused": row_count, "stopped_early": error.stopped, "files": files}
 
 
 def _result_as_dict(collated: CollationResult, plot_path: Path | None) -> dict[str, Any]:

@@ -12,70 +12,70 @@ wrong usage.
   gym dataset export --format dpo -i results/rollouts.jsonl -o data/dpo.parquet --min-gap 0.5
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
-from nemo_gym.errors import raising_file_problems
-
-if TYPE_CHECKING:
-    from nemo_gym.data.export import ExportResult
 
 ROLES = ("assistant", "tool", "user", "system", "developer")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = options.FlagGroup(parser)
-    parser.add_argument("--format", choices=("sft", "dpo", "rl"), help="kind of training data")
+    flags.choice("--format", ("sft", "dpo", "rl"), "kind of training data")
     parser.add_argument(
         "-i", "--input", dest="rollouts_jsonl_fpath", action="append", metavar="FILE", help="rollouts; repeatable"
     )
-    flags.value("-o --output", "FILE", "file to write, ending in .jsonl or .parquet", "output_fpath")
+    flags.text("-o --output", "FILE", "file to write, ending in .jsonl or .parquet", "output_fpath")
     selection = options.FlagGroup(parser, "selection of rollouts")
-    selection.add_argument(
-        "--select",
-        choices=("best", "above"),
-        help="sft: export the best rollout of each task (default), or all above --min-reward",
-    )
-    selection.value("--min-reward", "R", "sft: smallest reward to export (default: above 0)", kind=float)
-    selection.value(
-        "--min-gap", "G", "smallest difference of rewards, of a pair (dpo) or within a task (rl)", kind=float
-    )
-    selection.value("--pairs-per-task", "N", "dpo: maximum number of pairs per task (default: 1)", kind=int)
-    form = parser.add_argument_group("form")
-    form.add_argument(
-        "--reasoning",
-        choices=("inline", "separate", "drop"),
-        help="reasoning as <think> in the text (default), as a separate field, or left out",
-    )
-    form.add_argument(
-        "--developer", choices=("system", "keep"), help="export the role developer as system (default), or keep it"
-    )
+    select_help = "sft: export the best rollout of each task (default), or all above --min-reward"
+    selection.choice("--select", ("best", "above"), select_help)
+    selection.decimal("--min-reward", "R", "sft: smallest reward to export (default: above 0)")
+    selection.decimal("--min-gap", "G", "smallest difference of rewards, of a pair (dpo) or within a task (rl)")
+    selection.integer("--pairs-per-task", "dpo: maximum number of pairs per task (default: 1)")
+    form = options.FlagGroup(parser, "form")
+    reasoning_help = "reasoning as <think> in the text (default), as a separate field, or left out"
+    form.choice("--reasoning", ("inline", "separate", "drop"), reasoning_help)
+    form.choice("--developer", ("system", "keep"), "export the role developer as system (default), or keep it")
     form.add_argument(
         "--loss-on", action="append", choices=ROLES, help="roles to train on; repeatable (default: assistant)"
     )
-    options.add_json_argument(parser)
+    flags.json()
 
 
 def run(args: argparse.Namespace) -> int:
-    from nemo_gym.data.export import ExportDatasetConfig, export
+    from nemo_gym.data.export import ExportDatasetConfig, export, format_counts
     from nemo_gym.rollouts.run_files import materialized_path_for
 
-    config = options.resolve_config(args.overrides, needs_model=False).config
+    config = options.resolve_config(args, needs_model=False).config
     settings = options.load_options(ExportDatasetConfig, config, args)
     files = [Path(path).expanduser() for path in settings.rollouts_jsonl_fpath]
     runs = {path: run_id for path in files if (run_id := _read_run_id(path))}
     inputs = {path: rows for path in files if (rows := materialized_path_for(path)).is_file()}
-    with raising_file_problems(), output.transfer_meter("reading") as meter:
+    with output.transfer_meter("reading") as meter:
         exported = export(settings, runs=runs, inputs=inputs, meter=meter)
-    if args.json:
-        output.write_json(_result_as_dict(exported))
-    else:
-        _print_result(exported)
+    facts = {
+        "format": exported.format,
+        "output": str(exported.path),
+        "rows": exported.rows,
+        "bytes": exported.path.stat().st_size,
+        "scored_rollouts": exported.rollouts,
+        "tasks": exported.tasks,
+        "left_out": dict(exported.left_out),
+        "skipped": dict(exported.skipped),
+    }
+
+    def print_text() -> None:
+        noun = {"sft": "example", "dpo": "pair", "rl": "prompt"}[exported.format]
+        output.write(f"✓ {exported.rows:,} {noun}{'s' if exported.rows != 1 else ''} → {exported.path}")
+        output.write(f"  from {exported.rollouts:,} scored rollouts of {exported.tasks:,} tasks")
+        if exported.left_out:
+            output.write(f"  left out: {format_counts(exported.left_out)}")
+        if exported.skipped:
+            output.warn(f"selected but not representable as training data: {format_counts(exported.skipped)}")
+
+    output.write_result(facts, print_text, as_json=args.json)
     return 0
 
 
@@ -90,30 +90,3 @@ def _read_run_id(rollouts: Path) -> str | None:
     except (OSError, orjson.JSONDecodeError):
         return None
     return str(facts["run_id"]) if isinstance(facts, dict) and facts.get("run_id") else None
-
-
-def _result_as_dict(exported: ExportResult) -> dict[str, Any]:
-    """Return the result for `--json`."""
-    return {
-        "format": exported.format,
-        "output": str(exported.path),
-        "rows": exported.rows,
-        "bytes": exported.path.stat().st_size,
-        "scored_rollouts": exported.rollouts,
-        "tasks": exported.tasks,
-        "left_out": dict(exported.left_out),
-        "skipped": dict(exported.skipped),
-    }
-
-
-def _print_result(exported: ExportResult) -> None:
-    """Print the number of exported rows and of the rollouts that were left out, with the reasons."""
-    from nemo_gym.data.export import format_counts
-
-    noun = {"sft": "example", "dpo": "pair", "rl": "prompt"}[exported.format]
-    output.write(f"✓ {exported.rows:,} {noun}{'s' if exported.rows != 1 else ''} → {exported.path}")
-    output.write(f"  from {exported.rollouts:,} scored rollouts of {exported.tasks:,} tasks")
-    if exported.left_out:
-        output.write(f"  left out: {format_counts(exported.left_out)}")
-    if exported.skipped:
-        output.warn(f"selected but not representable as training data: {format_counts(exported.skipped)}")

@@ -7,16 +7,12 @@ Nothing is deleted unless the copy on the Hub has the file's checksum. `gym data
 
 import argparse
 
-from nemo_gym.cli.dataset.upload import add_commit_arguments, add_file_arguments
+from nemo_gym.cli.dataset.upload import add_upload_arguments
 from nemo_gym.cli.shared import options
-from nemo_gym.errors import raising_file_problems
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_file_arguments(parser)
-    parser.add_argument("--revision", metavar="NAME", help="branch on the Hub")
-    add_commit_arguments(parser)
-    parser.add_argument("-y", "--yes", action="store_true", help="delete without confirmation")
+    add_upload_arguments(parser, "branch on the Hub", "delete without confirmation")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,12 +20,11 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.config_types import UploadJsonlDatasetHuggingFaceConfig
     from nemo_gym.data.hub import repo_of
 
-    config = options.resolve_config(args.overrides, needs_model=False).config
+    config = options.resolve_config(args, needs_model=False).config
     for key in sorted(UploadJsonlDatasetHuggingFaceConfig.forbidden_fields & set(config)):
         fix = "leave it out, or use gym dataset upload"
         raise options.UsageError(f"{key} cannot be set here: this command always deletes", where=args.prog, fix=fix)
     settings = load_hub_options(UploadJsonlDatasetHuggingFaceConfig, config, args)
     target = f"{repo_of(settings)}, as a pull request," if settings.create_pr else repo_of(settings)
     question = f"Upload {settings.input_jsonl_fpath} to {target} and delete {{dataset}} from GitLab?"
-    with raising_file_problems():
-        return migrate_dataset(settings, config, args, question)
+    return migrate_dataset(settings, config, args, question)

@@ -4,45 +4,33 @@ If rows already have responses_create_params.input or lack a field of the templa
 written, and the exit status is 1.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME
-
-if TYPE_CHECKING:
-    from nemo_gym.data.prompt import RenderResult
 
 DEFAULT_PREVIEW = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = options.FlagGroup(parser)
-    flags.value("-i --input", "FILE", "JSONL file with rows without responses_create_params.input", "input_jsonl_fpath")
-    flags.value("--prompt-config", "FILE", "prompt: YAML with 'user' and optionally 'system'")
-    flags.value("-o --output", "FILE", "JSONL file for the finished rows", "output_jsonl_fpath")
-    parser.add_argument(
-        "--preview",
-        type=int,
-        default=DEFAULT_PREVIEW,
-        metavar="N",
-        help=f"show the first N rows (default: {DEFAULT_PREVIEW})",
-    )
-    options.add_search_argument(parser)
-    options.add_json_argument(parser)
+    flags.text("-i --input", "FILE", "JSONL file with rows without responses_create_params.input", "input_jsonl_fpath")
+    flags.text("--prompt-config", "FILE", "prompt: YAML with 'user' and optionally 'system'")
+    flags.text("-o --output", "FILE", "JSONL file for the finished rows", "output_jsonl_fpath")
+    flags.integer("--preview", f"show the first N rows (default: {DEFAULT_PREVIEW})", default=DEFAULT_PREVIEW)
+    flags.search_dir()
+    flags.json()
 
 
 def run(args: argparse.Namespace) -> int:
     from nemo_gym import _resolve_under_cwd_or_install
-    from nemo_gym.catalog.row_problems import DataError
+    from nemo_gym.catalog.row_problems import DataError, row_count_text
     from nemo_gym.cli.shared.concurrency import sigterm_as_interrupt
     from nemo_gym.data.prompt import MaterializePromptsConfig, render
 
-    config = options.resolve_config(options.config_overrides(args), needs_model=False).config
+    config = options.resolve_config(args, needs_model=False).config
     settings = options.load_options(MaterializePromptsConfig, config, args)
     path = _resolve_under_cwd_or_install(settings.input_jsonl_fpath)
     with sigterm_as_interrupt():
@@ -56,23 +44,17 @@ def run(args: argparse.Namespace) -> int:
         facts = {"valid": False, "rows_refused": problems.rows, "path": str(path)}
         output.write_json({**facts, "problems": problems.report()})
         return 1
-    if args.json:
-        facts = {"valid": True, "rows": rendered.rows, "output": str(rendered.path)}
-        output.write_json({**facts, "preview": rendered.preview})
-        return 0
-    _print_rows(rendered)
+    facts = {"valid": True, "rows": rendered.rows, "output": str(rendered.path), "preview": rendered.preview}
+
+    def print_rows() -> None:
+        for number, row in enumerate(rendered.preview, start=1):
+            output.write(f"── row {number}")
+            for message in row[RESPONSES_CREATE_PARAMS_KEY_NAME]["input"]:
+                text = str(message["content"]).rstrip("\n").replace("\n", "\n  ")
+                output.write(f"{message['role']}\n  {text}")
+        if rendered.preview:
+            output.write("")
+        output.write(f"{rendered.path}  {row_count_text(rendered.rows)}")
+
+    output.write_result(facts, print_rows, as_json=args.json)
     return 0
-
-
-def _print_rows(rendered: RenderResult) -> None:
-    """Print the messages of the first rows, then the file and its number of rows."""
-    from nemo_gym.catalog.row_problems import row_count_text
-
-    for number, row in enumerate(rendered.preview, start=1):
-        output.write(f"── row {number}")
-        for message in row[RESPONSES_CREATE_PARAMS_KEY_NAME]["input"]:
-            text = str(message["content"]).rstrip("\n").replace("\n", "\n  ")
-            output.write(f"{message['role']}\n  {text}")
-    if rendered.preview:
-        output.write("")
-    output.write(f"{rendered.path}  {row_count_text(rendered.rows)}")

@@ -12,27 +12,27 @@ from nemo_gym.cli.terminal import output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", dest="dataset_name", metavar="NAME", help="name of the dataset (dataset_name)")
-    parser.add_argument("-y", "--yes", action="store_true", help="delete without confirmation")
-    options.add_json_argument(parser)
+    flags = options.FlagGroup(parser)
+    flags.text("--name", "NAME", "name of the dataset (dataset_name)", "dataset_name")
+    flags.switch("-y --yes", "delete without confirmation")
+    flags.json()
 
 
 def run(args: argparse.Namespace) -> int:
-    from nemo_gym.cli.shared.registries import confirm, gitlab_address, version_list
+    from nemo_gym.cli.shared.registries import confirm, describe_dataset, gitlab_address
     from nemo_gym.config_types import DeleteJsonlDatasetGitlabConfig
     from nemo_gym.data.gitlab_client import Registry
     from nemo_gym.data.migration import versions_to_delete
 
-    config = options.resolve_config(args.overrides, needs_model=False).config
+    config = options.resolve_config(args, needs_model=False).config
     name = options.load_options(DeleteJsonlDatasetGitlabConfig, config, args).dataset_name
     registry = Registry(*gitlab_address(config, args.prog))
     versions = versions_to_delete(registry, name)
-    if not confirm(f"Delete '{name}' with all its versions{version_list(versions)} from GitLab?", yes=args.yes):
+    dataset = describe_dataset(name, versions)
+    if not confirm(f"Delete {dataset} from GitLab?", yes=args.yes):
         output.notify("nothing was deleted")
         return 1
     registry.delete(name)
-    if args.json:
-        output.write_json({"storage": "gitlab", "dataset_name": name, "versions": versions, "deleted": True})
-    else:
-        output.write(f"✓ deleted {name} with all its versions{version_list(versions)}")
+    facts = {"storage": "gitlab", "dataset_name": name, "versions": versions, "deleted": True}
+    output.write_result(facts, lambda: output.write(f"✓ deleted {dataset.rstrip(',')}"), as_json=args.json)
     return 0

@@ -8,7 +8,7 @@ findings, 1 findings or the audit could not run, 2 unknown name.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nemo_gym.cli.shared import options
@@ -17,8 +17,7 @@ from nemo_gym.config.search_roots import component_search_roots
 from nemo_gym.errors import ConfigError
 
 if TYPE_CHECKING:
-    from nemo_gym.authoring.audit_result import AuditResult
-    from nemo_gym.cli.shared.verifiers import Audits, NotAudited
+    from nemo_gym.cli.shared.verifiers import Audit
     from nemo_gym.launch.folder_tests import FolderTests
 
 HEADINGS = (
@@ -32,20 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = options.FlagGroup(parser)
     parser.add_argument("name", nargs="*", metavar="NAME", help="resources servers to audit")
     flags.switch("--all", "audit every resources server that has an audit.py")
-    flags.value("--rows", "N", "number of rows to generate in addition to the examples (default: 10)", kind=int)
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the generated rows (default: 1)")
+    flags.integer("--rows", "number of rows to generate in addition to the examples (default: 10)")
+    flags.integer("--seed", "seed of the generated rows (default: 1)", default=1)
     flags.switch("--update-readme", "write the result into the folder's README.md")
-    options.add_search_argument(parser)
-    options.add_json_argument(parser)
+    flags.search_dir()
+    flags.json()
 
 
 def run(args: argparse.Namespace) -> int:
     from nemo_gym.authoring.audit_result import AuditResult, update_readme
-    from nemo_gym.cli.shared.verifiers import is_clean, run_audits
+    from nemo_gym.cli.shared.verifiers import run_audits
     from nemo_gym.launch.venv import VenvSettings
 
     args.overrides[:0] = [word for word in args.name if options.is_override(word)]
-    settings = VenvSettings.from_config(options.resolve_config(options.config_overrides(args)).config)
+    settings = VenvSettings.from_config(options.resolve_config(args).config)
     suites = _choose_suites([word for word in args.name if not options.is_override(word)], every=args.all)
     if args.rows is not None and args.rows < 0:
         raise options.UsageError(f"{args.rows} is not a number of rows", where="--rows", fix="0 or more")
@@ -55,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         if isinstance(audit, AuditResult) and update_readme(suite.folder / "README.md", audit):
             output.notify(f"updated {suite.label}/README.md")
     _print_audits(audits, as_json=args.json)
-    return int(not all(map(is_clean, audits.values())))
+    return int(not all(audit.is_clean for audit in audits.values()))
 
 
 def _choose_suites(names: Sequence[str], *, every: bool) -> list[FolderTests]:
@@ -67,35 +66,33 @@ def _choose_suites(names: Sequence[str], *, every: bool) -> list[FolderTests]:
     if every == bool(names):
         raise options.UsageError("needs either NAMEs or --all", where="gym env audit", fix="gym env audit mcqa")
     if not every:
-        return [
-            folder_tests_of(f"{SERVER_TYPE}/{name.removeprefix(f'{SERVER_TYPE}/').strip('/')}", roots) for name in names
-        ]
+        folder_names = [name.removeprefix(f"{SERVER_TYPE}/").strip("/") for name in names]
+        return [folder_tests_of(f"{SERVER_TYPE}/{name}", roots) for name in folder_names]
     suites = [suite for suite in find_folder_tests(roots, documented=False) if has_audit(suite)]
     if not suites:
         raise ConfigError("no resources server has an audit.py", where=", ".join(map(str, roots)))
     return suites
 
 
-def _print_audits(audits: Audits, *, as_json: bool) -> None:
+def _print_audits(audits: Mapping[str, Audit], *, as_json: bool) -> None:
     """Print one line for each server, then its findings."""
-    from nemo_gym.cli.shared.verifiers import audit_as_dict, is_clean, print_findings
+    from nemo_gym.authoring.audit_result import AuditResult
+    from nemo_gym.cli.shared.verifiers import print_findings
 
     if as_json:
-        servers = [{"name": name, **(audit_as_dict(audit) or {})} for name, audit in audits.items()]
+        servers = [{"name": name, **audit.as_dict()} for name, audit in audits.items()]
         output.write_json({"passed": all(server["passed"] for server in servers), "servers": servers})
         return
-    output.write_table([HEADINGS, *(_table_row(name, audit) for name, audit in audits.items())])
+    rows: list[Sequence[str]] = [HEADINGS]
+    for name, audit in audits.items():
+        if not isinstance(audit, AuditResult):
+            rows.append((name, *["-"] * (len(HEADINGS) - 2), "not audited"))
+            continue
+        facts = audit.as_dict()
+        judge = facts["judge_failures_scored"] if "judge" in audit.checks else "-"
+        cells = [*(facts[count] for count in COUNTS), judge, facts["without_verdict"], f"{facts['verify_p50_ms']:.2f}"]
+        rows.append((name, *map(str, cells), "clean" if audit.is_clean else "findings"))
+    output.write_table(rows)
     for audit in audits.values():
         print_findings(audit)
-    output.write(f"{sum(map(is_clean, audits.values()))} of {len(audits)} clean")
-
-
-def _table_row(name: str, audit: AuditResult | NotAudited) -> tuple[str, ...]:
-    from nemo_gym.authoring.audit_result import AuditResult
-
-    if not isinstance(audit, AuditResult):
-        return (name, *["-"] * (len(HEADINGS) - 2), "not audited")
-    facts = audit.as_dict()
-    judge = facts["judge_failures_scored"] if "judge" in audit.checks else "-"
-    cells = [*(facts[count] for count in COUNTS), judge, facts["without_verdict"], f"{facts['verify_p50_ms']:.2f}"]
-    return (name, *map(str, cells), "clean" if audit.is_clean else "findings")
+    output.write(f"{sum(audit.is_clean for audit in audits.values())} of {len(audits)} clean")

@@ -16,9 +16,10 @@ from nemo_gym.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_folder_argument(parser)
-    parser.add_argument("--outdated", action="store_true", help="list only packages with a newer version")
-    options.add_json_argument(parser)
+    flags = options.FlagGroup(parser)
+    flags.server_folder()
+    flags.switch("--outdated", "list only packages with a newer version")
+    flags.json()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.launch.venv import VenvSettings
     from nemo_gym.launch.venv_build import installer_process_env, is_usable, uv_executable
 
-    config = options.resolve_config(options.config_overrides(args)).config
+    config = options.resolve_config(args).config
     if not config.get("entrypoint"):
         raise ConfigError("is missing", where="--resources-server", fix=f"{args.prog} --resources-server NAME")
     suite, settings = folder_tests_of(config["entrypoint"], component_search_roots()), VenvSettings.from_config(config)

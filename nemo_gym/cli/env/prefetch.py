@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.launch.venv import VenvSettings, instance_venvs, merge_equal_venvs
     from nemo_gym.launch.venv_build import is_usable, try_build_venvs
 
-    config = options.resolve_config(options.config_overrides(args), needs_model=False).config
+    config = options.resolve_config(args, needs_model=False).config
     GlobalConfigDictParser().raise_on_no_server_instances(config)
     blocks = as_dict(config)
     blocks = {name: block for name, block in blocks.items() if not is_placeholder(block)}

@@ -5,8 +5,6 @@ contain no placeholder, that the licence is known and that the name is unique. E
 unknown name.
 """
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 
@@ -16,21 +14,21 @@ from nemo_gym.config.search_roots import component_search_roots
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="environment or benchmark with a manifest")
-    parser.add_argument("--kind", choices=("environment", "benchmark"), help="kind of NAME, if both kinds have it")
-    options.add_search_argument(parser)
-    options.add_json_argument(parser)
+    flags = options.FlagGroup(parser)
+    flags.component("environment or benchmark with a manifest")
+    flags.search_dir()
+    flags.json()
 
 
 def run(args: argparse.Namespace) -> int:
     from nemo_gym.authoring.manifest import find_manifest
     from nemo_gym.authoring.manifest_checks import check_publishable
-    from nemo_gym.cli.shared.verifiers import NotTried, run_cases
+    from nemo_gym.cli.shared.verifiers import VerifierNotRun, run_cases
     from nemo_gym.launch.folder_tests import folder_tests_of
     from nemo_gym.launch.venv import VenvSettings
 
     name = options.take_name(args)
-    config = options.resolve_config(options.config_overrides(args)).config
+    config = options.resolve_config(args).config
     name = name or config.get("component_name") or config.get("onboarding_name")
     if not name:
         raise options.UsageError("NAME is missing", where=args.prog, fix=f"{args.prog} NAME")
@@ -42,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         suite = folder_tests_of(f"resources_servers/{manifest.resources_server}", roots)
         try:
             cases = run_cases(manifest, suite, VenvSettings.from_config(config), update_expected=False)
-        except NotTried as error:
+        except VerifierNotRun as error:
             problems.append(str(error))
         problems += [f"{suite.label}: case '{case['name']}': {case['problem']}" for case in cases if case["problem"]]
     else:

@@ -13,6 +13,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from omegaconf import OmegaConf
 
-    resolved = options.resolve_config(options.config_overrides(args), hide_secrets=True)
+    resolved = options.resolve_config(args, hide_secrets=True)
     output.write(OmegaConf.to_yaml(resolved.config, resolve=True))
     return 0

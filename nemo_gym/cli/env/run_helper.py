@@ -131,7 +131,10 @@ class RunHelper:
             ServersNotRunning: (a RuntimeError) with the names of the servers that ended.
         """
         run = self._running_run()
-        labels = [_process_label(name, run) for name in run.lost_processes()]
+        names = ", ".join(instance.name for instance in run.instances if instance.hosting == "cell")
+        labels = [
+            f"{process} ({names})" if process.startswith("cell ") else process for process in run.lost_processes()
+        ]
         if labels:
             raise ServersNotRunning("ended and will not be restarted", where=", ".join(labels), fix="read its log")
 
@@ -187,9 +190,3 @@ class RunHelper:
         if self._run is None or self._background is None or not self._background.alive:
             raise ServersNotRunning("no servers are running", fix="call start() first")
         return self._run
-
-
-def _process_label(process: str, run: Run) -> str:
-    """Return the name of a process, with the servers in it if it is a cell."""
-    names = [instance.name for instance in run.instances if instance.hosting == "cell"]
-    return f"{process} ({', '.join(names)})" if process.startswith("cell ") and names else process

@@ -5,7 +5,6 @@ not start or all have ended, 130 interrupted before all servers were ready, or i
 """
 
 import argparse
-from collections.abc import Sequence
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
@@ -31,10 +30,10 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.launch.prefork import preforked_zygote
 
     with preforked_zygote(args.initial_gc_threshold):
-        return uvloop.run(_start(options.config_overrides(args)))
+        return uvloop.run(_start(args))
 
 
-async def _start(overrides: Sequence[str]) -> int:
+async def _start(args: argparse.Namespace) -> int:
     """Run the servers until an interrupt, or only construct them in a dry run; return the exit status."""
     import asyncio
     from contextlib import suppress
@@ -45,7 +44,7 @@ async def _start(overrides: Sequence[str]) -> int:
     from nemo_gym.cli.terminal.log import ServerLogPrinter
     from nemo_gym.launch.run import construct_servers
 
-    config = load_servers_config(overrides)
+    config = load_servers_config(args)
     if config.get("dry_run"):
         await construct_servers(config, component_search_roots(), watch=ServerLogPrinter(verbose=True))
         output.notify("dry run: every server could be constructed")

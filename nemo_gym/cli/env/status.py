@@ -20,8 +20,9 @@ MAX_THREADS = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--run", dest="run_name", metavar="RUN", help="run to show: PID, head port or HOST:PORT")
-    options.add_json_argument(parser)
+    flags = options.FlagGroup(parser)
+    flags.text("--run", "RUN", "run to show: PID, head port or HOST:PORT", "run_name")
+    flags.json()
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,28 +20,26 @@ from nemo_gym.config.search_roots import component_search_roots
 from nemo_gym.errors import ConfigError
 
 if TYPE_CHECKING:
-    from nemo_gym.authoring.audit_result import AuditResult
-    from nemo_gym.cli.shared.verifiers import Audits, NotAudited
+    from nemo_gym.cli.shared.verifiers import Audit
     from nemo_gym.launch.folder_tests import FolderTestResult, FolderTests
-    from nemo_gym.launch.venv import Venv, VenvSettings
+    from nemo_gym.launch.venv import VenvSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="environment or benchmark whose verifier is tested")
-    parser.add_argument("--kind", choices=("environment", "benchmark"), help="kind of NAME, if both kinds have it")
-    parser.add_argument("--update-expected", action="store_true", help="write the actual rewards into the cases")
-    parser.add_argument("--no-audit", action="store_true", help="do not audit")
-    options.add_folder_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON, and output of pytest to stderr")
+    flags = options.FlagGroup(parser)
+    flags.component("environment or benchmark whose verifier is tested")
+    flags.switch("--update-expected", "write the actual rewards into the cases")
+    flags.switch("--no-audit", "do not audit")
+    flags.server_folder()
+    flags.switch("--json", "print the result as JSON, and output of pytest to stderr")
 
 
 def run(args: argparse.Namespace) -> int:
-    from nemo_gym.cli.shared.verifiers import is_clean
     from nemo_gym.launch.folder_tests import find_folder_tests, folder_tests_of
     from nemo_gym.launch.venv import VenvSettings
 
     name = options.take_name(args)
-    config = options.resolve_config(options.config_overrides(args)).config
+    config = options.resolve_config(args).config
     roots, settings = component_search_roots(), VenvSettings.from_config(config)
     label = config.get("entrypoint")
     if name:
@@ -55,11 +53,13 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("no server folder with a README.md was found", where=", ".join(map(str, roots)))
     results, audits = _run_suites(suites, settings, config, args, validate_data=not label)
     _print_test_results(results, audits, as_json=args.json)
-    audits_clean = all(map(is_clean, audits.values()))
+    audits_clean = all(audit.is_clean for audit in audits.values())
     if label:
         return results[0].exit_status or int(bool(results[0].data_problems) or not audits_clean)
     all_passed = audits_clean and all(result.has_passed for result in results)
-    return int(not all_passed or _has_undocumented_folders(suites, config))
+    if config.get("fail_on_total_and_test_mismatch"):  # folders without a README count as failures
+        all_passed &= len(choose_shard(find_folder_tests(roots, documented=False), config)) == len(suites)
+    return int(not all_passed)
 
 
 def _test_verifier(name: str, args: argparse.Namespace, settings: VenvSettings) -> int:
@@ -77,10 +77,10 @@ def _test_verifier(name: str, args: argparse.Namespace, settings: VenvSettings) 
     has_audit = verifiers.has_audit(suite) and not args.no_audit
     audit = verifiers.run_audits([suite], settings)[suite.name] if has_audit else None
     expected = sum(case["problem"] is None for case in cases)
-    passed = expected == len(cases) and (audit is None or verifiers.is_clean(audit))
+    passed = expected == len(cases) and (audit is None or audit.is_clean)
     if args.json:
-        facts = {"name": manifest.name, "kind": manifest.kind, "resources_server": suite.name}
-        output.write_json({**facts, "passed": passed, "cases": cases, "audit": verifiers.audit_as_dict(audit)})
+        facts = {"name": manifest.name, "kind": manifest.kind, "resources_server": suite.name, "passed": passed}
+        output.write_json({**facts, "cases": cases, "audit": audit and audit.as_dict()})
     else:
         rows = [("CASE", "KIND", "EXPECTED", "FOUND", "")]
         rows += [(c["name"], c["kind"], str(c["expected"]), str(c["found"]), c["problem"] or "ok") for c in cases]
@@ -107,79 +107,61 @@ def _run_suites(
     args: argparse.Namespace,
     *,
     validate_data: bool,
-) -> tuple[list[FolderTestResult], Audits]:
-    """Run the tests and audits of server folders; continue with the next folder if an environment cannot be built."""
+) -> tuple[list[FolderTestResult], dict[str, Audit]]:
+    """Run the tests and audits of server folders; continue with the next folder if an environment cannot be built.
+
+    Returns the test results, and the audits by label of the folder.
+    """
     from nemo_gym.cli.shared.verifiers import build_environments, has_audit, run_audit
-    from nemo_gym.launch.folder_tests import FolderTestResult, run_folder_tests, server_venv
+    from nemo_gym.launch.folder_tests import FolderTestResult, run_folder_tests
+    from nemo_gym.launch.venv_build import InstallFailed
 
     validate_data = validate_data or bool(config.get("should_validate_data"))
-    environments = {suite.label: server_venv(suite, settings, tests=True) for suite in suites}
-    failures = build_environments(environments.values(), settings)
+    environments = build_environments(suites, settings, tests=True)
     results: list[FolderTestResult] = []
-    audits: Audits = {}
+    audits: dict[str, Audit] = {}
     for suite in suites:
         environment = environments[suite.label]
-        failure = failures.get(environment.target) if environment else None
-        if failure is not None:
-            output.report_error(str(failure))
-            results.append(FolderTestResult(suite, "not installed", failure.status, 0.0))
+        if isinstance(environment, InstallFailed):
+            output.report_error(str(environment))
+            results.append(FolderTestResult(suite, "not installed", environment.status, 0.0))
             continue
         output.notify(f"testing {suite.label}")
         results.append(run_folder_tests(suite, environment, validate_data=validate_data, to_stderr=args.json))
         if has_audit(suite) and not args.no_audit:
-            output.notify(f"auditing {suite.label}")
-            audits[suite.name] = run_audit(suite, environment)
-        if environment is not None and config.get("delete_venvs_after_each_test"):
-            _delete_environment(environment, settings)
+            audits[suite.label] = run_audit(suite, environment)
+        own_folder = settings.per_server or settings.shared  # elsewhere are environments made by hand
+        if environment and config.get("delete_venvs_after_each_test") and environment.target.is_relative_to(own_folder):
+            shutil.rmtree(environment.target, ignore_errors=True)
     return results, audits
 
 
-def _delete_environment(environment: Venv, settings: VenvSettings) -> None:
-    """Delete a virtual environment that NeMo Gym built; keep one that was made by hand."""
-    if environment.target.is_relative_to(settings.per_server or settings.shared):
-        shutil.rmtree(environment.target, ignore_errors=True)
-
-
-def _has_undocumented_folders(suites: Sequence[FolderTests], config: Mapping[str, Any]) -> bool:
-    """Return True if there are folders without a README and the configuration counts them as failures."""
-    from nemo_gym.launch.folder_tests import find_folder_tests
-
-    if not config.get("fail_on_total_and_test_mismatch"):
-        return False
-    return len(choose_shard(find_folder_tests(component_search_roots(), documented=False), config)) != len(suites)
-
-
-def _print_test_results(results: Sequence[FolderTestResult], audits: Audits, *, as_json: bool) -> None:
+def _print_test_results(results: Sequence[FolderTestResult], audits: Mapping[str, Audit], *, as_json: bool) -> None:
     """Print the test results as a table, then the findings of each audit."""
-    from nemo_gym.cli.shared.verifiers import audit_as_dict, print_findings, summarize_audit
+    from nemo_gym.cli.shared.verifiers import print_findings, summarize_audit
 
-    if as_json:
-        output.write_json(
-            [
-                {
-                    "name": result.suite.label,
-                    "result": result.outcome,
-                    "status": result.exit_status,
-                    "seconds": round(result.seconds, 3),
-                    "data_problems": result.data_problems,
-                    "audit": audit_as_dict(_audit_of(result, audits)),
-                }
-                for result in results
-            ]
-        )
-        return
+    facts = []
     rows = [("FOLDER", "TESTS", "SECONDS", "DATA", "AUDIT")]
-    passed = 0
     for result in results:
+        label, audit = result.suite.label, audits.get(result.suite.label)
         data = "-" if result.data_problems is None else "; ".join(result.data_problems) or "ok"
-        audit_summary = summarize_audit(_audit_of(result, audits))
-        rows.append((result.suite.label, result.outcome, f"{result.seconds:.1f}", data, audit_summary))
-        passed += result.has_passed and audit_summary in ("clean", "-")
+        rows.append((label, result.outcome, f"{result.seconds:.1f}", data, summarize_audit(audit)))
+        facts.append(
+            {
+                "name": label,
+                "result": result.outcome,
+                "status": result.exit_status,
+                "seconds": round(result.seconds, 3),
+                "data_problems": result.data_problems,
+                "audit": audit and audit.as_dict(),
+            }
+        )
+    if as_json:
+        output.write_json(facts)
+        return
     output.write_table(rows)
     for audit in audits.values():
         print_findings(audit)
+    unclean = {label for label, audit in audits.items() if not audit.is_clean}
+    passed = sum(result.has_passed and result.suite.label not in unclean for result in results)
     output.write(f"{passed} of {len(results)} passed")
-
-
-def _audit_of(result: FolderTestResult, audits: Audits) -> AuditResult | NotAudited | None:
-    return audits.get(result.suite.name) if result.suite.kind == "resources_servers" else None

@@ -5,8 +5,6 @@ manifest), its script must define prepare(), and every row must be valid. Withou
 is checked. No server is started. Exit status: 0 valid, 1 not valid, 2 unknown name.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 
@@ -19,29 +17,28 @@ PLACEHOLDERS = ["policy_model"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="environment or benchmark whose manifest is checked")
-    parser.add_argument("--kind", choices=("environment", "benchmark"), help="kind of NAME, if both kinds have it")
+    flags = options.FlagGroup(parser)
+    flags.component("environment or benchmark whose manifest is checked")
     parser.add_argument("--manifest", type=Path, metavar="FILE", help="path of the manifest, instead of NAME")
-    parser.add_argument("--sync", action="store_true", help="copy the facts of config.yaml into the manifest")
+    flags.switch("--sync", "copy the facts of config.yaml into the manifest")
     options.add_config_arguments(parser)
-    options.add_json_argument(parser)
+    flags.json()
 
 
 def run(args: argparse.Namespace) -> int:
     name = options.take_name(args)
-    overrides = options.config_overrides(args)
     if name or args.manifest:
         return _check_manifest(name, args)
     if args.sync or args.kind:
         raise options.UsageError("--sync and --kind need a NAME or --manifest", where=args.prog)
-    return _check_config(overrides, args)
+    return _check_config(args)
 
 
-def _check_config(overrides: list[str], args: argparse.Namespace) -> int:
+def _check_config(args: argparse.Namespace) -> int:
     """Check the configuration of the flags and print the result; return the exit status."""
     from nemo_gym.launch.server_block_check import check_server_blocks
 
-    resolved = options.resolve_config(overrides, needs_model=False)
+    resolved = options.resolve_config(args, needs_model=False)
     names = [instance.name for instance in resolved.instances.valid]
     if names == PLACEHOLDERS and not resolved.config.get("config_paths"):
         fix = f"{args.prog} --environment NAME, --config FILE, or NAME alone for its manifest"
@@ -62,6 +59,7 @@ def _check_manifest(name: str | None, args: argparse.Namespace) -> int:
     from nemo_gym.authoring.manifest import find_manifest, read_manifest
     from nemo_gym.authoring.manifest_checks import check_manifest, sync_manifest
 
+    options.add_search_dirs(args)
     roots = component_search_roots()
     if args.manifest is None:
         assert name is not None

@@ -9,14 +9,13 @@ usage, 3 a server did not start, 130 interrupted.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
-from nemo_gym.errors import ConfigError, GymError, raising_file_problems
+from nemo_gym.errors import ConfigError, GymError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -32,50 +31,41 @@ Row = dict[str, Any]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = options.FlagGroup(parser)
-    flags.value("-i --input-glob", "GLOB", "rollout files; separate several patterns by commas")
-    flags.value(
-        "-o --output",
-        "FILE",
-        "file for the merged rollouts (default: a single input is scored in place)",
-        "output_jsonl_fpath",
-    )
-    flags.value("--by", "FIELD", "score the rollouts of each value of this field separately as well")
-    options.add_json_argument(parser)
+    flags.text("-i --input-glob", "GLOB", "rollout files; separate several patterns by commas")
+    output_help = "file for the merged rollouts (default: a single input is scored in place)"
+    flags.text("-o --output", "FILE", output_help, "output_jsonl_fpath")
+    flags.text("--by", "FIELD", "score the rollouts of each value of this field separately as well")
+    flags.json()
     options.add_config_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    with raising_file_problems():
-        return _aggregate(args)
-
-
-def _aggregate(args: argparse.Namespace) -> int:
     import uvloop
 
     from nemo_gym.catalog.atomic_files import whole_file
+    from nemo_gym.cli.shared.scoring import print_scores, summarize_entry
     from nemo_gym.rollouts.aggregate import write_metrics
     from nemo_gym.rollouts.run_files import aggregate_metrics_path_for
 
-    resolved = options.resolve_config(options.config_overrides(args), needs_model=False)
+    resolved = options.resolve_config(args, needs_model=False)
     config, shards = _find_files(args, resolved.config)
     target = Path(config.output_jsonl_fpath)
     is_merging = config.merge_shards and [path.resolve() for path in shards.paths] != [target.resolve()]
     gathered = _read_rollouts(shards, args.by, _metrics_filter(resolved.config), indexed=is_merging)
-    if shards.lenient_lines:
-        places = ", ".join(shards.lenient_lines[:MAX_LISTED]) + (
-            ", …" if len(shards.lenient_lines) > MAX_LISTED else ""
-        )
-        output.warn(
-            f"{len(shards.lenient_lines)} lines contain NaN or Infinity, which is not JSON: {places}; "
-            "a rollout with such a reward counts as failed"
-        )
     if is_merging:
         with whole_file(target) as file:
             file.writelines(shards.sorted_lines())
     entries, errors = uvloop.run(_compute_entries(gathered, resolved, args.verbose))
     metrics = aggregate_metrics_path_for(target)
     write_metrics(metrics, entries)
-    _print_scores(args, shards, entries, target if is_merging else None, metrics)
+    rollouts = target if is_merging else shards.paths[0] if len(shards.paths) == 1 else None
+    if args.json:
+        facts = {"rollouts": str(rollouts) if rollouts else None, "metrics": str(metrics)}
+        agents = [summarize_entry(entry) for entry in entries]
+        output.write_json({"inputs": [str(path) for path in shards.paths], **facts, "agents": agents})
+    else:
+        print_scores(entries)
+        output.write(f"\nrollouts  {target}\nmetrics   {metrics}" if is_merging else f"\nmetrics   {metrics}")
     for agent, error in errors.items():
         output.report_error(f"no metrics of {agent}: {error}")
     return int(bool(errors))
@@ -92,11 +82,8 @@ def _find_files(args: argparse.Namespace, config: DictConfig) -> tuple[RolloutAg
     if pattern and not target:
         paths = find_outputs(str(pattern))
         if len(paths) > 1:
-            raise options.UsageError(
-                f"{len(paths)} files match, from {paths[0]} to {paths[-1]}, and no output is named",
-                where=args.prog,
-                fix="--output merged.jsonl",
-            )
+            problem = f"{len(paths)} files match, from {paths[0]} to {paths[-1]}, and no output is named"
+            raise options.UsageError(problem, where=args.prog, fix="--output merged.jsonl")
         single = paths[0]
     values = {"output_jsonl_fpath": str(target or single or "")}
     settings = options.load_options(RolloutAggregationConfig, config, args, values)
@@ -106,7 +93,7 @@ def _find_files(args: argparse.Namespace, config: DictConfig) -> tuple[RolloutAg
 
 
 def _metrics_filter(config: DictConfig) -> Callable[[str], bool]:
-    """Return a predicate: is an agent's metrics computed by a server? It warns of agents without configuration."""
+    """Return a predicate: does a server compute the metrics of an agent? It warns of agents without configuration."""
     from nemo_gym.cli.shared.scoring import servers_with_metrics
     from nemo_gym.config.instances import server_instances
 
@@ -130,79 +117,52 @@ def _read_rollouts(
 ) -> RolloutsByAgent:
     """Read the rollouts and the failures stored next to them."""
     from nemo_gym.journal import read_rows
+    from nemo_gym.metrics.aggregate import RolloutRowsError
     from nemo_gym.rollouts.aggregate import RolloutsByAgent, SubsetField
     from nemo_gym.rollouts.run_files import failures_path_for
 
     by = SubsetField(field) if field else None
     gathered = RolloutsByAgent(has_own_metrics=has_custom_metrics, subset_of=by or (lambda _: None))
-    names = ", ".join(map(str, shards.paths))
-    with _naming_files(names):
+    where = ", ".join(map(str, shards.paths))
+    try:
         for record in shards.records(indexed=indexed):
             gathered.add(record)
-    if not gathered.agents:
-        raise ConfigError("contains no rollouts", where=names)
-    if by is not None:
-        by.check(str(shards.paths[0]))
-    for path in map(failures_path_for, shards.paths):
-        with _naming_files(str(path)):
+        if not gathered.agents:
+            raise ConfigError("contains no rollouts", where=where)
+        if by is not None:
+            by.check(str(shards.paths[0]))
+        for path in map(failures_path_for, shards.paths):
+            where = str(path)
             for record in read_rows(path):
                 gathered.add_failure(record)
-    return gathered
-
-
-@contextmanager
-def _naming_files(where: str) -> Iterator[None]:
-    """Add the names of the files to an error about their rows."""
-    from nemo_gym.metrics.aggregate import RolloutRowsError
-
-    try:
-        yield
     except RolloutRowsError as error:
         raise RolloutRowsError(error.problem, where=where, fix=error.fix) from None
+    if lines := shards.lenient_lines:
+        listed = ", ".join(lines[:MAX_LISTED]) + (", …" if len(lines) > MAX_LISTED else "")
+        problem = f"{len(lines)} lines contain NaN or Infinity, which is not JSON: {listed}"
+        output.warn(f"{problem}; a rollout with such a reward counts as failed")
+    return gathered
 
 
 async def _compute_entries(
     gathered: RolloutsByAgent, resolved: ResolvedConfig, verbose: bool
 ) -> tuple[list[Row], dict[str, GymError]]:
-    """Compute one metrics entry per agent, starting the servers this needs."""
-    from nemo_gym.cli.shared.scoring import client_for, keep_servers, servers_with_metrics
+    """Compute one metrics entry per agent, starting the servers this needs; also return the errors of agents."""
+    from nemo_gym.cli.shared.scoring import keep_servers, servers_with_metrics
     from nemo_gym.rollouts.aggregate import fetch_metrics, metrics_entries
 
     agents = [name for name, rollouts in gathered.agents.items() if name and rollouts.rows]
-    if not agents:
-        return await metrics_entries(gathered, _no_server)
-    from nemo_gym.cli.shared.concurrency import cancel_on, interrupt_event
-    from nemo_gym.cli.shared.servers import running_servers  # most of the start-up time
+    computed_by = servers_with_metrics(resolved.config, agents) if agents else {}
 
-    computed_by = servers_with_metrics(resolved.config, agents)
+    async def query_server(agent: str, records: list[Row]) -> Row:  # called for `agents` only, while the servers run
+        return await fetch_metrics(client, computed_by[agent], records)
+
+    if not agents:
+        return await metrics_entries(gathered, query_server)
+    from nemo_gym.cli.shared.concurrency import cancel_on, interrupt_event
+    from nemo_gym.cli.shared.servers import client_for, running_servers  # most of the start-up time
+
     config = keep_servers(resolved, computed_by.values())
     async with interrupt_event() as stop, running_servers(config, stop, cells=1, verbose=verbose) as servers:
         client = client_for(servers.config)
-
-        async def query_server(agent: str, records: list[Row]) -> Row:
-            return await fetch_metrics(client, computed_by[agent], records)
-
         return await cancel_on(stop, metrics_entries(gathered, query_server))
-
-
-async def _no_server(agent: str, _: list[Row]) -> Row:
-    raise AssertionError(f"no server computes metrics of {agent}")
-
-
-def _print_scores(
-    args: argparse.Namespace, shards: MergedOutputs, entries: Sequence[Row], merged: Path | None, metrics: Path
-) -> None:
-    from nemo_gym.cli.shared.scoring import print_scores, summarize_entry
-
-    if args.json:
-        output.write_json(
-            {
-                "inputs": [str(path) for path in shards.paths],
-                "rollouts": str(merged or shards.paths[0]) if merged or len(shards.paths) == 1 else None,
-                "metrics": str(metrics),
-                "agents": [summarize_entry(entry) for entry in entries],
-            }
-        )
-        return
-    print_scores(entries)
-    output.write(f"\nrollouts  {merged}\nmetrics   {metrics}" if merged else f"\nmetrics   {metrics}")

@@ -12,7 +12,6 @@ from typing import Any
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
-from nemo_gym.errors import raising_file_problems
 
 FIGURES = ("mean", "std", "min", "median", "max")
 
@@ -21,15 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flags = options.FlagGroup(parser)
     add_stored_run_arguments(flags)
     flags.switch("--allow-partial", "accept inputs without rollouts and profile the others", "allow_partial_rollouts")
-    options.add_json_argument(parser)
+    flags.json()
     flags.switch("-v --verbose", "print more details")
 
 
 def add_stored_run_arguments(flags: options.FlagGroup) -> None:
     """Add the flags that name the files of a stored run."""
-    flags.value("--rollouts", "FILE", "rollouts of a run", "rollouts_jsonl_fpath")
+    flags.text("--rollouts", "FILE", "rollouts of a run", "rollouts_jsonl_fpath")
     text = "materialized inputs of the run (default: those next to the rollouts)"
-    flags.value("--inputs", "FILE", text, "materialized_inputs_jsonl_fpath")
+    flags.text("--inputs", "FILE", text, "materialized_inputs_jsonl_fpath")
 
 
 def default_inputs(args: argparse.Namespace, config: Any) -> dict[str, Any]:
@@ -47,15 +46,13 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.reward_profile import RewardProfileConfig, RewardProfiler, RunProfile, count_reward_spread
     from nemo_gym.wire.stored_rollout import REWARD_KEY
 
-    config = options.resolve_config(args.overrides, needs_model=False).config
+    config = options.resolve_config(args, needs_model=False).config
     settings = options.load_options(RewardProfileConfig, config, args, default_inputs(args, config))
-    with raising_file_problems():
-        run_profile = RunProfile(Path(settings.materialized_inputs_jsonl_fpath), Path(settings.rollouts_jsonl_fpath))
-        run_profile.check(allow_partial_rollouts=settings.allow_partial_rollouts)
-        agents = run_profile.agents()
-        tasks_path, agents_path = RewardProfiler().write_to_disk(
-            run_profile.groups_with_inputs(), agents, settings.rollouts_jsonl_fpath
-        )
+    rollouts = settings.rollouts_jsonl_fpath
+    run_profile = RunProfile(Path(settings.materialized_inputs_jsonl_fpath), Path(rollouts))
+    run_profile.check(allow_partial_rollouts=settings.allow_partial_rollouts)
+    agents = run_profile.agents()
+    tasks_path, agents_path = RewardProfiler().write_to_disk(run_profile.groups_with_inputs(), agents, rollouts)
     result = {
         "summary": run_profile.summary(),
         "spread": count_reward_spread(run_profile.stats),
@@ -64,10 +61,7 @@ def run(args: argparse.Namespace) -> int:
         "reward_profiling": str(tasks_path),
         "agent_metrics": str(agents_path),
     }
-    if args.json:
-        output.write_json(result)
-    else:
-        _print_profile(result)
+    output.write_result(result, lambda: _print_profile(result), as_json=args.json)
     return 0
 
 

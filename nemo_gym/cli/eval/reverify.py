@@ -10,18 +10,17 @@ start, 130 interrupted.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_gym.cli.eval.profile import add_stored_run_arguments, default_inputs
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
-from nemo_gym.errors import raising_file_problems
 
 if TYPE_CHECKING:
     from nemo_gym.config.resolve import ResolvedConfig
-    from nemo_gym.rollout_reverification import Reverification, ReverificationResult
+    from nemo_gym.rollout_reverification import Reverification
     from nemo_gym.rollouts.outcome import Outcome
 
 INTERRUPTED = 130
@@ -30,17 +29,17 @@ INTERRUPTED = 130
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     files = options.FlagGroup(parser, "files")
     add_stored_run_arguments(files)
-    files.value("-o --output", "FILE", "file for the rollouts with new verdicts", "output_jsonl_fpath")
+    files.text("-o --output", "FILE", "file for the rollouts with new verdicts", "output_jsonl_fpath")
     verification = options.FlagGroup(parser, "verification")
-    verification.value("--concurrency", "N", "maximum responses in flight", "num_samples_in_parallel", kind=int)
-    verification.value("--limit", "N", "verify only the first N rollouts", kind=int)
+    verification.integer("--concurrency", "maximum responses in flight", "num_samples_in_parallel")
+    verification.integer("--limit", "verify only the first N rollouts")
     verification.switch("--force", "use servers that do not declare that they can verify without a session")
     verification.switch("--overwrite", "delete an earlier output first")
     verification.switch("--resume", "keep verified rollouts and verify the others", "resume_from_cache")
     verification.switch("--judge-failed-only", "copy scored rollouts, verify those whose judge failed")
     verification.switch("--append", "append to the output; needs --judge-failed-only")
     verification.switch("--disable-aggregation", "do not compute metrics at the end")
-    options.add_json_argument(verification)
+    verification.json()
     options.add_config_arguments(parser)
 
 
@@ -50,81 +49,66 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.rollout_reverification import Reverification, RolloutReverificationConfig, StoredRollouts
     from nemo_gym.rollouts.scoring_rules import find_verifiers
 
-    with raising_file_problems():
-        resolved = options.resolve_config(options.config_overrides(args), needs_model=False)
-        values = default_inputs(args, resolved.config)
-        config = options.load_options(RolloutReverificationConfig, resolved.config, args, values)
-        rollouts, inputs = Path(config.rollouts_jsonl_fpath), Path(config.materialized_inputs_jsonl_fpath)
-        stored = StoredRollouts(rollouts, inputs, judge_failed_only=config.judge_failed_only)
-        servers = find_verifiers(resolved.config, stored.agents)
-        job = Reverification(config, stored, servers)
-        job.check_output()
-        if config.judge_failed_only:
-            output.warn(
-                f"{job.store.output} will contain verdicts of two runs: those of {rollouts}, and {len(stored)} new ones"
-            )
-        return uvloop.run(_reverify(args, job, resolved, set(servers.values())))
+    resolved = options.resolve_config(args, needs_model=False)
+    values = default_inputs(args, resolved.config)
+    config = options.load_options(RolloutReverificationConfig, resolved.config, args, values)
+    rollouts, inputs = Path(config.rollouts_jsonl_fpath), Path(config.materialized_inputs_jsonl_fpath)
+    stored = StoredRollouts(rollouts, inputs, judge_failed_only=config.judge_failed_only)
+    servers = find_verifiers(resolved.config, stored.agents)
+    job = Reverification(config, stored, servers)
+    job.check_output()
+    if config.judge_failed_only:
+        count = len(stored)
+        output.warn(f"{job.store.output} will contain verdicts of two runs: those of {rollouts}, and {count} new ones")
+    return uvloop.run(_reverify(args, job, resolved, set(servers.values())))
 
 
 async def _reverify(args: argparse.Namespace, job: Reverification, resolved: ResolvedConfig, names: set[str]) -> int:
     """Run the servers called `names` and those they refer to, verify with them, and return the exit status."""
     from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on, interrupt_event
-    from nemo_gym.cli.shared.scoring import client_for, keep_servers
-    from nemo_gym.cli.shared.servers import running_servers
+    from nemo_gym.cli.shared.scoring import keep_servers, print_scores, summarize_entry
+    from nemo_gym.cli.shared.servers import client_for, running_servers
 
     config = keep_servers(resolved, names, with_references=True)
+    verified_count = itertools.count(1)
+    notice = output.ThrottledNotice()
+
+    def show_count(_: Outcome) -> None:
+        notice(f"{next(verified_count)} verified")
+
+    def warn_of_unsafe_servers() -> None:
+        if unsafe_servers:
+            names = ", ".join(unsafe_servers)
+            output.warn(f"verdicts in {job.store.output} may be wrong: {names} may need the session")
+
     verbose = bool(args.verbose)
     async with interrupt_event() as stop, running_servers(config, stop, cells=1, verbose=verbose) as servers:
         client = client_for(servers.config)
         unsafe_servers = await job.check_modes(client)
-        _warn_of_unsafe_servers(job, unsafe_servers)
+        warn_of_unsafe_servers()
         try:
-            result = await cancel_on(stop, job.run(client, [] if args.json else [_CountNotice()]))
+            result = await cancel_on(stop, job.run(client, [] if args.json else [show_count]))
         except CommandInterrupted:
             output.notify(f"interrupted; verified rollouts are in {job.store.output}: continue with --resume")
             return INTERRUPTED
-    _print_result(args, job, result)
-    _warn_of_unsafe_servers(job, unsafe_servers)
+    facts = {
+        "scored": result.tally.scored,
+        "failed": {str(kind): count for kind, count in result.tally.failed.items()},
+        "there_before": result.there_before,
+        "copied": result.copied,
+        "rollouts": str(job.store.output),
+        "agents": [summarize_entry(entry) for entry in result.entries],
+    }
+
+    def print_text() -> None:
+        earlier_text = f" · {result.there_before} verified before" if result.there_before else ""
+        copied_text = f" · {result.copied} copied" if result.copied else ""
+        output.write(f"{result.tally}{earlier_text}{copied_text}")
+        print_scores(result.entries)
+        output.write(f"\nrollouts  {job.store.output}")
+        if result.tally.failed:
+            output.write(f"failures  {job.store.failures}")
+
+    output.write_result(facts, print_text, as_json=args.json)
+    warn_of_unsafe_servers()
     return int(result.tally.scored < result.tally.total)
-
-
-def _warn_of_unsafe_servers(job: Reverification, servers: Sequence[str]) -> None:
-    if servers:
-        output.warn(f"verdicts in {job.store.output} may be wrong: {', '.join(servers)} may need the session")
-
-
-class _CountNotice:
-    """An observer that prints the number of verified rollouts periodically."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._notice = output.ThrottledNotice()
-
-    def __call__(self, _: Outcome) -> None:
-        self._count += 1
-        self._notice(f"{self._count} verified")
-
-
-def _print_result(args: argparse.Namespace, job: Reverification, result: ReverificationResult) -> None:
-    """Print the counts, the scores and the output files, or all of them as JSON."""
-    from nemo_gym.cli.shared.scoring import print_scores, summarize_entry
-
-    if args.json:
-        output.write_json(
-            {
-                "scored": result.tally.scored,
-                "failed": {str(kind): count for kind, count in result.tally.failed.items()},
-                "there_before": result.there_before,
-                "copied": result.copied,
-                "rollouts": str(job.store.output),
-                "agents": [summarize_entry(entry) for entry in result.entries],
-            }
-        )
-        return
-    earlier_text = f" · {result.there_before} verified before" if result.there_before else ""
-    copied_text = f" · {result.copied} copied" if result.copied else ""
-    output.write(f"{result.tally}{earlier_text}{copied_text}")
-    print_scores(result.entries)
-    output.write(f"\nrollouts  {job.store.output}")
-    if result.tally.failed:
-        output.write(f"failures  {job.store.failures}")

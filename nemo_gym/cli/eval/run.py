@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
-from nemo_gym.errors import GymError, RolloutFailed, ServerUnreachable
+from nemo_gym.errors import GymError, RolloutFailed, ServerUnreachable, raising_file_problems
 
 if TYPE_CHECKING:
     import asyncio
 
-    from nemo_gym.cli.shared.collection import Collector, Session
+    from nemo_gym.cli.shared.collection import Session
     from nemo_gym.cli.shared.eval_request import EvalRequest
     from nemo_gym.cli.shared.report import Report
     from nemo_gym.cli.terminal.progress import Progress
@@ -39,52 +39,41 @@ USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_config_arguments(parser)
-    _add_row_arguments(parser)
-    _add_collection_arguments(parser)
-    servers = options.FlagGroup(parser, "servers and output")
-    servers.switch("--no-serve", "use servers that are running already")
-    servers.value("--run", "RUN", "run to use with --no-serve: PID, head port or HOST:PORT", "run_name")
-    options.add_key_flags([servers], "eval run")
-    servers.switch("--dry-run", "check rows and build the servers, collect nothing")
-    servers.switch("-q --quiet", "show no progress")
-    options.add_json_argument(servers)
-
-
-def _add_row_arguments(parser: argparse.ArgumentParser) -> None:
     rows = options.FlagGroup(parser, "rows")
-    rows.value("-i --input", "FILE", "JSONL file with rows (default: the datasets of the agents)", "input_jsonl_fpath")
-    rows.add_argument(
-        "--split", choices=("train", "validation", "benchmark", "example"), help="type of the agents' datasets to run"
-    )
-    rows.value("-a --agent", "NAME", "agent for rows that name no agent", "agent_name")
-    rows.value("--limit", "N", "run only the first N rows", kind=int)
-    rows.value("--num-repeats", "N", "rollouts per row; or per agent, as NAME=N,_default=N (default: 1)")
-    rows.value("--prompt-config", "FILE", "prompt file that builds the input of every row")
-
-
-def _add_collection_arguments(parser: argparse.ArgumentParser) -> None:
+    rows.text("-i --input", "FILE", "JSONL file with rows (default: the datasets of the agents)", "input_jsonl_fpath")
+    rows.choice("--split", ("train", "validation", "benchmark", "example"), "type of the agents' datasets to run")
+    rows.text("-a --agent", "NAME", "agent for rows that name no agent", "agent_name")
+    rows.integer("--limit", "run only the first N rows")
+    rows.text("--num-repeats", "N", "rollouts per row; or per agent, as NAME=N,_default=N (default: 1)")
+    rows.text("--prompt-config", "FILE", "prompt file that builds the input of every row")
     collection = options.FlagGroup(parser, "collection")
     output_help = f"file for the rollouts (default: {options.DEFAULT_OUTPUT})"
-    collection.value("-o --output", "FILE", output_help, "output_jsonl_fpath")
-    collection.value("--concurrency", "N", "maximum rollouts in flight", "num_samples_in_parallel", kind=int)
-    collection.value("--temperature", "T", "sampling temperature; overrides the rows", kind=float)
-    collection.value("--top-p", "P", "nucleus sampling probability; overrides the rows", kind=float)
-    collection.value("--max-output-tokens", "N", "maximum output tokens per model call; overrides the rows", kind=int)
+    collection.text("-o --output", "FILE", output_help, "output_jsonl_fpath")
+    collection.integer("--concurrency", "maximum rollouts in flight", "num_samples_in_parallel")
+    collection.decimal("--temperature", "T", "sampling temperature; overrides the rows")
+    collection.decimal("--top-p", "P", "nucleus sampling probability; overrides the rows")
+    collection.integer("--max-output-tokens", "maximum output tokens per model call; overrides the rows")
     collection.switch("--disable-aggregation", "do not compute metrics at the end")
     earlier = options.FlagGroup(parser, "earlier results and failures")
     earlier.switch("--resume", "keep finished rollouts and run the others", "resume_from_cache")
     earlier.switch("--force-resume", "resume although data, configuration or code changed")
     earlier.switch("--overwrite", "delete earlier results instead of moving them aside")
-    earlier.value("--max-failures", "N", "stop after N failed rollouts", kind=int)
+    earlier.integer("--max-failures", "stop after N failed rollouts")
     earlier.switch("-x --fail-fast", "stop at the first rollout that fails")
-    earlier.value("--max-attempts", "N", "maximum attempts per rollout", "max_rollout_attempts", kind=int)
+    earlier.integer("--max-attempts", "maximum attempts per rollout", "max_rollout_attempts")
     limits = options.FlagGroup(parser, "limits (docs/evaluation.md lists more keys)")
-    limits.value("--rollout-timeout", "SECONDS", "maximum wall time per rollout", "rollout_timeout_seconds", kind=float)
-    limits.value("--max-steps", "N", "maximum model turns per rollout", "max_steps_per_rollout", kind=int)
-    limits.value(
-        "--max-rollout-tokens", "N", "maximum input and output tokens per rollout", "max_tokens_per_rollout", kind=int
-    )
-    limits.value("--max-total-tokens", "N", "stop the run after N tokens in total", kind=int)
+    limits.decimal("--rollout-timeout", "SECONDS", "maximum wall time per rollout", "rollout_timeout_seconds")
+    limits.integer("--max-steps", "maximum model turns per rollout", "max_steps_per_rollout")
+    tokens_help = "maximum input and output tokens per rollout"
+    limits.integer("--max-rollout-tokens", tokens_help, "max_tokens_per_rollout")
+    limits.integer("--max-total-tokens", "stop the run after N tokens in total")
+    servers = options.FlagGroup(parser, "servers and output")
+    servers.switch("--no-serve", "use servers that are running already")
+    servers.text("--run", "RUN", "run to use with --no-serve: PID, head port or HOST:PORT", "run_name")
+    options.add_key_flags([servers], "eval run")
+    servers.switch("--dry-run", "check rows and build the servers, collect nothing")
+    servers.switch("-q --quiet", "show no progress")
+    servers.json()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -104,10 +93,10 @@ def _run_evaluation(args: argparse.Namespace) -> int:
     from nemo_gym.cli.terminal.log import logging_to_stderr
 
     try:
-        with logging_to_stderr(verbose=args.verbose):
-            return uvloop.run(_evaluate(args, options.config_overrides(args)))
+        with logging_to_stderr(verbose=args.verbose), raising_file_problems():
+            return uvloop.run(_evaluate(args))
     except GymError as error:
-        if os.environ.get("NEMO_GYM_DEBUG") or "--debug" in sys.argv:
+        if args.debug:
             raise
         status = status_of(error)
         output.report_gym_error(error)
@@ -131,14 +120,16 @@ def status_of(error: GymError) -> int:
     return USAGE
 
 
-async def _evaluate(args: argparse.Namespace, overrides: list[str]) -> int:
+async def _evaluate(args: argparse.Namespace) -> int:
     """Check the request, start or find the servers, collect, export and report; return the exit status."""
-    from nemo_gym.cli.shared.collection import connect, find_head, load_config, started_servers
+    from nemo_gym.cli.shared.collection import Session, connect, find_head
     from nemo_gym.cli.shared.concurrency import cancel_on, interrupt_event, run_in_thread
     from nemo_gym.cli.shared.eval_request import check_request
     from nemo_gym.cli.shared.report import Trackers
+    from nemo_gym.cli.shared.servers import client_for, load_servers_config, running_servers
+    from nemo_gym.launch.ports import with_open_head_port
 
-    config = load_config(overrides, serve=not args.no_serve)
+    config = with_open_head_port(options.resolve_config(args)) if args.no_serve else load_servers_config(args)
     async with interrupt_event() as stop, AsyncExitStack() as stack:
         session = await run_in_thread(partial(connect, find_head(args.run_name, config))) if args.no_serve else None
         server_config = session.config if session else config
@@ -152,13 +143,14 @@ async def _evaluate(args: argparse.Namespace, overrides: list[str]) -> int:
         stack.push_async_callback(trackers.close)
         async with AsyncExitStack() as serving:
             if session is None:
-                servers = started_servers(config, stop, verbose=bool(args.verbose))
-                session = await serving.enter_async_context(servers)
-            report, problem = await _collect(args, request, session, stop)
+                servers = running_servers(config, stop, cells=os.cpu_count() or 1, verbose=bool(args.verbose))
+                run = await serving.enter_async_context(servers)
+                session = Session(run.config, client_for(run.config), run.pending_calls, run)
+            report = await _collect(args, request, session, stop)
         if not report.interrupted:
             upload = request.collection.upload_rollouts
             report = replace(report, pages=await trackers.export(report.target, report.entries, upload=upload))
-    return _print_report(args, report, problem)
+    return _print_report(args, report)
 
 
 async def _dry_run(args: argparse.Namespace, request: EvalRequest, stop: asyncio.Event) -> int:
@@ -179,21 +171,19 @@ async def _dry_run(args: argparse.Namespace, request: EvalRequest, stop: asyncio
     return 0
 
 
-async def _collect(
-    args: argparse.Namespace, request: EvalRequest, session: Session, stop: asyncio.Event
-) -> tuple[Report, GymError | None]:
-    """Collect the rollouts; return the report and the error that ended the collection early, or None."""
+async def _collect(args: argparse.Namespace, request: EvalRequest, session: Session, stop: asyncio.Event) -> Report:
+    """Collect the rollouts and return the report, also if an error ended the collection early."""
     from nemo_gym import global_config
-    from nemo_gym.cli.shared.collection import Collector
     from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on
+    from nemo_gym.cli.shared.report import LIMIT_KEYS, Report, read_entries
     from nemo_gym.cli.terminal.live import showing_progress
     from nemo_gym.cli.terminal.progress import Progress
+    from nemo_gym.rollout_collection import _get_max_rollout_attempts
     from nemo_gym.serve import gc_tuning
 
     global_config._GLOBAL_CONFIG_DICT = session.config
     gc_tuning.freeze()
     progress = Progress(on_first_failure=_print_first_failure)
-    collector = Collector(session, progress, on_plan=_print_plan)
     start = time.monotonic()
     interrupted, stop_reason, problem = False, None, None
 
@@ -207,59 +197,45 @@ async def _collect(
 
     async with showing_progress(progress, quiet=args.quiet, wait_query=session.wait_query):
         try:
-            stop_reason = await cancel_on(stop, _run_collector(request, session, collector), grace=stop_sending)
+            stop_reason = await cancel_on(stop, _run_collector(request, session, progress), grace=stop_sending)
         except GymError as error:
             if progress.plan is None:
                 raise  # no rollout was sent, so there is no result to report
             problem = None if isinstance(error, CommandInterrupted) else error
-    report = _make_report(args, request, progress, seconds=time.monotonic() - start, interrupted=interrupted)
-    lost_servers = session.lost_servers()
-    if lost_servers and report.missing and problem is None:
-        names = ", ".join(lost_servers)
-        problem = ServerUnreachable("ended and will not be restarted", where=names, fix="read its log")
-    return replace(report, stopped=stop_reason), problem
-
-
-async def _run_collector(request: EvalRequest, session: Session, collector: Collector) -> str | None:
-    """Run the collector, or the driver of the configuration; return the limit that stopped it early, or None."""
-    from nemo_gym.cli.shared.collection import OutputChanges, run_driver
-
-    if request.driver is None:
-        return (await collector.collect_from_config(request.collection)).stop_reason
-    session.use_http()
-    changes = OutputChanges(request.collection.output_jsonl_fpath)
-    name = str(request.collection.rollout_collection_driver)
-    try:
-        await run_driver(partial(request.driver, request.collection, session.config), name, changes)
-    finally:
-        if changes:
-            collector.count_changes(changes)
-    return None
-
-
-def _make_report(
-    args: argparse.Namespace, request: EvalRequest, progress: Progress, *, seconds: float, interrupted: bool
-) -> Report:
-    """Return the report of a collection that has ended."""
-    from nemo_gym.cli.shared.report import TOTAL, Report, read_entries
-    from nemo_gym.rollout_collection import _get_max_rollout_attempts
-
-    collection = request.collection
-    target = Path(collection.output_jsonl_fpath)
-    return Report(
+    collection, target = request.collection, Path(request.collection.output_jsonl_fpath)
+    report = Report(
         target=target,
         progress=progress,
         words=command_line(args),
-        seconds=seconds,
+        seconds=time.monotonic() - start,
         max_attempts=collection.max_rollout_attempts or _get_max_rollout_attempts(),
-        limits={
-            "steps": collection.max_steps_per_rollout,
-            "tokens": collection.max_tokens_per_rollout,
-            TOTAL: collection.max_total_tokens,
-        },
+        limits={name: getattr(collection, key) for name, key in LIMIT_KEYS.items()},
         interrupted=interrupted,
+        stopped=stop_reason,
         entries=[] if interrupted or collection.disable_aggregation else read_entries(target),
     )
+    lost_servers = session.run.lost_processes() if session.run else []
+    if lost_servers and report.missing and problem is None:
+        problem = ServerUnreachable(
+            "ended and will not be restarted", where=", ".join(lost_servers), fix="read its log"
+        )
+    return replace(report, problem=problem)
+
+
+async def _run_collector(request: EvalRequest, session: Session, progress: Progress) -> str | None:
+    """Run the collector, or the driver of the configuration; return the limit that stopped it early, or None."""
+    from nemo_gym.cli.shared.collection import Collector, run_driver
+    from nemo_gym.transport import in_process
+
+    collection = request.collection
+    if request.driver is None:
+        collector = Collector(session, progress, on_plan=_print_plan)
+        return (await collector.collect_from_config(collection)).stop_reason
+    for instance in session.run.instances if session.run else ():  # cell links work on this event loop only
+        in_process.unmount(instance.host, instance.port)
+    driver = partial(request.driver, collection, session.config)
+    await run_driver(driver, str(collection.rollout_collection_driver), collection.output_jsonl_fpath, progress)
+    return None
 
 
 def command_line(args: argparse.Namespace) -> list[str]:
@@ -288,10 +264,11 @@ def _print_first_failure(outcome: FailedRollout) -> None:
     output.notify(f"first {failure.kind} (rollout {outcome.job.key}): {failure.server}: {one_line(failure.message)}")
 
 
-def _print_report(args: argparse.Namespace, report: Report, problem: GymError | None) -> int:
+def _print_report(args: argparse.Namespace, report: Report) -> int:
     """Print the report and the error that ended the collection early; return the exit status."""
     from nemo_gym.cli.shared.report import print_report, report_as_dict
 
+    problem = report.problem
     status = report.status if problem is None else max(report.status, status_of(problem))
     if args.json:
         details = {} if problem is None else {"error": str(problem)}

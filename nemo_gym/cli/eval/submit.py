@@ -7,21 +7,15 @@ status: 0 submitted, 1 the file is not valid, 2 wrong usage, 3 sbatch is missing
   gym eval submit --config submit.yaml --dry-run
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
-from nemo_gym.errors import GymError, raising_file_problems
-
-if TYPE_CHECKING:
-    from nemo_gym.launch.slurm import JobScript
+from nemo_gym.errors import GymError
 
 SUBMIT_SECONDS = 120
 
@@ -34,8 +28,9 @@ class NotSubmitted(GymError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-c", "--config", required=True, metavar="FILE", help="description of the jobs and the cluster")
-    parser.add_argument("--dry-run", action="store_true", help="print the scripts, write and submit nothing")
-    options.add_json_argument(parser)
+    flags = options.FlagGroup(parser)
+    flags.switch("--dry-run", "print the scripts, write and submit nothing")
+    flags.json()
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,22 +40,25 @@ def run(args: argparse.Namespace) -> int:
     config = read_submit_config(Path(args.config), args.overrides)
     jobs = job_scripts(config, datetime.now(UTC).strftime("%Y%m%d-%H%M%S"))
     if args.dry_run:
-        if args.json:
-            output.write_json({job.benchmark: {"script": str(job.path), "text": job.text} for job in jobs})
-        else:
-            output.write("\n".join(f"# {job.path}\n{job.text}" for job in jobs))
+        scripts = {job.benchmark: {"script": str(job.path), "text": job.text} for job in jobs}
+        text = "\n".join(f"# {job.path}\n{job.text}" for job in jobs)
+        output.write_result(scripts, lambda: output.write(text), as_json=args.json)
         return 0
     if shutil.which("sbatch") is None:
         raise NotSubmitted("sbatch is not installed", fix="run this on a login node, or use --dry-run")
-    with raising_file_problems():
-        for job in jobs:
-            for folder in ("logs", "artifacts"):
-                (job.folder / folder).mkdir(parents=True, exist_ok=True)
-            with whole_file(job.path) as file:
-                file.write(job.text.encode())
+    for job in jobs:
+        for folder in ("logs", "artifacts"):
+            (job.folder / folder).mkdir(parents=True, exist_ok=True)
+        with whole_file(job.path) as file:
+            file.write(job.text.encode())
     job_ids: dict[str, str] = {}
     for job in jobs:
-        job_ids[job.benchmark] = _submit(job, job_ids)
+        earlier = ", ".join(f"{benchmark} ({job_id})" for benchmark, job_id in job_ids.items())
+        try:
+            job_ids[job.benchmark] = _submit(job.path)
+        except NotSubmitted as error:
+            problem = f"{error.problem}; submitted before: {earlier}" if earlier else error.problem
+            raise NotSubmitted(problem, where=job.benchmark) from None
         if not args.json:
             output.write(f"{job.benchmark}: {job_ids[job.benchmark]}  {job.path}")
     if args.json:
@@ -68,22 +66,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _submit(job: JobScript, submitted_jobs: dict[str, str]) -> str:
-    """Submit a job and return its id; `submitted_jobs` are the ids of earlier jobs, for the error message."""
-    earlier = ", ".join(f"{benchmark} ({job_id})" for benchmark, job_id in submitted_jobs.items())
-    suffix = f"; submitted before: {earlier}" if earlier else ""
+def _submit(script: Path) -> str:
+    """Submit a job and return its id."""
+    command = ["sbatch", "--parsable", str(script)]
     try:
         process = subprocess.run(
-            ["sbatch", "--parsable", str(job.path)],
-            capture_output=True,
-            text=True,
-            timeout=SUBMIT_SECONDS,
-            stdin=subprocess.DEVNULL,
-            check=False,
+            command, capture_output=True, text=True, timeout=SUBMIT_SECONDS, stdin=subprocess.DEVNULL, check=False
         )
     except subprocess.TimeoutExpired:
-        raise NotSubmitted(f"sbatch did not answer in {SUBMIT_SECONDS} s{suffix}", where=job.benchmark) from None
+        raise NotSubmitted(f"sbatch did not answer in {SUBMIT_SECONDS} s") from None
     if process.returncode:
         last_line = (process.stderr.strip() or "no reason was given").splitlines()[-1]
-        raise NotSubmitted(f"sbatch rejected the job: {last_line}{suffix}", where=job.benchmark)
+        raise NotSubmitted(f"sbatch rejected the job: {last_line}")
     return process.stdout.strip()

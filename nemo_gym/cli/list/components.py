@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -28,17 +29,27 @@ COLUMNS = {
     "resources-servers": ("name", "domain", "verified", "description"),
 }
 """Kind of component, as in the command -> columns of its table."""
+_ENVIRONMENT_FACTS = (
+    "name", "description", "kind", "status", "domain", "version", "integration_profile", "modality", "licensing",
+    "lifecycle", "agent", "num_repeats", "verified",
+)  # fmt: skip
+JSON_FACTS = {
+    "benchmarks": _ENVIRONMENT_FACTS,
+    "environments": _ENVIRONMENT_FACTS,
+    "agents": ("name", "description", "pattern", "self_contained", "variants"),
+    "models": ("name", "description", "model", "model_group", "variants"),
+    "resources-servers": ("name", "description", "domain", "verified", "license"),
+}
+"""Kind of component -> facts that `--json` prints for each component in the list."""
+DETAILS = (
+    "config", "agent", "pattern", "resources_server", "datasets", "num_repeats", "variants", "licence", "verified",
+    "manifest",
+)  # fmt: skip
+"""Facts to show about one component, after its name, type, domain and description."""
+FILTERS = ("domain", "kind", "status", "licensing", "modality", "lifecycle")
 MIN_LAST_COLUMN = 20
 DROPPED_COLUMNS = ("status", "repeats", "verified", "variants", "kind", "agent", "pattern", "domain")
 """Columns to leave out of a narrow table, least important first."""
-FILTERS: dict[str, Callable[[Component], str | None]] = {
-    "domain": lambda component: component.domain,
-    "kind": lambda component: component.kind,
-    "status": lambda component: component.status,
-    "licensing": lambda component: component.licence,
-    "modality": lambda component: component.manifest.get("modality"),
-    "lifecycle": lambda component: component.manifest.get("lifecycle"),
-}
 
 
 class NoSuchComponent(GymError):
@@ -46,39 +57,37 @@ class NoSuchComponent(GymError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    flags = options.FlagGroup(parser)
     parser.add_argument("name", nargs="?", metavar="NAME", help="component to show in detail")
     if parser.prog.endswith(" environments"):
         filters = options.FlagGroup(parser, "filters")
-        filters.value("--domain", "DOMAIN", "only environments of this domain, such as math")
-        filters.add_argument("--kind", choices=("environment", "benchmark"), help="only environments, or benchmarks")
-        filters.value("--modality", "MODALITY", "only environments with this modality in the manifest, such as text")
-        filters.value("--licensing", "LICENCE", "only environments with this licence")
-        filters.add_argument(
-            "--status",
-            choices=("experimental", "no-manifest"),
-            help="only environments with a manifest (experimental), or without one",
-        )
-        filters.add_argument(
-            "--lifecycle", choices=("active", "deprecated"), help="only active environments, or deprecated ones"
-        )
-    options.add_json_argument(parser)
-    options.add_search_argument(parser)
+        filters.text("--domain", "DOMAIN", "only environments of this domain, such as math")
+        filters.choice("--kind", ("environment", "benchmark"), "only environments, or benchmarks")
+        filters.text("--modality", "MODALITY", "only environments with this modality in the manifest, such as text")
+        filters.text("--licensing", "LICENCE", "only environments with this licence")
+        with_manifest = "only environments with a manifest (experimental), or without one"
+        filters.choice("--status", ("experimental", "no-manifest"), with_manifest)
+        filters.choice("--lifecycle", ("active", "deprecated"), "only active environments, or deprecated ones")
+    flags.json()
+    flags.search_dir()
 
 
 def run(args: argparse.Namespace) -> int:
     kind = args.command
     components = find_components(kind, args)
     if args.name:
-        return _show_component(kind, args.name, components, as_json=args.json)
-    for key, read_value in FILTERS.items():
-        value = getattr(args, key, None)
-        if value is None:
+        _show_component(kind, args.name, components, as_json=args.json)
+        return 0
+    for fact in FILTERS:
+        wanted_value = getattr(args, fact, None)
+        if wanted_value is None:
             continue
-        without_value = [component.name for component in components if not read_value(component)]
+        values = [(component, component_facts(component)[fact] or "") for component in components]
+        without_value = [component.name for component, value in values if not value]
         if without_value:
             count = len(without_value)
-            output.notify(f"Note: {count} are left out because they have no {key}, such as {without_value[0]}")
-        components = [c for c in components if (read_value(c) or "").lower() == value.lower()]
+            output.notify(f"Note: {count} are left out because they have no {fact}, such as {without_value[0]}")
+        components = [component for component, value in values if value.lower() == wanted_value.lower()]
     print_components(kind, components, as_json=args.json)
     return 0
 
@@ -95,55 +104,54 @@ def find_components(kind: str, args: argparse.Namespace) -> list[Component]:
     return components
 
 
+def component_facts(component: Component) -> dict[str, Any]:
+    """Return all facts about a component by the names that tables and `--json` use."""
+    pattern = "self-contained (B)" if component.self_contained else "composable (A)"
+    return {
+        **{key: component.manifest.get(key) for key in ("version", "integration_profile", "modality", "lifecycle")},
+        **{field.name: getattr(component, field.name) for field in fields(component)},
+        "type": component.kind,
+        "status": component.status,
+        "config": str(component.path),
+        "pattern": pattern if component.kind == "agent" else "",
+        "num_repeats": component.repeats,
+        "license": component.licence,
+        "licensing": component.licence or None,
+        "model": component.name,
+        "model_group": component.path.name,
+        "manifest": dict(component.manifest),
+    }
+
+
 def print_components(kind: str, components: Sequence[Component], *, as_json: bool) -> None:
     """Print components as a table or as JSON."""
+    facts = [component_facts(component) for component in components]
     if as_json:
-        output.write_json([_component_as_dict(kind, component) for component in components])
+        output.write_json([{key: component[key] for key in JSON_FACTS[kind]} for component in facts])
     elif not components:
         output.notify(f"No {kind} found.")
     else:
-        columns = COLUMNS[kind]
-        rows = [[_cell(component, column) for column in columns] for component in components]
-        output.write_table(_fit_terminal([[column.capitalize() for column in columns], *rows]))
+        rows = [[_text(component[column]) for column in COLUMNS[kind]] for component in facts]
+        output.write_table(_fit_terminal([[column.capitalize() for column in COLUMNS[kind]], *rows]))
 
 
-def _show_component(kind: str, name: str, components: Sequence[Component], *, as_json: bool) -> int:
-    """Print the properties of one component and a command that runs it; return the exit status."""
+def _show_component(kind: str, name: str, components: Sequence[Component], *, as_json: bool) -> None:
+    """Print the facts about one component and a command that runs it."""
     component = next((component for component in components if component.name == name), None)
     if component is None:
         names = [component.name for component in components]
         close = get_close_matches(name, names, n=1)
         fix = f"gym list {kind} {close[0]}" if close else f"gym list {kind} shows all {len(names)}"
         raise NoSuchComponent(f"unknown {kind.removesuffix('s')} '{name}'", fix=fix)
-    details = {
-        "config": str(component.path),
-        "agent": component.agent,
-        "pattern": _pattern(component) if kind == "agents" else "",
-        "resources_server": component.resources_server,
-        "datasets": list(component.datasets),
-        "num_repeats": component.repeats,
-        "variants": list(component.variants),
-        "licence": component.licence,
-        "verified": component.verified,
-        "manifest": dict(component.manifest),
-    }
-    details = {key: value for key, value in details.items() if value not in ("", None, [], {})}
-    facts = {
-        "name": component.name,
-        "type": component.kind,
-        "domain": component.domain,
-        "description": component.description,
-    }
-    example = _usage_example(component)
+    all_facts, example = component_facts(component), _usage_example(component)
+    summary = {key: all_facts[key] for key in ("name", "type", "domain", "description")}
+    details = {key: all_facts[key] for key in DETAILS if all_facts[key] not in ("", None, (), {})}
     if as_json:
-        output.write_json({**facts, "details": details, "usage_example": example})
-        return 0
-    rows = [
-        (key.replace("_", " "), _text(value)) for key, value in (facts | details).items() if value not in ("", None)
-    ]
-    output.write_table(rows)
+        output.write_json({**summary, "details": details, "usage_example": example})
+        return
+    facts = {**summary, **details}.items()
+    output.write_table([(key.replace("_", " "), _text(value)) for key, value in facts if value != ""])
     output.write(f"\nrun it with:\n  {example}")
-    return 0
 
 
 def _usage_example(component: Component) -> str:
@@ -163,45 +171,6 @@ def _usage_example(component: Component) -> str:
         return f"gym eval run --environment {name} --model-type embedded_model"
     server = name.removeprefix(f"{RESOURCES}/")
     return f"gym eval run --resources-server {server} --model-type embedded_model"
-
-
-def _component_as_dict(kind: str, component: Component) -> dict[str, Any]:
-    """Return the properties of a component that `--json` prints for its kind."""
-    shared = {"name": component.name, "description": component.description}
-    if kind == "agents":
-        return {
-            **shared,
-            "pattern": _pattern(component),
-            "self_contained": component.self_contained,
-            "variants": list(component.variants),
-        }
-    if kind == "models":
-        return {**shared, "model": component.name, "model_group": component.path.name, "variants": component.variants}
-    if kind == "resources-servers":
-        return {**shared, "domain": component.domain, "verified": component.verified, "license": component.licence}
-    manifest = component.manifest
-    return {
-        **shared,
-        "kind": component.kind,
-        "status": component.status,
-        "domain": component.domain,
-        "version": manifest.get("version"),
-        "integration_profile": manifest.get("integration_profile"),
-        "modality": manifest.get("modality"),
-        "licensing": component.licence or None,
-        "lifecycle": manifest.get("lifecycle"),
-        "agent": component.agent,
-        "num_repeats": component.repeats,
-        "verified": component.verified,
-    }
-
-
-def _pattern(component: Component) -> str:
-    return "self-contained (B)" if component.self_contained else "composable (A)"
-
-
-def _cell(component: Component, column: str) -> str:
-    return _text(_pattern(component) if column == "pattern" else getattr(component, column))
 
 
 def _text(value: Any) -> str:

@@ -1,9 +1,6 @@
-"""The servers of an evaluation, started by the command or running already, and the collector that calls them."""
+"""The servers of an evaluation, the collector that calls them, and drivers that replace the collector."""
 
-import asyncio
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import format_exception
@@ -11,37 +8,26 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from nemo_gym.cli.shared import options
 from nemo_gym.cli.shared.concurrency import CommandInterrupted, run_in_own_loop
-from nemo_gym.cli.shared.scoring import client_for
-from nemo_gym.cli.shared.servers import load_servers_config, running_servers
 from nemo_gym.cli.terminal import output
-from nemo_gym.cli.terminal.live import WaitQuery, no_wait_query
+from nemo_gym.cli.terminal.live import WaitQuery
 from nemo_gym.cli.terminal.progress import Progress
 from nemo_gym.config.defaults import OFFLINE_PORT
 from nemo_gym.config_types import BaseServerConfig
-from nemo_gym.errors import ConfigError, GymError, RolloutFailed
+from nemo_gym.errors import GymError, RolloutFailed
 from nemo_gym.journal import read_rows
-from nemo_gym.launch.ports import with_open_head_port
+from nemo_gym.launch.run import Run
 from nemo_gym.launch.run_registry import choose_run
 from nemo_gym.rollout_collection import RolloutCollectionHelper
-from nemo_gym.rollouts.collect import RolloutInFlight
 from nemo_gym.rollouts.plan import PlanSummary
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.serve.addresses import base_url
 from nemo_gym.serve.head import WAITING_PATH
 from nemo_gym.server_utils import ServerClient, get_response_json, setup_server_client
-from nemo_gym.transport import in_process
 from nemo_gym.transport.client_response import is_ok
 from nemo_gym.transport.http import send
 from nemo_gym.transport.retries import RetryPolicy
 from nemo_gym.wire.stored_rollout import RolloutId
-
-
-class DidNotStart(GymError):
-    """The servers of an evaluation did not start."""
-
-    exit_status = 3
 
 
 class DriverFailed(RolloutFailed):
@@ -55,11 +41,9 @@ class Session:
     config: DictConfig
     """The configuration of the servers, with their ports."""
     client: ServerClient
-    lost_servers: Callable[[], list[str]] = list
-    """Returns the names of the server processes that ended and will not be restarted."""
-    wait_query: WaitQuery = no_wait_query
-    use_http: Callable[[], None] = lambda: None
-    """Makes every later call use HTTP: cell links work on the event loop of this command only."""
+    wait_query: WaitQuery | None = None
+    run: Run | None = None
+    """The servers, if this command started them."""
 
 
 class Collector(RolloutCollectionHelper):
@@ -81,69 +65,48 @@ class Collector(RolloutCollectionHelper):
             observers=[progress], in_flight=progress.in_flight, on_plan=report_plan, on_reading=report_reading
         )
         self._session = session
-        self._progress = progress
 
     def setup_server_client(self, head_server_config: BaseServerConfig | None = None) -> ServerClient:
         return self._session.client if head_server_config is None else super().setup_server_client(head_server_config)
 
-    def count_changes(self, changes: "OutputChanges") -> None:
-        """Count the outcomes in the files that a driver wrote."""
-        scored, failed, rows = (read_rows(path) if changed else iter(()) for path, changed in changes.files())
-        self._progress.count_records(scored, failed, sum(1 for _ in rows))
 
-
-class OutputChanges:
-    """The output files (results, failures, rows) that changed since this object was created."""
-
-    def __init__(self, target: str | Path) -> None:
-        self.target = target
-        store = RolloutStore(target)
-        paths = (store.output, store.failures, store.materialized)
-        self._initial_fingerprints = {path: _fingerprint(path) for path in paths}
-
-    def __bool__(self) -> bool:
-        return any(changed for _, changed in self.files())
-
-    def files(self) -> list[tuple[Path, bool]]:
-        """Return the three files, each with True if it exists and changed."""
-        return [
-            (path, _fingerprint(path) not in (None, initial)) for path, initial in self._initial_fingerprints.items()
-        ]
-
-
-def _fingerprint(path: Path) -> tuple[int, int, int] | None:
-    """Return the inode, size and modification time of a file; None if it is missing."""
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return None
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
-async def run_driver(driver: Callable[[], Awaitable[Any]], name: str, changes: OutputChanges) -> None:
-    """Run a rollout collection driver.
+async def run_driver(driver: Callable[[], Awaitable[Any]], name: str, target: str | Path, progress: Progress) -> None:
+    """Run a rollout collection driver, and count the outcomes in the output files that it changed.
 
     Raises:
         DriverFailed: the driver raised an error or wrote nothing.
     """
+    store = RolloutStore(target)
+    initial_states = {path: _file_state(path) for path in (store.output, store.failures, store.materialized)}
+    where = f"rollout_collection_driver {name}"
     try:
         await run_in_own_loop(driver)
     except GymError:
         raise
     except Exception as error:  # the driver is foreign code and may raise anything
         output.notify("".join(format_exception(error)).rstrip())
-        raise DriverFailed(f"{type(error).__name__}: {error}", where=f"rollout_collection_driver {name}") from error
-    if not changes:
+        raise DriverFailed(f"{type(error).__name__}: {error}", where=where) from error
+    finally:
+        has_changed = [_file_state(path) not in (None, state) for path, state in initial_states.items()]
+        if any(has_changed):
+            files = zip(initial_states, has_changed, strict=True)
+            scored, failed, rows = (read_rows(path) if changed else iter(()) for path, changed in files)
+            progress.count_records(scored, failed, sum(1 for _ in rows))
+    if not any(has_changed):
         raise DriverFailed(
             "the driver returned without writing rollouts",
-            where=f"{changes.target} (rollout_collection_driver {name})",
+            where=f"{target} ({where})",
             fix="write each rollout as a line of config.output_jsonl_fpath, or use RolloutCollectionHelper",
         )
 
 
-def load_config(overrides: list[str], *, serve: bool) -> DictConfig:
-    """Resolve the configuration of an evaluation; with `serve` it must define servers."""
-    return load_servers_config(overrides) if serve else with_open_head_port(options.resolve_config(overrides))
+def _file_state(path: Path) -> tuple[int, int, int] | None:
+    """Return the inode, size and modification time of a file; None if it is missing."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 def find_head(run: str | None, config: DictConfig) -> BaseServerConfig:
@@ -160,11 +123,6 @@ def find_head(run: str | None, config: DictConfig) -> BaseServerConfig:
     return BaseServerConfig(host=entry.host, port=entry.port)
 
 
-def _calls_by_key(rollouts: Sequence[RolloutInFlight], calls: Mapping[RolloutId, str]) -> dict[str, str]:
-    """Return the awaited call of each rollout by the text of the rollout's key."""
-    return {str(rollout.key): calls[rollout.key.rollout_id] for rollout in rollouts if rollout.key.rollout_id in calls}
-
-
 def connect(head: BaseServerConfig) -> Session:
     """Connect to the servers of a running head server.
 
@@ -172,38 +130,12 @@ def connect(head: BaseServerConfig) -> Session:
         HeadServerUnreachable: the head server does not answer.
     """
     client = setup_server_client(head)
+    url = f"{base_url(head.host, head.port)}{WAITING_PATH}"
 
-    async def query_head(rollouts: Sequence[RolloutInFlight]) -> dict[str, str]:
-        url, keys = f"{base_url(head.host, head.port)}{WAITING_PATH}", [rollout.key.rollout_id for rollout in rollouts]
-        reply = await send("POST", url, policy=RetryPolicy(attempts=1), callee="head server", json=keys)
+    async def query_head(rollouts: Sequence[RolloutId]) -> Mapping[RolloutId, str]:
+        reply = await send("POST", url, policy=RetryPolicy(attempts=1), callee="head server", json=list(rollouts))
         if not is_ok(reply):  # a head server of another version
             return {}
-        calls = {(call["task"], call["rollout"]): call["call"] for call in await get_response_json(reply)}
-        return _calls_by_key(rollouts, calls)
+        return {(call["task"], call["rollout"]): call["call"] for call in await get_response_json(reply)}
 
     return Session(client.global_config_dict, client, wait_query=query_head)
-
-
-@asynccontextmanager
-async def started_servers(config: DictConfig, stop: asyncio.Event, *, verbose: bool) -> AsyncIterator[Session]:
-    """Run the servers of `config` while the block runs.
-
-    Raises:
-        DidNotStart: the servers cannot be started as configured, or a model endpoint does not answer.
-        CommandInterrupted: `stop` was set before all servers were ready.
-    """
-    async with AsyncExitStack() as stack:
-        try:
-            cells = os.cpu_count() or 1
-            run = await stack.enter_async_context(running_servers(config, stop, cells=cells, verbose=verbose))
-        except ConfigError as error:
-            raise DidNotStart(error.problem, where=error.where, fix=error.fix) from error
-
-        def use_http() -> None:
-            for instance in run.instances:
-                in_process.unmount(instance.host, instance.port)
-
-        async def query_run(rollouts: Sequence[RolloutInFlight]) -> dict[str, str]:
-            return _calls_by_key(rollouts, await run.pending_calls([rollout.key.rollout_id for rollout in rollouts]))
-
-        yield Session(run.config, client_for(run.config), run.lost_processes, query_run, use_http)

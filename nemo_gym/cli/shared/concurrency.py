@@ -6,7 +6,6 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
-from types import FrameType
 from typing import Any, TypeVar
 
 from nemo_gym.cli.terminal import output
@@ -69,14 +68,10 @@ async def interrupt_event() -> AsyncIterator[asyncio.Event]:
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
     """Raise KeyboardInterrupt on SIGTERM while the block runs, so that unfinished files are removed."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-        raise KeyboardInterrupt
-
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """The request of `gym eval run`: flags over configuration keys and the rows to run, checked before servers start."""
 
 import argparse
-import importlib
+import pkgutil
 import shlex
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,9 +32,8 @@ from nemo_gym.data.sources import (
     missing_sources,
     stamp_rows,
 )
-from nemo_gym.errors import ConfigError, GymError
+from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import GlobalConfigDictParser
-from nemo_gym.journal import StoreError
 from nemo_gym.keys import AGENTS
 from nemo_gym.rollout_collection import (
     RolloutCollectionConfig,
@@ -44,9 +43,8 @@ from nemo_gym.rollout_collection import (
 SAMPLING = ("temperature", "top_p", "max_output_tokens")
 CHUNK_BYTES = 2 * 1024 * 1024
 
-Gather = Callable[[str | None, Path, bool], Path]
-"""Writes the agents' rows of a dataset type next to the output; the flag is True if a prompt builds the input."""
 Driver = Callable[[RolloutCollectionConfig, DictConfig], Awaitable[Any]]
+"""Collects rollouts in place of the collector: called with its options and the configuration of the servers."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +60,9 @@ class EvalRequest:
 
 def check_request(args: argparse.Namespace, config: DictConfig, served: DictConfig) -> EvalRequest:
     """Check everything that can be wrong before servers start; `served` is the configuration of the servers."""
-
-    def gather(split: str | None, target: Path, prompted: bool) -> Path:
-        return gather_rows(served, split, target, prompted=prompted, prepare=prepare_command(args))
-
-    collection = collection_config(args, config, gather)
+    collection = collection_config(args, config, served)
     check_agent(collection, served)
-    driver = load_driver(collection)
+    driver = load_driver(collection.rollout_collection_driver)
     if driver is None:
         notice = ThrottledNotice()
 
@@ -79,17 +73,14 @@ def check_request(args: argparse.Namespace, config: DictConfig, served: DictConf
     return EvalRequest(config, collection, driver, float(value_of(config, "interrupt_grace_seconds")))
 
 
-def collection_config(args: argparse.Namespace, config: DictConfig, gather: Gather) -> RolloutCollectionConfig:
-    """Merge flags over configuration keys; `gather` writes the agents' rows to a file if --input is missing."""
+def collection_config(args: argparse.Namespace, config: DictConfig, served: DictConfig) -> RolloutCollectionConfig:
+    """Merge flags over configuration keys; without --input, gather the rows of the served agents into a file."""
     values: dict[str, Any] = {DEPRECATED_UPLOAD_ROLLOUTS_KEY: config.get(DEPRECATED_UPLOAD_ROLLOUTS_KEY)}
     if args.num_repeats is not None:
         values["num_repeats"] = parse_repeats(args.num_repeats)
     sampling = {name: getattr(args, name) for name in SAMPLING if getattr(args, name) is not None}
     if sampling:
-        values["responses_create_params"] = {
-            **as_dict(config.get("responses_create_params")),
-            **sampling,
-        }
+        values["responses_create_params"] = {**as_dict(config.get("responses_create_params")), **sampling}
     defaults = {"output_jsonl_fpath": options.DEFAULT_OUTPUT, "input_jsonl_fpath": ""}
     values |= {key: value for key, value in defaults.items() if not getattr(args, key) and not config.get(key)}
     labels = {"responses_create_params": "--temperature, --top-p, --max-output-tokens"}
@@ -97,12 +88,12 @@ def collection_config(args: argparse.Namespace, config: DictConfig, gather: Gath
     if collection.force_resume:
         collection = collection.model_copy(update={"resume_from_cache": True})
     if collection.resume_from_cache and collection.overwrite:
-        raise options.UsageError(
-            "--resume keeps earlier results and --overwrite removes them", fix="leave one of them out"
-        )
+        problem = "--resume keeps earlier results and --overwrite removes them"
+        raise options.UsageError(problem, fix="leave one of them out")
     if not collection.input_jsonl_fpath:
-        split = args.split or config.get("split")
-        rows = gather(split, Path(collection.output_jsonl_fpath), collection.prompt_config is not None)
+        split, is_prompted = args.split or config.get("split"), collection.prompt_config is not None
+        target = Path(collection.output_jsonl_fpath)
+        rows = gather_rows(served, split, target, prompted=is_prompted, prepare=prepare_command(args))
         collection = collection.model_copy(update={"input_jsonl_fpath": str(rows)})
     files = {"--input": collection.input_jsonl_fpath, "--prompt-config": collection.prompt_config}
     missing = [
@@ -123,11 +114,8 @@ def parse_repeats(text: str) -> int | dict[str, int]:
     except ValueError:
         counts = 0
     if min(counts.values() if isinstance(counts, dict) else (counts,)) < 1:
-        raise options.UsageError(
-            f"'{text}' is neither a number from 1 nor NAME=N,NAME=N",
-            where="--num-repeats",
-            fix="4 or math=8,_default=2",
-        )
+        problem = f"'{text}' is neither a number from 1 nor NAME=N,NAME=N"
+        raise options.UsageError(problem, where="--num-repeats", fix="4 or math=8,_default=2")
     return counts
 
 
@@ -147,25 +135,18 @@ def prepare_command(args: argparse.Namespace) -> str:
     return shlex.join([*words, *(("--benchmark", args.benchmark) if args.benchmark else ())])
 
 
-def load_driver(collection: RolloutCollectionConfig) -> Driver | None:
-    """Import the function that collects in place of the collector, if the configuration names one."""
-    path = collection.rollout_collection_driver
+def load_driver(path: str | None) -> Driver | None:
+    """Import the function `module.path:function` that collects in place of the collector, if a path is given."""
     if path is None:
         return None
-    where = "rollout_collection_driver"
-    module_name, _, function = path.partition(":")
-    if not module_name or not function:
-        raise ConfigError(f"{path!r} is not of the form module.path:function", where=where)
+    where, fix = "rollout_collection_driver", "name a function as module.path:function"
     try:
-        driver: Any = getattr(importlib.import_module(module_name), function)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"cannot import {module_name!r}: {error}", where=where, fix="check the path") from error
-    except AttributeError as error:
-        raise ConfigError(f"{module_name!r} has no {function!r}", where=where) from error
+        driver: Driver = pkgutil.resolve_name(path)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise ConfigError(f"cannot import {path!r}: {error}", where=where, fix=fix) from error
     if not callable(driver):
-        raise ConfigError(f"{path!r} cannot be called", where=where)
-    checked: Driver = driver
-    return checked
+        raise ConfigError(f"{path!r} cannot be called", where=where, fix=fix)
+    return driver
 
 
 def gather_rows(
@@ -179,22 +160,25 @@ def gather_rows(
     Raises:
         ConfigError: no agent has a dataset of that type, or files are missing.
         RowsRefused: (a ValueError) with all rows that no agent accepts.
-        StoreError: the file cannot be written.
+        OSError: a file cannot be read or written.
     """
     instances = GlobalConfigDictParser().filter_for_server_instance_configs(config)
     dataset_type = choose_dataset_type(instances, split)
     path = target.with_suffix("") / "preprocessed_datasets" / f"{dataset_type}.jsonl"
     if config.get("reuse_existing_data_preparation") and path.is_file():
         return path
-    sources = _fetch_sources(instances, dataset_type, config, prepare)
-    try:
-        with whole_file(path) as rows:
-            rows.writelines(stamp_rows(sources) if prompted else _checked_rows(sources))
-    except GymError:
-        raise
-    except OSError as error:
-        where = str(error.filename or path)
-        raise StoreError(f"cannot be read or written: {error.strerror or error}", where=where) from error
+    mode: Mode = "example_validation" if dataset_type == "example" else "train_preparation"
+    sources = [source for source in find_sources(instances, mode) if source.config.type == dataset_type]
+    if dataset_type == "benchmark" and missing_sources(sources):
+        missing = ", ".join(str(source.path) for source in missing_sources(sources))
+        raise ConfigError(f"the data of the benchmark is not prepared: {missing}", fix=prepare)
+    access = None
+    if config.get("should_download"):
+        keys = ("hf_token", "mlflow_tracking_uri", "mlflow_tracking_token")
+        access = RegistryAccess(config.get("data_source") or "huggingface", *(config.get(key) for key in keys))
+    sources = fetch_missing(sources, mode, access, ThrottledNotice().show_fraction)
+    with whole_file(path) as rows:
+        rows.writelines(stamp_rows(sources) if prompted else _checked_rows(sources))
     return path
 
 
@@ -210,26 +194,6 @@ def choose_dataset_type(instances: Sequence[ServerInstanceConfig], split: str | 
     raise ConfigError(
         f"no agent has a dataset of type {' or '.join(candidates)} (there are: {existing})",
         fix="choose another --split, or name a file with --input and its agent with --agent",
-    )
-
-
-def _fetch_sources(
-    instances: Sequence[ServerInstanceConfig], dataset_type: str, config: DictConfig, prepare: str
-) -> list[DatasetSource]:
-    """Return the datasets of a type; download missing files if the configuration permits it."""
-    mode: Mode = "example_validation" if dataset_type == "example" else "train_preparation"
-    sources = [source for source in find_sources(instances, mode) if source.config.type == dataset_type]
-    if dataset_type == "benchmark" and missing_sources(sources):
-        missing = ", ".join(str(source.path) for source in missing_sources(sources))
-        raise ConfigError(f"the data of the benchmark is not prepared: {missing}", fix=prepare)
-    access = RegistryAccess(
-        config.get("data_source") or "huggingface",
-        config.get("hf_token"),
-        config.get("mlflow_tracking_uri"),
-        config.get("mlflow_tracking_token"),
-    )
-    return fetch_missing(
-        sources, mode, access if config.get("should_download") else None, ThrottledNotice().show_fraction
     )
 
 

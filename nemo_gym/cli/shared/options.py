@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +31,7 @@ SELECTORS = {
     "resources_server": RESOURCES_SERVER,
     "model_type": MODEL_TYPE,
 }
+"""Flag that selects a configuration by name -> kind of component."""
 CONFIG_PATHS = "config_paths"
 DEFAULT_OUTPUT = "results/rollouts.jsonl"
 
@@ -42,19 +43,55 @@ class UsageError(GymError):
 
 
 class FlagGroup:
-    """Adds flags to a parser or a group of it; a flag sets the configuration key `key`, by default its own name."""
+    """Adds flags to a parser, or to a titled group of its help.
+
+    The value of a flag is stored under `key`, the configuration key that it sets; by default that is the flag's name.
+    """
 
     def __init__(self, parser: argparse._ActionsContainer, title: str | None = None) -> None:
         self.title = title
         self.add_argument = (parser.add_argument_group(title) if title else parser).add_argument
 
-    def value(self, names: str, metavar: str, text: str, key: str = "", *, kind: Callable[[str], Any] = str) -> None:
-        """Add a flag with a value; `names` are separated by spaces, `text` is its help."""
-        self.add_argument(*names.split(), dest=key or _key_of(names), metavar=metavar, help=text, type=kind)
+    def text(self, names: str, metavar: str, help_text: str, key: str = "") -> None:
+        """Add a flag with a text; `names` are separated by spaces."""
+        self.add_argument(*names.split(), dest=key or _key_of(names), metavar=metavar, help=help_text)
 
-    def switch(self, names: str, text: str, key: str = "") -> None:
+    def integer(self, names: str, help_text: str, key: str = "", default: int | None = None) -> None:
+        """Add a flag with an integer, which the help calls N."""
+        self.add_argument(
+            *names.split(), dest=key or _key_of(names), metavar="N", help=help_text, type=int, default=default
+        )
+
+    def decimal(self, names: str, metavar: str, help_text: str, key: str = "") -> None:
+        """Add a flag with a decimal number."""
+        self.add_argument(*names.split(), dest=key or _key_of(names), metavar=metavar, help=help_text, type=float)
+
+    def choice(self, names: str, choices: Sequence[str], help_text: str, default: str | None = None) -> None:
+        """Add a flag with one of several words."""
+        self.add_argument(*names.split(), choices=choices, help=help_text, default=default)
+
+    def switch(self, names: str, help_text: str, key: str = "") -> None:
         """Add a flag without a value."""
-        self.add_argument(*names.split(), dest=key or _key_of(names), action="store_true", help=text)
+        self.add_argument(*names.split(), dest=key or _key_of(names), action="store_true", help=help_text)
+
+    def json(self) -> None:
+        """Add --json."""
+        self.switch("--json", "print the result as JSON and nothing else on stdout")
+
+    def search_dir(self) -> None:
+        """Add --search-dir."""
+        text = "search this folder first; repeatable"
+        self.add_argument("--search-dir", action="append", default=[], metavar="DIR", help=text)
+
+    def component(self, name_help: str) -> None:
+        """Add NAME, an environment or benchmark with a manifest, and --kind, which kind it is."""
+        self.add_argument("name", nargs="?", metavar="NAME", help=name_help)
+        self.choice("--kind", ("environment", "benchmark"), "kind of NAME, if both kinds have it")
+
+    def server_folder(self) -> None:
+        """Add the flags that name one server folder; `+entrypoint=<type>/<name>` does the same."""
+        self.text("--resources-server", "NAME", "resources server to use", "server_name")
+        self.search_dir()
 
 
 def _key_of(names: str) -> str:
@@ -65,46 +102,28 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that select a configuration: files, components by name, the model."""
     group = FlagGroup(parser, CONFIGURATION)
     add_key_flags([FlagGroup(parser), group, FlagGroup(parser, MODEL)])
-    group.add_argument("--benchmark", metavar="NAME", help="benchmark to use, as NAME or NAME/FLAVOUR")
-    group.add_argument("--environment", metavar="NAME", help="environment to use")
-    group.add_argument("--resources-server", metavar="NAME", help="resources server to use")
-    group.add_argument("--model-type", metavar="NAME", help="model server to use")
-    add_search_argument(group)
+    group.text("--benchmark", "NAME", "benchmark to use, as NAME or NAME/FLAVOUR")
+    group.text("--environment", "NAME", "environment to use")
+    group.text("--resources-server", "NAME", "resources server to use")
+    group.text("--model-type", "NAME", "model server to use")
+    group.search_dir()
 
 
 def add_key_flags(groups: Sequence[FlagGroup], command: str = "") -> None:
     """Add the flags of `nemo_gym.config.keys`, each to the group with its title. `config_overrides` reads them."""
     add_argument_by_title = {group.title: group.add_argument for group in groups}
     for key, flag in keys_with_flags(command):
-        add_argument = add_argument_by_title[flag.title]
+        settings: dict[str, Any] = {"metavar": flag.metavar, "type": flag.kind}
         if not flag.metavar:
-            add_argument(*flag.names.split(), action="store_true", help=key.flag_help)
+            settings = {"action": "store_true"}
         elif key.name == CONFIG_PATHS:
-            add_argument(*flag.names.split(), action="append", default=[], metavar=flag.metavar, help=key.flag_help)
-        else:
-            add_argument(*flag.names.split(), type=flag.kind, metavar=flag.metavar, help=key.flag_help)
-
-
-def add_search_argument(parser: argparse._ActionsContainer | FlagGroup) -> None:
-    parser.add_argument(
-        "--search-dir", action="append", default=[], metavar="DIR", help="search this folder first; repeatable"
-    )
-
-
-def add_json_argument(parser: argparse._ActionsContainer | FlagGroup) -> None:
-    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else on stdout")
-
-
-def add_folder_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that name one server folder; `+entrypoint=<type>/<name>` among the overrides does the same."""
-    parser.add_argument("--resources-server", dest="server_name", metavar="NAME", help="resources server to use")
-    add_search_argument(parser)
+            settings = {"metavar": flag.metavar, "action": "append", "default": []}
+        add_argument_by_title[flag.title](*flag.names.split(), help=key.flag_help, **settings)
 
 
 def config_overrides(args: argparse.Namespace) -> list[str]:
     """Return flags and overrides as override tokens, configuration files first."""
     add_search_dirs(args)
-    _augment_sys_path()
     roots = component_search_roots()
     paths = list(getattr(args, "config", ()))
     for name, kind in SELECTORS.items():
@@ -122,10 +141,11 @@ def config_overrides(args: argparse.Namespace) -> list[str]:
 
 
 def add_search_dirs(args: argparse.Namespace) -> None:
-    """Put the folders of --search-dir in front of the search roots."""
-    for folder in args.search_dir if hasattr(args, "search_dir") else ():
+    """Put the folders of --search-dir in front of the search roots, and make all roots importable."""
+    for folder in getattr(args, "search_dir", ()):
         roots = os.environ.get(EXTRA_ROOTS_ENV_VAR)
         os.environ[EXTRA_ROOTS_ENV_VAR] = os.pathsep.join(filter(None, [str(Path(folder).resolve()), roots]))
+    _augment_sys_path()
 
 
 def _literal_paths(word: str) -> list[str]:
@@ -149,8 +169,11 @@ def take_name(args: argparse.Namespace) -> str | None:
     return name
 
 
-def resolve_config(overrides: Sequence[str], *, needs_model: bool = True, hide_secrets: bool = False) -> ResolvedConfig:
-    """Resolve the configuration and print its warnings. Without `needs_model` a placeholder stands for the model."""
+def resolve_config(args: argparse.Namespace, *, needs_model: bool = True, hide_secrets: bool = False) -> ResolvedConfig:
+    """Resolve the configuration of the command line and print its warnings.
+
+    Without `needs_model` a placeholder stands for the model.
+    """
     from nemo_gym.config.omegaconf_adapter import as_dict
     from nemo_gym.config.resolve import ResolveRequest, resolve
     from nemo_gym.exporters import register_exporter_keys
@@ -158,7 +181,7 @@ def resolve_config(overrides: Sequence[str], *, needs_model: bool = True, hide_s
 
     initial = {} if needs_model else as_dict(GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT)
     register_exporter_keys()
-    request = ResolveRequest(overrides=list(overrides), initial=initial, offline=True, hide_secrets=hide_secrets)
+    request = ResolveRequest(overrides=config_overrides(args), initial=initial, offline=True, hide_secrets=hide_secrets)
     resolved = resolve(request, host_facts())
     for warning in resolved.warnings:
         output.warn(warning)

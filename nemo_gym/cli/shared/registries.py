@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from rich.filesize import decimal
 
 from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
@@ -24,6 +25,11 @@ def load_hub_options(kind: Any, config: DictConfig, args: argparse.Namespace) ->
     """Load the options of a transfer to or from the Hub; the token comes from the configuration or from HF_TOKEN."""
     token = config.get(TOKEN_KEY) or os.environ.get(TOKEN_VARIABLE) or None
     return options.load_options(kind, config, args, {TOKEN_KEY: token}, {TOKEN_KEY: f"{TOKEN_KEY} in env.yaml"})
+
+
+def load_gitlab_options(kind: Any, config: DictConfig, args: argparse.Namespace) -> Any:
+    """Load the options of a transfer to or from GitLab; the version of the dataset comes from --revision."""
+    return options.load_options(kind, config, args, {"version": args.revision}, {"version": "--revision"})
 
 
 def gitlab_address(config: DictConfig, command: str) -> tuple[str, str | None]:
@@ -44,7 +50,7 @@ def migrate_dataset(
     from nemo_gym.data.migration import gitlab_name, migrate, versions_to_delete
 
     registry, name = Registry(*gitlab_address(config, args.prog)), gitlab_name(settings)
-    dataset = f"'{name}' with all its versions{version_list(versions_to_delete(registry, name))}"
+    dataset = describe_dataset(name, versions_to_delete(registry, name))
     if not confirm(question.format(dataset=dataset), yes=args.yes):
         output.notify("nothing was uploaded, nothing was deleted")
         return 1
@@ -64,44 +70,39 @@ def confirm(question: str, *, yes: bool) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def version_list(versions: Sequence[str]) -> str:
-    """Format versions as `, among them 1.0, 1.1,` for a sentence; GitLab lists only the latest ones."""
-    return f", among them {', '.join(versions)}," if versions else ""
+def describe_dataset(name: str, versions: Sequence[str]) -> str:
+    """Return the name of a GitLab dataset with its versions for a sentence; GitLab lists only the latest ones."""
+    return f"'{name}' with all its versions" + (f", among them {', '.join(versions)}," if versions else "")
 
 
 def print_published(published: PublishedFile, *, as_json: bool, deleted: str | None = None) -> None:
     """Print where a dataset is on the Hub and if it was uploaded now; `deleted` is its former name in GitLab."""
-    if as_json:
-        output.write_json(
-            {
-                "storage": "hf",
-                "repo_id": published.repo,
-                **file_facts(published.path, published.digest),
-                "revision": published.revision,
-                "url": published.url,
-                "pull_request_url": published.pull_request,
-                "uploaded": published.changed,
-                "deleted_from_gitlab": deleted,
-            }
-        )
-        return
-    state = "uploaded and verified" if published.changed else "the Hub has exactly this file already"
-    output.write(f"✓ {published.repo}/{published.path}: {state} ({format_size(published.digest.size)})")
-    output.write(f"  sha256 {published.digest.sha256}")
-    output.write(f"  {published.pull_request or published.url}")
-    if deleted:
-        output.write(f"  deleted from GitLab: {deleted}")
+    facts = {
+        "storage": "hf",
+        "repo_id": published.repo,
+        **file_facts(published.path, published.digest),
+        "revision": published.revision,
+        "url": published.url,
+        "pull_request_url": published.pull_request,
+        "uploaded": published.changed,
+        "deleted_from_gitlab": deleted,
+    }
+
+    def print_text() -> None:
+        print_uploaded(f"{published.repo}/{published.path}", published.digest, changed=published.changed)
+        output.write(f"  {published.pull_request or published.url}")
+        if deleted:
+            output.write(f"  deleted from GitLab: {deleted}")
+
+    output.write_result(facts, print_text, as_json=as_json)
+
+
+def print_uploaded(name: str, digest: Digest, *, changed: bool) -> None:
+    """Print the size and checksum of a file in a registry, and if it was uploaded now."""
+    state = "uploaded and verified" if changed else "the registry has exactly this file already"
+    output.write(f"✓ {name}: {state} ({decimal(digest.size)})\n  sha256 {digest.sha256}")
 
 
 def file_facts(path: str | Path, digest: Digest) -> dict[str, Any]:
     """Return path, size and checksum of a file for `--json`."""
     return {"path": str(path), "bytes": digest.size, "sha256": digest.sha256}
-
-
-def format_size(size: int) -> str:
-    """Format as `950 B`, `1.2 MB`."""
-    value, units = float(size), ["B", "kB", "MB", "GB"]
-    while value >= 1000 and len(units) > 1:
-        value /= 1000
-        units.pop(0)
-    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"

@@ -17,6 +17,7 @@ from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.live import format_number, format_time
 from nemo_gym.cli.terminal.progress import Progress
 from nemo_gym.config.secrets import MASK, is_secret_name
+from nemo_gym.errors import GymError
 from nemo_gym.exporters import export_metrics, export_rollouts, setup_exporters, teardown_exporters
 from nemo_gym.metrics.intervals import ClusteredMean, Mean
 from nemo_gym.rollouts.plan import PlanSummary
@@ -33,6 +34,7 @@ COMPLETE, INCOMPLETE, INTERRUPTED = 0, 1, 130
 """Exit statuses of a collection."""
 RESUME_FLAGS = frozenset({"--resume", "--overwrite"})
 TOTAL = "total"
+LIMIT_KEYS = {"steps": "max_steps_per_rollout", "tokens": "max_tokens_per_rollout", TOTAL: "max_total_tokens"}
 LIMIT_FLAGS = {"steps": "--max-steps", "tokens": "--max-rollout-tokens", TOTAL: "--max-total-tokens"}
 OPEN_SECONDS = 5.0
 
@@ -57,6 +59,8 @@ class Report:
     """The content of the metrics file."""
     pages: Mapping[str, str] = field(default_factory=dict)
     """Tracker -> address of its page of the run."""
+    problem: GymError | None = None
+    """The error that ended the collection early."""
 
     @property
     def plan(self) -> PlanSummary:
@@ -190,10 +194,12 @@ def print_report(report: Report) -> None:
     if phases := phase_line(report.progress.phase_times.means()):
         output.write(phases)
     for entry in report.entries:
-        rows = _metric_rows(entry)
-        if rows:
+        intervals = metric_intervals(entry)
+        figures = {name: value for name, value in entry["key_metrics"].items() if is_number(value)}
+        if figures:
             output.write(f"\n{entry['agent_ref']['name']}")
-            output.write_table(rows)
+            bounds = {name: "[{:.4g}, {:.4g}]".format(*interval) for name, interval in intervals.items()}
+            output.write_table([(f"  {name}", f"{value:.4g}", bounds.get(name, "")) for name, value in figures.items()])
     output.write("")
     output.write_table([(name, path) for name, path in {**report.files(), **report.pages}.items()])
     if report.stopped:
@@ -218,16 +224,6 @@ def _format_span(seconds: float) -> str:
     if seconds >= 0.1:
         return f"{seconds:.2g} s" if seconds < 100 else f"{seconds:.0f} s"
     return f"{1000 * seconds:.2g} ms"
-
-
-def _metric_rows(entry: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return name, value and interval of each numeric key metric of an agent; the interval may be empty."""
-    bounds = metric_intervals(entry)
-    return [
-        (f"  {name}", f"{value:.4g}", "[{:.4g}, {:.4g}]".format(*bounds[name]) if name in bounds else "")
-        for name, value in entry["key_metrics"].items()
-        if is_number(value)
-    ]
 
 
 def metric_intervals(entry: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -275,7 +271,13 @@ class Trackers:
         exporters = await self._opening
         if exporters:
             output.notify(f"exporting to {' and '.join(exporter.name for exporter in exporters)}")
-            await run_in_thread(partial(_export_results, target, entries, upload))
+
+            def export_results() -> None:
+                export_metrics(dict(metrics_for_trackers(entries)))
+                if upload and target.exists():
+                    export_rollouts(RolloutStore(target).records)
+
+            await run_in_thread(export_results)
         return {exporter.name: exporter.url for exporter in exporters if exporter.url}
 
     async def close(self) -> None:
@@ -286,15 +288,9 @@ class Trackers:
         self._opening.cancel()
 
 
-def _export_results(target: Path, entries: Sequence[Mapping[str, Any]], upload: bool) -> None:
-    export_metrics(dict(metrics_for_trackers(entries)))
-    if upload and target.exists():
-        export_rollouts(RolloutStore(target).records)
-
-
 def metrics_for_trackers(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
     """Yield metrics as `<agent>/<metric>` and `key_metrics/<agent>/<metric>`."""
     for entry in entries:
         agent = entry["agent_ref"]["name"]
-        yield from ((f"{agent}/{name}", value) for name, value in entry["agent_metrics"].items())
-        yield from ((f"key_metrics/{agent}/{name}", value) for name, value in entry["key_metrics"].items())
+        for prefix, metrics in ((agent, entry["agent_metrics"]), (f"key_metrics/{agent}", entry["key_metrics"])):
+            yield from ((f"{prefix}/{name}", value) for name, value in metrics.items())

@@ -12,11 +12,9 @@ from nemo_gym.config.instances import is_placeholder, is_server_block, server_in
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.resolve import ResolvedConfig
 from nemo_gym.config.schema_servers import is_server_ref
-from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch.hosted_instances import find_instances
 from nemo_gym.launch.ports import with_open_head_port
-from nemo_gym.server_utils import ServerClient
 
 Row = dict[str, Any]
 
@@ -39,12 +37,6 @@ def keep_servers(resolved: ResolvedConfig, names: Iterable[str], *, with_referen
     return OmegaConf.create(
         {name: block for name, block in config.items() if name in kept or not is_server_block(block)}
     )
-
-
-def client_for(config: DictConfig) -> ServerClient:
-    """Return a client for the servers that this process runs."""
-    head = BaseServerConfig.model_validate(dict(config["head_server"]))
-    return ServerClient(head_server_config=head, global_config_dict=config)
 
 
 def servers_with_metrics(config: Mapping[str, Any], agents: Iterable[str]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Run the servers of a configuration while a command runs."""
 
+import argparse
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from omegaconf import DictConfig
@@ -12,6 +13,8 @@ from nemo_gym.cli.shared.concurrency import cancel_on
 from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.log import ServerLogPrinter
 from nemo_gym.config.omegaconf_adapter import as_dict
+from nemo_gym.config_types import BaseServerConfig
+from nemo_gym.errors import ConfigError
 from nemo_gym.global_config import GlobalConfigDictParser
 from nemo_gym.launch.cell import ServerImportError
 from nemo_gym.launch.model_endpoints import wait_for_endpoints
@@ -20,15 +23,16 @@ from nemo_gym.launch.run import Run
 from nemo_gym.launch.run_registry import registering
 from nemo_gym.launch.server_block_check import check_server_blocks
 from nemo_gym.launch.supervisor import ServerDidNotStart
+from nemo_gym.server_utils import ServerClient
 
 
-def load_servers_config(overrides: Sequence[str]) -> DictConfig:
+def load_servers_config(args: argparse.Namespace) -> DictConfig:
     """Resolve and check the configuration of a run; unset ports are chosen when the servers start.
 
     Raises:
         ServerDidNotStart: the module of a server cannot be imported.
     """
-    resolved = options.resolve_config(overrides)
+    resolved = options.resolve_config(args)
     try:
         warnings = check_server_blocks(resolved, component_search_roots())
     except ServerImportError as error:
@@ -44,13 +48,23 @@ async def running_servers(config: DictConfig, stop: asyncio.Event, *, cells: int
     """Run the servers of `config` while the block runs; with `verbose`, print all of their output.
 
     Raises:
+        ServerDidNotStart: the servers cannot be started as configured, or a model endpoint does not answer.
         CommandInterrupted: `stop` was set before all servers were ready.
     """
     run = Run(config, component_search_roots(), cells=cells, watch=ServerLogPrinter(verbose=verbose))
-    await cancel_on(stop, run.__aenter__())
     try:
-        await cancel_on(stop, wait_for_endpoints(as_dict(run.config), output.notify))
+        try:
+            await cancel_on(stop, run.__aenter__())
+            await cancel_on(stop, wait_for_endpoints(as_dict(run.config), output.notify))
+        except ConfigError as error:
+            raise ServerDidNotStart(error.problem, where=error.where, fix=error.fix) from error
         with registering(run.config):
             yield run
     finally:
         await run.stop()
+
+
+def client_for(config: DictConfig) -> ServerClient:
+    """Return a client for the servers that this process runs."""
+    head = BaseServerConfig.model_validate(dict(config["head_server"]))
+    return ServerClient(head_server_config=head, global_config_dict=config)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from nemo_gym.cli.terminal.log import ServerLogPrinter
 from nemo_gym.errors import GymError
 from nemo_gym.launch.folder_tests import FolderTests, server_venv, tests_process_env
 from nemo_gym.launch.venv import Venv, VenvSettings
-from nemo_gym.launch.venv_build import InstallFailed, build_venvs, try_build_venvs
+from nemo_gym.launch.venv_build import InstallFailed, try_build_venvs
 
 RUNNER = "nemo_gym.authoring.verifier_process"
 SERVER_TYPE = "resources_servers"
@@ -27,38 +27,47 @@ MAX_FINDINGS = 40
 """Kinds of findings printed per server; --json prints all of them."""
 
 
-class NotAudited(GymError):
-    """The audit of a verifier could not run."""
+class VerifierNotRun(GymError):
+    """The audit or the test cases of a verifier could not run."""
+
+    is_clean = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the error as `--json` prints it in place of an audit."""
+        return {"passed": False, "error": str(self)}
 
 
-class NotTried(GymError):
-    """The test cases of a verifier could not run."""
+Audit = AuditResult | VerifierNotRun
+"""The result of an audit, or the error that prevented it."""
 
 
-Audits = dict[str, AuditResult | NotAudited]
-"""Name of a server -> the result of its audit, or the error that prevented the audit."""
+def build_environments(
+    suites: Sequence[FolderTests], settings: VenvSettings, *, tests: bool
+) -> dict[str, Venv | InstallFailed | None]:
+    """Build the virtual environments of server folders, or with `tests` those of their tests, and print the progress.
 
-
-def build_environments(environments: Iterable[Venv | None], settings: VenvSettings) -> dict[Path, InstallFailed | None]:
-    """Build missing virtual environments and print the installer's output; return the failure of each, by folder."""
-    venvs = [environment for environment in environments if environment is not None]
-    return asyncio.run(try_build_venvs(venvs, settings, ServerLogPrinter(verbose=True)))
+    Returns for each label of a folder the environment, the error that prevented it, or None if the folder needs none.
+    """
+    venvs = {suite.label: server_venv(suite, settings, tests=tests) for suite in suites}
+    missing = [venv for venv in venvs.values() if venv is not None]
+    failures = asyncio.run(try_build_venvs(missing, settings, ServerLogPrinter(verbose=True)))
+    return {label: (failures.get(venv.target) or venv) if venv else None for label, venv in venvs.items()}
 
 
 def run_cases(
     manifest: EnvironmentManifest, suite: FolderTests, settings: VenvSettings, *, update_expected: bool
 ) -> list[dict[str, Any]]:
     """Run the test cases of a verifier in the virtual environment of its server and return their results."""
-    environment = server_venv(suite, settings, tests=False)
-    if environment is not None:
-        asyncio.run(build_venvs([environment], settings, ServerLogPrinter(verbose=True)))
+    environment = build_environments([suite], settings, tests=False)[suite.label]
+    if isinstance(environment, InstallFailed):
+        raise environment
     options = {
         "seeded": manifest.determinism == "seeded",
         "reward_range": manifest.reward.range,
         "best": manifest.reward.best,
         "update_expected": update_expected,
     }
-    cases: list[dict[str, Any]] = _run_request(suite, environment, {"cases": options}, NotTried)["cases"]
+    cases: list[dict[str, Any]] = _run_request(suite, environment, {"cases": options})["cases"]
     return cases
 
 
@@ -68,41 +77,35 @@ def has_audit(suite: FolderTests) -> bool:
 
 def run_audits(
     suites: Sequence[FolderTests], settings: VenvSettings, *, rows: int | None = None, seed: int = 1
-) -> Audits:
-    """Audit server folders, at most one per CPU core at a time; return the results by server name."""
-    environments = {suite.name: server_venv(suite, settings, tests=False) for suite in suites}
-    failures = build_environments(environments.values(), settings)
+) -> dict[str, Audit]:
+    """Audit server folders, at most one per CPU core at a time; return the audits by server name."""
+    environments = build_environments(suites, settings, tests=False)
 
-    def audit(suite: FolderTests) -> AuditResult | NotAudited:
-        environment = environments[suite.name]
-        failure = failures.get(environment.target) if environment else None
-        if failure is not None:
-            return NotAudited(str(failure), where=suite.label)
-        output.notify(f"auditing {suite.name}")
-        return run_audit(suite, environment, rows, seed)
+    def audit(suite: FolderTests) -> Audit:
+        return run_audit(suite, environments[suite.label], rows, seed)
 
     with ThreadPoolExecutor(max(1, min(len(suites), os.cpu_count() or 1))) as pool:
         return dict(zip((suite.name for suite in suites), pool.map(audit, suites), strict=True))
 
 
 def run_audit(
-    suite: FolderTests, environment: Venv | None, rows: int | None = None, seed: int = 1
-) -> AuditResult | NotAudited:
+    suite: FolderTests, environment: Venv | InstallFailed | None, rows: int | None = None, seed: int = 1
+) -> Audit:
     """Audit one server folder in its virtual environment; None stands for this interpreter."""
-    request = {"audit": {"rows": rows, "seed": seed}}
+    if isinstance(environment, InstallFailed):
+        return VerifierNotRun(str(environment), where=suite.label)
+    output.notify(f"auditing {suite.label}")
     try:
-        return result_from_dict(_run_request(suite, environment, request, NotAudited))
-    except NotAudited as problem:
+        return result_from_dict(_run_request(suite, environment, {"audit": {"rows": rows, "seed": seed}}))
+    except VerifierNotRun as problem:
         return problem
 
 
-def _run_request(
-    suite: FolderTests, environment: Venv | None, request: dict[str, Any], error: type[GymError]
-) -> dict[str, Any]:
+def _run_request(suite: FolderTests, environment: Venv | None, request: dict[str, Any]) -> dict[str, Any]:
     """Run a request of RUNNER in the virtual environment of a server; the request and the result are JSON files.
 
     Raises:
-        error: the process took too long, ended without a result or reported a problem.
+        VerifierNotRun: the process took too long, ended without a result or reported a problem.
     """
     with tempfile.TemporaryDirectory() as folder:
         request_file, result_file = Path(folder) / "request.json", Path(folder) / "result.json"
@@ -119,39 +122,27 @@ def _run_request(
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise error(f"took longer than {MAX_SECONDS:g} s", where=suite.label) from None
+            raise VerifierNotRun(f"took longer than {MAX_SECONDS:g} s", where=suite.label) from None
         if not result_file.exists():
-            raise error(f"{RUNNER} ended with status {process.returncode}", where=suite.label)
+            raise VerifierNotRun(f"{RUNNER} ended with status {process.returncode}", where=suite.label)
         result: dict[str, Any] = json.loads(result_file.read_bytes())
     if "problem" in result:
-        raise error(result["problem"], where=suite.label)
+        raise VerifierNotRun(result["problem"], where=suite.label)
     return result
 
 
-def is_clean(audit: AuditResult | NotAudited | None) -> bool:
-    """Return True if an audit ran without findings."""
-    return isinstance(audit, AuditResult) and audit.is_clean
-
-
-def summarize_audit(audit: AuditResult | NotAudited | None) -> str:
+def summarize_audit(audit: Audit | None) -> str:
     """Return `clean`, `not audited`, the number of findings, or `-` without an audit."""
     if audit is None:
         return "-"
-    if isinstance(audit, NotAudited):
+    if isinstance(audit, VerifierNotRun):
         return "not audited"
     return "clean" if audit.is_clean else f"{len(audit.findings)} findings"
 
 
-def audit_as_dict(audit: AuditResult | NotAudited | None) -> dict[str, Any] | None:
-    """Return an audit for `--json`."""
-    if isinstance(audit, NotAudited):
-        return {"passed": False, "error": str(audit)}
-    return None if audit is None else audit.as_dict()
-
-
-def print_findings(audit: AuditResult | NotAudited) -> None:
+def print_findings(audit: Audit) -> None:
     """Print one line for each kind of finding, with the first row that has it."""
-    if isinstance(audit, NotAudited):
+    if isinstance(audit, VerifierNotRun):
         output.report_error(str(audit))
         return
     if audit.is_clean:

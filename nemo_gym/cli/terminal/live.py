@@ -4,34 +4,30 @@ Nothing is shown for runs of less than a second.
 """
 
 import asyncio
+import math
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.progress import Progress
 from nemo_gym.rollouts.collect import RolloutInFlight
+from nemo_gym.wire.stored_rollout import RolloutId
 
 QUIET_SECONDS = 1.0
 REDRAW_SECONDS = 0.25
-QUERY_SECONDS = 3.0
+QUERY_SECONDS = REPLY_SECONDS = 3.0
 SHOWN_ROLLOUTS, QUERIED_ROLLOUTS = 3, 16
 OLD_SECONDS = 5.0
 """Rollouts in flight for longer than this get a line."""
-PLAIN_LINE_PAUSES = ((60.0, 5.0), (600.0, 15.0), (3600.0, 60.0))
+PLAIN_LINE_PAUSES = ((60.0, 5.0), (600.0, 15.0), (3600.0, 60.0), (math.inf, 300.0))
 """Pairs of (elapsed seconds, pause): until that time of a run, plain lines are that many seconds apart."""
-LATE_PLAIN_LINE_PAUSE = 300.0
 
-WaitQuery = Callable[[Sequence[RolloutInFlight]], Awaitable[dict[str, str]]]
-"""Returns the call that each of these rollouts waits for, by the text of the rollout's key."""
-
-
-async def no_wait_query(rollouts: Sequence[RolloutInFlight]) -> dict[str, str]:  # noqa: ARG001 - the signature of WaitQuery
-    """Return no calls: the WaitQuery for servers that cannot be queried."""
-    return {}
+WaitQuery = Callable[[Sequence[RolloutId]], Awaitable[Mapping[RolloutId, str]]]
+"""Returns the call that each of these rollouts waits for."""
 
 
 def is_terminal() -> bool:
@@ -41,7 +37,7 @@ def is_terminal() -> bool:
 
 @asynccontextmanager
 async def showing_progress(
-    progress: Progress, *, quiet: bool = False, wait_query: WaitQuery = no_wait_query
+    progress: Progress, *, quiet: bool = False, wait_query: WaitQuery | None = None
 ) -> AsyncIterator[None]:
     """Show `progress` while the block runs."""
     if quiet:
@@ -60,12 +56,12 @@ async def showing_progress(
 class LiveView:
     """Draws the progress and periodically queries the calls that the oldest rollouts wait for."""
 
-    def __init__(self, progress: Progress, wait_query: WaitQuery = no_wait_query) -> None:
+    def __init__(self, progress: Progress, wait_query: WaitQuery | None = None) -> None:
         self._progress = progress
         self._wait_query = wait_query
-        self._awaited_calls: dict[str, str] = {}
+        self._awaited_calls: Mapping[RolloutId, str] = {}
         self._queried_at = 0.0
-        self._query: asyncio.Task[dict[str, str]] | None = None
+        self._query: asyncio.Task[Mapping[RolloutId, str]] | None = None
 
     async def redraw(self) -> None:
         """Redraw a few lines until cancelled, then remove them."""
@@ -85,9 +81,7 @@ class LiveView:
         """Print a line periodically until cancelled."""
         while True:
             elapsed = time.monotonic() - self._progress.start_time
-            await asyncio.sleep(
-                next((pause for until, pause in PLAIN_LINE_PAUSES if elapsed < until), LATE_PLAIN_LINE_PAUSE)
-            )
+            await asyncio.sleep(next(pause for until, pause in PLAIN_LINE_PAUSES if elapsed < until))
             self._progress.take_sample()
             self._update_query()
             if self._query is not None:
@@ -103,10 +97,8 @@ class LiveView:
         """Return the lines of the view as a rich text."""
         from rich.text import Text
 
-        text = Text(no_wrap=True, overflow="ellipsis")
-        for number, line in enumerate(self.lines(width)):
-            text.append(("\n" if number else "") + line, style="bold" if not number else None)
-        return text
+        first_line, *others = self.lines(width)
+        return Text("\n", no_wrap=True, overflow="ellipsis").join([Text(first_line, style="bold"), *map(Text, others)])
 
     def lines(self, width: int) -> list[str]:
         """Return the lines of the view, each at most `width` characters long."""
@@ -119,7 +111,7 @@ class LiveView:
         return lines
 
     def _wait_text(self, rollout: RolloutInFlight) -> str:
-        call = self._awaited_calls.get(str(rollout.key)) or rollout.waiting_for
+        call = self._awaited_calls.get(rollout.key.rollout_id) or rollout.waiting_for
         return f" waits for {call}" if call else ""
 
     def _old_rollouts(self, count: int = SHOWN_ROLLOUTS) -> list[RolloutInFlight]:
@@ -133,13 +125,11 @@ class LiveView:
                 self._awaited_calls = query.result()
         now = time.monotonic()
         rollouts = self._old_rollouts(QUERIED_ROLLOUTS)  # more than are shown: some may end before the reply
-        if rollouts and self._query is None and now - self._queried_at >= QUERY_SECONDS:
+        is_due = self._query is None and now - self._queried_at >= QUERY_SECONDS
+        if rollouts and is_due and self._wait_query is not None:
             self._queried_at = now
-            self._query = asyncio.create_task(_query_with_timeout(self._wait_query, rollouts))
-
-
-async def _query_with_timeout(wait_query: WaitQuery, rollouts: Sequence[RolloutInFlight]) -> dict[str, str]:
-    return await asyncio.wait_for(wait_query(rollouts), QUERY_SECONDS)
+            reply = self._wait_query([rollout.key.rollout_id for rollout in rollouts])
+            self._query = asyncio.create_task(asyncio.wait_for(reply, REPLY_SECONDS))
 
 
 def headline(progress: Progress, bar_width: int = 0) -> list[str]:
@@ -153,7 +143,7 @@ def headline(progress: Progress, bar_width: int = 0) -> list[str]:
         pieces.append(f"{done}/{total} {format_bar(done / total, bar_width)}".rstrip())
     elif total is None:
         pieces.append(f"{done} done")
-    pieces.append(f"{progress.per_second:.1f}/s")
+    pieces.append(f"{progress.rate.per_second():.1f}/s")
     pieces.append(f"{len(progress.in_flight)} running")
     seconds_left = progress.seconds_left()
     if seconds_left is not None:
@@ -162,7 +152,8 @@ def headline(progress: Progress, bar_width: int = 0) -> list[str]:
     if mean is not None:
         pieces.append(f"mean {mean.value:.3f}" + (f" ± {mean.half_width:.3f}" if mean.half_width is not None else ""))
     if progress.tokens:
-        pieces.append(f"{format_number(progress.tokens)} tokens ({format_number(progress.tokens_per_second)}/s)")
+        rate = format_number(progress.token_rate.per_second())
+        pieces.append(f"{format_number(progress.tokens)} tokens ({rate}/s)")
     for name, counts in (("failed", progress.tally.failed), ("limit", progress.tally.limits)):
         if counts:
             kinds = ", ".join(f"{kind} {count}" for kind, count in counts.most_common(4))

@@ -10,22 +10,31 @@ MAX_WARNINGS = 20
 LIMIT_NOTICE = "further warnings are not shown; --verbose shows all"
 
 
+class _LimitedNotices:
+    """Prints warnings to stderr: at most MAX_WARNINGS, then once that further ones are not shown."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, text: str) -> None:
+        self._count += 1
+        if self._count <= MAX_WARNINGS + 1:
+            output.notify(text if self._count <= MAX_WARNINGS else LIMIT_NOTICE)
+
+
 class _StderrHandler(logging.Handler):
-    """Prints log records to stderr: at most MAX_WARNINGS, or all with their tracebacks if `verbose`."""
+    """Prints log records to stderr: warnings without tracebacks, or everything if `verbose`."""
 
     def __init__(self, *, verbose: bool) -> None:
         super().__init__(logging.DEBUG if verbose else logging.WARNING)
         self._verbose = verbose
-        self._count = 0
+        self._print_warning = _LimitedNotices()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._count += 1
         if self._verbose:
             output.notify(self.format(record))  # includes the traceback
-        elif self._count <= MAX_WARNINGS:
-            output.notify(f"{record.levelname.capitalize()}: {record.getMessage()}")
-        elif self._count == MAX_WARNINGS + 1:
-            output.notify(LIMIT_NOTICE)
+        else:
+            self._print_warning(f"{record.levelname.capitalize()}: {record.getMessage()}")
 
 
 @contextmanager
@@ -51,11 +60,10 @@ class ServerLogPrinter:
 
     def __init__(self, *, verbose: bool) -> None:
         self._verbose = verbose
-        self._count = 0
+        self._print_warning = _LimitedNotices()
 
     def __call__(self, server: str, line: str) -> None:
         if self._verbose:
             output.notify(f"({server}) {line}")
-        elif line.startswith(("WARNING", "ERROR", "CRITICAL")) and self._count <= MAX_WARNINGS:
-            self._count += 1
-            output.notify(f"({server}) {line}" if self._count <= MAX_WARNINGS else LIMIT_NOTICE)
+        elif line.startswith(("WARNING", "ERROR", "CRITICAL")):
+            self._print_warning(f"({server}) {line}")

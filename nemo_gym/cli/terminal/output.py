@@ -2,8 +2,9 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Self
 
@@ -25,6 +26,14 @@ def write_json(value: Any) -> None:
     import orjson  # not needed by --help
 
     write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+
+def write_result(facts: Any, print_text: Callable[[], None], *, as_json: bool) -> None:
+    """Write a result to stdout: `facts` as JSON, or the text that `print_text` prints."""
+    if as_json:
+        write_json(facts)
+    else:
+        print_text()
 
 
 def write_table(rows: Sequence[Sequence[str]]) -> None:
@@ -55,6 +64,12 @@ def report_gym_error(error: GymError) -> None:
         notify(f"  more: gym explain {error.code}")
 
 
+def did_you_mean(word: str, names: Iterable[str], otherwise: str = "") -> str:
+    """Return a sentence with the name most similar to `word`, or `otherwise` if no name is similar."""
+    close = get_close_matches(word, list(names), n=1)
+    return f" Did you mean `{close[0]}`?" if close else otherwise
+
+
 def show_status(text: str) -> None:
     """Show a line that the next call replaces, on a terminal only. An empty text clears it."""
     if sys.stderr.isatty():
@@ -68,14 +83,13 @@ def clip(text: str, width: int) -> str:
 
 
 class ThrottledNotice:
-    """Prints a notice at most once in `seconds`, the first one not before `seconds` have passed."""
+    """Prints a notice at most once in NOTICE_SECONDS, the first one not before that time has passed."""
 
-    def __init__(self, seconds: float | None = None) -> None:
-        self._seconds = NOTICE_SECONDS if seconds is None else seconds
+    def __init__(self) -> None:
         self._printed_at = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        if time.monotonic() - self._printed_at >= self._seconds:
+        if time.monotonic() - self._printed_at >= NOTICE_SECONDS:
             self._printed_at = time.monotonic()
             notify(text)
 
@@ -109,7 +123,7 @@ class TransferBar:
             self._notice(f"{label}: {done / 1e6:.0f}{suffix}")
             return
         if self._bars is None:
-            self._bars = _start_bars()  # starts a thread: not before the first call, because the caller may fork
+            self._start_bars()  # starts a thread: not before the first call, because the caller may fork
         now = time.monotonic()
         if label not in self._tasks:
             self._tasks[label] = self._bars.add_task(label, total=total)
@@ -118,17 +132,15 @@ class TransferBar:
         self._updated_at = now
         self._bars.update(self._tasks[label], completed=done, total=total)
 
+    def _start_bars(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import TransferSpeedColumn as SpeedColumn
 
-def _start_bars() -> Any:
-    """Start a rich display of progress bars on stderr."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-    from rich.progress import TransferSpeedColumn as SpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), SpeedColumn(), TimeRemainingColumn())
-    bars = Progress(*columns, console=Console(file=sys.stderr), transient=True)
-    bars.start()
-    return bars
+        label = TextColumn("{task.description}")
+        columns = (label, BarColumn(), DownloadColumn(), SpeedColumn(), TimeRemainingColumn())
+        self._bars = Progress(*columns, console=Console(file=sys.stderr), transient=True)
+        self._bars.start()
 
 
 @contextmanager

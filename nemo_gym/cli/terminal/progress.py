@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -39,7 +38,7 @@ class TimedInFlight(InFlight):
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         super().__init__(clock)
-        self.durations = RecentDurations()
+        self.durations: deque[float] = deque(maxlen=MAX_DURATIONS)
         self.is_admitting = True
         self.last_rejected: RolloutKey | None = None
 
@@ -54,29 +53,13 @@ class TimedInFlight(InFlight):
         super().begin(job)
 
     def end(self, job: Job) -> float:
-        seconds = super().end(job)
-        self.durations.add(seconds)
+        self.durations.append(seconds := super().end(job))
         return seconds
 
-
-class RecentDurations:
-    """Durations of the last rollouts that ended."""
-
-    def __init__(self, limit: int = MAX_DURATIONS) -> None:
-        self._latest: deque[float] = deque(maxlen=limit)
-
-    def __len__(self) -> int:
-        return len(self._latest)
-
-    def add(self, seconds: float) -> None:
-        self._latest.append(seconds)
-
-    def quantile(self, q: float, minimum: float = 0.0) -> float | None:
+    def duration_quantile(self, q: float, minimum: float = 0.0) -> float | None:
         """Return the q-quantile of the durations of at least `minimum` seconds; None if there are no such durations."""
-        ordered = sorted(self._latest)
-        start = bisect_left(ordered, minimum)
-        count = len(ordered) - start
-        return ordered[start + min(count - 1, int(q * count))] if count else None
+        durations = sorted(seconds for seconds in self.durations if seconds >= minimum)
+        return durations[min(len(durations) - 1, int(q * len(durations)))] if durations else None
 
 
 class PhaseTimes:
@@ -85,7 +68,7 @@ class PhaseTimes:
     def __init__(self) -> None:
         self._rollouts = self._rollouts_with_phases = 0
         self._seconds = 0.0
-        self._phases: dict[str, float] = {}
+        self._phases: defaultdict[str, float] = defaultdict(float)
 
     def add(self, record: Mapping[str, Any]) -> None:
         seconds, phases = record.get(NG_SECONDS_KEY), record.get(NG_PHASES_KEY)
@@ -95,7 +78,7 @@ class PhaseTimes:
         if isinstance(phases, dict):
             self._rollouts_with_phases += 1
             for name, value in phases.items():
-                self._phases[name] = self._phases.get(name, 0.0) + value
+                self._phases[name] += value
 
     def means(self) -> dict[str, float]:
         """Return the mean duration (`whole`) and the mean of every phase over the rollouts that recorded phases."""
@@ -149,7 +132,7 @@ class Progress:
         self.start_time = clock()
         self._clock = clock
         self._on_first_failure = on_first_failure
-        self._rate, self._token_rate, self._latest_rate = Rate(), Rate(), Rate(LATEST_RATE_SECONDS)
+        self.rate, self.token_rate, self._latest_rate = Rate(), Rate(), Rate(LATEST_RATE_SECONDS)
         self._mean: Mean | None = None
         self._next_mean_at = 0.0
         self._all_sent_at: float | None = None
@@ -172,7 +155,12 @@ class Progress:
             self.phase_times.add(outcome.record)
             self._add_reward(outcome.job.key.task, outcome.record[REWARD_KEY])
         elif isinstance(outcome, FailedRollout):
-            self._count_failure(outcome)
+            failure = outcome.failure
+            if failure.retryable:
+                self.failed_attempts[outcome.job.key.attempt + 1] += 1
+            if failure.kind not in self.first_failures:
+                self.first_failures[failure.kind] = failure
+                self._on_first_failure(outcome)
 
     def _add_reward(self, task: object, reward: float) -> None:
         self._new_rewards.append((task, float(reward)))
@@ -183,14 +171,6 @@ class Progress:
         for task, reward in self._new_rewards:
             self._rewards.add(task, reward)
         self._new_rewards.clear()
-
-    def _count_failure(self, outcome: FailedRollout) -> None:
-        failure = outcome.failure
-        if failure.retryable:
-            self.failed_attempts[outcome.job.key.attempt + 1] += 1
-        if failure.kind not in self.first_failures:
-            self.first_failures[failure.kind] = failure
-            self._on_first_failure(outcome)
 
     def count_records(self, scored: Iterable[Row], failed: Iterable[Row], total: int) -> None:
         """Count the records that a rollout collection driver stored.
@@ -219,9 +199,9 @@ class Progress:
     def take_sample(self) -> None:
         """Sample the counts; rates are differences between samples."""
         now = self._clock()
-        self._rate.add_sample(now, self.tally.total)
+        self.rate.add_sample(now, self.tally.total)
         self._latest_rate.add_sample(now, self.tally.total)
-        self._token_rate.add_sample(now, self.tokens)
+        self.token_rate.add_sample(now, self.tokens)
         if self.queue_length == 0 and self._all_sent_at is None:
             self._all_sent_at = now
         elif self.queue_length:
@@ -244,14 +224,6 @@ class Progress:
             return None
         return max(0, self.plan.to_run - self.tally.total - len(self.in_flight))
 
-    @property
-    def per_second(self) -> float:
-        return self._rate.per_second()
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self._token_rate.per_second()
-
     def current_mean(self) -> Mean | None:
         """Compute the mean reward with its interval."""
         self._merge_new_rewards()
@@ -271,19 +243,19 @@ class Progress:
         Returns None if there is no rate or no duration yet. A mean duration is not used, because rates change and a run
         ends with its slowest rollout.
         """
-        queued, in_flight = self.queue_length, len(self.in_flight)
-        if queued is None or (queued and not self.per_second) or (in_flight and not self.in_flight.durations):
+        queued, in_flight, rate = self.queue_length, len(self.in_flight), self.rate.per_second()
+        if queued is None or (queued and not rate) or (in_flight and not self.in_flight.durations):
             return None
-        queue_seconds = queued / self.per_second if queued else 0.0
+        queue_seconds = queued / rate if queued else 0.0
         return queue_seconds + self._tail_seconds(in_flight) if in_flight or queued else 0.0
 
     def _tail_seconds(self, in_flight: int) -> float:
         """Estimate how long the slowest of the rollouts in flight still takes, or of those that will be sent last."""
-        slowest = self.in_flight.durations.quantile(in_flight / (in_flight + 1)) or 0.0
+        slowest = self.in_flight.duration_quantile(in_flight / (in_flight + 1)) or 0.0
         if self._all_sent_at is None:
             return slowest
         oldest = next((rollout.seconds for rollout in self.in_flight.oldest(1)), 0.0)
-        longer_duration = self.in_flight.durations.quantile(0.5, minimum=oldest)
+        longer_duration = self.in_flight.duration_quantile(0.5, minimum=oldest)
         if longer_duration is not None:
             oldest_left = longer_duration - oldest
         elif rate := self._latest_rate.per_second():

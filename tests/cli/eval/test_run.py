@@ -15,13 +15,13 @@ import pytest
 from nemo_gym.catalog.row_problems import DataError
 from nemo_gym.cli.eval.run import status_of
 from nemo_gym.cli.main import main
-from nemo_gym.cli.shared.collection import DidNotStart
 from nemo_gym.cli.shared.concurrency import CommandInterrupted
 from nemo_gym.cli.shared.options import UsageError
 from nemo_gym.data.prompt import PromptError
-from nemo_gym.errors import AgentFailed, ConfigError, GymError, ServerUnreachable
+from nemo_gym.errors import AgentFailed, ConfigError, FileProblem, GymError, ServerUnreachable
 from nemo_gym.journal import StoreError
 from nemo_gym.launch.run_registry import NoRunFound
+from nemo_gym.launch.supervisor import ServerDidNotStart
 from nemo_gym.rollouts.resume import ResumeRefused
 from tests.processes import eventually
 
@@ -480,7 +480,8 @@ def test_help_and_version_work_without_a_configuration(here: InProcess) -> None:
         (StoreError("the disk is full"), 3),
         (ServerUnreachable("gone"), 3),
         (NoRunFound("no servers are running"), 3),
-        (DidNotStart("no answer"), 3),
+        (ServerDidNotStart("no answer"), 3),
+        (FileProblem("the disk is full"), 3),
         (CommandInterrupted("before the start"), 130),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, GymError) else str(value),

@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.cli.shared.collection import Collector, DriverFailed, OutputChanges, Session, connect, run_driver
+from nemo_gym.cli.shared.collection import Collector, DriverFailed, Session, connect, run_driver
 from nemo_gym.cli.shared.concurrency import CommandInterrupted
 from nemo_gym.cli.terminal.progress import Progress
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.launch.run import Run
-from nemo_gym.rollouts.collect import RolloutInFlight
-from nemo_gym.wire.stored_rollout import RolloutKey
 
 ROOT = Path(__file__).resolve().parents[3]
 STALLS = {"script": [{"text": "never", "fault": {"kind": "stall"}}]}
@@ -38,29 +36,29 @@ def configuration() -> Any:
 async def test_a_driver_that_writes_nothing_has_not_collected(tmp_path: Path) -> None:
     """Results of an earlier run must not be reported as those of the driver."""
     (tmp_path / "x.jsonl").write_text('{"reward": 1}\n')
-    changes = OutputChanges(tmp_path / "x.jsonl")
+    progress = Progress()
 
     async def idle() -> None:
         return None
 
     with pytest.raises(DriverFailed, match="without writing rollouts") as raised:
-        await run_driver(idle, "mine:idle", changes)
+        await run_driver(idle, "mine:idle", tmp_path / "x.jsonl", progress)
 
     assert "mine:idle" in str(raised.value)
-    assert not changes
+    assert progress.plan is None
 
 
 async def test_only_files_that_a_driver_changed_count_as_written(tmp_path: Path) -> None:
     """Failures may be written beside the output of an earlier run."""
     (tmp_path / "x.jsonl").write_text('{"reward": 1}\n')
-    changes = OutputChanges(tmp_path / "x.jsonl")
+    progress = Progress()
 
     async def fails() -> None:
         (tmp_path / "x_failures.jsonl").write_text('{"_ng_failure_class": "timeout"}\n')
 
-    await run_driver(fails, "mine:fails", changes)
+    await run_driver(fails, "mine:fails", tmp_path / "x.jsonl", progress)
 
-    assert [path.name for path, changed in changes.files() if changed] == ["x_failures.jsonl"]
+    assert (progress.tally.scored, progress.tally.failed) == (0, {"timeout": 1})
 
 
 def test_an_interrupt_ends_the_reading_of_rows() -> None:
@@ -86,17 +84,17 @@ async def test_a_running_head_server_reports_which_call_a_rollout_waits_for(tmp_
         session = await asyncio.to_thread(connect, head)
         row = {"responses_create_params": {"input": "hi"}, "_ng_task_index": 7, "_ng_rollout_index": 2}
         running = asyncio.create_task(session.client.post(server_name="agent", url_path="/run", json=row))
-        rollouts = [RolloutInFlight(RolloutKey(7, 2), "agent", 9.0), RolloutInFlight(RolloutKey(8, 0), "agent", 9.0)]
+        assert session.wait_query is not None
         try:
             async with asyncio.timeout(30):
-                while not (calls := await session.wait_query(rollouts)):
+                while not (calls := await session.wait_query([(7, 2), (8, 0)])):
                     assert not running.done(), (await running).status
                     await asyncio.sleep(0.02)
         finally:
             running.cancel()
             await asyncio.wait({running})
 
-    assert calls == {"7-2": "policy_model /v1/responses"}
+    assert calls == {(7, 2): "policy_model /v1/responses"}
 
 
 async def test_a_head_server_of_another_version_reports_nothing() -> None:
@@ -120,4 +118,5 @@ async def test_a_head_server_of_another_version_reports_nothing() -> None:
     async with await asyncio.start_server(serve_config, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         session = await asyncio.to_thread(connect, BaseServerConfig(host="127.0.0.1", port=port))
-        assert await session.wait_query([RolloutInFlight(RolloutKey(7, 2), "agent", 9.0)]) == {}
+        assert session.wait_query is not None
+        assert await session.wait_query([(7, 2)]) == {}

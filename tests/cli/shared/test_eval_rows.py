@@ -9,8 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.cli.shared.eval_request import gather_rows
 from nemo_gym.data.collate import RowsRefused
-from nemo_gym.errors import ConfigError
-from nemo_gym.journal import StoreError
+from nemo_gym.errors import ConfigError, FileProblem, raising_file_problems
 
 
 def row(text: str) -> dict[str, Any]:
@@ -145,5 +144,5 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     dataset = {"type": "example", "jsonl_fpath": write_rows(tmp_path / "a.jsonl", row("one"))}
     (tmp_path / "file").touch()
 
-    with pytest.raises(StoreError, match="cannot be read or written"):
+    with pytest.raises(FileProblem, match="file"), raising_file_problems():
         gather_rows(config(dataset), None, tmp_path / "file" / "o.jsonl", prompted=False)

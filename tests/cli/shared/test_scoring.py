@@ -30,7 +30,9 @@ def with_config(folder: Path, *paths: str, **blocks: Any) -> list[str]:
 
 def test_only_servers_with_custom_metrics_are_used(here: Path) -> None:
     """`simple_agent` forwards the request; one of the two resources servers has hooks."""
-    config = as_dict(resolve_config(with_config(here, ARITHMETIC, WEATHER), needs_model=False).config)
+    config = as_dict(
+        resolve_config(argparse.Namespace(overrides=with_config(here, ARITHMETIC, WEATHER)), needs_model=False).config
+    )
     agents = [name for name, block in config.items() if isinstance(block, dict) and "responses_api_agents" in block]
 
     assert len(agents) == 2
@@ -41,7 +43,10 @@ def test_only_servers_with_custom_metrics_are_used(here: Path) -> None:
 def test_other_servers_are_removed_from_the_configuration(here: Path) -> None:
     """Servers that are not needed do not start; other keys stay."""
     part = keep_servers(
-        resolve_config([*with_config(here, ARITHMETIC, WEATHER), "+other=1"], needs_model=False), ["arithmetic"]
+        resolve_config(
+            argparse.Namespace(overrides=[*with_config(here, ARITHMETIC, WEATHER), "+other=1"]), needs_model=False
+        ),
+        ["arithmetic"],
     )
 
     assert part["other"] == 1
@@ -66,7 +71,9 @@ MODEL = {
 
 def test_servers_that_a_verifier_refers_to_are_kept(here: Path) -> None:
     """A verdict may need a judge."""
-    resolved = resolve_config(with_config(here, ARITHMETIC, **JUDGE, **MODEL), needs_model=False)
+    resolved = resolve_config(
+        argparse.Namespace(overrides=with_config(here, ARITHMETIC, **JUDGE, **MODEL)), needs_model=False
+    )
 
     assert "policy_model" in keep_servers(resolved, ["judged"], with_references=True)
     assert "policy_model" not in keep_servers(resolved, ["judged"])
@@ -74,7 +81,7 @@ def test_servers_that_a_verifier_refers_to_are_kept(here: Path) -> None:
 
 def test_a_verifier_without_its_judge_is_refused(here: Path) -> None:
     """The error comes before servers start and names the model."""
-    resolved = resolve_config(with_config(here, **JUDGE), needs_model=False)
+    resolved = resolve_config(argparse.Namespace(overrides=with_config(here, **JUDGE)), needs_model=False)
 
     with pytest.raises(ConfigError, match="needs the model 'policy_model'"):
         keep_servers(resolved, ["judged"], with_references=True)
@@ -82,7 +89,7 @@ def test_a_verifier_without_its_judge_is_refused(here: Path) -> None:
 
 def test_all_problems_of_options_are_reported_together(here: Path) -> None:
     """The message names flag and key, because users use both."""
-    config = resolve_config(["+allow_partial_rollouts=perhaps"], needs_model=False).config
+    config = resolve_config(argparse.Namespace(overrides=["+allow_partial_rollouts=perhaps"]), needs_model=False).config
     args = argparse.Namespace(
         rollouts_jsonl_fpath=None,
         materialized_inputs_jsonl_fpath="in.jsonl",
@@ -100,7 +107,9 @@ def test_all_problems_of_options_are_reported_together(here: Path) -> None:
 
 def test_flags_win_over_keys(here: Path) -> None:
     """The command line is more specific than a file."""
-    config = resolve_config(["+rollouts_jsonl_fpath=a.jsonl", "+materialized_inputs_jsonl_fpath=b.jsonl"]).config
+    config = resolve_config(
+        argparse.Namespace(overrides=["+rollouts_jsonl_fpath=a.jsonl", "+materialized_inputs_jsonl_fpath=b.jsonl"])
+    ).config
 
     options = load_options(RewardProfileConfig, config, argparse.Namespace(rollouts_jsonl_fpath="c.jsonl"))
 

@@ -33,7 +33,7 @@ def test_notices_are_printed_at_most_every_few_seconds(capsys: Any, monkeypatch:
     """A million rows must not print a million lines."""
     now = 0.0
     monkeypatch.setattr(output.time, "monotonic", lambda: now)
-    notice = ThrottledNotice(5.0)
+    notice = ThrottledNotice()
     for second in range(12):
         now = float(second)
         notice.show_fraction("checking rows", second, 10)

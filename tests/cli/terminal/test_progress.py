@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.cli.terminal.progress import Progress, Rate, RecentDurations, TimedInFlight
+from nemo_gym.cli.terminal.progress import Progress, Rate, TimedInFlight
 from nemo_gym.rollouts.collect import AttemptRules, collect
 from nemo_gym.rollouts.outcome import FailedRollout, Failure, Job, ScoredRollout
 from nemo_gym.rollouts.plan import PlanSummary
@@ -93,9 +93,9 @@ def test_the_rest_is_estimated_from_the_recent_rate_and_the_slow_tail(clock: Clo
         left = progress.seconds_left()
 
     # 28 are queued; the slowest of two in flight is somewhere in the upper third of what is known.
-    assert progress.per_second == pytest.approx(100 / 130, rel=0.01)
+    assert progress.rate.per_second() == pytest.approx(100 / 130, rel=0.01)
     assert left is not None
-    assert left >= 28 / progress.per_second
+    assert left >= 28 / progress.rate.per_second()
 
 
 def test_when_all_are_sent_only_the_slowest_counts(clock: Clock) -> None:
@@ -144,16 +144,15 @@ def test_there_is_no_estimate_without_data(clock: Clock) -> None:
     assert progress.ended_count == 5
 
 
-def test_durations_of_long_ago_are_dropped() -> None:
-    """Memory stays the same however long the run is."""
-    durations = RecentDurations(limit=3)
-    for seconds in (100.0, 1.0, 2.0, 3.0):
-        durations.add(seconds)
+def test_quantiles_of_durations_ignore_shorter_ones() -> None:
+    """A rollout that has taken a minute does not end within the seconds of the others."""
+    in_flight = TimedInFlight()
+    in_flight.durations.extend([3.0, 1.0, 2.0])
 
-    assert durations.quantile(1.0) == 3.0
-    assert durations.quantile(0.0) == 1.0
-    assert durations.quantile(0.5, minimum=2.5) == 3.0
-    assert durations.quantile(0.5, minimum=50) is None
+    assert in_flight.duration_quantile(1.0) == 3.0
+    assert in_flight.duration_quantile(0.0) == 1.0
+    assert in_flight.duration_quantile(0.5, minimum=2.5) == 3.0
+    assert in_flight.duration_quantile(0.5, minimum=50) is None
 
 
 def test_the_mean_is_not_computed_for_every_redraw(clock: Clock) -> None:
