@@ -46,7 +46,7 @@ from nemo_gym.serve.endpoints import (
 )
 from nemo_gym.server_utils import BaseServer, SimpleServer, get_first_server_config_dict
 from nemo_gym.transport import call_log, deadlines
-from nemo_gym.wire.tasks import BaseRunRequest, BaseVerifyResponse
+from nemo_gym.wire.run_seed_verify import BaseRunRequest, BaseVerifyResponse
 
 RESPONSES_PATH = "/v1/responses"
 

@@ -8,16 +8,9 @@ The client is loaded on first use: most servers need only the types, and it impo
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from nemo_gym.wire.chat import (
+from nemo_gym.wire.base import REQUIRED_TOKEN_METADATA_FIELDS, TOKEN_METADATA_FIELDS, TokenIDLogProbMixin
+from nemo_gym.wire.chat_completions import (
     NeMoGymChatCompletion,
-    NeMoGymChatCompletionMessage,
-    NeMoGymChatCompletionMessageCustomToolCall,
-    NeMoGymChatCompletionMessageForTraining,
-    NeMoGymChatCompletionMessageToolCall,
-    NeMoGymChoice,
-    NeMoGymFunction,
-)
-from nemo_gym.wire.chat_params import (
     NeMoGymChatCompletionAssistantMessageForTrainingParam,
     NeMoGymChatCompletionAssistantMessageParam,
     NeMoGymChatCompletionContentPartFileParam,
@@ -30,28 +23,23 @@ from nemo_gym.wire.chat_params import (
     NeMoGymChatCompletionCreateParamsNonStreaming,
     NeMoGymChatCompletionCustomToolParam,
     NeMoGymChatCompletionDeveloperMessageParam,
+    NeMoGymChatCompletionMessage,
+    NeMoGymChatCompletionMessageCustomToolCall,
     NeMoGymChatCompletionMessageCustomToolCallParam,
+    NeMoGymChatCompletionMessageForTraining,
     NeMoGymChatCompletionMessageParam,
+    NeMoGymChatCompletionMessageToolCall,
     NeMoGymChatCompletionMessageToolCallFunctionParam,
     NeMoGymChatCompletionMessageToolCallParam,
     NeMoGymChatCompletionSystemMessageParam,
     NeMoGymChatCompletionToolMessageParam,
     NeMoGymChatCompletionToolParam,
     NeMoGymChatCompletionUserMessageParam,
+    NeMoGymChoice,
+    NeMoGymFunction,
     NeMoGymFunctionDefinition,
 )
-from nemo_gym.wire.content_parts import (
-    NeMoGymReasoningText,
-    NeMoGymResponseInputAudio,
-    NeMoGymResponseInputFile,
-    NeMoGymResponseInputImage,
-    NeMoGymResponseInputText,
-    NeMoGymResponseInputVideo,
-    NeMoGymResponseOutputRefusal,
-    NeMoGymResponseOutputText,
-    NeMoGymSummary,
-)
-from nemo_gym.wire.hosted_items import (
+from nemo_gym.wire.hosted_tool_calls import (
     NeMoGymCodeInterpreterToolCall,
     NeMoGymComputerCallOutput,
     NeMoGymComputerToolCall,
@@ -67,44 +55,42 @@ from nemo_gym.wire.hosted_items import (
     NeMoGymMcpCall,
     NeMoGymMcpListTools,
 )
-from nemo_gym.wire.items import (
+from nemo_gym.wire.input_content import (
+    NeMoGymResponseInputAudio,
+    NeMoGymResponseInputFile,
+    NeMoGymResponseInputImage,
+    NeMoGymResponseInputText,
+    NeMoGymResponseInputVideo,
+)
+from nemo_gym.wire.responses import (
     RESPONSES_TO_TRAIN,
     NeMoGymEasyInputMessage,
     NeMoGymEasyInputMessageForTraining,
     NeMoGymFunctionCallOutput,
     NeMoGymMessage,
     NeMoGymMessageForTraining,
-    NeMoGymResponseFunctionToolCall,
-    NeMoGymResponseFunctionToolCallForTraining,
-    NeMoGymResponseOutputMessage,
-    NeMoGymResponseOutputMessageForTraining,
-    NeMoGymResponseReasoningItem,
-    NeMoGymResponseReasoningItemForTraining,
-    training_variant_of,
-)
-from nemo_gym.wire.responses import (
+    NeMoGymReasoningText,
     NeMoGymResponse,
     NeMoGymResponseCreateParamsNonStreaming,
-)
-from nemo_gym.wire.tokens import (
-    REQUIRED_TOKEN_METADATA_FIELDS,
-    TOKEN_METADATA_FIELDS,
-    TokenIDLogProbMixin,
-)
-from nemo_gym.wire.tools import (
-    NeMoGymFunctionToolParam,
-)
-from nemo_gym.wire.unions import (
+    NeMoGymResponseFunctionToolCall,
+    NeMoGymResponseFunctionToolCallForTraining,
     NeMoGymResponseInput,
     NeMoGymResponseInputItem,
-    NeMoGymResponseOutputItem,
-)
-from nemo_gym.wire.usage import (
     NeMoGymResponseInputTokensDetails,
+    NeMoGymResponseOutputItem,
+    NeMoGymResponseOutputMessage,
+    NeMoGymResponseOutputMessageForTraining,
+    NeMoGymResponseOutputRefusal,
+    NeMoGymResponseOutputText,
     NeMoGymResponseOutputTokensDetails,
+    NeMoGymResponseReasoningItem,
+    NeMoGymResponseReasoningItemForTraining,
     NeMoGymResponseUsage,
+    NeMoGymSummary,
     accumulate_response_usage,
+    training_variant_of,
 )
+from nemo_gym.wire.responses_options import NeMoGymFunctionToolParam
 
 if TYPE_CHECKING:
     from nemo_gym.transport.model_client import RATE_LIMIT_ERROR_CODES, RETRY_ERROR_CODES, NeMoGymAsyncOpenAI

@@ -14,18 +14,18 @@ from nemo_gym.convert.chat_options import options_lost_in_chat, options_lost_in_
 from nemo_gym.convert.json_access import Json
 from nemo_gym.convert.reasoning_tags import THINK_TAG_PATTERN, no_thoughts, parse_think_tags, wrap_in_think_tags
 from nemo_gym.convert.wire_objects import from_dict, to_dict, warn_once
-from nemo_gym.wire.chat_params import NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.wire.items import (
-    ItemModel,
+from nemo_gym.wire.base import TOKEN_FIELDS, ItemModel
+from nemo_gym.wire.chat_completions import NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.wire.responses import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseFunctionToolCall,
     NeMoGymResponseOutputMessage,
     NeMoGymResponseReasoningItem,
     training_variant_of,
 )
-from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.wire.tokens import TOKEN_FIELDS
 
 __all__ = [
     "ResponsesConverter",

@@ -15,9 +15,8 @@ from pydantic_core import ErrorDetails
 from nemo_gym.convert import sse, streams
 from nemo_gym.convert.streaming_request import flatten_request
 from nemo_gym.convert.wire_objects import new_id
-from nemo_gym.wire.responses import NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.wire.tools import ToolParam
-from nemo_gym.wire.unions import NeMoGymResponseInputItem
+from nemo_gym.wire.responses import NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseInputItem
+from nemo_gym.wire.responses_options import ToolParam
 
 _MAX_ROUNDS = 8
 """Removing unknown fields of one level can uncover another; no real request needs more rounds."""

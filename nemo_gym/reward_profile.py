@@ -8,7 +8,13 @@ import orjson
 
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
-from nemo_gym.metrics.aggregate import AggregateMetricsMixin, RolloutRowsError, compute_aggregate_metrics
+from nemo_gym.metrics.aggregate import (
+    AggregateMetrics,
+    AggregateMetricsMixin,
+    AggregateMetricsRequest,
+    RolloutRowsError,
+    compute_aggregate_metrics,
+)
 from nemo_gym.metrics.pass_at_k import (
     add_avg_sample_std_dev,
     add_pass_hat_k,
@@ -17,7 +23,6 @@ from nemo_gym.metrics.pass_at_k import (
     highest_k_metrics,
 )
 from nemo_gym.metrics.profile import ProfileArithmetic
-from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.wire.stored_rollout import Row
 
 __all__ = [

@@ -10,7 +10,7 @@ from nemo_gym.convert import sse
 from nemo_gym.convert.streams import message_from_events
 from nemo_gym.convert.wire_objects import warn_once
 from nemo_gym.errors import ConversionError
-from nemo_gym.wire.messages import NeMoGymAnthropicMessage, NeMoGymAnthropicMessageCreateParamsNonStreaming
+from nemo_gym.wire.anthropic_messages import NeMoGymAnthropicMessage, NeMoGymAnthropicMessageCreateParamsNonStreaming
 from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 
 BODY: dict[str, Any] = {

@@ -17,18 +17,18 @@ from nemo_gym.responses_converter import (
     _usage_detail,
     split_responses_input_output_items,
 )
-from nemo_gym.wire.chat import NeMoGymChatCompletion
-from nemo_gym.wire.chat_params import NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.wire.items import (
+from nemo_gym.wire.chat_completions import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.wire.responses import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseFunctionToolCall,
     NeMoGymResponseFunctionToolCallForTraining,
     NeMoGymResponseOutputMessage,
     NeMoGymResponseOutputMessageForTraining,
     NeMoGymResponseReasoningItem,
 )
-from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 
 CHAT_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 TOKENS: dict[str, Any] = {"prompt_token_ids": [1, 2], "generation_token_ids": [3], "generation_log_probs": [-0.5]}

@@ -31,7 +31,7 @@ from nemo_gym.authoring.replies import Reply, Row, shorten_reply
 from nemo_gym.authoring.verifier_fixture import REWARD_TOLERANCE
 from nemo_gym.catalog.rows import parse_row
 from nemo_gym.errors import ConfigError
-from nemo_gym.wire.tasks import BaseVerifyRequest
+from nemo_gym.wire.run_seed_verify import BaseVerifyRequest
 
 DEFAULT_ROWS = 10
 DEFAULT_SEED = 1

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from nemo_gym.errors import ConversionError
-from nemo_gym.wire.tokens import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS
+from nemo_gym.wire.base import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS
 
 Json = dict[str, Any]
 NewId = Callable[[str], str]

@@ -24,7 +24,7 @@ from nemo_gym.convert.json_access import (
 )
 from nemo_gym.convert.wire_objects import response_skeleton
 from nemo_gym.errors import ConversionError
-from nemo_gym.wire.tokens import TOKEN_FIELDS
+from nemo_gym.wire.base import TOKEN_FIELDS
 
 _GROWING_FIELDS = ("content", "refusal", "reasoning_content", "reasoning")
 _ORDERED_FIELDS = ("role", "reasoning_content", "content", "tool_calls")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from nemo_gym.convert.json_access import Json
 from nemo_gym.errors import ConversionError
-from nemo_gym.wire.tokens import TOKEN_METADATA_FIELDS
+from nemo_gym.wire.base import TOKEN_METADATA_FIELDS
 
 log = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=BaseModel)

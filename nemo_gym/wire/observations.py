@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
-from nemo_gym.wire.base import WIRE_CONFIG, Json, JsonObject, TaggedUnion, as_plain, field_text, literal_tags
+from nemo_gym.wire.base import WIRE_CONFIG, Json, JsonObject, TaggedUnion, dump_object, field_text, literal_tags
 from nemo_gym.wire.responses import NeMoGymResponse
 
 Moment = float | str | None
 """Seconds since the epoch or an ISO 8601 text, as the agent reports it."""
 
-ServerName = Annotated[str | JsonObject, BeforeValidator(as_plain)]
+ServerName = Annotated[str | JsonObject, BeforeValidator(dump_object)]
 """A server's instance id, or a reference `{type, name}` to it."""
 
 

@@ -7,13 +7,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from nemo_gym.convert.wire_objects import to_dict
 from nemo_gym.errors import ConversionError
-from nemo_gym.wire.items import NeMoGymResponseFunctionToolCall, NeMoGymResponseOutputMessageForTraining
-from nemo_gym.wire.tokens import (
+from nemo_gym.wire.base import (
     REQUIRED_TOKEN_FIELDS,
     REQUIRED_TOKEN_METADATA_FIELDS,
     TOKEN_FIELDS,
     TOKEN_METADATA_FIELDS,
 )
+from nemo_gym.wire.responses import NeMoGymResponseFunctionToolCall, NeMoGymResponseOutputMessageForTraining
 
 
 class Form(BaseModel):

@@ -24,7 +24,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseReasoningItemForTraining,
     training_variant_of,
 )
-from nemo_gym.wire.hosted_items import HOSTED_ITEMS, ProviderItem
+from nemo_gym.wire.hosted_tool_calls import HOSTED_ITEMS, ProviderItem
 
 INPUT: TypeAdapter[Any] = TypeAdapter(NeMoGymResponseInputItem)
 OUTPUT: TypeAdapter[Any] = TypeAdapter(NeMoGymResponseOutputItem)

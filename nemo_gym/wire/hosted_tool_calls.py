@@ -1,10 +1,9 @@
-"""Items of tools that run at the provider, and of the results that a client sends back."""
+"""Items of hosted tools, which run at the provider (web search, MCP, code interpreter), and of their results."""
 
 from typing import ClassVar, Literal, TypeAlias, get_args
 
-from nemo_gym.wire.base import Json, WireModel
-from nemo_gym.wire.content_parts import InputContent
-from nemo_gym.wire.items import ItemModel, ItemStatus
+from nemo_gym.wire.base import ItemModel, ItemStatus, Json, WireModel
+from nemo_gym.wire.input_content import InputContent
 
 
 class NeMoGymMcpCall(ItemModel):
