@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nemo_gym.capture.settings import captures_model_calls, captures_token_ids
+from nemo_gym.capture.store import captures_model_calls, captures_token_ids
 from nemo_gym.config_types import (
     ROLLOUT_PATH_PREFIX,
     TOKEN_CAPTURE_PATH_SEGMENT,

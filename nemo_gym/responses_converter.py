@@ -9,11 +9,17 @@ from uuid import uuid4
 from pydantic import BaseModel
 
 from nemo_gym.convert import responses_chat
-from nemo_gym.convert.chat_conversation import ChatMessages, assistant_items, items_from_messages
-from nemo_gym.convert.chat_options import options_lost_in_chat, options_lost_in_responses
-from nemo_gym.convert.json_access import Json
-from nemo_gym.convert.reasoning_tags import THINK_TAG_PATTERN, no_thoughts, parse_think_tags, wrap_in_think_tags
-from nemo_gym.convert.wire_objects import from_dict, to_dict, warn_once
+from nemo_gym.convert.chat_conversation import (
+    THINK_TAG_PATTERN,
+    ChatMessages,
+    assistant_items,
+    items_from_messages,
+    no_thoughts,
+    parse_think_tags,
+    wrap_in_think_tags,
+)
+from nemo_gym.convert.json_access import Json, from_dict, to_dict, warn_once
+from nemo_gym.convert.responses_chat import options_lost_in_chat, options_lost_in_responses
 from nemo_gym.wire.base import TOKEN_FIELDS, ItemModel
 from nemo_gym.wire.chat_completions import NeMoGymChatCompletionCreateParamsNonStreaming
 from nemo_gym.wire.responses import (
@@ -94,7 +100,7 @@ class ResponsesConverter(BaseModel):
 
     def chat_completion_to_response(self, responses_create_params: Any, chat_completion: Any) -> NeMoGymResponse:
         """Convert a completion to the response to `responses_create_params`, whose options it repeats."""
-        params = to_dict(responses_create_params, leave_out=("input",))
+        params = to_dict(responses_create_params)
         response = responses_chat.response_from_completion(params, to_dict(chat_completion), **self._options)
         response["output"] = [_as_item(item) for item in response["output"]]
         return from_dict(NeMoGymResponse, response)

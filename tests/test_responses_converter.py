@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nemo_gym import responses_converter
-from nemo_gym.convert.wire_objects import warn_once
+from nemo_gym.convert.json_access import warn_once
 from nemo_gym.errors import ConversionError
 from nemo_gym.responses_converter import (
     ResponsesConverter,

@@ -3,9 +3,12 @@
 To Chat, consecutive items of the assistant become one message. An item's `id` and `status`, an output text's
 `annotations` and `logprobs`, and the ciphertext of a reasoning item with readable text are dropped, because they are
 not part of a prompt; if a reasoning item has a summary and content, the summary is used. From Chat, an assistant
-message becomes reasoning, message and function call items; fields outside the Chat dialect are dropped.
+message becomes reasoning, message and function call items; fields outside the Chat dialect are dropped. Reasoning
+in the text of an assistant message is inside `<think>…</think>`.
 """
 
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +19,6 @@ from nemo_gym.convert.json_access import (
     NewId,
     dict_at,
     expect_dict,
-    expect_list,
     inexpressible,
     iter_dicts,
     optional_list_at,
@@ -24,10 +26,45 @@ from nemo_gym.convert.json_access import (
     text_at,
     token_fields_at,
 )
-from nemo_gym.convert.reasoning_tags import SplitThoughts, parse_think_tags, wrap_in_think_tags
 from nemo_gym.errors import ConversionError
 
+THINK_TAG_PATTERN = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+
+SplitThoughts = Callable[[str], tuple[list[str], str]]
+"""Splits the text of a message into its thoughts and the text without them."""
+
 _FILE_KEYS = ("file_data", "file_id", "filename")
+
+
+def wrap_in_think_tags(texts: Iterable[str]) -> str:
+    return "".join(f"<think>{text}</think>" for text in texts)
+
+
+def parse_think_tags(content: str) -> tuple[list[str], str]:
+    """Return the thoughts in `content`, in order, and the text without them."""
+    if "<think>" not in content:  # the common case; the pattern would scan every character
+        return [], content
+    return THINK_TAG_PATTERN.findall(content), THINK_TAG_PATTERN.sub("", content)
+
+
+def no_thoughts(content: str) -> tuple[list[str], str]:
+    """Return no thoughts and the unchanged text, for models without inline reasoning."""
+    return [], content
+
+
+def outside_think_tags(content: str, tokens: list[str]) -> list[int]:
+    """Return the indices of the `tokens` outside the thoughts; all indices if the tokens do not join to `content`."""
+    spans = [match.span() for match in THINK_TAG_PATTERN.finditer(content)]
+    if not spans or "".join(tokens) != content:
+        return list(range(len(tokens)))
+    outside, start, span = [], 0, 0
+    for index, token in enumerate(tokens):
+        while span < len(spans) and start >= spans[span][1]:
+            span += 1
+        if span == len(spans) or start + len(token) <= spans[span][0]:
+            outside.append(index)
+        start += len(token)
+    return outside
 
 
 @dataclass
@@ -365,12 +402,3 @@ def _reject_fields(message: Json, keys: tuple[str, ...], path: str) -> None:
     for key in keys:
         if message.get(key) is not None:
             raise inexpressible(key, RESPONSES, path)
-
-
-def only_choice(completion: Json) -> Json:
-    """Return the only choice of a completion; raises ConversionError if there are several: Responses allows one."""
-    choices = expect_list(completion.get("choices"), "choices")
-    if len(choices) != 1:
-        what = f"a response is made from one choice, got {len(choices)}"
-        raise ConversionError(what, where="choices", fix="request n=1")
-    return expect_dict(choices[0], "choices[0]")

@@ -161,7 +161,7 @@ class WireModel(BaseModel):
 
     model_config = WIRE_CONFIG
 
-    tagged_by: ClassVar[frozenset[str]] = frozenset({"type"})
+    tagged_by: ClassVar[frozenset[str]] = frozenset({"role", "type"})
     """Fields that identify the class; they count as set when an object is built by keyword."""
 
     __pydantic_extra__: dict[str, Json] = Field(init=False)

@@ -116,7 +116,6 @@ class NeMoGymResponseOutputMessage(ItemModel):
     """A message of the model."""
 
     wire_tag: ClassVar[str] = "output_message"
-    tagged_by: ClassVar[frozenset[str]] = frozenset({"role", "type"})
 
     id: str
     content: list[OutputContentPart]

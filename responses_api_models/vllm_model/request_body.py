@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 from fastapi import HTTPException
 
-from nemo_gym.convert.reasoning_tags import SplitThoughts
+from nemo_gym.convert.chat_conversation import SplitThoughts
 from responses_api_models.vllm_model.settings import VLLMModelConfig
 
 Json = dict[str, Any]

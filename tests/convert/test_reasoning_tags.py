@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.convert.reasoning_tags import no_thoughts, outside_think_tags, parse_think_tags, wrap_in_think_tags
+from nemo_gym.convert.chat_conversation import no_thoughts, outside_think_tags, parse_think_tags, wrap_in_think_tags
 
 words = st.text(alphabet="ab \n<>/é", max_size=8).filter(lambda text: "think" not in text)
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.convert.chat_conversation import items_from_messages
-from nemo_gym.convert.chat_options import options_lost_in_chat, options_lost_in_responses
-from nemo_gym.convert.reasoning_tags import no_thoughts
+from nemo_gym.convert.chat_conversation import items_from_messages, no_thoughts
 from nemo_gym.convert.responses_chat import (
     chat_messages,
     chat_request,
+    options_lost_in_chat,
+    options_lost_in_responses,
     response_from_completion,
     responses_request,
 )
