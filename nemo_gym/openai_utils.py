@@ -1,5 +1,5 @@
 # mypy: implicit-reexport
-# ruff: noqa: F401 - the imported names are the public names of this module
+# ruff: noqa: F401, F403 - the public names of this module are those of the wire modules
 """Public names of the OpenAI wire types, and the client.
 
 The client is loaded on first use: most servers need only the types, and it imports an HTTP stack.
@@ -9,88 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from nemo_gym.wire.base import REQUIRED_TOKEN_METADATA_FIELDS, TOKEN_METADATA_FIELDS, TokenIDLogProbMixin
-from nemo_gym.wire.chat_completions import (
-    NeMoGymChatCompletion,
-    NeMoGymChatCompletionAssistantMessageForTrainingParam,
-    NeMoGymChatCompletionAssistantMessageParam,
-    NeMoGymChatCompletionContentPartFileParam,
-    NeMoGymChatCompletionContentPartImageParam,
-    NeMoGymChatCompletionContentPartInputAudioParam,
-    NeMoGymChatCompletionContentPartParam,
-    NeMoGymChatCompletionContentPartRefusalParam,
-    NeMoGymChatCompletionContentPartTextParam,
-    NeMoGymChatCompletionContentPartVideoParam,
-    NeMoGymChatCompletionCreateParamsNonStreaming,
-    NeMoGymChatCompletionCustomToolParam,
-    NeMoGymChatCompletionDeveloperMessageParam,
-    NeMoGymChatCompletionMessage,
-    NeMoGymChatCompletionMessageCustomToolCall,
-    NeMoGymChatCompletionMessageCustomToolCallParam,
-    NeMoGymChatCompletionMessageForTraining,
-    NeMoGymChatCompletionMessageParam,
-    NeMoGymChatCompletionMessageToolCall,
-    NeMoGymChatCompletionMessageToolCallFunctionParam,
-    NeMoGymChatCompletionMessageToolCallParam,
-    NeMoGymChatCompletionSystemMessageParam,
-    NeMoGymChatCompletionToolMessageParam,
-    NeMoGymChatCompletionToolParam,
-    NeMoGymChatCompletionUserMessageParam,
-    NeMoGymChoice,
-    NeMoGymFunction,
-    NeMoGymFunctionDefinition,
-)
-from nemo_gym.wire.hosted_tool_calls import (
-    NeMoGymCodeInterpreterToolCall,
-    NeMoGymComputerCallOutput,
-    NeMoGymComputerToolCall,
-    NeMoGymCustomToolCall,
-    NeMoGymCustomToolCallOutput,
-    NeMoGymFileSearchToolCall,
-    NeMoGymFunctionWebSearch,
-    NeMoGymImageGenerationCall,
-    NeMoGymLocalShellCall,
-    NeMoGymLocalShellCallOutput,
-    NeMoGymMcpApprovalRequest,
-    NeMoGymMcpApprovalResponse,
-    NeMoGymMcpCall,
-    NeMoGymMcpListTools,
-)
-from nemo_gym.wire.input_content import (
-    NeMoGymResponseInputAudio,
-    NeMoGymResponseInputFile,
-    NeMoGymResponseInputImage,
-    NeMoGymResponseInputText,
-    NeMoGymResponseInputVideo,
-)
-from nemo_gym.wire.responses import (
-    RESPONSES_TO_TRAIN,
-    NeMoGymEasyInputMessage,
-    NeMoGymEasyInputMessageForTraining,
-    NeMoGymFunctionCallOutput,
-    NeMoGymMessage,
-    NeMoGymMessageForTraining,
-    NeMoGymReasoningText,
-    NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
-    NeMoGymResponseFunctionToolCall,
-    NeMoGymResponseFunctionToolCallForTraining,
-    NeMoGymResponseInput,
-    NeMoGymResponseInputItem,
-    NeMoGymResponseInputTokensDetails,
-    NeMoGymResponseOutputItem,
-    NeMoGymResponseOutputMessage,
-    NeMoGymResponseOutputMessageForTraining,
-    NeMoGymResponseOutputRefusal,
-    NeMoGymResponseOutputText,
-    NeMoGymResponseOutputTokensDetails,
-    NeMoGymResponseReasoningItem,
-    NeMoGymResponseReasoningItemForTraining,
-    NeMoGymResponseUsage,
-    NeMoGymSummary,
-    accumulate_response_usage,
-    training_variant_of,
-)
-from nemo_gym.wire.responses_options import NeMoGymFunctionToolParam
+from nemo_gym.wire.chat_completions import *
+from nemo_gym.wire.hosted_tool_calls import *
+from nemo_gym.wire.input_content import *
+from nemo_gym.wire.responses import *
+from nemo_gym.wire.responses_options import *
 
 if TYPE_CHECKING:
     from nemo_gym.transport.model_client import RATE_LIMIT_ERROR_CODES, RETRY_ERROR_CODES, NeMoGymAsyncOpenAI

@@ -33,26 +33,12 @@ from nemo_gym.convert.json_access import (
 )
 from nemo_gym.convert.usage import usage_from_chat
 from nemo_gym.errors import ConversionError
+from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 
-_ECHOED = (
-    "background",
-    "instructions",
-    "max_output_tokens",
-    "max_tool_calls",
-    "metadata",
-    "parallel_tool_calls",
-    "previous_response_id",
-    "prompt",
-    "reasoning",
-    "service_tier",
-    "temperature",
-    "text",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-    "top_p",
-    "truncation",
-    "user",
+_ECHOED_OPTIONS = tuple(
+    name
+    for name in NeMoGymResponseCreateParamsNonStreaming.model_fields
+    if name in NeMoGymResponse.model_fields and name != "model"
 )
 """Options of a request that are repeated in the response."""
 
@@ -159,7 +145,7 @@ def reply_fields(output: list[Json], reason: str | None, usage: Json | None, par
     """Return the fields of a finished response: output, status, usage and the options of the request `params`."""
     fields: Json = {"output": output, "usage": usage, "status": "incomplete" if reason else "completed"}
     fields["incomplete_details"] = {"reason": reason} if reason else None
-    return fields | {key: params[key] for key in _ECHOED if params.get(key) is not None}
+    return fields | {key: params[key] for key in _ECHOED_OPTIONS if params.get(key) is not None}
 
 
 def _add_logprobs(output: list[Json], choice: Json, message: Json) -> None:

@@ -4,7 +4,17 @@ from typing import Annotated, Literal, NotRequired
 
 from pydantic import ConfigDict
 
-from nemo_gym.wire.base import OTHER, AcceptObjects, Json, JsonObject, OpenDict, TaggedUnion, WireModel
+from nemo_gym.wire.base import (
+    OTHER,
+    AcceptObjects,
+    Json,
+    JsonObject,
+    OpenDict,
+    TaggedUnion,
+    TypedObject,
+    TypedObjectParam,
+    WireModel,
+)
 
 
 class TextBlockParam(OpenDict):
@@ -42,14 +52,8 @@ class ToolResultBlockParam(OpenDict):
     is_error: NotRequired[bool | None]
 
 
-class OtherBlockParam(OpenDict):
-    """A block of any other type; the conversion raises an error if it cannot be expressed."""
-
-    type: str
-
-
 BlockParam = Annotated[
-    TextBlockParam | ImageBlockParam | ThinkingBlockParam | ToolUseBlockParam | ToolResultBlockParam | OtherBlockParam,
+    TextBlockParam | ImageBlockParam | ThinkingBlockParam | ToolUseBlockParam | ToolResultBlockParam | TypedObjectParam,
     TaggedUnion(OTHER),
     AcceptObjects,
 ]
@@ -133,14 +137,8 @@ class ToolUseBlock(WireModel):
     type: Literal["tool_use"] = "tool_use"
 
 
-class ProviderBlock(WireModel):
-    """A block of a tool that runs at the provider; kept unchanged."""
-
-    type: str
-
-
 Block = Annotated[
-    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ProviderBlock,
+    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | TypedObject,
     TaggedUnion(OTHER),
 ]
 

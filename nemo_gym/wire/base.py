@@ -156,6 +156,12 @@ class OpenDict(TypedDict, extra_items=Json):  # type: ignore[call-arg]  # mypy d
     """A typed dictionary that keeps unknown keys, as `WireModel` keeps unknown fields."""
 
 
+class TypedObjectParam(OpenDict):
+    """A dictionary whose other keys depend on its `type`."""
+
+    type: str
+
+
 class WireModel(BaseModel):
     """A model that keeps unknown fields and accepts objects of other packages."""
 
@@ -180,6 +186,12 @@ class WireModel(BaseModel):
     @classmethod
     def _accept_objects(cls, value: Any) -> Any:
         return value if type(value) is dict else dump_object(value)
+
+
+class TypedObject(WireModel):
+    """An object whose other fields depend on its `type`."""
+
+    type: str
 
 
 REQUIRED_TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")

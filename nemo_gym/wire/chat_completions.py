@@ -19,6 +19,7 @@ from nemo_gym.wire.base import (
     TaggedUnion,
     TokenIDLogProbMixin,
     TokenIds,
+    TypedObjectParam,
     WireModel,
     check_token_fields,
     dump_object,
@@ -223,12 +224,6 @@ ChatToolParam = Annotated[
 ]
 
 
-class TypedObject(OpenDict):
-    """An option whose other fields depend on its `type`."""
-
-    type: str
-
-
 class NeMoGymChatCompletionCreateParamsNonStreaming(WireModel):
     """A request for one chat completion. Unknown fields are dropped, because chat servers differ in them."""
 
@@ -252,7 +247,7 @@ class NeMoGymChatCompletionCreateParamsNonStreaming(WireModel):
     presence_penalty: float | None = None
     prompt_cache_key: str | None = None
     reasoning_effort: str | None = None
-    response_format: Annotated[TypedObject, AcceptObjects] | None = None
+    response_format: Annotated[TypedObjectParam, AcceptObjects] | None = None
     safety_identifier: str | None = None
     seed: int | None = None
     service_tier: str | None = None
@@ -261,7 +256,7 @@ class NeMoGymChatCompletionCreateParamsNonStreaming(WireModel):
     stream: Literal[False] | None = None
     stream_options: Json = None
     temperature: float | None = None
-    tool_choice: Literal["none", "auto", "required"] | Annotated[TypedObject, AcceptObjects] | None = None
+    tool_choice: Literal["none", "auto", "required"] | Annotated[TypedObjectParam, AcceptObjects] | None = None
     tools: list[ChatToolParam] | None = None
     top_logprobs: int | None = None
     top_p: float | None = None

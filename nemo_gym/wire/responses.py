@@ -16,6 +16,7 @@ from nemo_gym.wire.base import (
     ItemStatus,
     TaggedUnion,
     TokenIDLogProbMixin,
+    TypedObject,
     WireModel,
     check_token_fields,
     dump_object,
@@ -25,7 +26,6 @@ from nemo_gym.wire.base import (
 from nemo_gym.wire.hosted_tool_calls import HOSTED_ITEMS, PROVIDER_ITEM_TYPES, HostedItem, ProviderItem
 from nemo_gym.wire.input_content import InputContent, InputContentPart
 from nemo_gym.wire.responses_options import (
-    NamedToolChoice,
     Prompt,
     PromptParam,
     Reasoning,
@@ -39,12 +39,6 @@ from nemo_gym.wire.responses_options import (
 )
 
 
-class Annotation(WireModel):
-    """A citation inside the text; its other fields depend on the type."""
-
-    type: str
-
-
 class TopLogprob(WireModel):
     token: str
     bytes: list[int]
@@ -56,7 +50,7 @@ class Logprob(TopLogprob):
 
 
 class NeMoGymResponseOutputText(WireModel):
-    annotations: list[Annotation] = []
+    annotations: list[TypedObject] = []
     text: str
     type: Literal["output_text"] = "output_text"
     logprobs: list[Logprob] | None = None
@@ -420,7 +414,7 @@ class NeMoGymResponse(WireModel):
     output: list[NeMoGymResponseOutputItem]
     parallel_tool_calls: bool
     temperature: float | None = None
-    tool_choice: ToolChoiceMode | NamedToolChoice
+    tool_choice: ToolChoiceMode | TypedObject
     tools: list[Tool]
     top_p: float | None = None
     background: bool | None = None

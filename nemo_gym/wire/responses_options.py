@@ -9,7 +9,17 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
-from nemo_gym.wire.base import OTHER, WIRE_CONFIG, AcceptObjects, Json, JsonObject, OpenDict, TaggedUnion, WireModel
+from nemo_gym.wire.base import (
+    OTHER,
+    WIRE_CONFIG,
+    AcceptObjects,
+    Json,
+    JsonObject,
+    OpenDict,
+    TaggedUnion,
+    TypedObject,
+    WireModel,
+)
 
 Callers = list[Literal["direct", "programmatic"]]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -215,25 +225,11 @@ class FunctionTool(WireModel):
     description: str | None = None
 
 
-class HostedTool(WireModel):
-    """Any tool but a function; its other fields depend on the type."""
-
-    type: str
-
-
-Tool = Annotated[FunctionTool | HostedTool, TaggedUnion(OTHER)]
-
-
-class NamedToolChoice(WireModel):
-    type: str
-
-
-class TextFormat(WireModel):
-    type: str
+Tool = Annotated[FunctionTool | TypedObject, TaggedUnion(OTHER)]
 
 
 class TextConfig(WireModel):
-    format: TextFormat | None = None
+    format: TypedObject | None = None
     verbosity: str | None = None
 
 
