@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 from uuid import uuid4
 
@@ -14,7 +13,6 @@ from nemo_gym.convert.chat_conversation import (
     ChatMessages,
     assistant_items,
     items_from_messages,
-    no_thoughts,
     parse_think_tags,
     wrap_in_think_tags,
 )
@@ -38,11 +36,6 @@ __all__ = [
 ]
 
 Item = TypeVar("Item")
-
-
-@dataclass
-class ResponsesConverterState(ChatMessages):
-    """Chat messages under construction, for converters that add to them item by item."""
 
 
 class ResponsesConverter(BaseModel):
@@ -127,11 +120,11 @@ class ResponsesConverter(BaseModel):
         }
 
     def _split_thoughts(self, content: str) -> tuple[list[str], str]:
-        return self._extract_reasoning_from_content(content) if self.uses_reasoning_parser else no_thoughts(content)
+        return self._extract_reasoning_from_content(content) if self.uses_reasoning_parser else ([], content)
 
 
 VLLMConverter = ResponsesConverter
-VLLMConverterResponsesToChatCompletionsState = ResponsesConverterState
+ResponsesConverterState = VLLMConverterResponsesToChatCompletionsState = ChatMessages
 
 
 def split_responses_input_output_items(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:

@@ -71,27 +71,19 @@ def flatten_request(body: Any) -> tuple[Json, list[str]]:
     request = {key: value for key, value in body.items() if key not in ("stream", "stream_options")}
     tools = optional_list_at(request, "tools", "request")
     if isinstance(request.get("input"), list):
-        items, input_tools = _split_off_tools(request["input"])
-        tools = tools + input_tools
-        system_texts, request["input"] = leading_system_texts([_flatten_call(item) for item in items])
+        items = []
+        for index, item in enumerate(request["input"]):
+            if isinstance(item, dict) and item.get("type") == "additional_tools":
+                tools = tools + expect_list(item.get("tools"), f"input[{index}].tools")
+            else:
+                items.append(_flatten_call(item))
+        system_texts, request["input"] = leading_system_texts(items)
         if system_texts:
             instructions = [expect_text(request["instructions"], "instructions")] if request.get("instructions") else []
             request["instructions"] = "\n\n".join([*instructions, *system_texts])
     if tools or "tools" in request:
         request["tools"] = _flatten_tools(tools, dropped)
     return request, dropped
-
-
-def _split_off_tools(items: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the items without `additional_tools` items, and the tools of those."""
-    other_items: list[Any] = []
-    tools: list[Any] = []
-    for index, item in enumerate(items):
-        if isinstance(item, dict) and item.get("type") == "additional_tools":
-            tools += expect_list(item.get("tools"), f"input[{index}].tools")
-        else:
-            other_items.append(item)
-    return other_items, tools
 
 
 def _flatten_call(item: Any) -> Any:

@@ -97,7 +97,7 @@ def test_a_response_object_becomes_the_message_it_came_from() -> None:
 
 def test_a_replayed_message_equals_the_original() -> None:
     """A client that streams must see exactly what one that waits sees."""
-    assert message_from_events(sse.decode(AnthropicConverter().replay(MESSAGE))) == MESSAGE
+    assert message_from_events(sse.decode(b"".join(AnthropicConverter().replay(MESSAGE)))) == MESSAGE
 
 
 def test_a_request_to_a_messages_model_wins_over_the_extra_body() -> None:

@@ -48,27 +48,18 @@ _ASSEMBLERS: dict[Dialect, Callable[[Iterable[Any]], dict[str, Any]]] = {
     "messages": message_from_events,
 }
 
-_USAGE_FIELDS: dict[Dialect, dict[str, tuple[str, ...]]] = {
-    "responses": {
-        "tokens_in": ("input_tokens",),
-        "tokens_out": ("output_tokens",),
-        "tokens_total": ("total_tokens",),
-        "tokens_reasoning": ("output_tokens_details", "reasoning_tokens"),
-        "cached_tokens": ("input_tokens_details", "cached_tokens"),
-    },
-    "chat": {
-        "tokens_in": ("prompt_tokens",),
-        "tokens_out": ("completion_tokens",),
-        "tokens_total": ("total_tokens",),
-        "tokens_reasoning": ("completion_tokens_details", "reasoning_tokens"),
-        "cached_tokens": ("prompt_tokens_details", "cached_tokens"),
-    },
-    "messages": {
-        "tokens_in": ("input_tokens",),
-        "tokens_out": ("output_tokens",),
-        "cached_tokens": ("cache_read_input_tokens",),
-    },
+_USAGE_FIELDS = {
+    "tokens_in": ("input_tokens", "prompt_tokens"),
+    "tokens_out": ("output_tokens", "completion_tokens"),
+    "tokens_total": ("total_tokens",),
+    "tokens_reasoning": ("output_tokens_details.reasoning_tokens", "completion_tokens_details.reasoning_tokens"),
+    "cached_tokens": (
+        "input_tokens_details.cached_tokens",
+        "prompt_tokens_details.cached_tokens",
+        "cache_read_input_tokens",
+    ),
 }
+"""Token counts of a record, with the paths in `usage` where the dialects report them."""
 
 
 class ModelCallRecord(BaseModel):
@@ -102,10 +93,7 @@ def category_of_status(status: int) -> ErrorCategory | None:
     """Return the error category of an HTTP status; None for a status below 400."""
     if status < 400:
         return None
-    category = _CATEGORY_OF_STATUS.get(status)
-    if category is not None:
-        return category
-    return "client_error" if status < 500 else "upstream_error"
+    return _CATEGORY_OF_STATUS.get(status, "client_error" if status < 500 else "upstream_error")
 
 
 def category_of_exception(failure: BaseException) -> ErrorCategory:
@@ -128,14 +116,15 @@ def build_model_call_record(
     exception or a closed connection.
     """
     record = ModelCallRecord(**{"model_call_id": f"mc_{uuid4().hex}", **fields})
-    record.request, record.request_raw = _json_object(request_body)
+    request, _ = _json_value(request_body)
+    if isinstance(request, dict):
+        record.request = request
+    else:
+        record.request_raw = request_body.decode("utf-8", "replace")
     body_category = _read_response(record, response_body, streamed=streamed)
-    if record.error_category is None and record.status_code is not None:
-        record.error_category = category_of_status(record.status_code)
-    if record.error_category is None:
-        record.error_category = body_category
-    if record.error_category is None and record.request is None:
-        record.error_category = "capture_parse_error"
+    status_category = None if record.status_code is None else category_of_status(record.status_code)
+    request_category: ErrorCategory | None = "capture_parse_error" if record.request is None else None
+    record.error_category = record.error_category or status_category or body_category or request_category
     return record
 
 
@@ -145,12 +134,13 @@ def usage_of(record: ModelCallRecord) -> dict[str, int]:
     if not isinstance(usage, Mapping):
         return {}
     counts: dict[str, int] = {}
-    for name, path in _USAGE_FIELDS[record.dialect].items():
-        value: Any = usage
-        for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        if isinstance(value, int):
-            counts[name] = value
+    for name, paths in _USAGE_FIELDS.items():
+        for path in paths:
+            value: Any = usage
+            for key in path.split("."):
+                value = value.get(key) if isinstance(value, Mapping) else None
+            if isinstance(value, int):
+                counts[name] = value
     if record.dialect == "messages" and "tokens_in" in counts:
         # Only in this dialect `input_tokens` excludes cached tokens.
         cached = (usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens"))
@@ -210,11 +200,3 @@ def _json_value(body: bytes) -> tuple[Any, str | None]:
         return from_json(body), None
     except ValueError:
         return None, body.decode("utf-8", "replace")
-
-
-def _json_object(body: bytes) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the parsed JSON object and None, or None and the body as text."""
-    value, raw = _json_value(body)
-    if isinstance(value, dict):
-        return value, None
-    return None, raw if raw is not None else body.decode("utf-8", "replace")

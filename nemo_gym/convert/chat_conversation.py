@@ -47,11 +47,6 @@ def parse_think_tags(content: str) -> tuple[list[str], str]:
     return THINK_TAG_PATTERN.findall(content), THINK_TAG_PATTERN.sub("", content)
 
 
-def no_thoughts(content: str) -> tuple[list[str], str]:
-    """Return no thoughts and the unchanged text, for models without inline reasoning."""
-    return [], content
-
-
 def outside_think_tags(content: str, tokens: list[str]) -> list[int]:
     """Return the indices of the `tokens` outside the thoughts; all indices if the tokens do not join to `content`."""
     spans = [match.span() for match in THINK_TAG_PATTERN.finditer(content)]
@@ -105,10 +100,12 @@ def add_item(chat: ChatMessages, item: Json, path: str) -> None:
     """Add one Responses item to the Chat messages."""
     kind = item_kind(item, path)
     if kind == "function_call_output":
-        _add_tool_result(chat, item, path)
+        chat.flush_assistant()
+        chat.messages.append(_tool_message(item, path))
         return
-    if kind == "message" and _message_role(item, path) != "assistant":
-        _add_message(chat, item, path)
+    if kind == "message" and text_at(item, "role", path) != "assistant":
+        chat.flush_assistant()
+        chat.messages.append(_other_message(item, path))
         return
     if kind == "message":
         _add_assistant_message(chat, item, path)
@@ -147,19 +144,13 @@ def reasoning_texts(item: Json, dialect: str, path: str) -> list[str]:
     return []
 
 
-def _message_role(item: Json, path: str) -> str:
-    role = text_at(item, "role", path)
-    if role not in ("user", "assistant", "system", "developer", "tool"):
+def _other_message(item: Json, path: str) -> Json:
+    """Convert a message item that is not of the assistant to a Chat message."""
+    role = item["role"]
+    if role not in ("user", "system", "developer", "tool"):
         raise inexpressible(role, f"{CHAT} as a role", path)
-    return role
-
-
-def _add_message(chat: ChatMessages, item: Json, path: str) -> None:
-    chat.flush_assistant()
-    message = {"role": item["role"], "content": content_to_chat(item.get("content"), path)}
-    if item["role"] == "tool":
-        message["tool_call_id"] = text_at(item, "tool_call_id", path)
-    chat.messages.append(message)
+    message = {"role": role, "content": content_to_chat(item.get("content"), path)}
+    return message | {"tool_call_id": text_at(item, "tool_call_id", path)} if role == "tool" else message
 
 
 def _add_assistant_message(chat: ChatMessages, item: Json, path: str) -> None:
@@ -181,9 +172,8 @@ def _add_assistant_message(chat: ChatMessages, item: Json, path: str) -> None:
         chat.tool_calls_buffer.append(call)
 
 
-def _add_tool_result(chat: ChatMessages, item: Json, path: str) -> None:
-    """Add a tool message; Chat accepts only text in it."""
-    chat.flush_assistant()
+def _tool_message(item: Json, path: str) -> Json:
+    """Convert the output of a function call to a tool message; Chat accepts only text in it."""
     output = item.get("output")
     if not isinstance(output, str):
         parts = []
@@ -193,7 +183,7 @@ def _add_tool_result(chat: ChatMessages, item: Json, path: str) -> None:
                 raise inexpressible(kind, f"a tool message of {CHAT}", location)
             parts.append({"type": "text", "text": text_at(part, "text", location)})
         output = parts
-    chat.messages.append({"role": "tool", "tool_call_id": text_at(item, "call_id", path), "content": output})
+    return {"role": "tool", "tool_call_id": text_at(item, "call_id", path), "content": output}
 
 
 def lead_with_instructions(messages: list[Json], instructions: str) -> list[Json]:

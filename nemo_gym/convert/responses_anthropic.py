@@ -75,7 +75,8 @@ def message_from_response(response: Json, *, model: str, new_id: NewId) -> Json:
         if kind == "message" and item.get("role", "assistant") != "assistant":
             raise inexpressible(item["role"], f"{MESSAGES} as the role of a model", path)
         content += [_as_thinking(block) for block in assistant_blocks(item, kind, path)]
-        has_refusal = has_refusal or _is_refusal(item)
+        parts = item.get("content") if kind == "message" else None
+        has_refusal |= isinstance(parts, list) and any(part["type"] == "refusal" for part in parts)
     return {
         "id": new_id("msg"),
         "type": "message",
@@ -169,13 +170,6 @@ def _as_thinking(block: Json) -> Json:
     if block["type"] != "redacted_thinking":
         return block
     return {"type": "thinking", "thinking": "", "signature": block["data"]}
-
-
-def _is_refusal(item: Json) -> bool:
-    content = item.get("content")
-    return isinstance(content, list) and any(
-        isinstance(part, dict) and part.get("type") == "refusal" for part in content
-    )
 
 
 def _stop_reason(response: Json, content: list[Json], has_refusal: bool) -> str:

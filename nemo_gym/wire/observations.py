@@ -5,6 +5,7 @@ Every model rejects unknown fields, because they are mistakes of the agent's aut
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
@@ -134,19 +135,12 @@ class AgentObservationBundle(ObservationModel):
 
 
 def _check_no_parent_cycle(invocations: Iterable[AgentInvocation]) -> None:
-    parents = {invocation.invocation_id: invocation.parent_invocation_id for invocation in invocations}
-    rooted: set[str] = set()
-    for start in parents:
-        path: list[str] = []
-        on_path: set[str] = set()
-        node: str | None = start
-        while node is not None and node in parents and node not in rooted:
-            if node in on_path:
-                raise ValueError(f"invocation {node!r} is its own ancestor")
-            path.append(node)
-            on_path.add(node)
-            node = parents[node]
-        rooted.update(path)
+    parents = {each.invocation_id: [each.parent_invocation_id] for each in invocations if each.parent_invocation_id}
+    try:
+        TopologicalSorter(parents).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1]
+        raise ValueError(f"invocation {cycle[0]!r} is its own ancestor") from None
 
 
 class TrajectoryTokenStats(ObservationModel):
