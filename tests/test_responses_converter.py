@@ -332,3 +332,13 @@ def test_usage_details_are_read_from_objects_and_dicts() -> None:
     assert _usage_detail(usage, "total_tokens") == 9
     assert _usage_detail(reported, "prompt_tokens_details", "cached_tokens") is None
     assert _usage_detail(reported, "prompt_tokens") == 5
+
+
+def test_parts_of_older_datasets_without_a_type_are_converted(converter: ResponsesConverter) -> None:
+    """Their type follows from their fields; a conversation with them must reach the model."""
+    message = {"type": "message", "id": "m", "role": "assistant", "content": [{"text": "4", "annotations": []}]}
+    params = NeMoGymResponseCreateParamsNonStreaming.model_validate({"input": [message]})
+
+    chat = converter.responses_to_chat_completion_create_params(params)
+
+    assert chat.messages == [{"role": "assistant", "content": "4"}]

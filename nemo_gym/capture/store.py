@@ -126,9 +126,8 @@ def capture_store(config: object) -> CaptureStore | None:
     Raises:
         ConfigError: `model_call_capture_dir` is missing or not an absolute path.
     """
-    if not captures_model_calls(config):
+    if not isinstance(config, Mapping) or not captures_model_calls(config):
         return None
-    assert isinstance(config, Mapping)
     directory = config.get(MODEL_CALL_CAPTURE_DIR_KEY)
     if not isinstance(directory, str | Path) or not Path(directory).is_absolute():
         raise ConfigError(

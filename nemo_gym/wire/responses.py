@@ -61,15 +61,15 @@ class NeMoGymResponseOutputRefusal(WireModel):
     type: Literal["refusal"] = "refusal"
 
 
-def output_part_type(part: Any) -> str | None:
-    """Return the `type` of a part, or the one its fields imply: older datasets omit it."""
+def _with_part_type(part: Any) -> Any:
+    """Return a part without type with the type its fields imply; older datasets omit it."""
     if isinstance(part, dict) and "type" not in part:
-        return "refusal" if "refusal" in part else "output_text"
-    return field_text(part, "type")
+        return {**part, "type": "refusal" if "refusal" in part else "output_text"}
+    return part
 
 
 OutputContentPart = Annotated[
-    NeMoGymResponseOutputText | NeMoGymResponseOutputRefusal, TaggedUnion(tag=output_part_type)
+    NeMoGymResponseOutputText | NeMoGymResponseOutputRefusal, TaggedUnion(), BeforeValidator(_with_part_type)
 ]
 
 
@@ -200,7 +200,7 @@ _OUTPUT_TYPES = _INPUT_TYPES | PROVIDER_ITEM_TYPES
 
 
 def _is_generated(content: list[Any]) -> bool:
-    return not content or output_part_type(content[0]) in ("output_text", "refusal")
+    return not content or field_text(_with_part_type(content[0]), "type") in ("output_text", "refusal")
 
 
 def _message_tag(message: Mapping[str, Any]) -> str:
