@@ -18,13 +18,12 @@ from nemo_gym.wire.responses_options import *
 if TYPE_CHECKING:
     from nemo_gym.transport.model_client import RATE_LIMIT_ERROR_CODES, RETRY_ERROR_CODES, NeMoGymAsyncOpenAI
 
-_CLIENT_MODULE = "nemo_gym.transport.model_client"
 _CLIENT_NAMES = frozenset({"NeMoGymAsyncOpenAI", "RATE_LIMIT_ERROR_CODES", "RETRY_ERROR_CODES"})
 
 
 def __getattr__(name: str) -> Any:
     if name not in _CLIENT_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_CLIENT_MODULE), name)
+    value = getattr(importlib.import_module("nemo_gym.transport.model_client"), name)
     globals()[name] = value
     return value

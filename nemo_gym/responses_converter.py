@@ -95,8 +95,7 @@ class ResponsesConverter(BaseModel):
 
     def postprocess_chat_response(self, choice: Any) -> list[ItemModel]:
         """Convert one choice of a completion to items."""
-        message = choice.get("message") if isinstance(choice, dict) else getattr(choice, "message", None)
-        return self.postprocess_assistant_message_dict(to_dict(message))
+        return self.postprocess_assistant_message_dict(to_dict(_field(choice, "message")))
 
     @staticmethod
     def _wrap_reasoning_in_think_tags(texts: Iterable[str]) -> str:

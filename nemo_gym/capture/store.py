@@ -69,7 +69,10 @@ class CaptureStore:
         self.directory.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
         with path.open("ab+") as file, _lock(file.fileno()):
-            if _cut_torn_line(file.fileno()):
+            size = os.fstat(file.fileno()).st_size
+            end = last_line_begin(file.fileno(), size)
+            if end < size:
+                os.ftruncate(file.fileno(), end)
                 self.mark_incomplete(rollout_id, "a line was torn by a crash and has been cut off")
             file.write(line)
             file.flush()
@@ -210,13 +213,3 @@ def _lock(descriptor: int) -> Iterator[None]:
         yield
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def _cut_torn_line(descriptor: int) -> bool:
-    """Truncate the file after its last complete line; return True if there was a torn line."""
-    size = os.fstat(descriptor).st_size
-    end = last_line_begin(descriptor, size)
-    if end == size:
-        return False
-    os.ftruncate(descriptor, end)
-    return True

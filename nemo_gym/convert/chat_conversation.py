@@ -149,7 +149,7 @@ def _other_message(item: Json, path: str) -> Json:
     role = item["role"]
     if role not in ("user", "system", "developer", "tool"):
         raise inexpressible(role, f"{CHAT} as a role", path)
-    message = {"role": role, "content": content_to_chat(item.get("content"), path)}
+    message = {"role": role, "content": _convert_content(item.get("content"), path, _part_to_chat)}
     return message | {"tool_call_id": text_at(item, "tool_call_id", path)} if role == "tool" else message
 
 
@@ -220,20 +220,13 @@ def text_content(content: Any) -> str | None:
     return "".join(texts)
 
 
-def content_to_chat(content: Any, path: str) -> Any:
-    """Convert the content of a message to Chat; a string stays a string."""
-    return content if isinstance(content, str) else [_part_to_chat(*part) for part in _content_parts(content, path)]
-
-
-def content_from_chat(content: Any, path: str) -> Any:
-    """Convert the content of a message to Responses; a string stays a string."""
-    return content if isinstance(content, str) else [_part_from_chat(*part) for part in _content_parts(content, path)]
-
-
-def _content_parts(content: Any, path: str) -> list[tuple[Json, str]]:
+def _convert_content(content: Any, path: str, convert_part: Callable[[Json, str], Json]) -> Any:
+    """Convert the parts of a message's content; a string stays a string."""
+    if isinstance(content, str):
+        return content
     if not isinstance(content, list):
         raise ConversionError("content is neither a string nor a list of parts", where=path)
-    return list(iter_dicts(content, f"{path}.content"))
+    return [convert_part(part, location) for part, location in iter_dicts(content, f"{path}.content")]
 
 
 def _part_to_chat(part: Json, path: str) -> Json:
@@ -295,11 +288,11 @@ def items_from_messages(
                 message, path, new_id=new_id, split_thoughts=split_thoughts, with_tokens=with_tokens
             )
         elif role == "tool":
-            output = content_from_chat(message.get("content"), path)
+            output = _convert_content(message.get("content"), path, _part_from_chat)
             call_id = text_at(message, "tool_call_id", path)
             items.append({"type": "function_call_output", "call_id": call_id, "output": output})
         elif role in ("user", "system", "developer"):
-            content = content_from_chat(message.get("content"), path)
+            content = _convert_content(message.get("content"), path, _part_from_chat)
             items.append({"type": "message", "role": role, "content": content})
         else:
             raise inexpressible(role, f"{RESPONSES} as a role", path)

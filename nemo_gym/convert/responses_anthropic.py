@@ -121,7 +121,7 @@ def response_from_message(params: Json, message: Json, *, model: str, now: int, 
     reason = _INCOMPLETE_REASONS.get(stop) if stop is not None else None
     response = empty_response(new_id("resp"), now, model)
     usage = usage_from_message(message.get("usage"))
-    return response | reply_fields(output or [output_message([""], new_id)], reason, usage, params)
+    return response | reply_fields(output or [output_message("", new_id)], reason, usage, params)
 
 
 def _conversation(params: Json) -> tuple[list[str], list[Json]]:
