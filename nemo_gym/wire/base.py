@@ -6,6 +6,7 @@ lone surrogates. Only this module uses pydantic's internals (`core_schema`, `__p
 `tests/wire/test_base.py` and `tests/wire/test_tokens.py` fail when they change.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin
@@ -29,6 +30,8 @@ MAX_DEPTH = 100
 
 MAX_TEXT = 2**30
 """Characters in one string. The limit makes pydantic check the encoding of strings."""
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 WIRE_CONFIG = ConfigDict(
     extra="allow",
@@ -64,9 +67,9 @@ def free_form(value: Any) -> Any:
         # One entry per object: a cycle is on every level, so the depth limit finds it in bounded time.
         containers: dict[int, Any] = {}
         for element in level:
-            if isinstance(element, str):
-                _check_text(element)
-            elif isinstance(element, (dict, list, tuple)):
+            if isinstance(element, str) and _LONE_SURROGATE.search(element):
+                raise PydanticCustomError("string_unicode", "Text contains a lone surrogate and cannot be encoded")
+            if isinstance(element, (dict, list, tuple)):
                 containers[id(element)] = element
         if not containers:
             return value
@@ -75,13 +78,6 @@ def free_form(value: Any) -> Any:
             for container in containers.values()
         )
     raise PydanticCustomError("too_deep", "Nested more than {depth} levels deep", {"depth": MAX_DEPTH})
-
-
-def _check_text(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise PydanticCustomError("string_unicode", "Text contains a lone surrogate and cannot be encoded") from None
 
 
 Json = Annotated[Any, AfterValidator(free_form)]

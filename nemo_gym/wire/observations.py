@@ -3,7 +3,7 @@
 Every model rejects unknown fields, because they are mistakes of the agent's author.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, Self
@@ -200,14 +200,6 @@ class AgentEpisode:
     observations: AgentObservationBundle | None = None
 
 
-def _references(bundles: Iterable[AgentObservationBundle]) -> Iterator[tuple[str, ModelCallRef]]:
-    for bundle in bundles:
-        for record in bundle.records:
-            if isinstance(record, AgentInvocation):
-                for reference in record.model_calls:
-                    yield record.invocation_id, reference
-
-
 def _server_name(reference: Any) -> Any:
     return reference.get("name") if isinstance(reference, Mapping) else reference
 
@@ -226,7 +218,10 @@ def join_model_call_observations(
         (_server_name(call.model_ref), call.response_id): call for call in joined if call.response_id
     }
     gaps: list[ObservationGap] = []
-    for invocation_id, reference in _references(bundles):
+    records = (record for bundle in bundles for record in bundle.records)
+    invocations = (record for record in records if isinstance(record, AgentInvocation))
+    claims = ((each.invocation_id, reference) for each in invocations for reference in each.model_calls)
+    for invocation_id, reference in claims:
         call = by_id.get(reference.model_call_id) if reference.model_call_id else None
         call = call or by_response.get((_server_name(reference.model_ref), reference.response_id))
         if call is None:
