@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from time import time
 from typing import Any
 
-from nemo_gym.convert import responses_messages, sse, streams
-from nemo_gym.convert.message_options import options_lost_from_messages, options_lost_in_messages
-from nemo_gym.convert.wire_objects import from_dict, new_id, to_dict, warn_once
+from nemo_gym.convert import responses_anthropic, sse, streams
+from nemo_gym.convert.json_access import from_dict, new_id, to_dict, warn_once
+from nemo_gym.convert.responses_anthropic import options_lost_from_messages, options_lost_in_messages
 from nemo_gym.wire.responses import NeMoGymResponse
 
 
@@ -16,14 +16,14 @@ class AnthropicConverter:
     def request_to_responses(self, body: Any) -> dict[str, Any]:
         """Convert a Messages request to Responses."""
         body = to_dict(body)
-        params = responses_messages.responses_request(body, new_id=new_id)
+        params = responses_anthropic.responses_request(body, new_id=new_id)
         for field in options_lost_from_messages(body):
             warn_once(f"{field!r} of a Messages request is not passed on: our models have no such option")
         return params
 
     def response_to_message(self, response: Any, requested_model: str) -> dict[str, Any]:
         """Convert a response to a message with the model name of the request."""
-        return responses_messages.message_from_response(to_dict(response), model=requested_model, new_id=new_id)
+        return responses_anthropic.message_from_response(to_dict(response), model=requested_model, new_id=new_id)
 
     def replay(self, message: dict[str, Any]) -> Iterator[bytes]:
         """Encode a finished message as server-sent events."""
@@ -44,7 +44,7 @@ class AnthropicConverter:
         adaptive, disabled), or the complete object.
         """
         params = to_dict(body)
-        request = responses_messages.messages_request(
+        request = responses_anthropic.messages_request(
             params, model=model, max_tokens=max_tokens, thinking=thinking, thinking_budget_tokens=thinking_budget_tokens
         )
         for field in options_lost_in_messages(params):
@@ -53,7 +53,7 @@ class AnthropicConverter:
 
     def anthropic_to_responses(self, resp: Any, request_body: Any, model: str) -> NeMoGymResponse:
         """Convert a message to the response to the Responses request `request_body`."""
-        response = responses_messages.response_from_message(
-            to_dict(request_body, leave_out=("input",)), to_dict(resp), model=model, now=int(time()), new_id=new_id
+        response = responses_anthropic.response_from_message(
+            to_dict(request_body), to_dict(resp), model=model, now=int(time()), new_id=new_id
         )
         return from_dict(NeMoGymResponse, response)

@@ -19,7 +19,7 @@ from nemo_gym.rollout_correlation import RolloutContextMiddleware
 from nemo_gym.serve.app import create_app
 from nemo_gym.serve.endpoints import json_endpoint
 from nemo_gym.server_utils import BaseServer, SimpleServer
-from nemo_gym.wire.tasks import (
+from nemo_gym.wire.run_seed_verify import (
     BaseMultiRewardVerifyResponse,
     BaseRunRequest,
     BaseSeedSessionRequest,

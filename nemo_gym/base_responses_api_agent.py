@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nemo_gym.capture.settings import captures_model_calls, captures_token_ids
+from nemo_gym.capture.store import captures_model_calls, captures_token_ids
 from nemo_gym.config_types import (
     ROLLOUT_PATH_PREFIX,
     TOKEN_CAPTURE_PATH_SEGMENT,
@@ -46,7 +46,7 @@ from nemo_gym.serve.endpoints import (
 )
 from nemo_gym.server_utils import BaseServer, SimpleServer, get_first_server_config_dict
 from nemo_gym.transport import call_log, deadlines
-from nemo_gym.wire.tasks import BaseRunRequest, BaseVerifyResponse
+from nemo_gym.wire.run_seed_verify import BaseRunRequest, BaseVerifyResponse
 
 RESPONSES_PATH = "/v1/responses"
 

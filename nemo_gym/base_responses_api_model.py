@@ -23,10 +23,10 @@ from nemo_gym import chat_streaming, responses_streaming
 from nemo_gym.anthropic_converter import AnthropicConverter
 from nemo_gym.capture.middleware import CallCaptureMiddleware
 from nemo_gym.capture.record import ModelCallRecord, build_model_call_record
-from nemo_gym.capture.settings import capture_store
 from nemo_gym.capture.store import (
     CaptureStore,
     aggregate_model_call_metrics,
+    capture_store,
     clear_model_call_captures_for_rollouts,
     merge_model_call_capture_into_record,
     read_model_call_records,

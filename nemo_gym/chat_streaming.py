@@ -5,7 +5,7 @@ from typing import Any
 
 from nemo_gym.convert import sse, streams
 from nemo_gym.convert.json_access import expect_dict
-from nemo_gym.wire.chat_params import NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.wire.chat_completions import NeMoGymChatCompletionCreateParamsNonStreaming
 
 _STREAM_OPTIONS = ("stream", "stream_options")
 

@@ -72,4 +72,4 @@ from nemo_gym.errors import (
 )
 from nemo_gym.keys import AGENT_REF_KEY_NAME as AGENT_REF_KEY
 from nemo_gym.keys import ROLLOUT_PATH_PREFIX, TOKEN_CAPTURE_PATH_SEGMENT
-from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
+from nemo_gym.metrics.aggregate import AggregateMetrics, AggregateMetricsRequest

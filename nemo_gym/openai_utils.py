@@ -1,5 +1,5 @@
 # mypy: implicit-reexport
-# ruff: noqa: F401 - the imported names are the public names of this module
+# ruff: noqa: F401, F403 - the public names of this module are those of the wire modules
 """Public names of the OpenAI wire types, and the client.
 
 The client is loaded on first use: most servers need only the types, and it imports an HTTP stack.
@@ -8,114 +8,22 @@ The client is loaded on first use: most servers need only the types, and it impo
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from nemo_gym.wire.chat import (
-    NeMoGymChatCompletion,
-    NeMoGymChatCompletionMessage,
-    NeMoGymChatCompletionMessageCustomToolCall,
-    NeMoGymChatCompletionMessageForTraining,
-    NeMoGymChatCompletionMessageToolCall,
-    NeMoGymChoice,
-    NeMoGymFunction,
-)
-from nemo_gym.wire.chat_params import (
-    NeMoGymChatCompletionAssistantMessageForTrainingParam,
-    NeMoGymChatCompletionAssistantMessageParam,
-    NeMoGymChatCompletionContentPartFileParam,
-    NeMoGymChatCompletionContentPartImageParam,
-    NeMoGymChatCompletionContentPartInputAudioParam,
-    NeMoGymChatCompletionContentPartParam,
-    NeMoGymChatCompletionContentPartRefusalParam,
-    NeMoGymChatCompletionContentPartTextParam,
-    NeMoGymChatCompletionContentPartVideoParam,
-    NeMoGymChatCompletionCreateParamsNonStreaming,
-    NeMoGymChatCompletionCustomToolParam,
-    NeMoGymChatCompletionDeveloperMessageParam,
-    NeMoGymChatCompletionMessageCustomToolCallParam,
-    NeMoGymChatCompletionMessageParam,
-    NeMoGymChatCompletionMessageToolCallFunctionParam,
-    NeMoGymChatCompletionMessageToolCallParam,
-    NeMoGymChatCompletionSystemMessageParam,
-    NeMoGymChatCompletionToolMessageParam,
-    NeMoGymChatCompletionToolParam,
-    NeMoGymChatCompletionUserMessageParam,
-    NeMoGymFunctionDefinition,
-)
-from nemo_gym.wire.content_parts import (
-    NeMoGymReasoningText,
-    NeMoGymResponseInputAudio,
-    NeMoGymResponseInputFile,
-    NeMoGymResponseInputImage,
-    NeMoGymResponseInputText,
-    NeMoGymResponseInputVideo,
-    NeMoGymResponseOutputRefusal,
-    NeMoGymResponseOutputText,
-    NeMoGymSummary,
-)
-from nemo_gym.wire.hosted_items import (
-    NeMoGymCodeInterpreterToolCall,
-    NeMoGymComputerCallOutput,
-    NeMoGymComputerToolCall,
-    NeMoGymCustomToolCall,
-    NeMoGymCustomToolCallOutput,
-    NeMoGymFileSearchToolCall,
-    NeMoGymFunctionWebSearch,
-    NeMoGymImageGenerationCall,
-    NeMoGymLocalShellCall,
-    NeMoGymLocalShellCallOutput,
-    NeMoGymMcpApprovalRequest,
-    NeMoGymMcpApprovalResponse,
-    NeMoGymMcpCall,
-    NeMoGymMcpListTools,
-)
-from nemo_gym.wire.items import (
-    RESPONSES_TO_TRAIN,
-    NeMoGymEasyInputMessage,
-    NeMoGymEasyInputMessageForTraining,
-    NeMoGymFunctionCallOutput,
-    NeMoGymMessage,
-    NeMoGymMessageForTraining,
-    NeMoGymResponseFunctionToolCall,
-    NeMoGymResponseFunctionToolCallForTraining,
-    NeMoGymResponseOutputMessage,
-    NeMoGymResponseOutputMessageForTraining,
-    NeMoGymResponseReasoningItem,
-    NeMoGymResponseReasoningItemForTraining,
-    training_variant_of,
-)
-from nemo_gym.wire.responses import (
-    NeMoGymResponse,
-    NeMoGymResponseCreateParamsNonStreaming,
-)
-from nemo_gym.wire.tokens import (
-    REQUIRED_TOKEN_METADATA_FIELDS,
-    TOKEN_METADATA_FIELDS,
-    TokenIDLogProbMixin,
-)
-from nemo_gym.wire.tools import (
-    NeMoGymFunctionToolParam,
-)
-from nemo_gym.wire.unions import (
-    NeMoGymResponseInput,
-    NeMoGymResponseInputItem,
-    NeMoGymResponseOutputItem,
-)
-from nemo_gym.wire.usage import (
-    NeMoGymResponseInputTokensDetails,
-    NeMoGymResponseOutputTokensDetails,
-    NeMoGymResponseUsage,
-    accumulate_response_usage,
-)
+from nemo_gym.wire.base import REQUIRED_TOKEN_METADATA_FIELDS, TOKEN_METADATA_FIELDS, TokenIDLogProbMixin
+from nemo_gym.wire.chat_completions import *
+from nemo_gym.wire.hosted_tool_calls import *
+from nemo_gym.wire.input_content import *
+from nemo_gym.wire.responses import *
+from nemo_gym.wire.responses_options import *
 
 if TYPE_CHECKING:
     from nemo_gym.transport.model_client import RATE_LIMIT_ERROR_CODES, RETRY_ERROR_CODES, NeMoGymAsyncOpenAI
 
-_CLIENT_MODULE = "nemo_gym.transport.model_client"
 _CLIENT_NAMES = frozenset({"NeMoGymAsyncOpenAI", "RATE_LIMIT_ERROR_CODES", "RETRY_ERROR_CODES"})
 
 
 def __getattr__(name: str) -> Any:
     if name not in _CLIENT_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_CLIENT_MODULE), name)
+    value = getattr(importlib.import_module("nemo_gym.transport.model_client"), name)
     globals()[name] = value
     return value

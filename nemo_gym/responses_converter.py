@@ -2,30 +2,28 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 from uuid import uuid4
 
 from pydantic import BaseModel
 
 from nemo_gym.convert import responses_chat
-from nemo_gym.convert.chat_conversation import ChatMessages, assistant_items, items_from_messages
-from nemo_gym.convert.chat_options import options_lost_in_chat, options_lost_in_responses
-from nemo_gym.convert.json_access import Json
-from nemo_gym.convert.reasoning_tags import THINK_TAG_PATTERN, no_thoughts, parse_think_tags, wrap_in_think_tags
-from nemo_gym.convert.wire_objects import from_dict, to_dict, warn_once
-from nemo_gym.wire.chat_params import NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.wire.items import (
-    ItemModel,
-    NeMoGymEasyInputMessage,
-    NeMoGymFunctionCallOutput,
-    NeMoGymResponseFunctionToolCall,
-    NeMoGymResponseOutputMessage,
-    NeMoGymResponseReasoningItem,
-    training_variant_of,
+from nemo_gym.convert.chat_conversation import (
+    THINK_TAG_PATTERN,
+    ChatMessages,
+    assistant_items,
+    items_from_messages,
+    parse_think_tags,
+    wrap_in_think_tags,
 )
-from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.wire.tokens import TOKEN_FIELDS
+from nemo_gym.convert.json_access import Json, from_dict, to_dict, warn_once
+from nemo_gym.convert.responses_chat import options_lost_in_chat, options_lost_in_responses
+from nemo_gym.wire.base import ItemModel
+from nemo_gym.wire.chat_completions import NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.wire.responses import (
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
+)
 
 __all__ = [
     "ResponsesConverter",
@@ -38,28 +36,6 @@ __all__ = [
 ]
 
 Item = TypeVar("Item")
-
-_GENERATED_TYPES = frozenset(
-    {
-        "code_interpreter_call",
-        "computer_call",
-        "custom_tool_call",
-        "file_search_call",
-        "function_call",
-        "image_generation_call",
-        "local_shell_call",
-        "mcp_approval_request",
-        "mcp_call",
-        "mcp_list_tools",
-        "reasoning",
-        "web_search_call",
-    }
-)
-
-
-@dataclass
-class ResponsesConverterState(ChatMessages):
-    """Chat messages under construction, for converters that add to them item by item."""
 
 
 class ResponsesConverter(BaseModel):
@@ -94,9 +70,8 @@ class ResponsesConverter(BaseModel):
 
     def chat_completion_to_response(self, responses_create_params: Any, chat_completion: Any) -> NeMoGymResponse:
         """Convert a completion to the response to `responses_create_params`, whose options it repeats."""
-        params = to_dict(responses_create_params, leave_out=("input",))
+        params = to_dict(responses_create_params)
         response = responses_chat.response_from_completion(params, to_dict(chat_completion), **self._options)
-        response["output"] = [_as_item(item) for item in response["output"]]
         return from_dict(NeMoGymResponse, response)
 
     def chat_completion_to_responses_create_params(
@@ -107,24 +82,20 @@ class ResponsesConverter(BaseModel):
         params = responses_chat.responses_request(chat, **self._options)
         for field in options_lost_in_responses(chat):
             warn_once(f"{field!r} is not sent to the model: the Responses API has no such option")
-        params["input"] = [_as_item(item) for item in params["input"]]
         return from_dict(NeMoGymResponseCreateParamsNonStreaming, params)
 
     def chat_completions_messages_to_responses_items(self, messages: Iterable[Any]) -> list[ItemModel]:
         """Convert a Chat conversation to Responses items."""
         conversation = to_dict(list(messages) if isinstance(messages, Iterable) else messages)
-        items = items_from_messages(conversation, **self._options)
-        return [_as_item(item) for item in items]
+        return _wire_items(items_from_messages(conversation, **self._options))
 
     def postprocess_assistant_message_dict(self, message_dict: dict[str, Any]) -> list[ItemModel]:
         """Convert one assistant message of Chat to items."""
-        items = assistant_items(to_dict(message_dict), "message", **self._options)
-        return [_as_item(item) for item in items]
+        return _wire_items(assistant_items(to_dict(message_dict), "message", **self._options))
 
     def postprocess_chat_response(self, choice: Any) -> list[ItemModel]:
         """Convert one choice of a completion to items."""
-        message = choice.get("message") if isinstance(choice, dict) else getattr(choice, "message", None)
-        return self.postprocess_assistant_message_dict(to_dict(message))
+        return self.postprocess_assistant_message_dict(to_dict(_field(choice, "message")))
 
     @staticmethod
     def _wrap_reasoning_in_think_tags(texts: Iterable[str]) -> str:
@@ -148,17 +119,19 @@ class ResponsesConverter(BaseModel):
         }
 
     def _split_thoughts(self, content: str) -> tuple[list[str], str]:
-        return self._extract_reasoning_from_content(content) if self.uses_reasoning_parser else no_thoughts(content)
+        return self._extract_reasoning_from_content(content) if self.uses_reasoning_parser else ([], content)
 
 
 VLLMConverter = ResponsesConverter
-VLLMConverterResponsesToChatCompletionsState = ResponsesConverterState
+ResponsesConverterState = VLLMConverterResponsesToChatCompletionsState = ChatMessages
 
 
 def split_responses_input_output_items(items: Sequence[Item]) -> tuple[list[Item], list[Item]]:
     """Split a conversation into the prompt and the items from the first generated one on."""
     for index, item in enumerate(items):
-        if _field(item, "role") == "assistant" or _field(item, "type") in _GENERATED_TYPES:
+        kind = str(_field(item, "type"))
+        is_generated = kind.endswith("_call") or kind in ("reasoning", "mcp_approval_request", "mcp_list_tools")
+        if is_generated or _field(item, "role") == "assistant":
             return list(items[:index]), list(items[index:])
     return list(items), []
 
@@ -178,19 +151,7 @@ def _new_id(prefix: str) -> str:
     return f"{prefix}_{uuid4().hex}"
 
 
-def _as_item(item: Json) -> ItemModel:
-    """Return the wire object of an item, of the training class if it has token fields."""
-    cls = _ITEM_CLASSES[item["type"]]
-    if item["type"] == "message" and item["role"] != "assistant":
-        cls = NeMoGymEasyInputMessage
-    if any(name in item for name in TOKEN_FIELDS):
-        cls = training_variant_of(cls)
-    return from_dict(cls, item)
-
-
-_ITEM_CLASSES: dict[str, type[ItemModel]] = {
-    "function_call": NeMoGymResponseFunctionToolCall,
-    "function_call_output": NeMoGymFunctionCallOutput,
-    "message": NeMoGymResponseOutputMessage,
-    "reasoning": NeMoGymResponseReasoningItem,
-}
+def _wire_items(items: list[Json]) -> list[Any]:
+    """Return items as objects of their wire classes, of the training classes if they have token fields."""
+    request = from_dict(NeMoGymResponseCreateParamsNonStreaming, {"input": items})
+    return list(request.input)

@@ -1,10 +1,12 @@
 """Streaming for the Responses API: a finished response, sent as events.
 
-Clients that require a stream also send fields that our request type does not have; `sanitise_request` drops and lists
-them.
+Clients that require a stream, such as coding agents, send requests that our request type does not accept.
+`sanitise_request` rewrites tools in a namespace, tools inside the input and leading system messages, drops fields that
+our request type does not have, and lists what it drops.
 """
 
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import cache
 from time import time
 from typing import Any
@@ -13,11 +15,12 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from nemo_gym.convert import sse, streams
-from nemo_gym.convert.streaming_request import flatten_request
-from nemo_gym.convert.wire_objects import new_id
-from nemo_gym.wire.responses import NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.wire.tools import ToolParam
-from nemo_gym.wire.unions import NeMoGymResponseInputItem
+from nemo_gym.convert.chat_conversation import leading_system_texts
+from nemo_gym.convert.json_access import Json, expect_dict, expect_list, expect_text, new_id, optional_list_at, text_at
+from nemo_gym.wire.responses import NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseInputItem
+from nemo_gym.wire.responses_options import ToolParam
+
+_NAMESPACE_SEPARATOR = "__"
 
 _MAX_ROUNDS = 8
 """Removing unknown fields of one level can uncover another; no real request needs more rounds."""
@@ -55,24 +58,83 @@ def replay_failure(message: str, model: str) -> Iterator[bytes]:
     return sse.encode_typed(events)
 
 
+def flatten_request(body: Any) -> tuple[Json, list[str]]:
+    """Return the rewritten request, and descriptions of the dropped elements.
+
+    The result has no `stream`, a flat list of tools, and the leading system messages as `instructions`.
+
+    Raises:
+        ConversionError: the body does not have the form of a request.
+    """
+    body = expect_dict(body, "request")
+    dropped: list[str] = []
+    request = {key: value for key, value in body.items() if key not in ("stream", "stream_options")}
+    tools = optional_list_at(request, "tools", "request")
+    if isinstance(request.get("input"), list):
+        items = []
+        for index, item in enumerate(request["input"]):
+            if isinstance(item, dict) and item.get("type") == "additional_tools":
+                tools = tools + expect_list(item.get("tools"), f"input[{index}].tools")
+            else:
+                items.append(_flatten_call(item))
+        system_texts, request["input"] = leading_system_texts(items)
+        if system_texts:
+            instructions = [expect_text(request["instructions"], "instructions")] if request.get("instructions") else []
+            request["instructions"] = "\n\n".join([*instructions, *system_texts])
+    if tools or "tools" in request:
+        request["tools"] = _flatten_tools(tools, dropped)
+    return request, dropped
+
+
+def _flatten_call(item: Any) -> Any:
+    """Return a function call with the flat name of its tool; other items are returned unchanged."""
+    if not isinstance(item, dict) or item.get("type") != "function_call" or "namespace" not in item:
+        return item
+    call = {key: value for key, value in item.items() if key != "namespace"}
+    if item["namespace"]:
+        space = expect_text(item["namespace"], "function_call.namespace")
+        call["name"] = f"{space}{_NAMESPACE_SEPARATOR}{text_at(item, 'name', 'function_call')}"
+    return call
+
+
+def _flatten_tools(tools: list[Any], dropped: list[str]) -> list[Any]:
+    """Replace each namespace by its tools, whose names get the namespace as prefix."""
+    flat: list[Any] = []
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, dict) or tool.get("type") != "namespace":
+            flat.append(tool)
+            continue
+        path = f"tools[{index}]"
+        space = text_at(tool, "name", path)
+        for position, inner in enumerate(expect_list(tool.get("tools"), f"{path}.tools")):
+            if isinstance(inner, dict) and isinstance(inner.get("name"), str):
+                flat.append({**inner, "name": f"{space}{_NAMESPACE_SEPARATOR}{inner['name']}"})
+            else:
+                dropped.append(f"{path}.tools[{position}]: has no name")
+        if tool.get("description"):
+            dropped.append(f"{path}.description: a flat list of tools cannot have one")
+    return flat
+
+
 def _valid_values(name: str, values: list[Any], adapter: TypeAdapter[Any], dropped: list[str]) -> list[Any]:
     """Return the values that our types accept, without unknown fields."""
     kept = []
     for index, value in enumerate(values):
-        where = f"{name}[{index}]"
-        pruned, problem = _without_unknown_fields(value, adapter, where, dropped)
+        path = f"{name}[{index}]"
+        pruned, problem = _without_unknown_fields(value, adapter, path, dropped)
         if problem is None:
             kept.append(pruned)
         else:
-            dropped.append(f"{where}: {problem}")
+            dropped.append(f"{path}: {problem}")
     return kept
 
 
 def _without_unknown_fields(
-    value: Any, adapter: TypeAdapter[Any], where: str, dropped: list[str]
+    value: Any, adapter: TypeAdapter[Any], path: str, dropped: list[str]
 ) -> tuple[Any, str | None]:
-    """Return `value` without the fields that a strict type forbids, and its other problem, if any."""
+    """Return `value` without the fields that a strict type forbids, and the first other problem, if any."""
     problem = None
+    value = deepcopy(value)
     for _ in range(_MAX_ROUNDS):
         try:
             adapter.validate_python(value)
@@ -86,9 +148,8 @@ def _without_unknown_fields(
         if not unknown:
             break
         for location in unknown:
-            path = _path(value, location)
-            value = _without(value, path)
-            dropped.append(f"{_location(where, path)}: unknown field")
+            field = (path + _delete_field(value, location)).removeprefix(".")
+            dropped.append(f"{field}: unknown field")
     return value, problem
 
 
@@ -98,35 +159,24 @@ def _problem_text(error: ErrorDetails, value: Any) -> str:
     return error["msg"]
 
 
-def _location(where: str, path: list[int | str]) -> str:
-    steps = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
-    return (where + steps).removeprefix(".")
+def _delete_field(value: Any, location: tuple[int | str, ...]) -> str:
+    """Delete the field at the location of a validation error from `value`, and return its JSON path.
 
-
-def _path(value: Any, location: tuple[int | str, ...]) -> list[int | str]:
-    """Return the steps of an error's location that exist in `value`; the others are tags of unions."""
-    path: list[int | str] = []
+    Steps of the location that `value` does not have are tags of unions.
+    """
+    holder: Any = None
+    path = ""
+    last_step: int | str = ""
     for step in location:
-        if _holds(value, step):
-            value = value[step]
-            path.append(step)
+        if isinstance(value, list) and isinstance(step, int):
+            path += f"[{step}]"
+        elif isinstance(value, dict) and step in value:
+            path += f".{step}"
+        else:
+            continue
+        holder, last_step, value = value, step, value[step]
+    del holder[last_step]
     return path
-
-
-def _holds(value: Any, step: int | str) -> bool:
-    if isinstance(value, list):
-        return isinstance(step, int) and step < len(value)
-    return isinstance(value, dict) and step in value
-
-
-def _without(value: Any, path: list[int | str]) -> Any:
-    """Return a copy of `value` without the field at `path`."""
-    step, rest = path[0], path[1:]
-    if not rest:
-        return {key: item for key, item in value.items() if key != step}
-    shorter: Any = value.copy()
-    shorter[step] = _without(value[step], rest)
-    return shorter
 
 
 class _Options(NeMoGymResponseCreateParamsNonStreaming):

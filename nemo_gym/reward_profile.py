@@ -18,7 +18,9 @@ from nemo_gym.errors import ConfigPathNotFoundError
 from nemo_gym.journal import RolloutReader, read_rows, scan_rows
 from nemo_gym.keys import AGENT_REF_KEY_NAME
 from nemo_gym.metrics.aggregate import (
+    AggregateMetrics,
     AggregateMetricsMixin,
+    AggregateMetricsRequest,
     RolloutRowsError,
     RolloutStats,
     compute_aggregate_metrics,
@@ -41,7 +43,6 @@ from nemo_gym.metrics.pass_at_k import (
     compute_subset_metrics,
     highest_k_metrics,
 )
-from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.wire.stored_rollout import REWARD_KEY, RolloutId, Row, StoredRollout
 
 __all__ = [

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from nemo_gym.capture.settings import capture_store
+from nemo_gym.capture.store import capture_store
 from nemo_gym.config.instances import instances_of
 from nemo_gym.config.search_roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets

@@ -25,8 +25,8 @@ from nemo_gym.rollouts.run_files import failures_path_for, files_of_run, remove_
 from nemo_gym.rollouts.scoring_rules import scoring_rules
 from nemo_gym.rollouts.store import RolloutStore, RunHistory
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
+from nemo_gym.wire.run_seed_verify import ReverifyMode
 from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row, StoredRollout
-from nemo_gym.wire.tasks import ReverifyMode
 
 UNSAFE_PREFIX = "unsafe_"
 DEFAULT_CONCURRENCY = 256

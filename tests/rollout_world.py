@@ -12,7 +12,7 @@ from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.rollout_collection import RolloutCollectionConfig, RolloutCollectionHelper
 from nemo_gym.server_utils import ServerClient, raise_for_status
 from nemo_gym.transport import in_process
-from nemo_gym.wire.tasks import BaseRunRequest
+from nemo_gym.wire.run_seed_verify import BaseRunRequest
 
 ANSWERS = {
     "judge": {"reward": 0.0, "_ng_failure_class": "judge_failed"},

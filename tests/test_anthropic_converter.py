@@ -7,10 +7,10 @@ import pytest
 
 from nemo_gym.anthropic_converter import AnthropicConverter
 from nemo_gym.convert import sse
+from nemo_gym.convert.json_access import warn_once
 from nemo_gym.convert.streams import message_from_events
-from nemo_gym.convert.wire_objects import warn_once
 from nemo_gym.errors import ConversionError
-from nemo_gym.wire.messages import NeMoGymAnthropicMessage, NeMoGymAnthropicMessageCreateParamsNonStreaming
+from nemo_gym.wire.anthropic_messages import NeMoGymAnthropicMessage, NeMoGymAnthropicMessageCreateParamsNonStreaming
 from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 
 BODY: dict[str, Any] = {
@@ -97,7 +97,7 @@ def test_a_response_object_becomes_the_message_it_came_from() -> None:
 
 def test_a_replayed_message_equals_the_original() -> None:
     """A client that streams must see exactly what one that waits sees."""
-    assert message_from_events(sse.decode(AnthropicConverter().replay(MESSAGE))) == MESSAGE
+    assert message_from_events(sse.decode(b"".join(AnthropicConverter().replay(MESSAGE)))) == MESSAGE
 
 
 def test_a_request_to_a_messages_model_wins_over_the_extra_body() -> None:

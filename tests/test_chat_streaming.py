@@ -27,7 +27,7 @@ def test_a_streaming_request_is_reduced_to_the_fields_of_a_model() -> None:
 
 def test_a_replayed_completion_equals_the_original() -> None:
     """A client that streams must see exactly what one that waits sees."""
-    assert completion_from_chunks(sse.decode(replay(COMPLETION, include_usage=True))) == COMPLETION
+    assert completion_from_chunks(sse.decode(b"".join(replay(COMPLETION, include_usage=True)))) == COMPLETION
 
 
 def test_the_stream_ends_with_done_and_has_usage_only_on_request() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nemo_gym import responses_converter
-from nemo_gym.convert.wire_objects import warn_once
+from nemo_gym.convert.json_access import warn_once
 from nemo_gym.errors import ConversionError
 from nemo_gym.responses_converter import (
     ResponsesConverter,
@@ -17,18 +17,18 @@ from nemo_gym.responses_converter import (
     _usage_detail,
     split_responses_input_output_items,
 )
-from nemo_gym.wire.chat import NeMoGymChatCompletion
-from nemo_gym.wire.chat_params import NeMoGymChatCompletionCreateParamsNonStreaming
-from nemo_gym.wire.items import (
+from nemo_gym.wire.chat_completions import NeMoGymChatCompletion, NeMoGymChatCompletionCreateParamsNonStreaming
+from nemo_gym.wire.responses import (
     NeMoGymEasyInputMessage,
     NeMoGymFunctionCallOutput,
+    NeMoGymResponse,
+    NeMoGymResponseCreateParamsNonStreaming,
     NeMoGymResponseFunctionToolCall,
     NeMoGymResponseFunctionToolCallForTraining,
     NeMoGymResponseOutputMessage,
     NeMoGymResponseOutputMessageForTraining,
     NeMoGymResponseReasoningItem,
 )
-from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 
 CHAT_CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 TOKENS: dict[str, Any] = {"prompt_token_ids": [1, 2], "generation_token_ids": [3], "generation_log_probs": [-0.5]}
@@ -332,3 +332,13 @@ def test_usage_details_are_read_from_objects_and_dicts() -> None:
     assert _usage_detail(usage, "total_tokens") == 9
     assert _usage_detail(reported, "prompt_tokens_details", "cached_tokens") is None
     assert _usage_detail(reported, "prompt_tokens") == 5
+
+
+def test_parts_of_older_datasets_without_a_type_are_converted(converter: ResponsesConverter) -> None:
+    """Their type follows from their fields; a conversation with them must reach the model."""
+    message = {"type": "message", "id": "m", "role": "assistant", "content": [{"text": "4", "annotations": []}]}
+    params = NeMoGymResponseCreateParamsNonStreaming.model_validate({"input": [message]})
+
+    chat = converter.responses_to_chat_completion_create_params(params)
+
+    assert chat.messages == [{"role": "assistant", "content": "4"}]

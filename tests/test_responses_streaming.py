@@ -92,7 +92,7 @@ def test_a_replayed_response_equals_the_original() -> None:
 
 def test_a_failure_is_reported_inside_the_stream() -> None:
     """The status line has already said 200."""
-    events = list(sse.decode(replay_failure("boom", "m")))
+    events = list(sse.decode(b"".join(replay_failure("boom", "m"))))
 
     assert [event["type"] for event in events] == ["response.created", "response.failed"]
     assert events[1]["response"]["error"] == {"code": "server_error", "message": "boom"}

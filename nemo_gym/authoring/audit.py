@@ -33,7 +33,7 @@ from nemo_gym.base_resources_server import SimpleResourcesServer
 from nemo_gym.catalog.rows import parse_row
 from nemo_gym.errors import ConfigError
 from nemo_gym.server_utils import find_server_class
-from nemo_gym.wire.tasks import BaseVerifyRequest
+from nemo_gym.wire.run_seed_verify import BaseVerifyRequest
 
 DEFAULT_ROWS = 10
 DEFAULT_SEED = 1

@@ -1,6 +1,6 @@
 """The record of one captured model call: request, response, times and error category."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -8,7 +8,14 @@ import aiohttp
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
-from nemo_gym.capture.events import parse_stream
+from nemo_gym.convert import sse
+from nemo_gym.convert.streams import (
+    FINAL_EVENTS,
+    completion_from_chunks,
+    message_from_events,
+    response_from_events,
+)
+from nemo_gym.errors import ConversionError
 
 Dialect = Literal["responses", "chat", "messages"]
 
@@ -35,27 +42,24 @@ _CATEGORY_OF_STATUS: dict[int, ErrorCategory] = {
     504: "timeout",
 }
 
-_USAGE_FIELDS: dict[Dialect, dict[str, tuple[str, ...]]] = {
-    "responses": {
-        "tokens_in": ("input_tokens",),
-        "tokens_out": ("output_tokens",),
-        "tokens_total": ("total_tokens",),
-        "tokens_reasoning": ("output_tokens_details", "reasoning_tokens"),
-        "cached_tokens": ("input_tokens_details", "cached_tokens"),
-    },
-    "chat": {
-        "tokens_in": ("prompt_tokens",),
-        "tokens_out": ("completion_tokens",),
-        "tokens_total": ("total_tokens",),
-        "tokens_reasoning": ("completion_tokens_details", "reasoning_tokens"),
-        "cached_tokens": ("prompt_tokens_details", "cached_tokens"),
-    },
-    "messages": {
-        "tokens_in": ("input_tokens",),
-        "tokens_out": ("output_tokens",),
-        "cached_tokens": ("cache_read_input_tokens",),
-    },
+_ASSEMBLERS: dict[Dialect, Callable[[Iterable[Any]], dict[str, Any]]] = {
+    "responses": response_from_events,
+    "chat": completion_from_chunks,
+    "messages": message_from_events,
 }
+
+_USAGE_FIELDS = {
+    "tokens_in": ("input_tokens", "prompt_tokens"),
+    "tokens_out": ("output_tokens", "completion_tokens"),
+    "tokens_total": ("total_tokens",),
+    "tokens_reasoning": ("output_tokens_details.reasoning_tokens", "completion_tokens_details.reasoning_tokens"),
+    "cached_tokens": (
+        "input_tokens_details.cached_tokens",
+        "prompt_tokens_details.cached_tokens",
+        "cache_read_input_tokens",
+    ),
+}
+"""Token counts of a record, with the paths in `usage` where the dialects report them."""
 
 
 class ModelCallRecord(BaseModel):
@@ -85,23 +89,11 @@ class ModelCallRecord(BaseModel):
     """The response body as text if it could not be parsed, else None."""
 
 
-class CallTimes(BaseModel):
-    """Times of one call: start and end by the wall clock, durations by a monotonic clock."""
-
-    started_at: float
-    completed_at: float
-    latency_ms: float
-    latency_ttft_ms: float | None = None
-
-
 def category_of_status(status: int) -> ErrorCategory | None:
     """Return the error category of an HTTP status; None for a status below 400."""
     if status < 400:
         return None
-    category = _CATEGORY_OF_STATUS.get(status)
-    if category is not None:
-        return category
-    return "client_error" if status < 500 else "upstream_error"
+    return _CATEGORY_OF_STATUS.get(status, "client_error" if status < 500 else "upstream_error")
 
 
 def category_of_exception(failure: BaseException) -> ErrorCategory:
@@ -116,38 +108,23 @@ def category_of_exception(failure: BaseException) -> ErrorCategory:
 
 
 def build_model_call_record(
-    *,
-    dialect: Dialect,
-    times: CallTimes,
-    request_body: bytes,
-    response_body: bytes = b"",
-    model_ref: str | None = None,
-    model_call_id: str | None = None,
-    status_code: int | None = None,
-    streamed: bool = False,
-    error_category: ErrorCategory | None = None,
+    *, request_body: bytes, response_body: bytes = b"", streamed: bool = False, **fields: Any
 ) -> ModelCallRecord:
-    """Build a record: parse both bodies and set the error category.
+    """Build a record from other `fields` of the class: parse both bodies and set the error category.
 
-    `error_category` has priority over the category of the status and of the bodies; callers pass it after an exception
-    or a closed connection.
+    A given `error_category` has priority over the category of the status and of the bodies; callers pass it after an
+    exception or a closed connection.
     """
-    record = ModelCallRecord(
-        model_call_id=model_call_id or f"mc_{uuid4().hex}",
-        dialect=dialect,
-        model_ref=model_ref,
-        status_code=status_code,
-        error_category=error_category,
-        **times.model_dump(),
-    )
-    record.request, record.request_raw = _json_object(request_body)
+    record = ModelCallRecord(**{"model_call_id": f"mc_{uuid4().hex}", **fields})
+    request, _ = _json_value(request_body)
+    if isinstance(request, dict):
+        record.request = request
+    else:
+        record.request_raw = request_body.decode("utf-8", "replace")
     body_category = _read_response(record, response_body, streamed=streamed)
-    if record.error_category is None and status_code is not None:
-        record.error_category = category_of_status(status_code)
-    if record.error_category is None:
-        record.error_category = body_category
-    if record.error_category is None and record.request is None:
-        record.error_category = "capture_parse_error"
+    status_category = None if record.status_code is None else category_of_status(record.status_code)
+    request_category: ErrorCategory | None = "capture_parse_error" if record.request is None else None
+    record.error_category = record.error_category or status_category or body_category or request_category
     return record
 
 
@@ -157,12 +134,13 @@ def usage_of(record: ModelCallRecord) -> dict[str, int]:
     if not isinstance(usage, Mapping):
         return {}
     counts: dict[str, int] = {}
-    for name, path in _USAGE_FIELDS[record.dialect].items():
-        value: Any = usage
-        for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        if isinstance(value, int):
-            counts[name] = value
+    for name, paths in _USAGE_FIELDS.items():
+        for path in paths:
+            value: Any = usage
+            for key in path.split("."):
+                value = value.get(key) if isinstance(value, Mapping) else None
+            if isinstance(value, int):
+                counts[name] = value
     if record.dialect == "messages" and "tokens_in" in counts:
         # Only in this dialect `input_tokens` excludes cached tokens.
         cached = (usage.get("cache_read_input_tokens"), usage.get("cache_creation_input_tokens"))
@@ -179,15 +157,41 @@ def _read_response(record: ModelCallRecord, body: bytes, *, streamed: bool) -> E
     if not streamed:
         record.response, record.response_raw = _json_value(body)
         return "capture_parse_error" if record.response_raw is not None else None
-    stream = parse_stream(record.dialect, body)
-    record.response = stream.response
-    if stream.response is None:
+    record.response, category = parse_stream(record.dialect, body)
+    if record.response is None:
         record.response_raw = body.decode("utf-8", "replace")
-    if stream.is_failed:
-        return "upstream_error"
-    if not stream.is_finished:
-        return "capture_parse_error" if stream.is_garbled else "stream_truncated"
-    return "capture_parse_error" if stream.response is None else None
+    return category
+
+
+def parse_stream(dialect: Dialect, body: bytes) -> tuple[dict[str, Any] | None, ErrorCategory | None]:
+    """Parse a captured stream of server-sent events; never raises.
+
+    Returns the complete answer, None if it cannot be assembled, and the error category, None without an error.
+    """
+    events: list[dict[str, Any]] = []
+    is_garbled = False
+    try:
+        events.extend(sse.decode(body))
+    except ConversionError:
+        # A torn last event is the sign of a truncated stream; a complete event that is not JSON is garbled.
+        is_garbled = body.endswith((b"\n\n", b"\r\n\r\n"))
+    response: dict[str, Any] | None
+    try:
+        response = _ASSEMBLERS[dialect](events)
+    except ConversionError:
+        response = None
+    if dialect == "chat":
+        is_failed = any("error" in event for event in events)
+        is_finished = body.rstrip().endswith(b"[DONE]")
+    else:
+        kinds = {str(event.get("type")) for event in events}
+        is_failed = not kinds.isdisjoint(("response.failed", "error"))
+        is_finished = not kinds.isdisjoint((*FINAL_EVENTS, "message_stop"))
+    if is_failed:
+        return response, "upstream_error"
+    if not is_finished:
+        return response, "capture_parse_error" if is_garbled else "stream_truncated"
+    return response, "capture_parse_error" if response is None else None
 
 
 def _json_value(body: bytes) -> tuple[Any, str | None]:
@@ -196,11 +200,3 @@ def _json_value(body: bytes) -> tuple[Any, str | None]:
         return from_json(body), None
     except ValueError:
         return None, body.decode("utf-8", "replace")
-
-
-def _json_object(body: bytes) -> tuple[dict[str, Any] | None, str | None]:
-    """Return the parsed JSON object and None, or None and the body as text."""
-    value, raw = _json_value(body)
-    if isinstance(value, dict):
-        return value, None
-    return None, raw if raw is not None else body.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Capture files: captured model calls on disk, one append-only JSONL file per rollout.
+"""Captured model calls on disk, one append-only JSONL file per rollout; the settings of capture.
 
 Writes are synced to disk and locked, so that crashes and concurrent writers lose no stored call.
 """
@@ -7,7 +7,7 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +16,13 @@ from typing import Any
 from pydantic_core import from_json
 
 from nemo_gym.capture.record import ModelCallRecord, usage_of
-from nemo_gym.journal import last_line_begin
+from nemo_gym.errors import ConfigError
+from nemo_gym.journal import last_line_begin, sync_folder
 from nemo_gym.keys import NG_MODEL_CALL_CAPTURE_KEY
+
+OBSERVABILITY_ENABLED_KEY = "observability_enabled"
+MODEL_CALL_CAPTURE_DIR_KEY = "model_call_capture_dir"
+TOKEN_ID_CAPTURE_KEY = "token_id_capture"
 
 ROLLOUT_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -64,13 +69,16 @@ class CaptureStore:
         self.directory.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
         with path.open("ab+") as file, _lock(file.fileno()):
-            if _cut_torn_line(file.fileno()):
+            size = os.fstat(file.fileno()).st_size
+            end = last_line_begin(file.fileno(), size)
+            if end < size:
+                os.ftruncate(file.fileno(), end)
                 self.mark_incomplete(rollout_id, "a line was torn by a crash and has been cut off")
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
         if is_new:
-            _sync_directory(self.directory)
+            sync_folder(self.directory)
 
     def mark_incomplete(self, rollout_id: str, reason: str) -> None:
         """Write the marker file of a rollout with a missing call."""
@@ -79,18 +87,15 @@ class CaptureStore:
             marker.write(reason.replace("\n", " ") + "\n")
             marker.flush()
             os.fsync(marker.fileno())
-        _sync_directory(self.directory)
-
-    def is_incomplete(self, rollout_id: str) -> bool:
-        return self.incomplete_path_for(rollout_id).exists()
+        sync_folder(self.directory)
 
     def read(self, rollout_id: str) -> RolloutCapture:
         """Read the capture of a rollout. Unreadable lines become gaps; without a file the result is empty."""
         capture = RolloutCapture()
-        if self.is_incomplete(rollout_id):
-            reasons = self.incomplete_path_for(rollout_id).read_text(encoding="utf-8").split("\n")
-            capture.gaps += [_gap("capture_incomplete", reason) for reason in reasons if reason]
-            capture.gaps = capture.gaps or [_gap("capture_incomplete", "a call could not be stored")]
+        marker = self.incomplete_path_for(rollout_id)
+        if marker.exists():
+            reasons = [line for line in marker.read_text(encoding="utf-8").split("\n") if line]
+            capture.gaps += [_gap("capture_incomplete", each) for each in reasons or ["a call could not be stored"]]
         path = self.path_for(rollout_id)
         if not path.exists():
             return capture
@@ -104,11 +109,36 @@ class CaptureStore:
                 capture.gaps.append(_gap("capture_parse_error", f"{path.name}:{number} is not a model call"))
         return capture
 
-    def clear(self, rollout_ids: Iterable[str]) -> None:
-        """Delete the captures of these rollouts, before the rollouts are repeated."""
-        for rollout_id in rollout_ids:
-            self.path_for(rollout_id).unlink(missing_ok=True)
-            self.incomplete_path_for(rollout_id).unlink(missing_ok=True)
+
+def captures_model_calls(config: object) -> bool:
+    """Return True if the configuration enables model call capture; False if `config` is a mock."""
+    return isinstance(config, Mapping) and config.get(OBSERVABILITY_ENABLED_KEY) is True
+
+
+def captures_token_ids(config: object, *, for_this_agent: bool) -> bool:
+    """Return True if token id capture is enabled, and `for_this_agent` or for all agents."""
+    block: Any = config.get(TOKEN_ID_CAPTURE_KEY) if isinstance(config, Mapping) else None
+    if not isinstance(block, Mapping) or block.get("enabled") is not True:
+        return False
+    return for_this_agent or block.get("all_agents") is True
+
+
+def capture_store(config: object) -> CaptureStore | None:
+    """Return the store of captured model calls; None if model calls are not captured.
+
+    Raises:
+        ConfigError: `model_call_capture_dir` is missing or not an absolute path.
+    """
+    if not isinstance(config, Mapping) or not captures_model_calls(config):
+        return None
+    directory = config.get(MODEL_CALL_CAPTURE_DIR_KEY)
+    if not isinstance(directory, str | Path) or not Path(directory).is_absolute():
+        raise ConfigError(
+            f"{OBSERVABILITY_ENABLED_KEY} is on, so {MODEL_CALL_CAPTURE_DIR_KEY} must be an absolute path, "
+            f"not {directory!r}",
+            fix=f"+{MODEL_CALL_CAPTURE_DIR_KEY}=/somewhere/captures",
+        )
+    return CaptureStore(directory)
 
 
 def read_model_call_records(store: CaptureStore, rollout_id: str) -> list[ModelCallRecord]:
@@ -139,7 +169,9 @@ def merge_model_call_capture_into_record(
 
 def clear_model_call_captures_for_rollouts(store: CaptureStore, rollout_ids: Iterable[str]) -> None:
     """Delete the captures of these rollouts, before the rollouts are repeated."""
-    store.clear(rollout_ids)
+    for rollout_id in rollout_ids:
+        store.path_for(rollout_id).unlink(missing_ok=True)
+        store.incomplete_path_for(rollout_id).unlink(missing_ok=True)
 
 
 def _metrics(records: list[ModelCallRecord]) -> dict[str, Any]:
@@ -181,22 +213,3 @@ def _lock(descriptor: int) -> Iterator[None]:
         yield
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-def _cut_torn_line(descriptor: int) -> bool:
-    """Truncate the file after its last complete line; return True if there was a torn line."""
-    size = os.fstat(descriptor).st_size
-    end = last_line_begin(descriptor, size)
-    if end == size:
-        return False
-    os.ftruncate(descriptor, end)
-    return True
-
-
-def _sync_directory(directory: Path) -> None:
-    """Sync a directory, which makes the name of a new file durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -21,7 +21,7 @@ from nemo_gym.config.problems import did_you_mean, dotted_path
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as PARAMS
 from nemo_gym.wire.responses import NeMoGymResponseCreateParamsNonStreaming
-from nemo_gym.wire.tasks import BaseRunRequest
+from nemo_gym.wire.run_seed_verify import BaseRunRequest
 
 Row = dict[str, Any]
 

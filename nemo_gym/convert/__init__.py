@@ -3,12 +3,9 @@
 The functions use no clock and no random numbers: ids are passed in. An element that the target dialect cannot express
 raises `ConversionError`.
 
-    responses_chat          Responses ↔ Chat: requests and replies
-    chat_conversation, chat_options                 its parts: conversation, options
-    responses_messages      Responses ↔ Messages: requests and replies
-    message_blocks, message_options                 its parts: content blocks, options
+    responses_chat, chat_conversation               Responses ↔ Chat: requests, replies and options; conversations
+    responses_anthropic, anthropic_blocks           Responses ↔ Messages: requests, replies and options; content blocks
     streams, sse            finished replies ↔ stream events ↔ bytes
-    streaming_request       streaming Responses requests of coding agents
-    reasoning_tags, usage   `<think>` tags, token counts
-    json_access, wire_objects                       checked access to JSON, wire objects ↔ dictionaries
+    usage                   token counts
+    json_access             checked access to JSON; pydantic objects ↔ dictionaries
 """

@@ -3,9 +3,12 @@
 To Chat, consecutive items of the assistant become one message. An item's `id` and `status`, an output text's
 `annotations` and `logprobs`, and the ciphertext of a reasoning item with readable text are dropped, because they are
 not part of a prompt; if a reasoning item has a summary and content, the summary is used. From Chat, an assistant
-message becomes reasoning, message and function call items; fields outside the Chat dialect are dropped.
+message becomes reasoning, message and function call items; fields outside the Chat dialect are dropped. Reasoning
+in the text of an assistant message is inside `<think>…</think>`.
 """
 
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +19,6 @@ from nemo_gym.convert.json_access import (
     NewId,
     dict_at,
     expect_dict,
-    expect_list,
     inexpressible,
     iter_dicts,
     optional_list_at,
@@ -24,10 +26,40 @@ from nemo_gym.convert.json_access import (
     text_at,
     token_fields_at,
 )
-from nemo_gym.convert.reasoning_tags import SplitThoughts, parse_think_tags, wrap_in_think_tags
 from nemo_gym.errors import ConversionError
 
+THINK_TAG_PATTERN = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+
+SplitThoughts = Callable[[str], tuple[list[str], str]]
+"""Splits the text of a message into its thoughts and the text without them."""
+
 _FILE_KEYS = ("file_data", "file_id", "filename")
+
+
+def wrap_in_think_tags(texts: Iterable[str]) -> str:
+    return "".join(f"<think>{text}</think>" for text in texts)
+
+
+def parse_think_tags(content: str) -> tuple[list[str], str]:
+    """Return the thoughts in `content`, in order, and the text without them."""
+    if "<think>" not in content:  # the common case; the pattern would scan every character
+        return [], content
+    return THINK_TAG_PATTERN.findall(content), THINK_TAG_PATTERN.sub("", content)
+
+
+def outside_think_tags(content: str, tokens: list[str]) -> list[int]:
+    """Return the indices of the `tokens` outside the thoughts; all indices if the tokens do not join to `content`."""
+    spans = [match.span() for match in THINK_TAG_PATTERN.finditer(content)]
+    if not spans or "".join(tokens) != content:
+        return list(range(len(tokens)))
+    outside, start, span = [], 0, 0
+    for index, token in enumerate(tokens):
+        while span < len(spans) and start >= spans[span][1]:
+            span += 1
+        if span == len(spans) or start + len(token) <= spans[span][0]:
+            outside.append(index)
+        start += len(token)
+    return outside
 
 
 @dataclass
@@ -68,10 +100,12 @@ def add_item(chat: ChatMessages, item: Json, path: str) -> None:
     """Add one Responses item to the Chat messages."""
     kind = item_kind(item, path)
     if kind == "function_call_output":
-        _add_tool_result(chat, item, path)
+        chat.flush_assistant()
+        chat.messages.append(_tool_message(item, path))
         return
-    if kind == "message" and _message_role(item, path) != "assistant":
-        _add_message(chat, item, path)
+    if kind == "message" and text_at(item, "role", path) != "assistant":
+        chat.flush_assistant()
+        chat.messages.append(_other_message(item, path))
         return
     if kind == "message":
         _add_assistant_message(chat, item, path)
@@ -110,19 +144,13 @@ def reasoning_texts(item: Json, dialect: str, path: str) -> list[str]:
     return []
 
 
-def _message_role(item: Json, path: str) -> str:
-    role = text_at(item, "role", path)
-    if role not in ("user", "assistant", "system", "developer", "tool"):
+def _other_message(item: Json, path: str) -> Json:
+    """Convert a message item that is not of the assistant to a Chat message."""
+    role = item["role"]
+    if role not in ("user", "system", "developer", "tool"):
         raise inexpressible(role, f"{CHAT} as a role", path)
-    return role
-
-
-def _add_message(chat: ChatMessages, item: Json, path: str) -> None:
-    chat.flush_assistant()
-    message = {"role": item["role"], "content": content_to_chat(item.get("content"), path)}
-    if item["role"] == "tool":
-        message["tool_call_id"] = text_at(item, "tool_call_id", path)
-    chat.messages.append(message)
+    message = {"role": role, "content": _convert_content(item.get("content"), path, _part_to_chat)}
+    return message | {"tool_call_id": text_at(item, "tool_call_id", path)} if role == "tool" else message
 
 
 def _add_assistant_message(chat: ChatMessages, item: Json, path: str) -> None:
@@ -144,9 +172,8 @@ def _add_assistant_message(chat: ChatMessages, item: Json, path: str) -> None:
         chat.tool_calls_buffer.append(call)
 
 
-def _add_tool_result(chat: ChatMessages, item: Json, path: str) -> None:
-    """Add a tool message; Chat accepts only text in it."""
-    chat.flush_assistant()
+def _tool_message(item: Json, path: str) -> Json:
+    """Convert the output of a function call to a tool message; Chat accepts only text in it."""
     output = item.get("output")
     if not isinstance(output, str):
         parts = []
@@ -156,7 +183,7 @@ def _add_tool_result(chat: ChatMessages, item: Json, path: str) -> None:
                 raise inexpressible(kind, f"a tool message of {CHAT}", location)
             parts.append({"type": "text", "text": text_at(part, "text", location)})
         output = parts
-    chat.messages.append({"role": "tool", "tool_call_id": text_at(item, "call_id", path), "content": output})
+    return {"role": "tool", "tool_call_id": text_at(item, "call_id", path), "content": output}
 
 
 def lead_with_instructions(messages: list[Json], instructions: str) -> list[Json]:
@@ -193,20 +220,13 @@ def text_content(content: Any) -> str | None:
     return "".join(texts)
 
 
-def content_to_chat(content: Any, path: str) -> Any:
-    """Convert the content of a message to Chat; a string stays a string."""
-    return content if isinstance(content, str) else [_part_to_chat(*part) for part in _content_parts(content, path)]
-
-
-def content_from_chat(content: Any, path: str) -> Any:
-    """Convert the content of a message to Responses; a string stays a string."""
-    return content if isinstance(content, str) else [_part_from_chat(*part) for part in _content_parts(content, path)]
-
-
-def _content_parts(content: Any, path: str) -> list[tuple[Json, str]]:
+def _convert_content(content: Any, path: str, convert_part: Callable[[Json, str], Json]) -> Any:
+    """Convert the parts of a message's content; a string stays a string."""
+    if isinstance(content, str):
+        return content
     if not isinstance(content, list):
         raise ConversionError("content is neither a string nor a list of parts", where=path)
-    return list(iter_dicts(content, f"{path}.content"))
+    return [convert_part(part, location) for part, location in iter_dicts(content, f"{path}.content")]
 
 
 def _part_to_chat(part: Json, path: str) -> Json:
@@ -268,11 +288,11 @@ def items_from_messages(
                 message, path, new_id=new_id, split_thoughts=split_thoughts, with_tokens=with_tokens
             )
         elif role == "tool":
-            output = content_from_chat(message.get("content"), path)
+            output = _convert_content(message.get("content"), path, _part_from_chat)
             call_id = text_at(message, "tool_call_id", path)
             items.append({"type": "function_call_output", "call_id": call_id, "output": output})
         elif role in ("user", "system", "developer"):
-            content = content_from_chat(message.get("content"), path)
+            content = _convert_content(message.get("content"), path, _part_from_chat)
             items.append({"type": "message", "role": role, "content": content})
         else:
             raise inexpressible(role, f"{RESPONSES} as a role", path)
@@ -365,12 +385,3 @@ def _reject_fields(message: Json, keys: tuple[str, ...], path: str) -> None:
     for key in keys:
         if message.get(key) is not None:
             raise inexpressible(key, RESPONSES, path)
-
-
-def only_choice(completion: Json) -> Json:
-    """Return the only choice of a completion; raises ConversionError if there are several: Responses allows one."""
-    choices = expect_list(completion.get("choices"), "choices")
-    if len(choices) != 1:
-        what = f"a response is made from one choice, got {len(choices)}"
-        raise ConversionError(what, where="choices", fix="request n=1")
-    return expect_dict(choices[0], "choices[0]")

@@ -1,23 +1,67 @@
 """Checked access to JSON of other programs: every unexpected value raises a `ConversionError` with its JSON path.
 
 The parameter `path` of these functions is the JSON path of the value or of its container, for error messages.
+`to_dict` and `from_dict` convert pydantic objects to JSON data and back.
 """
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from nemo_gym.errors import ConversionError
-from nemo_gym.wire.tokens import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS
+from nemo_gym.wire.base import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS
+
+log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
+Model = TypeVar("Model", bound=BaseModel)
 NewId = Callable[[str], str]
 """Returns a new id with a prefix, for example `new_id("msg")` -> `"msg_0f3c…"`."""
 
 CHAT = "Chat Completions"
 RESPONSES = "the Responses API"
 MESSAGES = "the Anthropic Messages API"
+
+_ANY_VALUE: TypeAdapter[Any] = TypeAdapter(Any)
+
+
+def to_dict(value: Any) -> Any:
+    """Return a copy of `value` in which every pydantic object is a dictionary of its set fields.
+
+    The long token arrays of wire objects are shared, not copied.
+    """
+    return _ANY_VALUE.dump_python(value, exclude_unset=True, by_alias=True, warnings=False)
+
+
+def from_dict(cls: type[Model], data: Json) -> Model:
+    """Validate `data` as an object of `cls`.
+
+    Raises:
+        ConversionError: `data` is invalid; the message is that of the first error.
+    """
+    try:
+        return cls.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        location = ".".join(str(step) for step in first["loc"])
+        raise ConversionError(first["msg"], where=f"{cls.__name__}.{location}") from error
+
+
+def new_id(prefix: str) -> str:
+    """Return a random id."""
+    return f"{prefix}_{uuid4().hex}"
+
+
+@lru_cache(maxsize=256)
+def warn_once(text: str) -> None:
+    """Log a warning the first time only."""
+    log.warning(text)
 
 
 def expect_dict(value: Any, path: str) -> Json:

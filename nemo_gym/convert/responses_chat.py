@@ -8,51 +8,75 @@ from typing import Any
 
 from nemo_gym.convert.chat_conversation import (
     ChatMessages,
+    SplitThoughts,
     add_item,
     assistant_items,
     items_from_messages,
     lead_with_instructions,
-    only_choice,
+    outside_think_tags,
+    parse_think_tags,
 )
-from nemo_gym.convert.chat_options import LOGPROBS_INCLUDE, options_from_chat, options_to_chat
 from nemo_gym.convert.json_access import (
+    CHAT,
+    RESPONSES,
     Json,
     NewId,
     dict_at,
     expect_count,
     expect_dict,
+    expect_list,
+    inexpressible,
     iter_dicts,
     optional_list_at,
     optional_text_at,
     text_at,
 )
-from nemo_gym.convert.reasoning_tags import SplitThoughts, outside_think_tags, parse_think_tags
 from nemo_gym.convert.usage import usage_from_chat
-from nemo_gym.convert.wire_objects import response_skeleton
+from nemo_gym.errors import ConversionError
+from nemo_gym.wire.responses import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 
-ECHOED = (
-    "background",
-    "instructions",
-    "max_output_tokens",
-    "max_tool_calls",
-    "metadata",
-    "parallel_tool_calls",
-    "previous_response_id",
-    "prompt",
-    "reasoning",
-    "service_tier",
-    "temperature",
-    "text",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-    "top_p",
-    "truncation",
-    "user",
+_ECHOED_OPTIONS = tuple(
+    name
+    for name in NeMoGymResponseCreateParamsNonStreaming.model_fields
+    if name in NeMoGymResponse.model_fields and name != "model"
 )
 """Options of a request that are repeated in the response."""
 
-_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+LOGPROBS_INCLUDE = "message.output_text.logprobs"
+
+_NEEDS_SERVER_STATE = ("background", "previous_response_id", "prompt")
+"""Responses options that need a server with state. They raise an error; dropping them would change the request."""
+
+_CHAT_ONLY: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "frequency_penalty": (0,),
+    "function_call": (),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "modalities": (["text"],),
+    "n": (1,),
+    "prediction": (),
+    "presence_penalty": (0,),
+    "seed": (),
+    "stop": ([],),
+    "web_search_options": (),
+}
+"""Chat options without counterpart in the Responses API, with the values that have no effect."""
+
+_CONVERTED_FROM_RESPONSES = frozenset(
+    {*_NEEDS_SERVER_STATE, "include", "input", "instructions", "max_output_tokens", "max_tool_calls", "reasoning"}
+    | {"text", "tool_choice", "tools", "top_logprobs", "truncation"}
+)
+_SAME_IN_BOTH = frozenset(
+    {"metadata", "model", "parallel_tool_calls", "service_tier", "store", "stream", "temperature", "top_p", "user"}
+)
+_CHAT_HINTS = ("prompt_cache_key", "safety_identifier", "stream_options")
+_CONVERTED_FROM_CHAT = frozenset(
+    {*_CHAT_HINTS, "logprobs", "max_completion_tokens", "max_tokens", "messages", "reasoning_effort"}
+    | {"response_format", "tool_choice", "tools", "top_logprobs", "verbosity"}
+)
 
 
 def chat_request(params: Json, *, with_tokens: bool = False) -> Json:
@@ -97,16 +121,20 @@ def response_from_completion(
 ) -> Json:
     """Convert a completion to the response to the Responses request `params`, whose options it repeats."""
     params, completion = expect_dict(params, "request"), expect_dict(completion, "completion")
-    choice = only_choice(completion)
+    choices = expect_list(completion.get("choices"), "choices")
+    if len(choices) != 1:
+        what = f"a response is made from one choice, got {len(choices)}"
+        raise ConversionError(what, where="choices", fix="request n=1")
+    choice = expect_dict(choices[0], "choices[0]")
     message = dict_at(choice, "message", "choices[0]")
     path = "choices[0].message"
     output = assistant_items(message, path, new_id=new_id, split_thoughts=split_thoughts, with_tokens=with_tokens)
     if LOGPROBS_INCLUDE in optional_list_at(params, "include", "request"):
         _add_logprobs(output, choice, message)
     finish = choice.get("finish_reason")
-    reason = _INCOMPLETE.get(finish) if isinstance(finish, str) else None
+    reason = _INCOMPLETE_REASONS.get(finish) if isinstance(finish, str) else None
     created_at = expect_count(completion.get("created"), "created")
-    response = response_skeleton(new_id("resp"), created_at, params.get("model") or completion.get("model"))
+    response = empty_response(new_id("resp"), created_at, params.get("model") or completion.get("model"))
     response |= reply_fields(output, reason, usage_from_chat(completion.get("usage")), params)
     if completion.get("service_tier") is not None:
         response["service_tier"] = completion["service_tier"]
@@ -117,7 +145,7 @@ def reply_fields(output: list[Json], reason: str | None, usage: Json | None, par
     """Return the fields of a finished response: output, status, usage and the options of the request `params`."""
     fields: Json = {"output": output, "usage": usage, "status": "incomplete" if reason else "completed"}
     fields["incomplete_details"] = {"reason": reason} if reason else None
-    return fields | {key: params[key] for key in ECHOED if params.get(key) is not None}
+    return fields | {key: params[key] for key in _ECHOED_OPTIONS if params.get(key) is not None}
 
 
 def _add_logprobs(output: list[Json], choice: Json, message: Json) -> None:
@@ -145,3 +173,229 @@ def _logprob(entry: Json, path: str) -> Json:
 def _token_logprob(entry: Json, path: str) -> Json:
     token, logprob = text_at(entry, "token", path), entry.get("logprob")
     return {"token": token, "bytes": optional_list_at(entry, "bytes", path), "logprob": logprob}
+
+
+def empty_response(response_id: str, created_at: Any, model: Any) -> Json:
+    """Return a Responses reply without output, with the required fields."""
+    return {
+        "id": response_id,
+        "object": "response",
+        "created_at": created_at,
+        "model": model,
+        "output": [],
+        "error": None,
+        "incomplete_details": None,
+        "usage": None,
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+    }
+
+
+def options_to_chat(params: Json) -> Json:
+    """Convert the options of a Responses request to Chat; options that belong to neither dialect are kept."""
+    options = {key: value for key, value in params.items() if key not in _CONVERTED_FROM_RESPONSES}
+    reject_server_state(params, CHAT)
+    if "max_output_tokens" in params:
+        options["max_tokens"] = params["max_output_tokens"]
+    if params.get("reasoning") is not None:
+        effort = expect_dict(params["reasoning"], "reasoning").get("effort")
+        if effort is not None:
+            options["reasoning_effort"] = effort
+    _text_to_chat(params, options)
+    if params.get("top_logprobs") is not None:
+        options["top_logprobs"] = params["top_logprobs"]
+    # Chat rejects top_logprobs without logprobs.
+    if LOGPROBS_INCLUDE in optional_list_at(params, "include", "request") or params.get("top_logprobs"):
+        options["logprobs"] = True
+    _tools_to_chat(params, options)
+    return options
+
+
+def options_from_chat(chat: Json) -> Json:
+    """Convert the options of a Chat request to Responses.
+
+    Raises:
+        ConversionError: an option has no counterpart, and its value has an effect.
+    """
+    options = {key: value for key, value in chat.items() if key in _SAME_IN_BOTH}
+    for key, value in chat.items():
+        is_convertible = key in _SAME_IN_BOTH or key in _CONVERTED_FROM_CHAT
+        if not is_convertible and value is not None and value not in _CHAT_ONLY.get(key, ()):
+            raise inexpressible(key, RESPONSES, key)
+    _limits_from_chat(chat, options)
+    if chat.get("reasoning_effort") is not None:
+        options["reasoning"] = {"effort": chat["reasoning_effort"]}
+    _text_from_chat(chat, options)
+    if chat.get("logprobs"):
+        options["include"] = [LOGPROBS_INCLUDE]
+    if "top_logprobs" in chat:
+        options["top_logprobs"] = chat["top_logprobs"]
+    _tools_from_chat(chat, options)
+    return options
+
+
+def reject_server_state(params: Json, dialect: str) -> None:
+    """Raise `ConversionError` if a Responses request needs a server with state."""
+    for key in _NEEDS_SERVER_STATE:
+        if params.get(key):
+            raise inexpressible(key, dialect, key)
+
+
+def function_tools(params: Json, dialect: str) -> list[tuple[Json, str]]:
+    """Return the tools of a Responses request, with their JSON paths.
+
+    Raises:
+        ConversionError: a tool is not a function, or a tool call is required but there are no tools.
+    """
+    tools = list(iter_dicts(optional_list_at(params, "tools", "request"), "tools"))
+    for tool, path in tools:
+        kind = text_at(tool, "type", path)
+        if kind != "function":
+            raise inexpressible(f"{kind} tool", dialect, path, fix="give function tools only")
+        text_at(tool, "name", path)
+    if not tools and params.get("tool_choice") not in (None, "auto", "none"):
+        raise ConversionError("a tool call is required but there are no tools", where="tool_choice", fix="give tools")
+    return tools
+
+
+def options_lost_in_chat(params: Json) -> list[str]:
+    """Return the options of a Responses request that are dropped, because Chat has no counterpart."""
+    dropped = [key for key in ("max_tool_calls",) if params.get(key) is not None]
+    if params.get("truncation") not in (None, "disabled"):
+        dropped.append("truncation")
+    dropped += [f"include: {entry}" for entry in params.get("include") or [] if entry != LOGPROBS_INCLUDE]
+    reasoning = params.get("reasoning") or {}
+    return dropped + [f"reasoning.{key}" for key in reasoning if key != "effort" and reasoning[key] is not None]
+
+
+def options_lost_in_responses(chat: Json) -> list[str]:
+    """Return the options of a Chat request that are dropped: hints to the provider, which do not change the reply."""
+    return [key for key in _CHAT_HINTS if chat.get(key) is not None]
+
+
+def _text_to_chat(params: Json, options: Json) -> None:
+    """Convert verbosity and text format to Chat."""
+    if params.get("text") is None:
+        return
+    text = expect_dict(params["text"], "text")
+    if text.get("verbosity") is not None:
+        options["verbosity"] = text["verbosity"]
+    if text.get("format") is None:
+        return
+    form = dict_at(text, "format", "text")
+    kind = text_at(form, "type", "text.format")
+    if kind == "json_schema":
+        schema = {key: value for key, value in form.items() if key != "type" and value is not None}
+        options["response_format"] = {"type": kind, "json_schema": schema}
+    elif kind in ("text", "json_object"):
+        options["response_format"] = {"type": kind}
+    else:
+        raise inexpressible(kind, f"{CHAT} as a response_format", "text.format")
+
+
+def _text_from_chat(chat: Json, options: Json) -> None:
+    """Convert verbosity and response format to Responses."""
+    text: Json = {}
+    if chat.get("response_format") is not None:
+        form = dict_at(chat, "response_format", "request")
+        kind = text_at(form, "type", "response_format")
+        if kind == "json_schema":
+            text["format"] = {"type": kind, **dict_at(form, "json_schema", "response_format")}
+        elif kind in ("text", "json_object"):
+            text["format"] = {"type": kind}
+        else:
+            raise inexpressible(kind, f"{RESPONSES} as a text format", "response_format")
+    if chat.get("verbosity") is not None:
+        text["verbosity"] = chat["verbosity"]
+    if text:
+        options["text"] = text
+
+
+def _limits_from_chat(chat: Json, options: Json) -> None:
+    """Convert the token limit, which Chat accepts under two names."""
+    limits = [chat[key] for key in ("max_completion_tokens", "max_tokens") if chat.get(key) is not None]
+    if len(limits) == 2 and limits[0] != limits[1]:
+        what = "max_tokens and max_completion_tokens disagree"
+        raise ConversionError(what, where="max_tokens", fix="give one of them")
+    if limits:
+        options["max_output_tokens"] = limits[0]
+
+
+def _tools_to_chat(params: Json, options: Json) -> None:
+    """Convert tools and tool choice to Chat, which does not accept a tool choice without tools."""
+    tools = function_tools(params, CHAT)
+    if not tools:
+        options.pop("parallel_tool_calls", None)
+        return
+    options["tools"] = [_tool_to_chat(tool) for tool, _ in tools]
+    if "tool_choice" in params:
+        options["tool_choice"] = _choice_to_chat(params["tool_choice"])
+
+
+def _tools_from_chat(chat: Json, options: Json) -> None:
+    tools = optional_list_at(chat, "tools", "request")
+    if tools:
+        options["tools"] = [_tool_from_chat(tool, path) for tool, path in iter_dicts(tools, "tools")]
+    if chat.get("tool_choice") is not None:
+        options["tool_choice"] = _choice_from_chat(chat["tool_choice"])
+
+
+def _tool_to_chat(tool: Json) -> Json:
+    """Convert a function tool to Chat."""
+    # `strict: false` is the default of Chat.
+    function = {
+        key: value
+        for key, value in tool.items()
+        if key != "type" and value is not None and not (key == "strict" and value is False)
+    }
+    return {"type": "function", "function": function}
+
+
+def _tool_from_chat(tool: Json, path: str) -> Json:
+    """Convert a function tool to Responses."""
+    kind = text_at(tool, "type", path)
+    if kind != "function":
+        raise inexpressible(f"{kind} tool", RESPONSES, path, fix="give function tools only")
+    function = dict_at(tool, "function", path)
+    text_at(function, "name", f"{path}.function")
+    # Responses is strict by default, Chat is not.
+    return {"type": "function", "parameters": None, **function, "strict": bool(function.get("strict"))}
+
+
+def _choice_to_chat(choice: Any) -> Any:
+    """Convert a tool choice to Chat."""
+    if choice is None or isinstance(choice, str):
+        return choice
+    choice = expect_dict(choice, "tool_choice")
+    kind = text_at(choice, "type", "tool_choice")
+    if kind == "function":
+        return {"type": kind, kind: {"name": text_at(choice, "name", "tool_choice")}}
+    if kind == "allowed_tools":
+        names = [_function_name(tool, path) for tool, path in iter_dicts(choice.get("tools"), "tool_choice.tools")]
+        allowed = [{"type": "function", "function": {"name": name}} for name in names]
+        return {"type": kind, kind: {"mode": text_at(choice, "mode", "tool_choice"), "tools": allowed}}
+    raise inexpressible(kind, f"{CHAT} as a tool_choice", "tool_choice")
+
+
+def _choice_from_chat(choice: Any) -> Any:
+    """Convert a tool choice to Responses."""
+    if isinstance(choice, str):
+        return choice
+    choice = expect_dict(choice, "tool_choice")
+    kind = text_at(choice, "type", "tool_choice")
+    if kind == "function":
+        return {"type": kind, "name": text_at(dict_at(choice, kind, "tool_choice"), "name", f"tool_choice.{kind}")}
+    if kind == "allowed_tools":
+        allowed = dict_at(choice, kind, "tool_choice")
+        tools = iter_dicts(allowed.get("tools"), "tool_choice.allowed_tools.tools")
+        names = [_function_name(dict_at(tool, "function", path), path) for tool, path in tools]
+        mode = text_at(allowed, "mode", "tool_choice.allowed_tools")
+        return {"type": kind, "mode": mode, "tools": [{"type": "function", "name": name} for name in names]}
+    raise inexpressible(kind, f"{RESPONSES} as a tool_choice", "tool_choice")
+
+
+def _function_name(tool: Json, path: str) -> str:
+    if tool.get("type", "function") != "function":
+        raise inexpressible(tool["type"], f"{CHAT} as a tool_choice", path)
+    return text_at(tool, "name", path)

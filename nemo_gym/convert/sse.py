@@ -28,15 +28,16 @@ def encode_typed(events: Iterable[Json]) -> Iterator[bytes]:
         yield encode(event, event["type"])
 
 
-def decode(stream: bytes | Iterable[bytes]) -> Iterator[Json]:
-    """Yield the JSON payloads of a stream, whose bytes may be split anywhere; skip `[DONE]` and comments.
+def decode(stream: bytes) -> Iterator[Json]:
+    """Yield the JSON payloads of a stream; skip `[DONE]` and comments.
 
     Raises:
         ConversionError: a payload is not a JSON object, or the stream ends inside an event.
     """
     data: list[bytes] = []
     number = 0
-    for line in _lines([stream] if isinstance(stream, bytes) else stream):
+    for text in stream.split(b"\n"):
+        line = text.removesuffix(b"\r")
         if line.startswith(b"data:"):
             data.append(line[5:].removeprefix(b" "))
         elif not line and data:
@@ -46,20 +47,6 @@ def decode(stream: bytes | Iterable[bytes]) -> Iterator[Json]:
             number += 1
     if data and b"\n".join(data).strip() != b"[DONE]":
         raise ConversionError("the stream ends inside an event", where=f"event {number}")
-
-
-def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Join the chunks and yield the lines without their line breaks."""
-    incomplete: list[bytes] = []
-    for chunk in chunks:
-        head, *lines = chunk.split(b"\n")
-        incomplete.append(head)
-        for line in lines:
-            yield b"".join(incomplete).removesuffix(b"\r")
-            incomplete = [line]
-    last = b"".join(incomplete)
-    if last:
-        yield last
 
 
 def _payload(payload: bytes, path: str) -> Json:

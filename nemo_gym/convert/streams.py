@@ -22,13 +22,13 @@ from nemo_gym.convert.json_access import (
     short_repr,
     text_at,
 )
-from nemo_gym.convert.wire_objects import response_skeleton
+from nemo_gym.convert.responses_chat import empty_response
 from nemo_gym.errors import ConversionError
-from nemo_gym.wire.tokens import TOKEN_FIELDS
+from nemo_gym.wire.base import TOKEN_FIELDS
 
 _GROWING_FIELDS = ("content", "refusal", "reasoning_content", "reasoning")
 _ORDERED_FIELDS = ("role", "reasoning_content", "content", "tool_calls")
-_FINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
+FINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
 
 def chunks_from_completion(completion: Json, *, include_usage: bool = False) -> Iterator[Json]:
@@ -254,7 +254,7 @@ def events_from_response(response: Json) -> Iterator[Json]:
 
 def events_of_failure(message: str, *, model: str, response_id: str, created_at: int) -> Iterator[Json]:
     """Yield `created`, then `failed`: the failure of a stream that has begun with status 200."""
-    response = response_skeleton(response_id, created_at, model) | {"status": "in_progress"}
+    response = empty_response(response_id, created_at, model) | {"status": "in_progress"}
     yield {"type": "response.created", "sequence_number": 0, "response": response}
     failed = {**response, "status": "failed", "error": {"code": "server_error", "message": message}}
     yield {"type": "response.failed", "sequence_number": 1, "response": failed}
@@ -276,7 +276,7 @@ def response_from_events(events: Iterable[Any]) -> Json:
             items[index if isinstance(index, int) else len(items)] = dict_at(event, "item", path)
         elif kind == "error":
             raise _stream_error(event.get("message"), path)
-        elif kind in _FINAL_EVENTS:
+        elif kind in FINAL_EVENTS:
             response = dict_at(event, "response", path)
             if items and not response.get("output"):
                 response = {**response, "output": [items[index] for index in sorted(items)]}

@@ -16,7 +16,6 @@ from pydantic import Field, field_validator, model_validator
 from nemo_gym.catalog.row_problems import DataError
 from nemo_gym.config.schema_cli import BaseNeMoGymCLIConfig
 from nemo_gym.data.export_files import ENDINGS, WriteRow, writing_export
-from nemo_gym.data.export_index import ScoredRollouts, index_rollouts
 from nemo_gym.data.export_messages import (
     ASSISTANT,
     ChatConversation,
@@ -27,6 +26,7 @@ from nemo_gym.data.export_messages import (
     prompt_messages,
     read_conversation,
 )
+from nemo_gym.data.export_selection import ScoredRollouts, index_rollouts
 from nemo_gym.data.file_transfer import Meter, ignore_progress
 from nemo_gym.errors import ConversionError
 from nemo_gym.journal import RolloutReader, parse_line, scan_lines

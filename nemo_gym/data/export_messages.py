@@ -12,10 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 import orjson
 
-from nemo_gym.convert.chat_conversation import lead_with_instructions, text_content
-from nemo_gym.convert.chat_options import options_to_chat
-from nemo_gym.convert.reasoning_tags import parse_think_tags
-from nemo_gym.convert.responses_chat import chat_messages
+from nemo_gym.convert.chat_conversation import lead_with_instructions, parse_think_tags, text_content
+from nemo_gym.convert.responses_chat import chat_messages, options_to_chat
 from nemo_gym.errors import ConversionError
 from nemo_gym.keys import RESPONSE_KEY_NAME, RESPONSES_CREATE_PARAMS_KEY_NAME
 

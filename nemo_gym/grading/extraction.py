@@ -4,9 +4,12 @@ import re
 from collections.abc import Collection
 
 from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer
-from nemo_gym.wire.content_parts import NeMoGymResponseOutputText
-from nemo_gym.wire.items import NeMoGymEasyInputMessage, NeMoGymResponseOutputMessage
-from nemo_gym.wire.responses import NeMoGymResponse
+from nemo_gym.wire.responses import (
+    NeMoGymEasyInputMessage,
+    NeMoGymResponse,
+    NeMoGymResponseOutputMessage,
+    NeMoGymResponseOutputText,
+)
 
 MAX_CHARACTERS = 1 << 20
 """Maximum length of a text that is searched for fenced blocks or parsed as data."""

@@ -10,10 +10,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from pydantic import BaseModel
+
 from nemo_gym.errors import GymError
 from nemo_gym.keys import AGENT_REF_KEY_NAME, ROLLOUT_INDEX_KEY_NAME, TASK_INDEX_KEY_NAME
 from nemo_gym.metrics.column_statistics import Numbers, describe, rollout_info, rollout_numbers
-from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
 from nemo_gym.wire.stored_rollout import RolloutId, Row, StoredRollout
 
 ComputeMetricsFn = Callable[[list[list[Row]]], dict[str, Any]]
@@ -22,6 +23,16 @@ GetKeyMetricsFn = Callable[[dict[str, Any]], dict[str, Any]]
 PER_TASK_METRICS = "per_task_metrics"
 NUM_FAILED_ROLLOUTS = "num_failed_rollouts"
 ANY_AGENT = {AGENT_REF_KEY_NAME: {"name": "agent"}}
+
+
+class AggregateMetricsRequest(BaseModel):
+    verify_responses: list[dict[str, Any]]
+
+
+class AggregateMetrics(BaseModel):
+    group_level_metrics: list[dict[str, Any]] = []
+    agent_metrics: dict[str, Any] = {}
+    key_metrics: dict[str, Any] = {}
 
 
 class RolloutRowsError(GymError, ValueError):

@@ -6,7 +6,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nemo_gym.capture.store import CaptureStore, merge_model_call_capture_into_record
+from nemo_gym.capture.store import (
+    CaptureStore,
+    clear_model_call_captures_for_rollouts,
+    merge_model_call_capture_into_record,
+)
 from nemo_gym.keys import (
     NG_AGENT_OBSERVATIONS_KEY,
     NG_MODEL_CALL_CAPTURE_KEY,
@@ -41,7 +45,8 @@ def with_captures(send: Send, captures: CaptureStore) -> Send:
 
     async def send_and_join(job: Job) -> Any:
         rollout_id = maybe_rollout_id_from_run_body(job.row) or str(job.key)
-        await asyncio.to_thread(captures.clear, [rollout_id])  # remains of an interrupted attempt
+        # Delete the remains of an interrupted attempt.
+        await asyncio.to_thread(clear_model_call_captures_for_rollouts, captures, [rollout_id])
         result = await send(job)
         if isinstance(result, dict):
             await asyncio.to_thread(join_captures, job, result, rollout_id)

@@ -30,7 +30,7 @@ from nemo_gym.rollouts.outcome import (
 )
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.call_log import phase_seconds, phases_from_error
-from nemo_gym.wire.stored_rollout import RolloutKey, total_tokens
+from nemo_gym.wire.stored_rollout import RolloutKey, StoredRollout
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
@@ -124,7 +124,7 @@ class StopCondition:
 
     def add_attempt(self, outcome: Outcome) -> None:
         """Count the tokens of an attempt, scored or not."""
-        self.tokens += total_tokens(outcome.record)
+        self.tokens += StoredRollout(outcome.record).total_tokens
         self._check_tokens()
 
     def add_outcome(self, outcome: Outcome) -> None:

@@ -35,7 +35,7 @@ from nemo_gym.transport.asgi import read_body
 from nemo_gym.transport.client_response import LocalResponse
 from nemo_gym.transport.in_process import dispatch
 from nemo_gym.wire.call_reply import parse_json
-from nemo_gym.wire.tasks import MCPServerMetadata
+from nemo_gym.wire.run_seed_verify import MCPServerMetadata
 
 logger = logging.getLogger("nemo_gym.serve")
 

@@ -2,12 +2,14 @@
 
 Objects of other packages (openai, anthropic) are dumped without their unset fields and validated like dictionaries.
 Free-form values (unknown fields, JSON schemas) pass unchanged if they can be written as JSON again: limited depth, no
-lone surrogates. Use of pydantic's internals (`core_schema`, `__pydantic_base_init__`) is limited to this module and
-`tokens`; `tests/wire/test_base.py` fails when they change.
+lone surrogates. Only this module uses pydantic's internals (`core_schema`, `__pydantic_base_init__`);
+`tests/wire/test_base.py` and `tests/wire/test_tokens.py` fail when they change.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
+import re
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 import orjson
 from pydantic import (
@@ -21,14 +23,15 @@ from pydantic import (
     with_config,
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
-
-T = TypeVar("T")
+from typing_extensions import TypedDict
 
 MAX_DEPTH = 100
 """Levels of nesting in a free-form value; JSON writers fail at about 250."""
 
 MAX_TEXT = 2**30
 """Characters in one string. The limit makes pydantic check the encoding of strings."""
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 WIRE_CONFIG = ConfigDict(
     extra="allow",
@@ -38,68 +41,49 @@ WIRE_CONFIG = ConfigDict(
 )
 
 
-def as_plain(value: Any) -> Any:
+def dump_object(value: Any) -> Any:
     """Return a pydantic object as a dictionary of its set fields, and anything else unchanged."""
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_unset=True, by_alias=True, warnings=False)
     return value
 
 
-def _children(container: Any) -> Iterator[Any]:
-    if isinstance(container, dict):
-        yield from container
-        yield from container.values()
-    else:
-        yield from container
-
-
-def _check_text(text: str) -> None:
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise PydanticCustomError("string_unicode", "Text contains a lone surrogate and cannot be encoded") from None
-
-
 def _is_shallow_json(value: Any) -> bool:
     """Return whether `value` can be written as JSON with so few brackets that it cannot be too deep."""
     try:
-        written = orjson.dumps(value)
+        text = orjson.dumps(value)
     except TypeError:
         return False
-    return written.count(b"{") + written.count(b"[") <= MAX_DEPTH
+    return text.count(b"{") + text.count(b"[") <= MAX_DEPTH
 
 
 def free_form(value: Any) -> Any:
     """Return `value` if it can be written as JSON: not too deep, no cycle, no lone surrogate."""
-    value = as_plain(value)
+    value = dump_object(value)
     if _is_shallow_json(value):
         return value
-    if isinstance(value, str):
-        _check_text(value)
-    level = [value] if isinstance(value, (dict, list, tuple)) else []
-    for _ in range(MAX_DEPTH):
-        if not level:
+    level: Iterable[Any] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        # One entry per object: a cycle is on every level, so the depth limit finds it in bounded time.
+        containers: dict[int, Any] = {}
+        for element in level:
+            if isinstance(element, str) and _LONE_SURROGATE.search(element):
+                raise PydanticCustomError("string_unicode", "Text contains a lone surrogate and cannot be encoded")
+            if isinstance(element, (dict, list, tuple)):
+                containers[id(element)] = element
+        if not containers:
             return value
-        # One entry per object: a cycle is on every level, so its depth reveals it in bounded time.
-        below: dict[int, Any] = {}
-        for container in level:
-            for child in _children(container):
-                if isinstance(child, str):
-                    _check_text(child)
-                elif isinstance(child, (dict, list, tuple)):
-                    below[id(child)] = child
-        level = list(below.values())
-    if level:
-        raise PydanticCustomError("too_deep", "Nested more than {depth} levels deep", {"depth": MAX_DEPTH})
-    return value
+        level = chain.from_iterable(
+            chain(container, container.values()) if isinstance(container, dict) else container
+            for container in containers.values()
+        )
+    raise PydanticCustomError("too_deep", "Nested more than {depth} levels deep", {"depth": MAX_DEPTH})
 
 
 Json = Annotated[Any, AfterValidator(free_form)]
-JsonObject = Annotated[dict[str, Any], BeforeValidator(as_plain), AfterValidator(free_form)]
-OpenForeign = BeforeValidator(as_plain)
-"""Dumps objects of other packages, for unions and typed dictionaries, which have no class of ours to do it."""
+JsonObject = Annotated[dict[str, Any], BeforeValidator(dump_object), AfterValidator(free_form)]
+AcceptObjects = BeforeValidator(dump_object)
+"""Lets unions and typed dictionaries accept objects of other packages, as `WireModel` does."""
 
 
 OTHER = "other"
@@ -163,19 +147,15 @@ TEXT_OR_LIST = TaggedUnion(
 """Marks `str | list[…]`, so that an error is about the member that matches the value's type."""
 
 
-def _schema_with_extras(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-    schema = handler(source)
-    resolved: dict[str, Any] = handler.resolve_ref_schema(schema)  # type: ignore[assignment]
-    if resolved["type"] == "typed-dict":
-        resolved["extras_schema"] = handler.generate_schema(Json)
-    return schema
+@with_config(WIRE_CONFIG)
+class OpenDict(TypedDict, extra_items=Json):  # type: ignore[call-arg]  # mypy does not know PEP 728
+    """A typed dictionary that keeps unknown keys, as `WireModel` keeps unknown fields."""
 
 
-def open_dict(typed_dict: type[T]) -> type[T]:
-    """Class decorator for a typed dictionary that keeps unknown keys, as `WireModel` keeps unknown fields."""
-    with_config(WIRE_CONFIG)(typed_dict)
-    setattr(typed_dict, "__get_pydantic_core_schema__", staticmethod(_schema_with_extras))  # noqa: B010 - not declared
-    return typed_dict
+class TypedObjectParam(OpenDict):
+    """A dictionary whose other keys depend on its `type`."""
+
+    type: str
 
 
 class WireModel(BaseModel):
@@ -183,7 +163,7 @@ class WireModel(BaseModel):
 
     model_config = WIRE_CONFIG
 
-    tagged_by: ClassVar[frozenset[str]] = frozenset({"type"})
+    tagged_by: ClassVar[frozenset[str]] = frozenset({"role", "type"})
     """Fields that identify the class; they count as set when an object is built by keyword."""
 
     __pydantic_extra__: dict[str, Json] = Field(init=False)
@@ -200,5 +180,105 @@ class WireModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _open_foreign(cls, value: Any) -> Any:
-        return value if type(value) is dict else as_plain(value)
+    def _accept_objects(cls, value: Any) -> Any:
+        return value if type(value) is dict else dump_object(value)
+
+
+class TypedObject(WireModel):
+    """An object whose other fields depend on its `type`."""
+
+    type: str
+
+
+REQUIRED_TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+TOKEN_FIELDS = (*REQUIRED_TOKEN_FIELDS, "routed_experts")
+REQUIRED_TOKEN_METADATA_FIELDS = frozenset(REQUIRED_TOKEN_FIELDS)
+TOKEN_METADATA_FIELDS = frozenset(TOKEN_FIELDS)
+
+
+class _NumberList:
+    """A list of numbers of one type that is neither copied nor walked in Python when parsed or dumped.
+
+    These lists hold tens of thousands of numbers and pass several servers. The type of `sum`, computed at C speed,
+    shows the type of the elements (a bool passes for an int); any other value is validated by pydantic, which converts
+    or explains it. A dump to Python objects shares the list with the model.
+    """
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        json_schema = handler.generate_schema(source)
+        list_schema = handler(source)
+        # A format applies to JSON only and leaves Python dumps alone; the outer serializer then takes over for JSON.
+        list_schema["serialization"] = core_schema.format_ser_schema("", when_used="json")  # type: ignore[index]
+        return core_schema.no_info_wrap_validator_function(
+            self._validate,
+            list_schema,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda value: value, return_schema=json_schema, when_used="json"
+            ),
+        )
+
+    def _validate(self, value: Any, validate: Callable[[Any], Any]) -> Any:
+        if type(value) is list and value:
+            try:
+                if type(sum(value)) is self.kind:
+                    return value
+            except (TypeError, OverflowError):
+                pass
+        return validate(value)
+
+
+TokenIds = Annotated[list[int], _NumberList(int)]
+LogProbs = Annotated[list[float], _NumberList(float)]
+
+
+class TokenIDLogProbMixin(BaseModel):
+    """The token fields of one generation."""
+
+    model_config = WIRE_CONFIG
+
+    prompt_token_ids: TokenIds
+    generation_token_ids: TokenIds
+    generation_log_probs: LogProbs
+    routed_experts: Annotated[str | list[Any] | None, AfterValidator(free_form)] = None
+
+
+def has_token_fields(item: Mapping[str, Any]) -> bool:
+    """Return whether any token field is set. Null counts as not set."""
+    return any(item[name] is not None for name in TOKEN_METADATA_FIELDS.intersection(item))
+
+
+def check_token_fields(item: Mapping[str, Any]) -> None:
+    """Check that the token fields are complete or missing; a trainer ignores incomplete ones.
+
+    Raises:
+        PydanticCustomError: some token fields are set, but not all three required ones.
+    """
+    if not has_token_fields(item):
+        return
+    missing = sorted(name for name in REQUIRED_TOKEN_FIELDS if item.get(name) is None)
+    if missing:
+        raise PydanticCustomError(
+            "incomplete_token_fields",
+            "Token fields belong together; missing: {missing}",
+            {"missing": ", ".join(missing)},
+        )
+
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class ItemModel(WireModel):
+    """Base class of items. `wire_tag` is the item's tag in the item unions: its `type`, unless a class sets it."""
+
+    wire_tag: ClassVar[str]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        if TokenIDLogProbMixin in cls.__bases__:
+            cls.wire_tag += "+tokens"
+        elif not hasattr(cls, "wire_tag"):
+            cls.wire_tag = cls.model_fields["type"].default

@@ -3,19 +3,20 @@
 Every model rejects unknown fields, because they are mistakes of the agent's author.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
-from nemo_gym.wire.base import WIRE_CONFIG, Json, JsonObject, TaggedUnion, as_plain, field_text, literal_tags
+from nemo_gym.wire.base import WIRE_CONFIG, Json, JsonObject, TaggedUnion, dump_object, field_text, literal_tags
 from nemo_gym.wire.responses import NeMoGymResponse
 
 Moment = float | str | None
 """Seconds since the epoch or an ISO 8601 text, as the agent reports it."""
 
-ServerName = Annotated[str | JsonObject, BeforeValidator(as_plain)]
+ServerName = Annotated[str | JsonObject, BeforeValidator(dump_object)]
 """A server's instance id, or a reference `{type, name}` to it."""
 
 
@@ -134,19 +135,12 @@ class AgentObservationBundle(ObservationModel):
 
 
 def _check_no_parent_cycle(invocations: Iterable[AgentInvocation]) -> None:
-    parents = {invocation.invocation_id: invocation.parent_invocation_id for invocation in invocations}
-    rooted: set[str] = set()
-    for start in parents:
-        path: list[str] = []
-        on_path: set[str] = set()
-        node: str | None = start
-        while node is not None and node in parents and node not in rooted:
-            if node in on_path:
-                raise ValueError(f"invocation {node!r} is its own ancestor")
-            path.append(node)
-            on_path.add(node)
-            node = parents[node]
-        rooted.update(path)
+    parents = {each.invocation_id: [each.parent_invocation_id] for each in invocations if each.parent_invocation_id}
+    try:
+        TopologicalSorter(parents).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1]
+        raise ValueError(f"invocation {cycle[0]!r} is its own ancestor") from None
 
 
 class TrajectoryTokenStats(ObservationModel):
@@ -206,14 +200,6 @@ class AgentEpisode:
     observations: AgentObservationBundle | None = None
 
 
-def _references(bundles: Iterable[AgentObservationBundle]) -> Iterator[tuple[str, ModelCallRef]]:
-    for bundle in bundles:
-        for record in bundle.records:
-            if isinstance(record, AgentInvocation):
-                for reference in record.model_calls:
-                    yield record.invocation_id, reference
-
-
 def _server_name(reference: Any) -> Any:
     return reference.get("name") if isinstance(reference, Mapping) else reference
 
@@ -232,7 +218,10 @@ def join_model_call_observations(
         (_server_name(call.model_ref), call.response_id): call for call in joined if call.response_id
     }
     gaps: list[ObservationGap] = []
-    for invocation_id, reference in _references(bundles):
+    records = (record for bundle in bundles for record in bundle.records)
+    invocations = (record for record in records if isinstance(record, AgentInvocation))
+    claims = ((each.invocation_id, reference) for each in invocations for reference in each.model_calls)
+    for invocation_id, reference in claims:
         call = by_id.get(reference.model_call_id) if reference.model_call_id else None
         call = call or by_response.get((_server_name(reference.model_ref), reference.response_id))
         if call is None:

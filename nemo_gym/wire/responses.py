@@ -1,14 +1,31 @@
-"""The Responses API: request and response."""
+"""The OpenAI Responses API: items of a conversation, request, response and token counts.
 
-from typing import Annotated, Literal
+The class of an item is chosen by its `type` (and for messages by their form); classes are not tried in turn.
+"""
 
-from pydantic import ConfigDict
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from nemo_gym.wire.base import OpenForeign, WireModel
-from nemo_gym.wire.content_parts import NeMoGymResponseOutputText
-from nemo_gym.wire.items import NeMoGymEasyInputMessage, NeMoGymResponseOutputMessage
-from nemo_gym.wire.tools import (
-    NamedToolChoice,
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from nemo_gym.wire.base import (
+    TEXT_OR_LIST,
+    AcceptObjects,
+    ItemModel,
+    ItemStatus,
+    TaggedUnion,
+    TokenIDLogProbMixin,
+    TypedObject,
+    WireModel,
+    check_token_fields,
+    dump_object,
+    field_text,
+    has_token_fields,
+)
+from nemo_gym.wire.hosted_tool_calls import HOSTED_ITEMS, PROVIDER_ITEM_TYPES, HostedItem, ProviderItem
+from nemo_gym.wire.input_content import InputContent, InputContentPart
+from nemo_gym.wire.responses_options import (
     Prompt,
     PromptParam,
     Reasoning,
@@ -20,8 +37,322 @@ from nemo_gym.wire.tools import (
     ToolChoiceParam,
     ToolParam,
 )
-from nemo_gym.wire.unions import NeMoGymResponseOutputItem, TextOrItems
-from nemo_gym.wire.usage import NeMoGymResponseUsage
+
+
+class TopLogprob(WireModel):
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class Logprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class NeMoGymResponseOutputText(WireModel):
+    annotations: list[TypedObject] = []
+    text: str
+    type: Literal["output_text"] = "output_text"
+    logprobs: list[Logprob] | None = None
+
+
+class NeMoGymResponseOutputRefusal(WireModel):
+    refusal: str
+    type: Literal["refusal"] = "refusal"
+
+
+def _with_part_type(part: Any) -> Any:
+    """Return a part without type with the type its fields imply; older datasets omit it."""
+    if isinstance(part, dict) and "type" not in part:
+        return {**part, "type": "refusal" if "refusal" in part else "output_text"}
+    return part
+
+
+OutputContentPart = Annotated[
+    NeMoGymResponseOutputText | NeMoGymResponseOutputRefusal, TaggedUnion(), BeforeValidator(_with_part_type)
+]
+
+
+class NeMoGymSummary(WireModel):
+    text: str
+    type: Literal["summary_text"] = "summary_text"
+
+
+class NeMoGymReasoningText(WireModel):
+    text: str
+    type: Literal["reasoning_text"] = "reasoning_text"
+
+
+class NeMoGymEasyInputMessage(ItemModel):
+    """A message in its short form: a role and a content."""
+
+    wire_tag: ClassVar[str] = "easy_message"
+    tagged_by: ClassVar[frozenset[str]] = frozenset()
+
+    content: InputContent
+    role: Literal["user", "assistant", "system", "developer"]
+    type: Literal["message"] = "message"
+
+
+class NeMoGymMessage(ItemModel):
+    """An input message as the API stores it: a list of parts with a status."""
+
+    wire_tag: ClassVar[str] = "message"
+    tagged_by: ClassVar[frozenset[str]] = frozenset({"status", "type"})
+
+    content: list[InputContentPart]
+    role: Literal["user", "system", "developer"]
+    status: ItemStatus = "completed"
+    type: Literal["message"] = "message"
+
+
+class NeMoGymResponseOutputMessage(ItemModel):
+    """A message of the model."""
+
+    wire_tag: ClassVar[str] = "output_message"
+
+    id: str
+    content: list[OutputContentPart]
+    role: Literal["assistant"] = "assistant"
+    status: ItemStatus = "completed"
+    type: Literal["message"] = "message"
+
+
+class NeMoGymResponseFunctionToolCall(ItemModel):
+    arguments: str
+    call_id: str
+    name: str
+    type: Literal["function_call"] = "function_call"
+    id: str | None = None
+    status: ItemStatus | None = None
+
+
+class NeMoGymFunctionCallOutput(ItemModel):
+    call_id: str
+    output: InputContent
+    type: Literal["function_call_output"] = "function_call_output"
+    id: str | None = None
+    status: ItemStatus | None = None
+
+
+class NeMoGymResponseReasoningItem(ItemModel):
+    """Reasoning of the model. It has no `status`, because some endpoints reject a status in their input."""
+
+    id: str
+    summary: list[NeMoGymSummary]
+    type: Literal["reasoning"] = "reasoning"
+    encrypted_content: str | None = None
+    content: list[NeMoGymReasoningText] | None = None
+
+
+class NeMoGymEasyInputMessageForTraining(NeMoGymEasyInputMessage, TokenIDLogProbMixin):
+    pass
+
+
+class NeMoGymMessageForTraining(NeMoGymMessage, TokenIDLogProbMixin):
+    pass
+
+
+class NeMoGymResponseOutputMessageForTraining(NeMoGymResponseOutputMessage, TokenIDLogProbMixin):
+    pass
+
+
+class NeMoGymResponseFunctionToolCallForTraining(NeMoGymResponseFunctionToolCall, TokenIDLogProbMixin):
+    pass
+
+
+class NeMoGymResponseReasoningItemForTraining(NeMoGymResponseReasoningItem, TokenIDLogProbMixin):
+    pass
+
+
+RESPONSES_TO_TRAIN: dict[type[ItemModel], type[ItemModel]] = {
+    NeMoGymEasyInputMessage: NeMoGymEasyInputMessageForTraining,
+    NeMoGymMessage: NeMoGymMessageForTraining,
+    NeMoGymResponseOutputMessage: NeMoGymResponseOutputMessageForTraining,
+    NeMoGymResponseFunctionToolCall: NeMoGymResponseFunctionToolCallForTraining,
+    NeMoGymResponseReasoningItem: NeMoGymResponseReasoningItemForTraining,
+}
+
+
+def training_variant_of(item_class: type[ItemModel]) -> type[ItemModel]:
+    """Return the class that adds token fields to `item_class`.
+
+    Raises:
+        NotImplementedError: items of this class are never generated token by token.
+    """
+    try:
+        return RESPONSES_TO_TRAIN[item_class]
+    except KeyError:
+        raise NotImplementedError(f"{item_class.__name__} has no training variant") from None
+
+
+_TRAINABLE = frozenset(cls.wire_tag for cls in RESPONSES_TO_TRAIN)
+_INPUT_TYPES = frozenset({"message", "function_call", "function_call_output", "reasoning"}) | {
+    cls.wire_tag for cls in HOSTED_ITEMS
+}
+_IMPLIED_TYPES: tuple[tuple[frozenset[str], dict[str, str]], ...] = (
+    (frozenset({"call_id", "output"}), {"type": "function_call_output"}),
+    (frozenset({"call_id", "name", "arguments"}), {"type": "function_call"}),
+    (frozenset({"id", "summary"}), {"type": "reasoning"}),
+    (frozenset({"id", "content"}), {"type": "message", "role": "assistant"}),
+)
+_OUTPUT_TYPES = _INPUT_TYPES | PROVIDER_ITEM_TYPES
+
+
+def _is_generated(content: list[Any]) -> bool:
+    return not content or field_text(_with_part_type(content[0]), "type") in ("output_text", "refusal")
+
+
+def _message_tag(message: Mapping[str, Any]) -> str:
+    """Return the form of a message: generated by the model, stored with a status, or short."""
+    content = message.get("content")
+    if isinstance(content, list):
+        if message.get("role") == "assistant":
+            if message.get("id") is not None and _is_generated(content):
+                return "output_message"
+        elif message.get("status") is not None:
+            return "message"
+    return "easy_message"
+
+
+def item_tag(item: Any) -> str | None:
+    """Return the tag of the class that `item` belongs to."""
+    if not isinstance(item, dict):
+        return getattr(item, "wire_tag", None)
+    kind = item.get("type")
+    tag = _message_tag(item) if kind is None or kind == "message" else kind
+    if tag in _TRAINABLE and has_token_fields(item):
+        return f"{tag}+tokens"
+    return "provider_item" if tag in PROVIDER_ITEM_TYPES else tag
+
+
+def _as_item(item: Any) -> Any:
+    """Return an object of an item class or a dictionary; dump every other kind of object."""
+    if type(item) is dict:
+        return item
+    if isinstance(item, BaseModel):
+        # Token fields are extras in a class without them; as a dictionary the item gets its training class.
+        has_extra_tokens = item.model_extra and has_token_fields(item.model_extra)
+        return dump_object(item) if has_extra_tokens or not isinstance(item, ItemModel) else item
+    if isinstance(item, Mapping):
+        return dict(item)
+    raise PydanticCustomError("item_type", "An item must be an object")
+
+
+def _check_item(item: dict[str, Any], types: frozenset[str]) -> None:
+    kind = item.get("type")
+    if kind is not None:
+        if not isinstance(kind, str):
+            raise PydanticCustomError("unknown_item_type", "The type of an item must be a text")
+        if kind not in types:
+            raise PydanticCustomError("unknown_item_type", "Unknown item type {type}", {"type": repr(kind[:80])})
+    check_token_fields(item)
+
+
+def _with_type(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item that has neither type nor role with the type its fields imply; older datasets omit it."""
+    for fields, kind in _IMPLIED_TYPES:
+        if fields <= item.keys():
+            return {**item, **kind}
+    raise PydanticCustomError("missing_item_type", "An item must have `type`, or `role` and `content`")
+
+
+def check_input_item(item: Any) -> Any:
+    """Check an item of `input` and return it in a form from which the union can determine its class."""
+    item = _as_item(item)
+    if type(item) is dict:
+        if item.get("type") is None and "role" not in item:
+            item = _with_type(item)
+        _check_item(item, _INPUT_TYPES)
+    return item
+
+
+def check_output_item(item: Any) -> Any:
+    """Return an item of `output`, which must have a type."""
+    item = _as_item(item)
+    if type(item) is dict:
+        if item.get("type") is None:
+            raise PydanticCustomError("missing_item_type", "Each output item must have `type`")
+        _check_item(item, _OUTPUT_TYPES)
+    return item
+
+
+_Item: TypeAlias = (
+    NeMoGymEasyInputMessage
+    | NeMoGymEasyInputMessageForTraining
+    | NeMoGymMessage
+    | NeMoGymMessageForTraining
+    | NeMoGymResponseOutputMessage
+    | NeMoGymResponseOutputMessageForTraining
+    | NeMoGymResponseFunctionToolCall
+    | NeMoGymResponseFunctionToolCallForTraining
+    | NeMoGymFunctionCallOutput
+    | NeMoGymResponseReasoningItem
+    | NeMoGymResponseReasoningItemForTraining
+    | HostedItem
+)
+_BY_WIRE_TAG = TaggedUnion(tag=item_tag, member_tags=lambda member: (member.wire_tag,))
+
+NeMoGymResponseInputItem = Annotated[_Item, _BY_WIRE_TAG, BeforeValidator(check_input_item)]
+NeMoGymResponseOutputItem = Annotated[_Item | ProviderItem, _BY_WIRE_TAG, BeforeValidator(check_output_item)]
+NeMoGymResponseInput = list[NeMoGymResponseInputItem]
+TextOrItems = Annotated[str | NeMoGymResponseInput, TEXT_OR_LIST]
+
+
+class NeMoGymResponseInputTokensDetails(WireModel):
+    cached_tokens: int | None = None
+
+
+class NeMoGymResponseOutputTokensDetails(WireModel):
+    reasoning_tokens: int | None = None
+
+
+class NeMoGymResponseUsage(WireModel):
+    input_tokens: int
+    input_tokens_details: NeMoGymResponseInputTokensDetails | None = Field(
+        default_factory=NeMoGymResponseInputTokensDetails
+    )
+    output_tokens: int
+    output_tokens_details: NeMoGymResponseOutputTokensDetails | None = Field(
+        default_factory=NeMoGymResponseOutputTokensDetails
+    )
+    total_tokens: int
+
+    @classmethod
+    def sum_from_list(cls, usages: Iterable[Self | None]) -> Self:
+        """Return the sum of the usages, ignoring None; zero for an empty list.
+
+        A detail (cached or reasoning tokens) that one usage does not report is None in the sum.
+        """
+        reported = [usage for usage in usages if usage is not None]
+        inputs = [usage.input_tokens_details for usage in reported]
+        outputs = [usage.output_tokens_details for usage in reported]
+        cached = _known_sum([details.cached_tokens if details else None for details in inputs])
+        reasoning = _known_sum([details.reasoning_tokens if details else None for details in outputs])
+        return cls.model_validate(
+            {
+                "input_tokens": sum([usage.input_tokens for usage in reported]),
+                "input_tokens_details": {"cached_tokens": cached},
+                "output_tokens": sum([usage.output_tokens for usage in reported]),
+                "output_tokens_details": {"reasoning_tokens": reasoning},
+                "total_tokens": sum([usage.total_tokens for usage in reported]),
+            }
+        )
+
+
+def accumulate_response_usage(
+    total: NeMoGymResponseUsage | None, additional: NeMoGymResponseUsage | None
+) -> NeMoGymResponseUsage | None:
+    """Return the sum of two usages, either of which may be None."""
+    if total is None and additional is None:
+        return None
+    return NeMoGymResponseUsage.sum_from_list([total, additional])
+
+
+def _known_sum(counts: list[int | None]) -> int | None:
+    """Return the sum of the counts, or None if one of them is unknown."""
+    reported = [count for count in counts if count is not None]
+    return sum(reported) if len(reported) == len(counts) else None
 
 
 class NeMoGymResponseCreateParamsNonStreaming(WireModel):
@@ -39,12 +370,12 @@ class NeMoGymResponseCreateParamsNonStreaming(WireModel):
     model: str | None = None
     parallel_tool_calls: bool | None = True
     previous_response_id: str | None = None
-    prompt: Annotated[PromptParam, OpenForeign] | None = None
-    reasoning: Annotated[ReasoningParam, OpenForeign] | None = None
+    prompt: Annotated[PromptParam, AcceptObjects] | None = None
+    reasoning: Annotated[ReasoningParam, AcceptObjects] | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
     store: bool | None = None
     temperature: float | None = None
-    text: Annotated[TextConfigParam, OpenForeign] | None = None
+    text: Annotated[TextConfigParam, AcceptObjects] | None = None
     tool_choice: ToolChoiceParam = "auto"
     tools: list[ToolParam] = []
     top_logprobs: int | None = None
@@ -83,7 +414,7 @@ class NeMoGymResponse(WireModel):
     output: list[NeMoGymResponseOutputItem]
     parallel_tool_calls: bool
     temperature: float | None = None
-    tool_choice: ToolChoiceMode | NamedToolChoice
+    tool_choice: ToolChoiceMode | TypedObject
     tools: list[Tool]
     top_p: float | None = None
     background: bool | None = None

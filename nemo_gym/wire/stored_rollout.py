@@ -5,7 +5,6 @@
 """
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +33,6 @@ REWARD_KEY = "reward"
 LIMIT_CLASS = "limit"
 """The failure class of a rollout that a limit ended."""
 
-_TEXT_FORM = re.compile(r"(\d+)-(\d+)(?:-a([1-9]\d*))?", re.ASCII)
 _MAX_TOKENS = 2**63 - 1
 _EMPTY: Mapping[str, Any] = {}
 
@@ -60,19 +58,6 @@ class RolloutKey:
     def rollout_id(self) -> RolloutId:
         """Task and rollout index, which resume matching compares."""
         return self.task, self.rollout
-
-    @classmethod
-    def parse(cls, text: str) -> "RolloutKey":
-        """Parse the text form.
-
-        Raises:
-            ValueError: `text` is not the text form of a key.
-        """
-        match = _TEXT_FORM.fullmatch(text)
-        if match is None:
-            raise ValueError(f"{text!r} is not of the form <task>-<rollout> or <task>-<rollout>-a<attempt>")
-        task, rollout, attempt = match.groups(default="0")
-        return cls(int(task), int(rollout), int(attempt))
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "RolloutKey":
@@ -199,11 +184,6 @@ class StoredRollout:
     def _mapping(self, name: str) -> Mapping[str, Any]:
         value = self.record.get(name)
         return value if isinstance(value, Mapping) else _EMPTY
-
-
-def total_tokens(record: Mapping[str, Any]) -> int:
-    """Count the tokens of all model calls of a record."""
-    return StoredRollout(record).total_tokens
 
 
 def finite_float(value: Any) -> float | None:

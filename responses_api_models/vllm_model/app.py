@@ -22,7 +22,6 @@ from nemo_gym.responses_converter import ResponsesConverter
 from nemo_gym.server_utils import SESSION_ID_KEY
 from nemo_gym.transport.model_client import PacedOpenAI, validate_answer
 from responses_api_models.vllm_model import audio, reply_body, request_body
-from responses_api_models.vllm_model.chat_template import Render, local_render
 from responses_api_models.vllm_model.settings import VLLMModelConfig
 from responses_api_models.vllm_model.transport_log import TransportLog
 
@@ -40,7 +39,7 @@ class VLLMModel(SimpleResponsesAPIModel):
     config: VLLMModelConfig
     _clients: list[PacedOpenAI] = PrivateAttr()
     _converter: ResponsesConverter = PrivateAttr()
-    _render: Render | None = PrivateAttr(default=None)
+    _render: request_body.Render | None = PrivateAttr(default=None)
     _log: TransportLog | None = PrivateAttr(default=None)
 
     def model_post_init(self, context: Any) -> None:
@@ -49,7 +48,7 @@ class VLLMModel(SimpleResponsesAPIModel):
         self._converter = self.make_converter()
         self._log = TransportLog.from_environment()
         if self.config.tokenizer is not None:
-            self._render = local_render(self.config.tokenizer, self.config.name)
+            self._render = request_body.local_render(self.config.tokenizer, self.config.name)
 
     def make_clients(self) -> list[PacedOpenAI]:
         """Create one client per endpoint, each with its limit."""

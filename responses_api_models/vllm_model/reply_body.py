@@ -6,9 +6,9 @@ from uuid import uuid4
 
 from aiohttp import ClientResponseError
 
-from nemo_gym.convert.reasoning_tags import wrap_in_think_tags
+from nemo_gym.convert.chat_conversation import wrap_in_think_tags
 from nemo_gym.errors import ModelFailed
-from nemo_gym.wire.tokens import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS
+from nemo_gym.wire.base import REQUIRED_TOKEN_FIELDS, TOKEN_FIELDS
 
 Json = dict[str, Any]
 

@@ -1,15 +1,20 @@
-"""Build the requests that vLLM expects, as dictionaries."""
+"""Build the requests that vLLM expects, as dictionaries, and their prompts."""
 
-from collections.abc import Mapping
+import importlib
+import importlib.util
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
 from fastapi import HTTPException
 
-from nemo_gym.convert.reasoning_tags import SplitThoughts
+from nemo_gym.convert.chat_conversation import SplitThoughts
+from nemo_gym.errors import ConfigError
 from responses_api_models.vllm_model.settings import VLLMModelConfig
 
 Json = dict[str, Any]
+Render = Callable[[Json], list[int]]
+"""Function from a chat request to the token ids of its prompt."""
 
 IN_METADATA = ("extra_body", "chat_template_kwargs")
 """Keys of a request's metadata that hold settings as JSON text, because the Responses API has no field for them."""
@@ -143,3 +148,33 @@ def completion_request(request: Json, prompt: str | list[int]) -> Json:
     if request.get("logprobs"):
         completion["logprobs"] = request.get("top_logprobs") or 1
     return {**completion, "prompt": prompt}
+
+
+def local_render(tokenizer: str, where: str) -> Render:
+    """Return a function that renders with a tokenizer of the `transformers` package, loaded on first use.
+
+    Raises:
+        ConfigError: the package is not installed.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        raise ConfigError(
+            f"tokenizer {tokenizer!r} needs the package transformers, which is not installed",
+            where=where,
+            fix="pip install transformers, or leave `tokenizer` out to render with the endpoint's /tokenize",
+        )
+    loaded: list[Any] = []
+
+    def render(request: Json) -> list[int]:
+        if not loaded:
+            transformers = importlib.import_module("transformers")  # takes seconds, so only on first use
+            loaded.append(transformers.AutoTokenizer.from_pretrained(tokenizer))
+        ids = loaded[0].apply_chat_template(
+            request["messages"],
+            tools=request.get("tools"),
+            tokenize=True,
+            return_dict=False,
+            **{"add_generation_prompt": True, **(request.get("chat_template_kwargs") or {})},
+        )
+        return [int(token) for token in ids]
+
+    return render

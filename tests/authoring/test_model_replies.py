@@ -9,7 +9,7 @@ from nemo_gym.authoring.audit import row_breakers
 from nemo_gym.authoring.cheats import generic_cheats, injections
 from nemo_gym.authoring.model_replies import build_response, message, play_calls, prompt_texts, shorten_reply, tool_call
 from nemo_gym.openai_utils import NeMoGymResponse
-from nemo_gym.wire.tasks import BaseVerifyRequest
+from nemo_gym.wire.run_seed_verify import BaseVerifyRequest
 
 ROW: dict[str, Any] = {
     "responses_create_params": {"input": [{"role": "user", "content": "Which?"}], "tools": []},

@@ -8,20 +8,19 @@ import pytest
 from yarl import URL
 
 from nemo_gym.capture.record import (
-    CallTimes,
     build_model_call_record,
     category_of_exception,
     category_of_status,
 )
 from nemo_gym.errors import DeadlineExceeded, ServerUnreachable
 
-TIMES = CallTimes(started_at=1.0, completed_at=2.0, latency_ms=1000.0)
+TIMES = {"started_at": 1.0, "completed_at": 2.0, "latency_ms": 1000.0}
 
 
 def record(**changes: Any) -> Any:
     defaults: dict[str, Any] = {
         "dialect": "responses",
-        "times": TIMES,
+        **TIMES,
         "request_body": b"{}",
         "response_body": b"{}",
         "status_code": 200,

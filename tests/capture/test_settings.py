@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.capture.settings import capture_store, captures_model_calls, captures_token_ids
+from nemo_gym.capture.store import capture_store, captures_model_calls, captures_token_ids
 from nemo_gym.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.capture import store as store_module
-from nemo_gym.capture.record import CallTimes, ModelCallRecord, build_model_call_record
+from nemo_gym.capture.record import ModelCallRecord, build_model_call_record
 from nemo_gym.capture.store import (
     CaptureStore,
     aggregate_model_call_metrics,
@@ -17,13 +17,13 @@ from nemo_gym.capture.store import (
     read_model_call_records,
 )
 
-TIMES = CallTimes(started_at=1.0, completed_at=1.5, latency_ms=500.0, latency_ttft_ms=480.0)
+TIMES = {"started_at": 1.0, "completed_at": 1.5, "latency_ms": 500.0, "latency_ttft_ms": 480.0}
 
 
 def call(answer: bytes = b'{"id": "resp_1"}', **changes: Any) -> ModelCallRecord:
     defaults: dict[str, Any] = {
         "dialect": "responses",
-        "times": TIMES,
+        **TIMES,
         "request_body": b'{"input": "hi", "user": null}',
         "response_body": answer,
         "status_code": 200,
@@ -48,7 +48,7 @@ def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
 
     assert read_model_call_records(store, "4-1") == records
     assert store.path_for("4-1").name == "4-1.capture.jsonl"
-    assert not store.is_incomplete("4-1")
+    assert not store.incomplete_path_for("4-1").exists()
 
 
 def test_a_null_in_a_request_is_kept(tmp_path: Path) -> None:
@@ -210,6 +210,6 @@ def test_clearing_forgets_only_the_named_rollouts(tmp_path: Path) -> None:
     clear_model_call_captures_for_rollouts(store, ["0-0", "never-ran"])
 
     assert store.read("0-0").records == []
-    assert not store.is_incomplete("0-0")
+    assert not store.incomplete_path_for("0-0").exists()
     assert len(store.read("0-1").records) == 1
-    assert store.is_incomplete("0-1")
+    assert store.incomplete_path_for("0-1").exists()

@@ -20,7 +20,7 @@ from nemo_gym.catalog.rows import (
     row_problems,
 )
 from nemo_gym.errors import ConfigError
-from nemo_gym.wire.tasks import BaseRunRequest
+from nemo_gym.wire.run_seed_verify import BaseRunRequest
 
 JSON = st.recursive(
     st.none()

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from nemo_gym import chat_streaming, responses_streaming
 from nemo_gym.anthropic_converter import AnthropicConverter
-from nemo_gym.convert import responses_chat, responses_messages, streams
+from nemo_gym.convert import responses_anthropic, responses_chat, streams
 from nemo_gym.convert.chat_conversation import assistant_items
-from nemo_gym.convert.chat_options import options_lost_in_chat
-from nemo_gym.convert.message_options import options_lost_from_messages, options_lost_in_messages
-from nemo_gym.convert.streaming_request import flatten_request
+from nemo_gym.convert.responses_anthropic import options_lost_from_messages, options_lost_in_messages
+from nemo_gym.convert.responses_chat import options_lost_in_chat
 from nemo_gym.errors import ConversionError
 from nemo_gym.responses_converter import ResponsesConverter
+from nemo_gym.responses_streaming import flatten_request
 
 WORDS = [
     "type",
@@ -158,12 +158,12 @@ def _chat_request(value: Any) -> None:
 
 
 def _messages_request(value: Any) -> None:
-    responses_messages.messages_request(value, model="m", max_tokens=1)
+    responses_anthropic.messages_request(value, model="m", max_tokens=1)
     options_lost_in_messages(value)
 
 
 def _from_messages(value: Any) -> None:
-    responses_messages.responses_request(value, new_id=new_id)
+    responses_anthropic.responses_request(value, new_id=new_id)
     options_lost_from_messages(value)
 
 
@@ -194,11 +194,11 @@ CONVERTERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     ),
     "response → message": (
         RESPONSE,
-        lambda value: responses_messages.message_from_response(value, model="m", new_id=new_id),
+        lambda value: responses_anthropic.message_from_response(value, model="m", new_id=new_id),
     ),
     "message → response": (
         MESSAGE,
-        lambda value: responses_messages.response_from_message({}, value, model="m", now=1, new_id=new_id),
+        lambda value: responses_anthropic.response_from_message({}, value, model="m", now=1, new_id=new_id),
     ),
     "response → events": (RESPONSE, lambda value: list(streams.events_from_response(value))),
     "completion → chunks": (COMPLETION, lambda value: list(streams.chunks_from_completion(value))),

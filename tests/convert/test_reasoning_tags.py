@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.convert.reasoning_tags import no_thoughts, outside_think_tags, parse_think_tags, wrap_in_think_tags
+from nemo_gym.convert.chat_conversation import outside_think_tags, parse_think_tags, wrap_in_think_tags
 
 words = st.text(alphabet="ab \n<>/é", max_size=8).filter(lambda text: "think" not in text)
 
@@ -31,11 +31,6 @@ def test_thoughts_are_cut_out_of_the_text(content: str, thoughts: list[str], res
 def test_wrapped_thoughts_are_found_again(thoughts: list[str], text: str) -> None:
     """What one conversion writes the other one reads."""
     assert parse_think_tags(wrap_in_think_tags(thoughts) + text) == (thoughts, text)
-
-
-def test_a_text_that_is_not_searched_stays_whole() -> None:
-    """Models without reasoning may write the tags as plain text."""
-    assert no_thoughts("<think>a</think>b") == ([], "<think>a</think>b")
 
 
 def test_tokens_of_thoughts_are_reported_from_tokens_of_the_text() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from nemo_gym.convert.chat_conversation import items_from_messages
-from nemo_gym.convert.chat_options import options_lost_in_chat, options_lost_in_responses
-from nemo_gym.convert.reasoning_tags import no_thoughts
 from nemo_gym.convert.responses_chat import (
     chat_messages,
     chat_request,
+    options_lost_in_chat,
+    options_lost_in_responses,
     response_from_completion,
     responses_request,
 )
@@ -361,7 +361,7 @@ def test_thoughts_stay_in_the_text_of_models_without_a_reasoning_parser() -> Non
     """For such a model the tags are part of the answer that is graded and trained on."""
     message = {"role": "assistant", "content": "<think>a</think>b"}
 
-    items = items_from_messages([message], new_id=ids(), split_thoughts=no_thoughts)
+    items = items_from_messages([message], new_id=ids(), split_thoughts=lambda text: ([], text))
 
     assert [item["type"] for item in items] == ["message"]
     assert items[0]["content"][0]["text"] == "<think>a</think>b"

@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.convert.chat_conversation import items_from_messages
-from nemo_gym.convert.reasoning_tags import wrap_in_think_tags
+from nemo_gym.convert.chat_conversation import items_from_messages, wrap_in_think_tags
 from nemo_gym.convert.responses_chat import (
     chat_messages,
     chat_request,

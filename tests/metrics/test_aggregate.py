@@ -8,8 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.metrics.aggregate import AggregateMetricsMixin, RolloutRowsError, compute_aggregate_metrics
-from nemo_gym.wire.metrics import AggregateMetricsRequest
+from nemo_gym.metrics.aggregate import (
+    AggregateMetricsMixin,
+    AggregateMetricsRequest,
+    RolloutRowsError,
+    compute_aggregate_metrics,
+)
 
 
 def row(task, rollout, reward, **fields):

@@ -44,7 +44,7 @@ def test_a_replayed_message_is_events_the_package_reads() -> None:
     """Coding agents built on the package stream from our model servers."""
     adapter: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
-    events = [adapter.validate_python(event) for event in sse.decode(AnthropicConverter().replay(MESSAGE))]
+    events = [adapter.validate_python(event) for event in sse.decode(b"".join(AnthropicConverter().replay(MESSAGE)))]
 
     assert [event.type for event in events if "block" not in event.type] == [
         "message_start",

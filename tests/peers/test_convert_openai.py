@@ -66,8 +66,8 @@ def test_replayed_responses_are_events_the_package_reads(response: dict[str, Any
     """Clients built on the package stream from our model servers."""
     adapter: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
-    events = [adapter.validate_python(event) for event in sse.decode(replay(response))]
-    failure = [adapter.validate_python(event) for event in sse.decode(replay_failure("boom", "m"))]
+    events = [adapter.validate_python(event) for event in sse.decode(b"".join(replay(response)))]
+    failure = [adapter.validate_python(event) for event in sse.decode(b"".join(replay_failure("boom", "m")))]
 
     assert [event.type for event in events] == [
         "response.created",
@@ -79,7 +79,9 @@ def test_replayed_responses_are_events_the_package_reads(response: dict[str, Any
 
 def test_replayed_completions_are_chunks_the_package_reads() -> None:
     """Chat clients built on the package stream from our model servers."""
-    chunks = [ChatCompletionChunk.model_validate(chunk) for chunk in sse.decode(replay_completion(COMPLETION, True))]
+    chunks = [
+        ChatCompletionChunk.model_validate(chunk) for chunk in sse.decode(b"".join(replay_completion(COMPLETION, True)))
+    ]
 
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "<think>hm</think>ok"
     assert chunks[-1].usage is not None

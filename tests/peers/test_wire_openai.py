@@ -15,7 +15,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseReasoningItem,
     NeMoGymResponseUsage,
 )
-from nemo_gym.wire.tasks import BaseVerifyRequest
+from nemo_gym.wire.run_seed_verify import BaseVerifyRequest
 
 responses = pytest.importorskip("openai.types.responses")
 chat = pytest.importorskip("openai.types.chat")

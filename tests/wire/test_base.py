@@ -4,10 +4,9 @@ from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
 
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming, NeMoGymResponseUsage
-from nemo_gym.wire.base import MAX_DEPTH, Json, WireModel, open_dict
+from nemo_gym.wire.base import MAX_DEPTH, Json, OpenDict, WireModel
 
 
 class ForeignText(BaseModel):
@@ -121,8 +120,7 @@ def test_a_shared_part_is_not_a_cycle():
 def test_an_open_dictionary_checks_its_unknown_keys_like_a_model():
     """Otherwise a lone surrogate would pass in a content part and fail in an item."""
 
-    @open_dict
-    class Part(TypedDict):
+    class Part(OpenDict):
         text: str
 
     parts = TypeAdapter(list[Part])

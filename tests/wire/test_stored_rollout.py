@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_gym.wire.stored_rollout import RolloutKey, StoredRollout, total_tokens
+from nemo_gym.wire.stored_rollout import RolloutKey, StoredRollout
 
 FIELDS = (
     "agent_ref",
@@ -33,13 +33,13 @@ FIELDS = (
 )
 def test_tokens_are_what_the_response_counts_and_nonsense_is_nothing(usage, tokens):
     """The token budget must not fail on a strange record."""
-    assert total_tokens({"response": {"usage": usage}}) == tokens
+    assert StoredRollout({"response": {"usage": usage}}).total_tokens == tokens
 
 
 @pytest.mark.parametrize("record", [{}, {"response": None}, {"response": []}])
 def test_a_record_without_a_response_used_nothing(record):
     """Failed rollouts often have no response."""
-    assert total_tokens(record) == 0
+    assert StoredRollout(record).total_tokens == 0
 
 
 def test_one_view_reads_every_field_of_a_record():

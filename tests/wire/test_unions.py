@@ -24,7 +24,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseReasoningItemForTraining,
     training_variant_of,
 )
-from nemo_gym.wire.hosted_items import HOSTED_ITEMS, ProviderItem
+from nemo_gym.wire.hosted_tool_calls import HOSTED_ITEMS, ProviderItem
 
 INPUT: TypeAdapter[Any] = TypeAdapter(NeMoGymResponseInputItem)
 OUTPUT: TypeAdapter[Any] = TypeAdapter(NeMoGymResponseOutputItem)
@@ -175,7 +175,7 @@ def test_an_object_built_by_keyword_can_be_read_back_from_its_given_fields():
         ({"call_id": "c", "output": "4"}, NeMoGymFunctionCallOutput),
         ({"call_id": "c", "name": "add", "arguments": "{}"}, NeMoGymResponseFunctionToolCall),
         ({"id": "r", "summary": []}, NeMoGymResponseReasoningItem),
-        ({"id": "m", "content": [{"text": "four"}]}, NeMoGymResponseOutputMessage),
+        ({"id": "m", "content": [{"text": "four", "type": "output_text"}]}, NeMoGymResponseOutputMessage),
     ],
 )
 def test_an_input_item_without_type_is_what_its_fields_say(item, expected):

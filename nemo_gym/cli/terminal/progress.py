@@ -21,7 +21,7 @@ from nemo_gym.rollouts.outcome import (
     reward_problem,
 )
 from nemo_gym.rollouts.plan import PlanSummary
-from nemo_gym.wire.stored_rollout import REWARD_KEY, RolloutKey, Row, total_tokens
+from nemo_gym.wire.stored_rollout import REWARD_KEY, RolloutKey, Row, StoredRollout
 
 RATE_SECONDS, LATEST_RATE_SECONDS = 60.0, 10.0
 MAX_DURATIONS = 512
@@ -150,7 +150,7 @@ class Progress:
         if isinstance(outcome, CancelledRollout) and outcome.job.key == self.in_flight.last_rejected:
             return  # this rollout was never sent
         self.tally(outcome)
-        self.tokens += total_tokens(outcome.record)
+        self.tokens += StoredRollout(outcome.record).total_tokens
         if isinstance(outcome, ScoredRollout):
             self.phase_times.add(outcome.record)
             self._add_reward(outcome.job.key.task, outcome.record[REWARD_KEY])
@@ -182,7 +182,7 @@ class Progress:
         failure_kinds: dict[object, str] = {}
         for number, record in enumerate(scored):
             key, reward = _record_key(record, number), record.get(REWARD_KEY)
-            self.tokens += total_tokens(record)
+            self.tokens += StoredRollout(record).total_tokens
             if record.get(NG_FAILURE_CLASS_KEY) is not None or reward_problem(reward) is not None:
                 failure_kinds[key] = str(record.get(NG_FAILURE_CLASS_KEY) or FailureKind.INVALID_REWARD)
                 continue

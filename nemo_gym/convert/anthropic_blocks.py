@@ -36,16 +36,14 @@ def items_from_user(content: Any, path: str) -> list[Json]:
     if isinstance(content, str):
         return [{"type": "message", "role": "user", "content": content}]
     items: list[Json] = []
-    parts: list[Json] = []
     for block, location in iter_dicts(content, f"{path}.content"):
         kind = text_at(block, "type", location)
         if kind == "tool_result":
-            _add_user_message(items, parts)
-            parts = []
             items.append(_function_call_output(block, location))
-        else:
-            parts.append(_input_part(block, kind, location))
-    _add_user_message(items, parts)
+            continue
+        if not items or items[-1]["type"] != "message":
+            items.append({"type": "message", "role": "user", "content": []})
+        items[-1]["content"].append(_input_part(block, kind, location))
     return items
 
 
@@ -55,20 +53,19 @@ def items_from_assistant(content: Any, path: str, *, new_id: NewId, redacted: bo
     Only a model's reply may contain `redacted` thinking.
     """
     if isinstance(content, str):
-        return [output_message([content], new_id)]
+        return [output_message(content, new_id)]
     items: list[Json] = []
-    texts: list[str] = []
     for block, location in iter_dicts(content, f"{path}.content"):
         kind = text_at(block, "type", location)
         if kind == "text":
             if optional_list_at(block, "citations", location):
                 raise inexpressible("citations", RESPONSES, location)
-            texts.append(text_at(block, "text", location))
-            continue
-        if texts:
-            items.append(output_message(texts, new_id))
-            texts = []
-        if kind == "tool_use":
+            message = output_message(text_at(block, "text", location), new_id)
+            if items and items[-1]["type"] == "message":
+                items[-1]["content"] += message["content"]
+            else:
+                items.append(message)
+        elif kind == "tool_use":
             items.append(_function_call(block, location))
         elif kind == "thinking":
             items.append(_reasoning(block, location, new_id))
@@ -77,11 +74,11 @@ def items_from_assistant(content: Any, path: str, *, new_id: NewId, redacted: bo
             items.append({"type": "reasoning", "id": new_id("rs"), "summary": [], "encrypted_content": data})
         else:
             raise inexpressible(kind, RESPONSES, location)
-    return [*items, output_message(texts, new_id)] if texts else items
+    return items
 
 
-def output_message(texts: list[str], new_id: NewId) -> Json:
-    content = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
+def output_message(text: str, new_id: NewId) -> Json:
+    content = [{"type": "output_text", "text": text, "annotations": []}]
     return {"type": "message", "id": new_id("msg"), "role": "assistant", "status": "completed", "content": content}
 
 
@@ -131,11 +128,6 @@ def joined_text(content: Any, path: str) -> str:
             raise inexpressible(kind, "text", location)
         texts.append(text_at(block, "text", location))
     return "\n".join(texts)
-
-
-def _add_user_message(items: list[Json], parts: list[Json]) -> None:
-    if parts:
-        items.append({"type": "message", "role": "user", "content": parts})
 
 
 def _input_part(block: Json, kind: str, path: str) -> Json:

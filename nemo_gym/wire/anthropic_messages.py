@@ -3,35 +3,40 @@
 from typing import Annotated, Literal, NotRequired
 
 from pydantic import ConfigDict
-from typing_extensions import TypedDict
 
-from nemo_gym.wire.base import OTHER, Json, JsonObject, OpenForeign, TaggedUnion, WireModel, open_dict
+from nemo_gym.wire.base import (
+    OTHER,
+    AcceptObjects,
+    Json,
+    JsonObject,
+    OpenDict,
+    TaggedUnion,
+    TypedObject,
+    TypedObjectParam,
+    WireModel,
+)
 
 
-@open_dict
-class TextBlockParam(TypedDict):
+class TextBlockParam(OpenDict):
     text: str
     type: Literal["text"]
     cache_control: NotRequired[Json]
     citations: NotRequired[list[Json] | None]
 
 
-@open_dict
-class ImageBlockParam(TypedDict):
+class ImageBlockParam(OpenDict):
     source: JsonObject
     type: Literal["image"]
     cache_control: NotRequired[Json]
 
 
-@open_dict
-class ThinkingBlockParam(TypedDict):
+class ThinkingBlockParam(OpenDict):
     signature: NotRequired[str]
     thinking: str
     type: Literal["thinking"]
 
 
-@open_dict
-class ToolUseBlockParam(TypedDict):
+class ToolUseBlockParam(OpenDict):
     id: str
     input: JsonObject
     name: str
@@ -39,8 +44,7 @@ class ToolUseBlockParam(TypedDict):
     cache_control: NotRequired[Json]
 
 
-@open_dict
-class ToolResultBlockParam(TypedDict):
+class ToolResultBlockParam(OpenDict):
     tool_use_id: str
     type: Literal["tool_result"]
     cache_control: NotRequired[Json]
@@ -48,28 +52,19 @@ class ToolResultBlockParam(TypedDict):
     is_error: NotRequired[bool | None]
 
 
-@open_dict
-class OtherBlockParam(TypedDict):
-    """A block of any other type; the conversion raises an error if it cannot be expressed."""
-
-    type: str
-
-
 BlockParam = Annotated[
-    TextBlockParam | ImageBlockParam | ThinkingBlockParam | ToolUseBlockParam | ToolResultBlockParam | OtherBlockParam,
+    TextBlockParam | ImageBlockParam | ThinkingBlockParam | ToolUseBlockParam | ToolResultBlockParam | TypedObjectParam,
     TaggedUnion(OTHER),
-    OpenForeign,
+    AcceptObjects,
 ]
 
 
-@open_dict
-class MessageParam(TypedDict):
+class MessageParam(OpenDict):
     content: str | list[BlockParam]
     role: Literal["user", "assistant", "system"]
 
 
-@open_dict
-class AnthropicToolParam(TypedDict):
+class AnthropicToolParam(OpenDict):
     """A tool of the client (no `type`, or "custom") with its schema, or a provider's tool by its type."""
 
     name: NotRequired[str]
@@ -79,15 +74,13 @@ class AnthropicToolParam(TypedDict):
     cache_control: NotRequired[Json]
 
 
-@open_dict
-class AnthropicToolChoiceParam(TypedDict):
+class AnthropicToolChoiceParam(OpenDict):
     type: Literal["auto", "any", "tool", "none"]
     name: NotRequired[str]
     disable_parallel_tool_use: NotRequired[bool]
 
 
-@open_dict
-class ThinkingConfigParam(TypedDict):
+class ThinkingConfigParam(OpenDict):
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: NotRequired[int]
 
@@ -98,7 +91,7 @@ class NeMoGymAnthropicMessageCreateParamsNonStreaming(WireModel):
     model_config = ConfigDict(defer_build=True, extra="forbid")
 
     max_tokens: int
-    messages: list[Annotated[MessageParam, OpenForeign]]
+    messages: list[Annotated[MessageParam, AcceptObjects]]
     model: str
     cache_control: Json = None
     container: Json = None
@@ -110,11 +103,11 @@ class NeMoGymAnthropicMessageCreateParamsNonStreaming(WireModel):
     service_tier: Literal["auto", "standard_only"] | None = None
     speed: str | None = None
     stop_sequences: list[str] | None = None
-    system: str | list[Annotated[TextBlockParam, OpenForeign]] | None = None
+    system: str | list[Annotated[TextBlockParam, AcceptObjects]] | None = None
     temperature: float | None = None
-    thinking: Annotated[ThinkingConfigParam, OpenForeign] | None = None
-    tool_choice: Annotated[AnthropicToolChoiceParam, OpenForeign] | None = None
-    tools: list[Annotated[AnthropicToolParam, OpenForeign]] | None = None
+    thinking: Annotated[ThinkingConfigParam, AcceptObjects] | None = None
+    tool_choice: Annotated[AnthropicToolChoiceParam, AcceptObjects] | None = None
+    tools: list[Annotated[AnthropicToolParam, AcceptObjects]] | None = None
     top_k: int | None = None
     top_p: float | None = None
     stream: Literal[False] | None = None
@@ -144,14 +137,8 @@ class ToolUseBlock(WireModel):
     type: Literal["tool_use"] = "tool_use"
 
 
-class ProviderBlock(WireModel):
-    """A block of a tool that runs at the provider; kept unchanged."""
-
-    type: str
-
-
 Block = Annotated[
-    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ProviderBlock,
+    TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | TypedObject,
     TaggedUnion(OTHER),
 ]
 

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.convert.message_options import options_lost_from_messages, options_lost_in_messages, thinking_option
-from nemo_gym.convert.responses_messages import (
+from nemo_gym.convert.responses_anthropic import (
     message_from_response,
     messages_request,
+    options_lost_from_messages,
+    options_lost_in_messages,
     response_from_message,
     responses_request,
+    thinking_option,
 )
 from nemo_gym.errors import ConversionError
 

@@ -1,84 +1,81 @@
-"""Chat Completions: the request. Messages and content parts are dictionaries, as users of the API write them."""
+"""Chat Completions: request and reply.
+
+In a request, messages and content parts are dictionaries, as users of the API write them; in a reply they are objects.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 from pydantic_core import PydanticCustomError
-from typing_extensions import TypedDict
 
 from nemo_gym.wire.base import (
     TEXT_OR_LIST,
+    AcceptObjects,
     Json,
     JsonObject,
-    OpenForeign,
+    LogProbs,
+    OpenDict,
     TaggedUnion,
+    TokenIDLogProbMixin,
+    TokenIds,
+    TypedObjectParam,
     WireModel,
-    as_plain,
+    check_token_fields,
+    dump_object,
+    has_token_fields,
     literal_tags,
-    open_dict,
 )
-from nemo_gym.wire.tokens import LogProbs, TokenIds, check_token_fields, has_token_fields
 
 
-@open_dict
-class NeMoGymChatCompletionContentPartTextParam(TypedDict):
+class NeMoGymChatCompletionContentPartTextParam(OpenDict):
     text: str
     type: Literal["text"]
 
 
-@open_dict
-class ImageURL(TypedDict):
+class ImageURL(OpenDict):
     url: str
     detail: NotRequired[Literal["auto", "low", "high", "original"]]
 
 
-@open_dict
-class NeMoGymChatCompletionContentPartImageParam(TypedDict):
+class NeMoGymChatCompletionContentPartImageParam(OpenDict):
     image_url: ImageURL
     type: Literal["image_url"]
 
 
-@open_dict
-class InputAudio(TypedDict):
+class InputAudio(OpenDict):
     data: str
     format: str
 
 
-@open_dict
-class NeMoGymChatCompletionContentPartInputAudioParam(TypedDict):
+class NeMoGymChatCompletionContentPartInputAudioParam(OpenDict):
     input_audio: InputAudio
     type: Literal["input_audio"]
 
 
-@open_dict
-class AttachedFile(TypedDict):
+class AttachedFile(OpenDict):
     file_data: NotRequired[str]
     file_id: NotRequired[str]
     filename: NotRequired[str]
 
 
-@open_dict
-class NeMoGymChatCompletionContentPartFileParam(TypedDict):
+class NeMoGymChatCompletionContentPartFileParam(OpenDict):
     file: AttachedFile
     type: Literal["file"]
 
 
-@open_dict
-class VideoURL(TypedDict):
+class VideoURL(OpenDict):
     url: str
 
 
-@open_dict
-class NeMoGymChatCompletionContentPartVideoParam(TypedDict):
+class NeMoGymChatCompletionContentPartVideoParam(OpenDict):
     """An extension of vLLM and other servers."""
 
     type: Literal["video_url"]
     video_url: VideoURL
 
 
-@open_dict
-class NeMoGymChatCompletionContentPartRefusalParam(TypedDict):
+class NeMoGymChatCompletionContentPartRefusalParam(OpenDict):
     refusal: str
     type: Literal["refusal"]
 
@@ -91,32 +88,28 @@ NeMoGymChatCompletionContentPartParam = Annotated[
     | NeMoGymChatCompletionContentPartVideoParam
     | NeMoGymChatCompletionContentPartRefusalParam,
     TaggedUnion(),
-    OpenForeign,
+    AcceptObjects,
 ]
 ChatContent = Annotated[str | list[NeMoGymChatCompletionContentPartParam], TEXT_OR_LIST]
 
 
-@open_dict
-class NeMoGymChatCompletionMessageToolCallFunctionParam(TypedDict):
+class NeMoGymChatCompletionMessageToolCallFunctionParam(OpenDict):
     arguments: str
     name: str
 
 
-@open_dict
-class NeMoGymChatCompletionMessageToolCallParam(TypedDict):
+class NeMoGymChatCompletionMessageToolCallParam(OpenDict):
     id: str
     function: NeMoGymChatCompletionMessageToolCallFunctionParam
     type: Literal["function"]
 
 
-@open_dict
-class CustomToolCallInputParam(TypedDict):
+class CustomToolCallInputParam(OpenDict):
     input: str
     name: str
 
 
-@open_dict
-class NeMoGymChatCompletionMessageCustomToolCallParam(TypedDict):
+class NeMoGymChatCompletionMessageCustomToolCallParam(OpenDict):
     id: str
     custom: CustomToolCallInputParam
     type: Literal["custom"]
@@ -125,40 +118,35 @@ class NeMoGymChatCompletionMessageCustomToolCallParam(TypedDict):
 ToolCallParam = Annotated[
     NeMoGymChatCompletionMessageToolCallParam | NeMoGymChatCompletionMessageCustomToolCallParam,
     TaggedUnion(),
-    OpenForeign,
+    AcceptObjects,
 ]
 
 
-@open_dict
-class NeMoGymChatCompletionDeveloperMessageParam(TypedDict):
+class NeMoGymChatCompletionDeveloperMessageParam(OpenDict):
     content: ChatContent
     role: Literal["developer"]
     name: NotRequired[str]
 
 
-@open_dict
-class NeMoGymChatCompletionSystemMessageParam(TypedDict):
+class NeMoGymChatCompletionSystemMessageParam(OpenDict):
     content: ChatContent
     role: Literal["system"]
     name: NotRequired[str]
 
 
-@open_dict
-class NeMoGymChatCompletionUserMessageParam(TypedDict):
+class NeMoGymChatCompletionUserMessageParam(OpenDict):
     content: ChatContent
     role: Literal["user"]
     name: NotRequired[str]
 
 
-@open_dict
-class NeMoGymChatCompletionToolMessageParam(TypedDict):
+class NeMoGymChatCompletionToolMessageParam(OpenDict):
     content: ChatContent
     role: Literal["tool"]
     tool_call_id: str
 
 
-@open_dict
-class NeMoGymChatCompletionAssistantMessageParam(TypedDict):
+class NeMoGymChatCompletionAssistantMessageParam(OpenDict):
     """An earlier message of the model. Fields of single servers (`reasoning_content`) are kept."""
 
     role: Literal["assistant"]
@@ -170,7 +158,6 @@ class NeMoGymChatCompletionAssistantMessageParam(TypedDict):
     tool_calls: NotRequired[list[ToolCallParam] | None]
 
 
-@open_dict
 class NeMoGymChatCompletionAssistantMessageForTrainingParam(NeMoGymChatCompletionAssistantMessageParam):
     prompt_token_ids: TokenIds
     generation_token_ids: TokenIds
@@ -194,11 +181,10 @@ def _message_tag(message: Any) -> str | None:
 
 
 def _check_message(message: Any) -> Any:
-    message = as_plain(message)
+    message = dump_object(message)
     if not isinstance(message, Mapping):
         raise PydanticCustomError("message_type", "A message must be an object")
-    if has_token_fields(message):
-        check_token_fields(message)
+    check_token_fields(message)
     return message
 
 
@@ -214,22 +200,19 @@ NeMoGymChatCompletionMessageParam = Annotated[
 ]
 
 
-@open_dict
-class NeMoGymFunctionDefinition(TypedDict):
+class NeMoGymFunctionDefinition(OpenDict):
     name: str
     description: NotRequired[str | None]
     parameters: NotRequired[JsonObject | None]
     strict: NotRequired[bool | None]
 
 
-@open_dict
-class NeMoGymChatCompletionToolParam(TypedDict):
+class NeMoGymChatCompletionToolParam(OpenDict):
     function: NeMoGymFunctionDefinition
     type: Literal["function"]
 
 
-@open_dict
-class NeMoGymChatCompletionCustomToolParam(TypedDict):
+class NeMoGymChatCompletionCustomToolParam(OpenDict):
     custom: Json
     type: Literal["custom"]
 
@@ -237,15 +220,8 @@ class NeMoGymChatCompletionCustomToolParam(TypedDict):
 ChatToolParam = Annotated[
     NeMoGymChatCompletionToolParam | NeMoGymChatCompletionCustomToolParam,
     TaggedUnion(),
-    OpenForeign,
+    AcceptObjects,
 ]
-
-
-@open_dict
-class TypedObject(TypedDict):
-    """An option whose other fields depend on its `type`."""
-
-    type: str
 
 
 class NeMoGymChatCompletionCreateParamsNonStreaming(WireModel):
@@ -271,7 +247,7 @@ class NeMoGymChatCompletionCreateParamsNonStreaming(WireModel):
     presence_penalty: float | None = None
     prompt_cache_key: str | None = None
     reasoning_effort: str | None = None
-    response_format: Annotated[TypedObject, OpenForeign] | None = None
+    response_format: Annotated[TypedObjectParam, AcceptObjects] | None = None
     safety_identifier: str | None = None
     seed: int | None = None
     service_tier: str | None = None
@@ -280,10 +256,114 @@ class NeMoGymChatCompletionCreateParamsNonStreaming(WireModel):
     stream: Literal[False] | None = None
     stream_options: Json = None
     temperature: float | None = None
-    tool_choice: Literal["none", "auto", "required"] | Annotated[TypedObject, OpenForeign] | None = None
+    tool_choice: Literal["none", "auto", "required"] | Annotated[TypedObjectParam, AcceptObjects] | None = None
     tools: list[ChatToolParam] | None = None
     top_logprobs: int | None = None
     top_p: float | None = None
     user: str | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     web_search_options: Json = None
+
+
+class NeMoGymFunction(WireModel):
+    arguments: str
+    name: str
+
+
+class NeMoGymChatCompletionMessageToolCall(WireModel):
+    id: str
+    function: NeMoGymFunction
+    type: Literal["function"] = "function"
+
+
+class CustomToolCallInput(WireModel):
+    input: str
+    name: str
+
+
+class NeMoGymChatCompletionMessageCustomToolCall(WireModel):
+    id: str
+    custom: CustomToolCallInput
+    type: Literal["custom"] = "custom"
+
+
+ChatToolCall = Annotated[
+    NeMoGymChatCompletionMessageToolCall | NeMoGymChatCompletionMessageCustomToolCall, TaggedUnion("function")
+]
+
+
+class NeMoGymChatCompletionMessage(WireModel):
+    """The message of the model. Fields of single servers (`reasoning_content`) are kept as extras."""
+
+    content: str | None = None
+    refusal: str | None = None
+    role: Literal["assistant"] = "assistant"
+    annotations: list[Json] | None = None
+    audio: Json = None
+    function_call: NeMoGymFunction | None = None
+    tool_calls: list[ChatToolCall] | None = None
+
+
+class NeMoGymChatCompletionMessageForTraining(NeMoGymChatCompletionMessage, TokenIDLogProbMixin):
+    pass
+
+
+def _check_reply(message: Any) -> Any:
+    if isinstance(message, BaseModel) and not isinstance(message, NeMoGymChatCompletionMessage):
+        message = dump_object(message)
+    if isinstance(message, Mapping):
+        check_token_fields(message)
+    return message
+
+
+def _reply_tag(message: Any) -> str:
+    """Return whether a message has token fields, as a tag."""
+    is_mapping = isinstance(message, Mapping)
+    return str(has_token_fields(message) if is_mapping else isinstance(message, TokenIDLogProbMixin))
+
+
+class ChoiceLogprobs(WireModel):
+    content: list[Json] | None = None
+    refusal: list[Json] | None = None
+
+
+class NeMoGymChoice(WireModel):
+    finish_reason: str
+    index: int
+    logprobs: ChoiceLogprobs | None = None
+    message: Annotated[
+        NeMoGymChatCompletionMessage | NeMoGymChatCompletionMessageForTraining,
+        TaggedUnion(tag=_reply_tag, member_tags=lambda member: (str(issubclass(member, TokenIDLogProbMixin)),)),
+        BeforeValidator(_check_reply),
+    ]
+
+
+class CompletionTokensDetails(WireModel):
+    accepted_prediction_tokens: int | None = None
+    audio_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
+
+
+class PromptTokensDetails(WireModel):
+    audio_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class CompletionUsage(WireModel):
+    completion_tokens: int
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens_details: CompletionTokensDetails | None = None
+    prompt_tokens_details: PromptTokensDetails | None = None
+
+
+class NeMoGymChatCompletion(WireModel):
+    id: str
+    choices: list[NeMoGymChoice]
+    created: int
+    model: str
+    object: Literal["chat.completion"]
+    service_tier: str | None = None
+    system_fingerprint: str | None = None
+    usage: CompletionUsage | None = None

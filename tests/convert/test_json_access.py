@@ -1,19 +1,17 @@
-"""Wire objects as plain dicts."""
+"""Pydantic objects as plain dictionaries."""
 
 from typing import Any
 
-import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from nemo_gym.convert.wire_objects import to_dict
-from nemo_gym.errors import ConversionError
-from nemo_gym.wire.items import NeMoGymResponseFunctionToolCall, NeMoGymResponseOutputMessageForTraining
-from nemo_gym.wire.tokens import (
+from nemo_gym.convert.json_access import to_dict
+from nemo_gym.wire.base import (
     REQUIRED_TOKEN_FIELDS,
     REQUIRED_TOKEN_METADATA_FIELDS,
     TOKEN_FIELDS,
     TOKEN_METADATA_FIELDS,
 )
+from nemo_gym.wire.responses import NeMoGymResponseFunctionToolCall, NeMoGymResponseOutputMessageForTraining
 
 
 class Form(BaseModel):
@@ -21,14 +19,12 @@ class Form(BaseModel):
 
     body: dict[str, Any] = Field(default={}, alias="schema")
     left_out: int = 3
-    type: str = "form"
 
 
 def test_only_set_fields_are_kept_under_their_wire_name() -> None:
     """Defaults that the user never set would override those of the provider."""
     assert to_dict(Form(schema={"a": [Form()]}, extra=1)) == {
-        "schema": {"a": [{"type": "form"}]},
-        "type": "form",
+        "schema": {"a": [{}]},
         "extra": 1,
     }
 
@@ -38,13 +34,6 @@ def test_an_items_type_is_kept_even_when_left_to_its_default() -> None:
     call = NeMoGymResponseFunctionToolCall(arguments="{}", call_id="c", name="f")
 
     assert to_dict(call) == {"arguments": "{}", "call_id": "c", "name": "f", "type": "function_call"}
-
-
-@pytest.mark.parametrize("value", [Form(schema={"a": 1}, extra=2), {"schema": {"a": 1}, "extra": 2, "type": "form"}])
-def test_fields_can_be_left_out_of_the_outermost_object(value: Any) -> None:
-    """A response repeats its request's options; walking the whole conversation for them would be waste."""
-    assert to_dict({"inner": value}) == {"inner": to_dict(value)}
-    assert to_dict(value, leave_out=("extra", "body", "schema")) == {"type": "form"}
 
 
 def test_token_arrays_are_shared_not_copied() -> None:
@@ -60,13 +49,3 @@ def test_the_token_fields_are_those_of_the_wire_types() -> None:
     """Two lists that differ would lose a field on its way to the trainer."""
     assert set(TOKEN_FIELDS) == TOKEN_METADATA_FIELDS
     assert set(REQUIRED_TOKEN_FIELDS) == REQUIRED_TOKEN_METADATA_FIELDS
-
-
-def test_deeply_nested_input_is_an_error() -> None:
-    """A RecursionError would not say that the input is at fault."""
-    deep: dict[str, Any] = {}
-    for _ in range(20_000):
-        deep = {"a": deep}
-
-    with pytest.raises(ConversionError, match="nested too deeply"):
-        to_dict(deep)

@@ -1,10 +1,9 @@
-"""Items of tools that run at the provider, and of the results that a client sends back."""
+"""Items of hosted tools, which run at the provider (web search, MCP, code interpreter), and of their results."""
 
 from typing import ClassVar, Literal, TypeAlias, get_args
 
-from nemo_gym.wire.base import Json, WireModel
-from nemo_gym.wire.content_parts import InputContent
-from nemo_gym.wire.items import ItemModel, ItemStatus
+from nemo_gym.wire.base import ItemModel, ItemStatus, Json, TypedObject, WireModel
+from nemo_gym.wire.input_content import InputContent
 
 
 class NeMoGymMcpCall(ItemModel):
@@ -66,15 +65,9 @@ class NeMoGymFileSearchToolCall(ItemModel):
     results: list[FileSearchResult] | None = None
 
 
-class HostedAction(WireModel):
-    """An action of a hosted tool (search, open_page, click, exec, ...); its other fields depend on the type."""
-
-    type: str
-
-
 class NeMoGymFunctionWebSearch(ItemModel):
     id: str
-    action: HostedAction
+    action: TypedObject
     status: Literal["in_progress", "searching", "completed", "failed", "incomplete"]
     type: Literal["web_search_call"] = "web_search_call"
 
@@ -87,7 +80,7 @@ class SafetyCheck(WireModel):
 
 class NeMoGymComputerToolCall(ItemModel):
     id: str
-    action: HostedAction | None = None
+    action: TypedObject | None = None
     call_id: str
     pending_safety_checks: list[SafetyCheck]
     status: ItemStatus

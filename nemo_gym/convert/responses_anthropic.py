@@ -6,8 +6,16 @@
 
 from typing import Any
 
+from nemo_gym.convert.anthropic_blocks import (
+    assistant_blocks,
+    items_from_assistant,
+    items_from_user,
+    joined_text,
+    output_message,
+    tool_result_block,
+    user_blocks,
+)
 from nemo_gym.convert.chat_conversation import item_kind
-from nemo_gym.convert.chat_options import NEEDS_SERVER_STATE
 from nemo_gym.convert.json_access import (
     MESSAGES,
     RESPONSES,
@@ -17,29 +25,23 @@ from nemo_gym.convert.json_access import (
     expect_dict,
     inexpressible,
     iter_dicts,
+    optional_list_at,
     optional_text_at,
     text_at,
 )
-from nemo_gym.convert.message_blocks import (
-    assistant_blocks,
-    items_from_assistant,
-    items_from_user,
-    joined_text,
-    output_message,
-    tool_result_block,
-    user_blocks,
-)
-from nemo_gym.convert.message_options import options_from_messages, options_to_messages, thinking_option
-from nemo_gym.convert.responses_chat import reply_fields
+from nemo_gym.convert.responses_chat import empty_response, function_tools, reject_server_state, reply_fields
 from nemo_gym.convert.usage import usage_from_message, usage_to_message
-from nemo_gym.convert.wire_objects import response_skeleton
 
-_INCOMPLETE = {
+_INCOMPLETE_REASONS = {
     "max_tokens": "max_output_tokens",
     "model_context_window_exceeded": "max_output_tokens",
     "refusal": "content_filter",
 }
 _COMPLETED = (None, "end_turn", "stop_sequence", "tool_use")
+_FROM_MESSAGES = {"model": "model", "max_tokens": "max_output_tokens", "temperature": "temperature", "top_p": "top_p"}
+_CONVERTED = frozenset({*_FROM_MESSAGES, "messages", "system", "tools", "tool_choice", "stream"})
+_CHOICES = {"auto": "auto", "none": "none", "any": "required"}
+_NO_PARAMETERS: Json = {"type": "object", "properties": {}}
 
 
 def responses_request(body: Json, *, new_id: NewId) -> Json:
@@ -73,7 +75,8 @@ def message_from_response(response: Json, *, model: str, new_id: NewId) -> Json:
         if kind == "message" and item.get("role", "assistant") != "assistant":
             raise inexpressible(item["role"], f"{MESSAGES} as the role of a model", path)
         content += [_as_thinking(block) for block in assistant_blocks(item, kind, path)]
-        has_refusal = has_refusal or _is_refusal(item)
+        parts = item.get("content") if kind == "message" else None
+        has_refusal |= isinstance(parts, list) and any(part["type"] == "refusal" for part in parts)
     return {
         "id": new_id("msg"),
         "type": "message",
@@ -94,9 +97,7 @@ def messages_request(
     `max_tokens` is used if the request has no token limit, because the Messages API requires one.
     """
     params = expect_dict(params, "request")
-    for key in NEEDS_SERVER_STATE:
-        if params.get(key):
-            raise inexpressible(key, MESSAGES, key)
+    reject_server_state(params, MESSAGES)
     limit = params.get("max_output_tokens")
     request: Json = {"model": model, "max_tokens": max_tokens if limit is None else limit}
     system, messages = _conversation(params)
@@ -115,12 +116,12 @@ def response_from_message(params: Json, message: Json, *, model: str, now: int, 
     params, message = expect_dict(params, "request"), expect_dict(message, "message")
     output = items_from_assistant(message.get("content"), "message", new_id=new_id, redacted=True)
     stop = message.get("stop_reason")
-    if stop not in _COMPLETED and (not isinstance(stop, str) or stop not in _INCOMPLETE):
+    if stop not in _COMPLETED and (not isinstance(stop, str) or stop not in _INCOMPLETE_REASONS):
         raise inexpressible(stop, f"{RESPONSES} as the end of an answer", "stop_reason")
-    reason = _INCOMPLETE.get(stop) if stop is not None else None
-    response = response_skeleton(new_id("resp"), now, model)
+    reason = _INCOMPLETE_REASONS.get(stop) if stop is not None else None
+    response = empty_response(new_id("resp"), now, model)
     usage = usage_from_message(message.get("usage"))
-    return response | reply_fields(output or [output_message([""], new_id)], reason, usage, params)
+    return response | reply_fields(output or [output_message("", new_id)], reason, usage, params)
 
 
 def _conversation(params: Json) -> tuple[list[str], list[Json]]:
@@ -171,13 +172,6 @@ def _as_thinking(block: Json) -> Json:
     return {"type": "thinking", "thinking": "", "signature": block["data"]}
 
 
-def _is_refusal(item: Json) -> bool:
-    content = item.get("content")
-    return isinstance(content, list) and any(
-        isinstance(part, dict) and part.get("type") == "refusal" for part in content
-    )
-
-
 def _stop_reason(response: Json, content: list[Json], has_refusal: bool) -> str:
     """Return the stop reason of a message for the status and content of a response."""
     status = response.get("status")
@@ -191,3 +185,114 @@ def _stop_reason(response: Json, content: list[Json], has_refusal: bool) -> str:
     if reason is not None:
         raise inexpressible(reason, f"{MESSAGES} as a stop_reason", "incomplete_details.reason")
     return "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"
+
+
+def options_from_messages(body: Json) -> Json:
+    """Convert the options of a Messages request to Responses."""
+    params = {name: body[key] for key, name in _FROM_MESSAGES.items() if body.get(key) is not None}
+    tools = optional_list_at(body, "tools", "request")
+    if tools:
+        params["tools"] = [_tool_from_messages(tool, path) for tool, path in iter_dicts(tools, "tools")]
+    if body.get("tool_choice") is not None:
+        choice = dict_at(body, "tool_choice", "request")
+        params["tool_choice"] = _choice_from_messages(choice)
+        if choice.get("disable_parallel_tool_use"):
+            params["parallel_tool_calls"] = False
+    return params
+
+
+def options_to_messages(params: Json) -> Json:
+    """Convert the options of a Responses request to Messages."""
+    options: Json = {key: params[key] for key in ("temperature", "top_p") if params.get(key) is not None}
+    if params.get("user") is not None:
+        options["metadata"] = {"user_id": params["user"]}
+    _text_to_messages(params, options)
+    tools = function_tools(params, MESSAGES)
+    choice = params.get("tool_choice")
+    if not tools:
+        return options
+    options["tools"] = [_tool_to_messages(tool, path) for tool, path in tools]
+    if choice is not None or params.get("parallel_tool_calls") is False:
+        options["tool_choice"] = _choice_to_messages("auto" if choice is None else choice)
+        if params.get("parallel_tool_calls") is False and options["tool_choice"]["type"] != "none":
+            options["tool_choice"]["disable_parallel_tool_use"] = True
+    return options
+
+
+def options_lost_from_messages(body: Json) -> list[str]:
+    """Return the options of a Messages request that are dropped, because Responses has no counterpart."""
+    return [key for key, value in body.items() if key not in _CONVERTED and value not in (None, [], {})]
+
+
+def options_lost_in_messages(params: Json) -> list[str]:
+    """Return the options of a Responses request that are dropped, because Messages has no counterpart."""
+    keys = ("include", "max_tool_calls", "metadata", "reasoning", "service_tier", "store", "top_logprobs")
+    dropped = [key for key in keys if params.get(key)]
+    return [*dropped, "truncation"] if params.get("truncation") not in (None, "disabled") else dropped
+
+
+def thinking_option(thinking: Any, budget: int | None) -> Json | None:
+    """Return the `thinking` field for a setting: an object, one of Anthropic's types, or True; None if it is off."""
+    if thinking is None or thinking is False:
+        return None
+    if isinstance(thinking, dict):
+        return thinking
+    kind = "enabled" if thinking is True else str(thinking)
+    if kind == "enabled" and budget is not None:
+        return {"type": kind, "budget_tokens": budget}
+    return {"type": kind}
+
+
+def _text_to_messages(params: Json, options: Json) -> None:
+    """Convert the text format to Messages."""
+    text = params.get("text")
+    form = expect_dict(text, "text").get("format") if text is not None else None
+    if form is None:
+        return
+    kind = text_at(expect_dict(form, "text.format"), "type", "text.format")
+    if kind == "json_schema":
+        schema = dict_at(form, "schema", "text.format")
+        options["output_config"] = {"format": {"type": kind, "schema": schema}}
+    elif kind != "text":
+        raise inexpressible(kind, f"{MESSAGES} as an output format", "text.format", fix="give a json_schema")
+
+
+def _tool_from_messages(tool: Json, path: str) -> Json:
+    """Convert a tool with an input schema to a function tool."""
+    if tool.get("type") not in (None, "custom"):
+        raise inexpressible(tool["type"], f"{RESPONSES} as a tool", path, fix="give tools with an input_schema only")
+    function: Json = {"type": "function", "name": text_at(tool, "name", path)}
+    if tool.get("description") is not None:
+        function["description"] = text_at(tool, "description", path)
+    return {**function, "parameters": dict_at(tool, "input_schema", path), "strict": tool.get("strict") is True}
+
+
+def _tool_to_messages(tool: Json, path: str) -> Json:
+    """Convert a function tool to Messages."""
+    converted: Json = {"name": tool["name"]}
+    if tool.get("description") is not None:
+        converted["description"] = text_at(tool, "description", path)
+    has_parameters = tool.get("parameters") is not None
+    converted["input_schema"] = dict_at(tool, "parameters", path) if has_parameters else dict(_NO_PARAMETERS)
+    return converted | {"strict": True} if tool.get("strict") is True else converted
+
+
+def _choice_from_messages(choice: Json) -> Any:
+    """Convert a tool choice to Responses."""
+    kind = text_at(choice, "type", "tool_choice")
+    if kind == "tool":
+        return {"type": "function", "name": text_at(choice, "name", "tool_choice")}
+    if kind not in _CHOICES:
+        raise inexpressible(kind, f"{RESPONSES} as a tool_choice", "tool_choice")
+    return _CHOICES[kind]
+
+
+def _choice_to_messages(choice: Any) -> Json:
+    """Convert a tool choice to Messages."""
+    if isinstance(choice, str):
+        for kind, mode in _CHOICES.items():
+            if mode == choice:
+                return {"type": kind}
+    elif expect_dict(choice, "tool_choice").get("type") == "function":
+        return {"type": "tool", "name": text_at(choice, "name", "tool_choice")}
+    raise inexpressible(choice, f"{MESSAGES} as a tool_choice", "tool_choice")

@@ -1,8 +1,8 @@
-"""Requests and responses of one task: run, seed, verify.
+"""Bodies of the endpoints `/run`, `/seed_session` and `/verify`: base classes for server folders.
 
-These are base classes: an unknown field is ignored unless a subclass declares it or allows extras. A reward is any
-float. A reward that is not finite is written as text in JSON ("NaN"), which reads back as the same float; the
-collector turns it into a failure.
+An unknown field is ignored unless a subclass declares it or allows extras. A reward is any float. A
+reward that is not finite is written as text in JSON ("NaN"), which reads back as the same float; the collector turns it
+into a failure.
 """
 
 from enum import Enum

@@ -5,8 +5,8 @@ import math
 import pytest
 from pydantic import ConfigDict, ValidationError
 
-from nemo_gym.wire.metrics import AggregateMetrics, AggregateMetricsRequest
-from nemo_gym.wire.tasks import (
+from nemo_gym.metrics.aggregate import AggregateMetrics, AggregateMetricsRequest
+from nemo_gym.wire.run_seed_verify import (
     BaseMultiRewardVerifyResponse,
     BaseRunRequest,
     BaseSeedSessionRequest,

@@ -1,4 +1,4 @@
-"""Tools, tool choice, text format, reasoning and prompt.
+"""Options of the Responses API: tools, tool choice, text format, reasoning and prompt.
 
 In a request they are strict dictionaries, so that a misspelt key is an error. A response only repeats them: there
 they are objects that keep every field of the provider.
@@ -9,20 +9,34 @@ from typing import Annotated, Literal, NotRequired
 from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
-from nemo_gym.wire.base import OTHER, WIRE_CONFIG, Json, JsonObject, OpenForeign, TaggedUnion, WireModel, open_dict
-
-STRICT = ConfigDict(**{**WIRE_CONFIG, "extra": "forbid"})
+from nemo_gym.wire.base import (
+    OTHER,
+    WIRE_CONFIG,
+    AcceptObjects,
+    Json,
+    JsonObject,
+    OpenDict,
+    TaggedUnion,
+    TypedObject,
+    WireModel,
+)
 
 Callers = list[Literal["direct", "programmatic"]]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 SummaryDetail = Literal["auto", "concise", "detailed"]
 Verbosity = Literal["low", "medium", "high"]
 
+
+@with_config(ConfigDict(**{**WIRE_CONFIG, "extra": "forbid"}))
+class StrictDict(TypedDict):
+    """A typed dictionary in which an unknown key is an error."""
+
+
+# `async` is a keyword and cannot be declared in a class body.
 _FunctionToolParamFields = TypedDict("_FunctionToolParamFields", {"async": NotRequired[bool | None]})
 
 
-@with_config(STRICT)
-class NeMoGymFunctionToolParam(_FunctionToolParamFields):
+class NeMoGymFunctionToolParam(StrictDict, _FunctionToolParamFields):
     name: str
     parameters: NotRequired[JsonObject | None]
     strict: NotRequired[bool | None]
@@ -33,8 +47,7 @@ class NeMoGymFunctionToolParam(_FunctionToolParamFields):
     output_schema: NotRequired[JsonObject | None]
 
 
-@with_config(STRICT)
-class CustomToolParam(_FunctionToolParamFields):
+class CustomToolParam(StrictDict, _FunctionToolParamFields):
     name: str
     type: Literal["custom"]
     description: NotRequired[str | None]
@@ -43,8 +56,7 @@ class CustomToolParam(_FunctionToolParamFields):
     defer_loading: NotRequired[bool | None]
 
 
-@with_config(STRICT)
-class FileSearchToolParam(TypedDict):
+class FileSearchToolParam(StrictDict):
     type: Literal["file_search"]
     vector_store_ids: list[str]
     filters: NotRequired[Json]
@@ -52,8 +64,7 @@ class FileSearchToolParam(TypedDict):
     ranking_options: NotRequired[Json]
 
 
-@with_config(STRICT)
-class WebSearchToolParam(TypedDict):
+class WebSearchToolParam(StrictDict):
     type: Literal["web_search", "web_search_2025_08_26"]
     external_web_access: NotRequired[bool | None]
     filters: NotRequired[Json]
@@ -61,24 +72,21 @@ class WebSearchToolParam(TypedDict):
     user_location: NotRequired[Json]
 
 
-@with_config(STRICT)
-class WebSearchPreviewToolParam(TypedDict):
+class WebSearchPreviewToolParam(StrictDict):
     type: Literal["web_search_preview", "web_search_preview_2025_03_11"]
     search_content_types: NotRequired[list[Literal["text", "image"]] | None]
     search_context_size: NotRequired[Literal["low", "medium", "high"] | None]
     user_location: NotRequired[Json]
 
 
-@with_config(STRICT)
-class ComputerUsePreviewToolParam(TypedDict):
+class ComputerUsePreviewToolParam(StrictDict):
     display_height: int
     display_width: int
     environment: Literal["windows", "mac", "linux", "ubuntu", "browser"]
     type: Literal["computer_use_preview"]
 
 
-@with_config(STRICT)
-class McpToolParam(TypedDict):
+class McpToolParam(StrictDict):
     server_label: str
     type: Literal["mcp"]
     allowed_callers: NotRequired[Callers | None]
@@ -93,31 +101,27 @@ class McpToolParam(TypedDict):
     tunnel_id: NotRequired[str | None]
 
 
-@with_config(STRICT)
-class CodeInterpreterToolParam(TypedDict):
+class CodeInterpreterToolParam(StrictDict):
     container: Json
     type: Literal["code_interpreter"]
     allowed_callers: NotRequired[Callers | None]
 
 
-@with_config(STRICT)
-class NamespaceToolParam(TypedDict):
+class NamespaceToolParam(StrictDict):
     description: str
     name: str
     tools: list[JsonObject]
     type: Literal["namespace"]
 
 
-@with_config(STRICT)
-class ToolSearchToolParam(TypedDict):
+class ToolSearchToolParam(StrictDict):
     type: Literal["tool_search"]
     description: NotRequired[str | None]
     execution: NotRequired[Literal["server", "client"] | None]
     parameters: NotRequired[Json]
 
 
-@open_dict
-class OtherToolParam(TypedDict):
+class OtherToolParam(OpenDict):
     """Hosted tools that require only their type; options pass unchanged."""
 
     type: Literal["apply_patch", "computer", "image_generation", "local_shell", "programmatic_tool_calling", "shell"]
@@ -136,32 +140,28 @@ ToolParam = Annotated[
     | ToolSearchToolParam
     | OtherToolParam,
     TaggedUnion(),
-    OpenForeign,
+    AcceptObjects,
 ]
 
 
-@with_config(STRICT)
-class ToolChoiceNamedParam(TypedDict):
+class ToolChoiceNamedParam(StrictDict):
     name: str
     type: Literal["function", "custom"]
 
 
-@with_config(STRICT)
-class ToolChoiceMcpParam(TypedDict):
+class ToolChoiceMcpParam(StrictDict):
     server_label: str
     type: Literal["mcp"]
     name: NotRequired[str | None]
 
 
-@with_config(STRICT)
-class ToolChoiceAllowedParam(TypedDict):
+class ToolChoiceAllowedParam(StrictDict):
     mode: Literal["auto", "required"]
     tools: list[JsonObject]
     type: Literal["allowed_tools"]
 
 
-@with_config(STRICT)
-class ToolChoiceHostedParam(TypedDict):
+class ToolChoiceHostedParam(StrictDict):
     type: Literal[
         "apply_patch",
         "code_interpreter",
@@ -182,17 +182,15 @@ ToolChoiceMode = Literal["none", "auto", "required"]
 ToolChoiceParam = Annotated[
     ToolChoiceMode | ToolChoiceNamedParam | ToolChoiceMcpParam | ToolChoiceAllowedParam | ToolChoiceHostedParam,
     TaggedUnion(),
-    OpenForeign,
+    AcceptObjects,
 ]
 
 
-@with_config(STRICT)
-class PlainFormatParam(TypedDict):
+class PlainFormatParam(StrictDict):
     type: Literal["text", "json_object"]
 
 
-@with_config(STRICT)
-class JsonSchemaFormatParam(TypedDict):
+class JsonSchemaFormatParam(StrictDict):
     name: str
     schema: JsonObject
     type: Literal["json_schema"]
@@ -200,14 +198,12 @@ class JsonSchemaFormatParam(TypedDict):
     strict: NotRequired[bool | None]
 
 
-@with_config(STRICT)
-class TextConfigParam(TypedDict):
-    format: NotRequired[Annotated[PlainFormatParam | JsonSchemaFormatParam, TaggedUnion(), OpenForeign] | None]
+class TextConfigParam(StrictDict):
+    format: NotRequired[Annotated[PlainFormatParam | JsonSchemaFormatParam, TaggedUnion(), AcceptObjects] | None]
     verbosity: NotRequired[Verbosity | None]
 
 
-@with_config(STRICT)
-class ReasoningParam(TypedDict):
+class ReasoningParam(StrictDict):
     effort: NotRequired[ReasoningEffort | None]
     generate_summary: NotRequired[SummaryDetail | None]
     summary: NotRequired[SummaryDetail | None]
@@ -215,8 +211,7 @@ class ReasoningParam(TypedDict):
     mode: NotRequired[str | None]
 
 
-@with_config(STRICT)
-class PromptParam(TypedDict):
+class PromptParam(StrictDict):
     id: str
     variables: NotRequired[JsonObject | None]
     version: NotRequired[str | None]
@@ -230,25 +225,11 @@ class FunctionTool(WireModel):
     description: str | None = None
 
 
-class HostedTool(WireModel):
-    """Any tool but a function; its other fields depend on the type."""
-
-    type: str
-
-
-Tool = Annotated[FunctionTool | HostedTool, TaggedUnion(OTHER)]
-
-
-class NamedToolChoice(WireModel):
-    type: str
-
-
-class TextFormat(WireModel):
-    type: str
+Tool = Annotated[FunctionTool | TypedObject, TaggedUnion(OTHER)]
 
 
 class TextConfig(WireModel):
-    format: TextFormat | None = None
+    format: TypedObject | None = None
     verbosity: str | None = None
 
 

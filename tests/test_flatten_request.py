@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from nemo_gym.convert.streaming_request import flatten_request
 from nemo_gym.errors import ConversionError
+from nemo_gym.responses_streaming import flatten_request
 
 
 def tool(name: str) -> dict[str, Any]:
