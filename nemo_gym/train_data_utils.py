@@ -8,7 +8,7 @@ from pydantic import Field
 
 from nemo_gym.catalog.row_problems import DataError
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
-from nemo_gym.data.collate import CollateLimits, CollationResult, MetricsConflict, RowsRefused, collate
+from nemo_gym.data.collate import CollationResult, MetricsConflict, RowsRefused, collate
 from nemo_gym.data.sources import (
     MissingDatasetsError,
     Mode,
@@ -72,7 +72,8 @@ class TrainDataProcessor:
             fetched,
             Path(config.output_dirpath),
             overwrite=config.overwrite_metrics_conflicts,
-            limits=CollateLimits(config.max_errors, config.num_processes),
+            max_errors=config.max_errors,
+            processes=config.num_processes,
             watch=self._watch,
         )
         for note in result.notes:

@@ -1,7 +1,7 @@
 """Datasets: check, measure, collate, render, publish, download and export rows.
 
 - `sources`: the datasets of agents, their files, and downloading missing ones
-- `collate`: write the rows of all agents into one file per type (`gym dataset collate`), with `chunks` and `chunk_pool`
+- `collate`: write the rows of all agents into one file per type (`gym dataset collate`), with `chunks`
 - `row_metrics`, `running_statistics`, `metrics_file`, `plot`: measure rows, store and plot the metrics
 - `prompt`: fill prompt templates from rows (`gym dataset render`)
 - `skills`: folders of instructions for agents

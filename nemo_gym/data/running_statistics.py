@@ -8,9 +8,6 @@ COUNT, AVERAGE, LOWEST, HIGHEST, DEVIATION = "Total # non-null values", "Average
 
 Statistics = dict[str, int | float]
 
-SEED_FINGERPRINT = hash("the seed of this process")
-"""Equal in two processes only if they have the same hash seed."""
-
 
 class NumberStats:
     """Count, mean, range and sample deviation of numbers. Sums are exact, so merging does not change results."""
@@ -90,11 +87,11 @@ class LengthHistogram:
 class DistinctCounter:
     """Counts distinct texts with 8 to 16 bytes of memory per text.
 
-    Texts are identified by Python's 64-bit `hash`, which is fast but differs between processes with different seeds
-    (`PYTHONHASHSEED`); counters of such processes cannot be merged.
+    Texts are identified by Python's 64-bit `hash`, which is the same only in this process and its forks: merge no
+    counters of other processes.
     """
 
-    __slots__ = ("_buckets", "_recent", "_seed", "_unique")
+    __slots__ = ("_buckets", "_recent", "_unique")
 
     MAX_RECENT = 1 << 17
     BUCKETS = 256
@@ -104,20 +101,14 @@ class DistinctCounter:
         self._buckets: list[array[int]] = []  # a set of all hashes would need ten times the memory
         self._unique: list[int] = []
         """Size of each bucket when its duplicates were last removed."""
-        self._seed: int | None = None
 
     def add(self, text: str | bytes) -> None:
-        self._seed = SEED_FINGERPRINT
         self._recent.add(hash(text))
         if len(self._recent) > self.MAX_RECENT:
             self._pack()
 
     def merge(self, other: "DistinctCounter") -> None:
-        """Add all texts of `other`; raise ValueError if its process has another hash seed."""
-        if other._seed is not None:
-            if self._seed not in (None, other._seed):
-                raise ValueError("hashes of processes with different seeds cannot be compared")
-            self._seed = other._seed
+        """Add all texts of `other`."""
         for hashes in (other._recent, *other._buckets):
             self._recent.update(hashes)
             if len(self._recent) > self.MAX_RECENT:
