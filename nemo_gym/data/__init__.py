@@ -5,7 +5,7 @@
 - `row_metrics`, `running_statistics`, `metrics_file`, `plot`: measure rows, store and plot the metrics
 - `prompt`: fill prompt templates from rows (`gym dataset render`)
 - `skills`: folders of instructions for agents
-- `hub`, `hub_client`, `gitlab`, `gitlab_client`, `migration`, `file_transfer`: datasets in registries
+- `hub`, `gitlab`, `file_transfer`: datasets in registries
 - `export`, `export_files`, `export_index`, `export_messages`: rollouts as datasets for trainers
 - `generator_command`: the command line of a folder's `generate.py`
 """

@@ -64,6 +64,10 @@ class Digest:
     git: str
     """The git blob id; for small files the Hub provides no other checksum."""
 
+    def matches(self, checksum: str | None) -> bool:
+        """Return whether `checksum`, a SHA-256 or a git blob id, is that of the file; None matches every file."""
+        return checksum in (None, self.sha256, self.git)
+
 
 @dataclass(frozen=True, slots=True)
 class FileStream:
@@ -103,6 +107,11 @@ def file_digest(path: Path) -> Digest:
     return Digest(size, sha256.hexdigest(), git.hexdigest())
 
 
+def range_headers(offset: int) -> dict[str, str]:
+    """Return the HTTP headers of a request for the uncompressed bytes of a file from `offset` on."""
+    return {"Accept-Encoding": "identity", **({"Range": f"bytes={offset}-"} if offset else {})}
+
+
 def remote_sha256(open_stream: OpenStream, location: str) -> str:
     """Compute the SHA-256 of a remote file without storing it."""
 
@@ -123,32 +132,41 @@ def download_file(
     open_stream: OpenStream,
     target: Path,
     *,
-    key: str,
+    checksum: str | None,
+    key: str = "",
     location: str,
-    check: Callable[[Digest], str | None],
     meter: Meter = ignore_progress,
 ) -> Digest:
-    """Download a file to `target`, which is created only if `check` returns no problem for its digest.
+    """Download a file to `target`, which appears when its `checksum` is verified; None: the registry has no checksum.
 
-    The received part is stored next to `target` in a file whose name contains `key`, an id of the content; the next
-    call with the same key resumes it. Content that fails the check is deleted.
+    A target that has the checksum is not downloaded again. The received part is stored next to the target in a file
+    whose name contains the checksum, or else `key`; the next call for the same content resumes it.
 
     Raises:
         RegistryError: the registry rejected the request, or the transfer was interrupted too often.
-        ChecksumMismatch: the content failed the check.
+        ChecksumMismatch: the content has another checksum; it was deleted.
         FileProblem: the file cannot be written.
     """
-    partial = target.with_name(f".{target.name}.{key[:16]}.part")
-    with _open_partial(partial) as file:
+    if checksum and target.is_file():
+        digest = file_digest(target)
+        if digest.matches(checksum):
+            return digest
+    partial = target.with_name(f".{target.name}.{(checksum or key)[:16]}.part")
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        file = partial.open("ab")
+    except OSError as error:
+        raise _unwritable(partial, error) from None
+    with file:
         _lock(file, location, target)
         retry(lambda: _append(open_stream, file, meter), location, progress=file.tell, resumable=True)
         file.flush()
         digest = file_digest(partial)
-        problem = check(digest)
-        if problem is None:
+        if digest.matches(checksum):
             partial.replace(target)
             return digest
         partial.unlink()
+    problem = f"the received file has the SHA-256 {digest.sha256} and the git blob id {digest.git}; expected {checksum}"
     raise ChecksumMismatch(problem, where=location, fix="try again; the received part was deleted")
 
 
@@ -199,15 +217,6 @@ def metering_reads(path: Path, meter: Meter) -> Iterator[None]:
     finally:
         done.set()
         reporter.join(timeout=5)
-
-
-def _open_partial(partial: Path) -> BinaryIO:
-    """Open the received part for appending."""
-    try:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        return partial.open("ab")
-    except OSError as error:
-        raise _unwritable(partial, error) from None
 
 
 def _unwritable(path: Path, error: OSError) -> FileProblem:

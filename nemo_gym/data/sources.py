@@ -208,8 +208,8 @@ def _download(source: DatasetSource, access: RegistryAccess, watch: Watch) -> Pa
     if _storage(config, access) == "gitlab":
         assert config.gitlab_identifier is not None
         assert access.mlflow_tracking_uri is not None
-        uri, token = access.mlflow_tracking_uri, access.mlflow_tracking_token
-        gitlab.fetch(config.gitlab_identifier, target, tracking_uri=uri, token=token, meter=meter)
+        registry = gitlab.Registry(access.mlflow_tracking_uri, access.mlflow_tracking_token)
+        gitlab.fetch(config.gitlab_identifier, target, registry, meter=meter)
     else:
         assert config.huggingface_identifier is not None
         hub.fetch(config.huggingface_identifier, target, split=config.type, token=access.hf_token, meter=meter)

@@ -11,6 +11,7 @@ Exit status: 0 done, 1 the checksum is wrong, 2 wrong usage, 3 the registry reje
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_gym.cli.dataset.upload import SPLITS
@@ -19,8 +20,6 @@ from nemo_gym.cli.terminal import output
 from nemo_gym.errors import raising_file_problems
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from omegaconf import DictConfig
 
     from nemo_gym.data.file_transfer import Digest
@@ -69,12 +68,12 @@ def _download_from_hub(args: argparse.Namespace, config: DictConfig) -> dict[Pat
 
 def _download_from_gitlab(args: argparse.Namespace, config: DictConfig) -> dict[Path, Digest]:
     """Download from GitLab and return the checksum of the file."""
-    from nemo_gym.cli.shared.registries import gitlab_address
+    from nemo_gym.cli.shared.registries import open_registry
     from nemo_gym.config_types import DownloadJsonlDatasetGitlabConfig
     from nemo_gym.data import gitlab
 
     labels = {"version": "--revision"}
     settings = options.load_options(DownloadJsonlDatasetGitlabConfig, config, args, {"version": args.revision}, labels)
-    uri, token = gitlab_address(config, args.prog)
+    registry, target = open_registry(config, args.prog), Path(settings.output_fpath)
     with output.transfer_meter("downloading") as meter:
-        return gitlab.download(settings, tracking_uri=uri, token=token, meter=meter)
+        return {target: gitlab.fetch(settings, target, registry, meter=meter)}

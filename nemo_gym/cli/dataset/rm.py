@@ -18,14 +18,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from nemo_gym.cli.shared.registries import confirm, gitlab_address, version_list
+    from nemo_gym.cli.shared.registries import confirm, open_registry, version_list
     from nemo_gym.config_types import DeleteJsonlDatasetGitlabConfig
-    from nemo_gym.data.gitlab_client import Registry
-    from nemo_gym.data.migration import versions_to_delete
+    from nemo_gym.data.gitlab import versions_to_delete
 
     config = options.resolve_config(args.overrides, needs_model=False).config
     name = options.load_options(DeleteJsonlDatasetGitlabConfig, config, args).dataset_name
-    registry = Registry(*gitlab_address(config, args.prog))
+    registry = open_registry(config, args.prog)
     versions = versions_to_delete(registry, name)
     if not confirm(f"Delete '{name}' with all its versions{version_list(versions)} from GitLab?", yes=args.yes):
         output.notify("nothing was deleted")

@@ -70,15 +70,15 @@ def _upload_to_hub(args: argparse.Namespace, config: DictConfig) -> int:
 
 def _upload_to_gitlab(args: argparse.Namespace, config: DictConfig) -> int:
     """Upload to GitLab, print the result, and return the exit status."""
-    from nemo_gym.cli.shared.registries import file_facts, format_size, gitlab_address
+    from nemo_gym.cli.shared.registries import file_facts, format_size, open_registry
     from nemo_gym.config_types import UploadJsonlDatasetGitlabConfig
     from nemo_gym.data import gitlab
 
     labels = {"version": "--revision"}
     settings = options.load_options(UploadJsonlDatasetGitlabConfig, config, args, {"version": args.revision}, labels)
-    uri, token = gitlab_address(config, args.prog)
+    registry = open_registry(config, args.prog)
     with output.transfer_meter("uploading") as meter:
-        stored = gitlab.upload(settings, tracking_uri=uri, token=token, meter=meter)
+        stored = gitlab.upload(settings, registry, meter=meter)
     if args.json:
         facts = {"storage": "gitlab", "dataset_name": stored.name, "version": stored.version}
         output.write_json({**facts, **file_facts(stored.path, stored.digest), "uploaded": stored.changed})
