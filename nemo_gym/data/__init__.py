@@ -6,6 +6,6 @@
 - `prompt`: fill prompt templates from rows (`gym dataset render`)
 - `skills`: folders of instructions for agents
 - `hub`, `gitlab`, `file_transfer`: datasets in registries
-- `export`, `export_files`, `export_index`, `export_messages`: rollouts as datasets for trainers
+- `export`, `export_selection`, `export_messages`, `export_files`: rollouts as datasets for trainers
 - `generator_command`: the command line of a folder's `generate.py`
 """

@@ -1,7 +1,7 @@
 """Write the file of an export as JSON lines or Parquet, by the ending of its name. The file appears when complete.
 
-Both formats have the columns of `COLUMNS`. Values without a fixed schema (calls, tools, metadata) are JSON texts inside
-Parquet, marked so that `datasets.load_dataset` returns the same objects as from JSON lines.
+Both formats have the columns of `COLUMNS`. Values without a fixed schema (calls, tools, metadata) have Arrow's JSON
+type in Parquet, so that `datasets.load_dataset` returns the same objects as from JSON lines.
 """
 
 import importlib
@@ -77,10 +77,8 @@ def writing_export(path: Path, kind: str) -> Iterator[WriteRow]:
     """Yield a function that writes rows of one kind to `path`; the file appears when the block ends without error.
 
     Raises:
-        ConfigError: the ending of the name is unknown, or pyarrow is missing.
+        ConfigError: pyarrow is missing.
     """
-    if path.suffix not in ENDINGS:
-        raise ConfigError(f"unknown file format: '{path.name}'", fix=f"end the name in {' or '.join(ENDINGS)}")
     with whole_file(path) as stream:
         if path.suffix == ".parquet":
             parquet = _ParquetWriter(stream, COLUMNS[kind])
@@ -105,10 +103,7 @@ class _ParquetWriter:
             raise ConfigError("Parquet files need the package pyarrow", fix="pip install 'nemo-gym[data]'") from None
         self._columns = columns
         self._text_schema = self._schema(self._arrow.string())
-        features = {"info": {"features": {name: _feature(kind) for name, kind in columns.items()}}}
-        self._json_schema = self._schema(self._arrow.json_()).with_metadata(
-            {"huggingface": orjson.dumps(features).decode()}
-        )
+        self._json_schema = self._schema(self._arrow.json_())
         self._file = parquet.ParquetWriter(stream, self._json_schema, compression="zstd")
         self._rows: list[dict[str, Any]] = []
         self._size = 0
@@ -173,12 +168,3 @@ def _encode_json_parts(value: Any, kind: Any) -> Any:
     if isinstance(kind, dict):
         return {name: _encode_json_parts(value.get(name), inner) for name, inner in kind.items()}
     return value
-
-
-def _feature(kind: Any) -> dict[str, Any]:
-    """Return the description of a column in the format of Hugging Face `datasets`."""
-    if isinstance(kind, list):
-        return {"feature": _feature(kind[0]), "_type": "List"}
-    if isinstance(kind, dict):
-        return {name: _feature(inner) for name, inner in kind.items()}
-    return {"_type": "Json"} if kind == JSON else {"dtype": kind, "_type": "Value"}

@@ -15,7 +15,7 @@ from nemo_gym.convert.chat_conversation import items_from_messages
 from nemo_gym.data import export_files
 from nemo_gym.data.export import ExportDatasetConfig, ExportResult, export
 from nemo_gym.data.export_messages import read_conversation
-from nemo_gym.errors import ConfigError, ConfigPathNotFoundError, ConversionError
+from nemo_gym.errors import ConfigPathNotFoundError, ConversionError
 from nemo_gym.journal.lines import StoreError
 
 TOOL = {
@@ -394,8 +394,6 @@ def test_above_needs_a_threshold_and_the_name_an_ending(tmp_path: Path) -> None:
         config_for(tmp_path, select="above")
     with pytest.raises(ValueError, match=r"\.jsonl or \.parquet"):
         config_for(tmp_path, output_fpath="out.csv")
-    with pytest.raises(ConfigError), export_files.writing_export(tmp_path / "x.csv", "sft"):
-        pass
 
 
 def parquet_rows(path: Path) -> list[dict[str, Any]]:
