@@ -2,7 +2,7 @@
 
 - `sources`: the datasets of agents, their files, and downloading missing ones
 - `collate`: write the rows of all agents into one file per type (`gym dataset collate`), with `chunks`
-- `row_metrics`, `running_statistics`, `metrics_file`, `plot`: measure rows, store and plot the metrics
+- `row_metrics`, `running_statistics`, `plot`: measure rows, compare and plot the metrics
 - `prompt`: fill prompt templates from rows (`gym dataset render`)
 - `skills`: folders of instructions for agents
 - `hub`, `gitlab`, `file_transfer`: datasets in registries

@@ -15,8 +15,14 @@ from typing import Any
 from nemo_gym.catalog.atomic_files import StagedFiles, whole_file
 from nemo_gym.catalog.row_problems import DataError, RowProblems, row_count_text
 from nemo_gym.data.chunks import ChunkTask, FileSpan, line_span, prepare_chunks
-from nemo_gym.data.metrics_file import MetricsState, compare_metrics, encode_metrics
-from nemo_gym.data.row_metrics import NO_TOKENIZER_NOTE, Metrics, Report
+from nemo_gym.data.row_metrics import (
+    NO_TOKENIZER_NOTE,
+    Metrics,
+    MetricsState,
+    Report,
+    compare_metrics,
+    encode_metrics,
+)
 from nemo_gym.data.sources import DatasetSource, Watch
 
 CHUNK = 2 * 1024 * 1024
@@ -235,7 +241,7 @@ def _stage_metrics(readers: Sequence[_SourceReader], staged: StagedFiles, *, ove
         result.notes += _notes(reader, differences)
     if conflicts:
         raise MetricsConflict(conflicts)
-    if not any(reader.metrics.tokens.counts for reader in readers):
+    if not any(reader.metrics.tokens for reader in readers):
         result.notes.append(NO_TOKENIZER_NOTE)
     return result
 

@@ -89,7 +89,7 @@ def export(
         tasks=len(index.tasks),
         left_out=index.left_out,
     )
-    with RolloutReader(index.files) as reader, writing_export(result.path, config.format) as write:
+    with RolloutReader(index.files) as reader, writing_export(result.path) as write:
         builder = _RowBuilder(config, index.files, runs or {}, _InputRows(inputs or {}), reader)
         builders: dict[Kind, Callable[[list[ScoredRollout]], dict[str, Any]]]
         builders = {"sft": builder.sft_row, "dpo": builder.dpo_row, "rl": builder.rl_row}

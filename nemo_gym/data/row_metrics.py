@@ -1,17 +1,18 @@
-"""Measure the rows of a dataset; metrics have the names of the metrics file."""
+"""Measure the rows of a dataset, and compare the metrics with the metrics file next to it."""
 
 import importlib
 import re
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import orjson
 
 from nemo_gym.catalog.rows import RequestSettings, Row, RowRequest, count_separators
-from nemo_gym.data.running_statistics import DistinctCounter, LengthHistogram, NumberStats, Statistics
+from nemo_gym.data.running_statistics import DistinctCounter, NumberStats, Statistics, length_statistics
 from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as PARAMS
 
 EXAMPLES = "Number of examples"
@@ -42,6 +43,8 @@ NO_TOKENIZER_NOTE = "input lengths in tokens are missing: splintr-rs is not inst
 _SPACES = re.compile(rb" +")
 
 Report: TypeAlias = dict[str, int | Statistics]
+MetricsState: TypeAlias = Literal["new", "same", "completed", "conflict"]
+"""`completed`: the values in the file are equal, and the new metrics have additional ones."""
 
 
 @cache
@@ -97,10 +100,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self.examples = 0
-        self.tools = LengthHistogram()
-        self.words = LengthHistogram()
-        self.tokens = LengthHistogram()
-        self.turns = LengthHistogram()
+        self.tools: Counter[int] = Counter()
+        """Number of rows by number of tools; the next three count rows by words, tokens and turns."""
+        self.words: Counter[int] = Counter()
+        self.tokens: Counter[int] = Counter()
+        self.turns: Counter[int] = Counter()
         self.params = DistinctCounter()
         self.user_messages = DistinctCounter()
         self.sampling = {name: NumberStats() for name in SAMPLING}
@@ -109,10 +113,10 @@ class Metrics:
     def merge(self, other: "Metrics") -> None:
         """Add the measurements of `other`."""
         self.examples += other.examples
-        self.tools.merge(other.tools)
-        self.words.merge(other.words)
-        self.tokens.merge(other.tokens)
-        self.turns.merge(other.turns)
+        self.tools += other.tools
+        self.words += other.words
+        self.tokens += other.tokens
+        self.turns += other.turns
         self.params.merge(other.params)
         self.user_messages.merge(other.user_messages)
         for name, numbers in other.sampling.items():
@@ -124,13 +128,13 @@ class Metrics:
         """Return the metrics by name, as in the metrics file."""
         figures: Report = {
             EXAMPLES: self.examples,
-            TOOLS: self.tools.statistics(),
-            WORDS: self.words.statistics(),
+            TOOLS: length_statistics(self.tools),
+            WORDS: length_statistics(self.words),
         }
-        if self.tokens.counts or not self.examples:
-            figures[TOKENS] = self.tokens.statistics()
+        if self.tokens or not self.examples:
+            figures[TOKENS] = length_statistics(self.tokens)
         figures |= {
-            TURNS: self.turns.statistics(),
+            TURNS: length_statistics(self.turns),
             UNIQUE_PARAMS: len(self.params),
             UNIQUE_USER: len(self.user_messages),
         }
@@ -173,10 +177,10 @@ class MetricsCollector:
         encoded = orjson.dumps(request.input, option=orjson.OPT_SORT_KEYS)
         metrics.params.add(b"%d %b" % (use.settings_hash, encoded))
         separators, tokens, turns = self._measure_input(request.input)
-        metrics.words.add(use.words + separators + count_gaps(encoded), times)
+        metrics.words[use.words + separators + count_gaps(encoded)] += times
         if self._has_tokenizer:
-            metrics.tokens.add(use.tokens + tokens, times)
-        metrics.turns.add(turns, times)
+            metrics.tokens[use.tokens + tokens] += times
+        metrics.turns[turns] += times
         for name, value in row.items():
             if name != PARAMS:
                 for part in value if isinstance(value, list) else (value,):
@@ -189,7 +193,7 @@ class MetricsCollector:
         for use in self._uses.values():
             values = use.settings.values
             if "tools" in values:
-                metrics.tools.add(len(values["tools"]), use.times)
+                metrics.tools[len(values["tools"])] += use.times
             for name, numbers in metrics.sampling.items():
                 if values.get(name) is not None:
                     numbers.add(values[name], use.times)
@@ -249,3 +253,65 @@ def count_gaps(encoded: bytes) -> int:
     together are the number of gaps between its words.
     """
     return encoded.count(b" ") if b"  " not in encoded else len(_SPACES.findall(encoded))
+
+
+# -- the metrics file next to a dataset --------------------------------------------------------------------------------
+
+
+def compare_metrics(path: Path, metrics: Mapping[str, Any]) -> tuple[MetricsState, list[str], dict[str, Any]]:
+    """Compare the file at `path` with new metrics; return state, differences and the new content of the file."""
+    content = dict(metrics)
+    if not path.exists():
+        return "new", [], content
+    try:
+        existing = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        return "conflict", [f"the file is not JSON: {error}"], content
+    if not isinstance(existing, dict):
+        return "conflict", ["the file is not a JSON object"], content
+    if TOKENS in existing and TOKENS not in content:  # keep the counts of a machine that has the tokenizer
+        content[TOKENS] = existing[TOKENS]
+    changes = list(differences(existing, content))
+    if changes:
+        return "conflict", changes, content
+    return ("completed" if content.keys() - existing.keys() else "same"), [], content
+
+
+def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    """Yield every value of `old` that is different or missing in `new`; additions are not differences."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key, value in old.items():
+            key_path = f"{path}: {key}" if path else str(key)
+            if key not in new:
+                yield f"{key_path}: was {_shorten(value)}, is missing"
+            else:
+                yield from differences(value, new[key], key_path)
+    elif not _is_equal(old, new):
+        yield f"{path}: was {_shorten(old)}, is {_shorten(new)}"
+
+
+def encode_metrics(metrics: Mapping[str, Any]) -> bytes:
+    """Encode metrics as the content of a metrics file."""
+    return orjson.dumps(metrics, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _is_equal(old: Any, new: Any) -> bool:
+    """Return whether two values are equal, up to the rounding of numbers and the order of lists."""
+    if _is_number(old) and _is_number(new) and (isinstance(old, float) or isinstance(new, float)):
+        return bool(old == new or abs(old - new) <= (5e-3 if abs(old) >= 1 else 5e-4))
+    if isinstance(old, list) and isinstance(new, list):
+        return Counter(map(_encode, old)) == Counter(map(_encode, new))
+    return type(old) is type(new) and bool(old == new)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _encode(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def _shorten(value: Any) -> str:
+    text = _encode(value).decode()
+    return text if len(text) <= 80 else f"{text[:79]}…"

@@ -2,6 +2,7 @@
 
 import math
 from array import array
+from collections import Counter
 from fractions import Fraction
 
 COUNT, AVERAGE, LOWEST, HIGHEST, DEVIATION = "Total # non-null values", "Average", "Min", "Max", "Standard deviation"
@@ -61,27 +62,12 @@ class NumberStats:
         }
 
 
-class LengthHistogram:
-    """A histogram of lengths, with its statistics."""
-
-    __slots__ = ("counts",)
-
-    def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
-        """Length -> number of occurrences."""
-
-    def add(self, length: int, times: int = 1) -> None:
-        self.counts[length] = self.counts.get(length, 0) + times
-
-    def merge(self, other: "LengthHistogram") -> None:
-        for length, times in other.counts.items():
-            self.add(length, times)
-
-    def statistics(self) -> Statistics:
-        numbers = NumberStats()
-        for length, times in self.counts.items():
-            numbers.add(length, times)
-        return numbers.statistics()
+def length_statistics(histogram: Counter[int]) -> Statistics:
+    """Return the statistics of lengths, given the number of occurrences of each length."""
+    numbers = NumberStats()
+    for length, times in histogram.items():
+        numbers.add(length, times)
+    return numbers.statistics()
 
 
 class DistinctCounter:

@@ -411,11 +411,8 @@ def parquet_rows(path: Path) -> list[dict[str, Any]]:
             return {key: decode_json_parts(value[key], inner) for key, inner in kind.items() if value[key] is not None}
         return value
 
-    columns = next(
-        kinds for kinds in export_files.COLUMNS.values() if set(kinds) == set(parquet.read_schema(path).names)
-    )
     return [
-        {key: decode_json_parts(row[key], columns[key]) for key in columns}
+        {key: decode_json_parts(value, export_files.COLUMN_TYPES[key]) for key, value in row.items()}
         for row in parquet.read_table(path).to_pylist()
     ]
 
