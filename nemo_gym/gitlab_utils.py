@@ -12,17 +12,8 @@ from nemo_gym.config_types import (
     UploadJsonlDatasetGitlabConfig,
 )
 from nemo_gym.data import gitlab
-from nemo_gym.data.gitlab import StoredFile
+from nemo_gym.data.gitlab import StoredFile as StoredFile
 from nemo_gym.global_config import get_global_config_dict
-
-__all__ = [
-    "StoredFile",
-    "create_mlflow_client",
-    "delete_jsonl_dataset",
-    "download_jsonl_dataset",
-    "registry_address",
-    "upload_jsonl_dataset",
-]
 
 
 def registry_address() -> tuple[str, str | None]:

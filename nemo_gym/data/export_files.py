@@ -99,15 +99,11 @@ class _ParquetWriter:
             self._file.close()
 
     def _flush(self) -> None:
-        """Write the collected rows as one group."""
+        """Write the collected rows as one group. Arrow builds no nested JSON values, but casts texts to them."""
         if not self._rows:
             return
         table = self._arrow.Table.from_pylist(self._rows, schema=self._text_schema)
-        columns = [
-            self._retype(column.combine_chunks(), field.type)
-            for column, field in zip(table.columns, self._json_schema, strict=True)
-        ]
-        self._file.write_table(self._arrow.Table.from_arrays(columns, schema=self._json_schema))
+        self._file.write_table(table.cast(self._json_schema))
         self._rows, self._size = [], 0
 
     def _schema(self, columns: Iterable[str], json_type: Any) -> Any:
@@ -122,19 +118,6 @@ class _ParquetWriter:
             return {TEXT: arrow.string(), FLOAT: arrow.float64(), INTEGER: arrow.int64(), JSON: json_type}[kind]
 
         return arrow.schema([(name, arrow_type(COLUMN_TYPES[name])) for name in columns])
-
-    def _retype(self, values: Any, kind: Any) -> Any:
-        """Return an array of texts as type `kind`, in which some parts have the JSON type; Arrow cannot cast to it."""
-        arrow = self._arrow
-        if isinstance(kind, arrow.BaseExtensionType):
-            return arrow.ExtensionArray.from_storage(kind, values)
-        if arrow.types.is_list(kind):
-            inner = [self._retype(values.values, kind.value_type)]
-            return arrow.Array.from_buffers(kind, len(values), values.buffers()[:2], children=inner)
-        if arrow.types.is_struct(kind):
-            inner = [self._retype(values.field(n), kind.field(n).type) for n in range(kind.num_fields)]
-            return arrow.Array.from_buffers(kind, len(values), values.buffers()[:1], children=inner)
-        return values
 
 
 def _encode_json_parts(value: Any, kind: Any) -> Any:

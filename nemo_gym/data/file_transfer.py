@@ -8,6 +8,7 @@ huggingface_hub deletes the received part on failure and does not verify checksu
 import contextlib
 import fcntl
 import hashlib
+import os
 import random
 import threading
 import time
@@ -208,7 +209,7 @@ def metering_reads(path: Path, meter: Meter) -> Iterator[None]:
 
     def report() -> None:
         while not done.wait(0.2):
-            meter(_read_position(path) or 0, total)
+            meter(_read_position(path), total)
 
     reporter = threading.Thread(target=report, name="upload-meter", daemon=True)
     reporter.start()
@@ -253,14 +254,12 @@ def _check_complete(size: int, total: int | None) -> None:
         raise TransferInterrupted(f"the file ended after {size:,} of {total:,} bytes")
 
 
-def _read_position(path: Path) -> int | None:
-    """Return the largest position of this process's open descriptors of `path`; None if unknown (not on Linux)."""
-    position = None
-    resolved = path.resolve()
+def _read_position(path: Path) -> int:
+    """Return the largest position of this process's open descriptors of `path`; 0 if unknown (not on Linux)."""
+    position, resolved = 0, path.resolve()
     with contextlib.suppress(OSError):
         for descriptor in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError):
                 if descriptor.readlink() == resolved:
-                    info = Path("/proc/self/fdinfo", descriptor.name).read_text(encoding="ascii")
-                    position = max(position or 0, int(info.split("pos:")[1].split()[0]))
+                    position = max(position, os.lseek(int(descriptor.name), 0, os.SEEK_CUR))
     return position

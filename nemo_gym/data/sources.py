@@ -100,7 +100,15 @@ def find_sources(instances: Iterable[ServerInstanceConfig], mode: Mode) -> list[
             f"no agent has a dataset of type {' or '.join(TYPES_OF_MODE[mode])} (existing types: {existing})",
             fix="add one under 'datasets' of an agent, or choose the other --mode",
         )
-    _check_prompts(sources)
+    problems = []
+    for source in sources:  # an invalid prompt is reported before any row is read
+        try:
+            if source.prompt:
+                load_prompt_config(source.prompt)
+        except GymError as error:
+            problems.append(f"{source.agent}: {error}")
+    if problems:
+        raise ConfigError("\n  ".join(dict.fromkeys(problems)))
     sources.sort(key=lambda source: TYPES_OF_MODE[mode].index(source.config.type))
     return assign_stems(sources)
 
@@ -214,16 +222,3 @@ def _download(source: DatasetSource, access: RegistryAccess, watch: Watch) -> Pa
         assert config.huggingface_identifier is not None
         hub.fetch(config.huggingface_identifier, target, split=config.type, token=access.hf_token, meter=meter)
     return target
-
-
-def _check_prompts(sources: Sequence[DatasetSource]) -> None:
-    """Load every prompt, so that an invalid one is reported before any row is read."""
-    problems = []
-    for source in sources:
-        try:
-            if source.prompt:
-                load_prompt_config(source.prompt)
-        except GymError as error:
-            problems.append(f"{source.agent}: {error}")
-    if problems:
-        raise ConfigError("\n  ".join(dict.fromkeys(problems)))
