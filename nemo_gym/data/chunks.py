@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import BinaryIO
 
 from nemo_gym.catalog.config_tree import AGENTS
 from nemo_gym.catalog.row_problems import RowProblem, RowProblems
@@ -66,22 +65,14 @@ class FileSpan:
 
 def line_span(path: Path, first: int | None = None, end: int | None = None) -> FileSpan:
     """Return the bytes of the lines from `first` up to but excluding `end`, counted from 0; default: all lines."""
-    size = path.stat().st_size
-    if first is None and end is None:
-        return FileSpan(path, 0, size)
+    stop = path.stat().st_size
+    first = first or 0
     with path.open("rb") as stream:
-        lines_before, start = _skip_lines(stream, first or 0)
-        stop = size if end is None else start + _skip_lines(stream, max(end - (first or 0), 0))[1]
+        lines_before = sum(1 for _ in itertools.islice(stream, first))
+        start = stream.tell()
+        if end is not None:
+            stop = start + sum(map(len, itertools.islice(stream, max(end - first, 0))))
     return FileSpan(path, start, stop, lines_before)
-
-
-def _skip_lines(stream: BinaryIO, count: int) -> tuple[int, int]:
-    """Read up to `count` lines; return the number of lines and bytes read."""
-    lines = size = 0
-    for line in itertools.islice(stream, count):
-        lines += 1
-        size += len(line)
-    return lines, size
 
 
 @dataclass(frozen=True, slots=True)
