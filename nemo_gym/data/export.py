@@ -22,8 +22,8 @@ from nemo_gym.data.export_messages import (
 from nemo_gym.data.export_selection import (
     MASK_KEY,
     ExportDatasetConfig,
+    IndexedRollout,
     Kind,
-    ScoredRollout,
     choose_rollouts,
     format_counts,
     index_rollouts,
@@ -91,7 +91,7 @@ def export(
     )
     with RolloutReader(index.files) as reader, writing_export(result.path) as write:
         builder = _RowBuilder(config, index.files, runs or {}, _InputRows(inputs or {}), reader)
-        builders: dict[Kind, Callable[[list[ScoredRollout]], dict[str, Any]]]
+        builders: dict[Kind, Callable[[list[IndexedRollout]], dict[str, Any]]]
         builders = {"sft": builder.sft_row, "dpo": builder.dpo_row, "rl": builder.rl_row}
         for rollouts in choices:
             try:
@@ -140,7 +140,7 @@ class _RowBuilder:
     inputs: _InputRows
     reader: RolloutReader
 
-    def sft_row(self, rollouts: list[ScoredRollout]) -> dict[str, Any]:
+    def sft_row(self, rollouts: list[IndexedRollout]) -> dict[str, Any]:
         """Build an example from one rollout."""
         (rollout,) = rollouts
         record, conversation = self._read(rollout)
@@ -155,7 +155,7 @@ class _RowBuilder:
             **self._origin(rollout, record),
         }
 
-    def dpo_row(self, rollouts: list[ScoredRollout]) -> dict[str, Any]:
+    def dpo_row(self, rollouts: list[IndexedRollout]) -> dict[str, Any]:
         """Build a preference pair from two rollouts, the better one first."""
         better, worse = rollouts
         record, chosen = self._read(better)
@@ -179,7 +179,7 @@ class _RowBuilder:
             **self._origin(better, record),
         }
 
-    def rl_row(self, rollouts: list[ScoredRollout]) -> dict[str, Any]:
+    def rl_row(self, rollouts: list[IndexedRollout]) -> dict[str, Any]:
         """Build a task from all its rollouts."""
         first = min(rollouts, key=lambda rollout: -1 if rollout.rollout is None else rollout.rollout)
         record = self.reader.row(first.offset, first.file)
@@ -206,12 +206,12 @@ class _RowBuilder:
     def _style(self) -> MessageStyle:
         return MessageStyle(self.config.reasoning, self.config.developer)
 
-    def _read(self, rollout: ScoredRollout) -> tuple[Row, ChatConversation]:
+    def _read(self, rollout: IndexedRollout) -> tuple[Row, ChatConversation]:
         """Read the record and the conversation of a rollout."""
         record = self.reader.row(rollout.offset, rollout.file)
         return record, read_conversation(record, self._style)
 
-    def _origin(self, rollout: ScoredRollout, record: Row) -> dict[str, Any]:
+    def _origin(self, rollout: IndexedRollout, record: Row) -> dict[str, Any]:
         """Return the columns that say where a row comes from."""
         stored, source = StoredRollout(record), self.files[rollout.file]
         model = _text(stored.response.get("model"))

@@ -64,7 +64,7 @@ class ExportDatasetConfig(BaseNeMoGymCLIConfig):
 
 
 @dataclass(frozen=True, slots=True)
-class ScoredRollout:
+class IndexedRollout:
     """A scored rollout, and where its record is."""
 
     file: int
@@ -83,20 +83,20 @@ class ScoredRollouts:
     """The scored rollouts of some files by task, and counts of the rollouts that were left out."""
 
     files: list[Path]
-    tasks: dict[tuple[int, bool, str, int], list[ScoredRollout]] = field(default_factory=dict)
+    tasks: dict[tuple[int, bool, str, int], list[IndexedRollout]] = field(default_factory=dict)
     """Rollouts by file, whether the task index is missing, agent, and task index (or a hash of the request)."""
     left_out: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
         return sum(map(len, self.tasks.values()))
 
-    def groups(self) -> Iterator[list[ScoredRollout]]:
+    def groups(self) -> Iterator[list[IndexedRollout]]:
         """Yield the rollouts of each task, best first; equal rewards in rollout order. A repeated rollout counts once.
 
         Tasks are sorted by their index, so that the result does not depend on the order in which rollouts finished.
         """
         for _, rollouts in sorted(self.tasks.items(), key=lambda item: (*item[0][:2], item[1][0].task)):
-            unique: dict[int, ScoredRollout] = {}
+            unique: dict[int, IndexedRollout] = {}
             for number, rollout in enumerate(rollouts):
                 key = ~number if rollout.rollout is None else rollout.rollout  # rollouts without an index are distinct
                 if unique.setdefault(key, rollout) is not rollout:
@@ -135,14 +135,14 @@ def index_rollouts(files: Sequence[str | Path], meter: Meter) -> ScoredRollouts:
                 group = index.tasks.setdefault((file, not has_index, stored.agent or "", task_id), [])
                 task = task_id if has_index else group[0].task if group else len(index.tasks) - 1
                 rollout = rollout if isinstance(rollout, int) else None
-                group.append(ScoredRollout(file, begin, task, rollout, reward))
+                group.append(IndexedRollout(file, begin, task, rollout, reward))
         done += path.stat().st_size
     if not index.tasks:
         raise _nothing_scored(index)
     return index
 
 
-def choose_rollouts(index: ScoredRollouts, config: ExportDatasetConfig) -> list[list[ScoredRollout]]:
+def choose_rollouts(index: ScoredRollouts, config: ExportDatasetConfig) -> list[list[IndexedRollout]]:
     """Choose the rollouts of each row: one (SFT), a pair with the better one first (DPO), or all of a task (RL).
 
     Raises:
@@ -160,14 +160,14 @@ def format_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common()) or "none"
 
 
-def _choose_examples(group: list[ScoredRollout], config: ExportDatasetConfig) -> Iterator[list[ScoredRollout]]:
+def _choose_examples(group: list[IndexedRollout], config: ExportDatasetConfig) -> Iterator[list[IndexedRollout]]:
     """Choose the best rollout of a task, or all rollouts with enough reward."""
     lowest = config.min_reward
     good = [[rollout] for rollout in group if (rollout.reward > 0 if lowest is None else rollout.reward >= lowest)]
     yield from good[:1] if config.select == "best" else good
 
 
-def _choose_pairs(group: list[ScoredRollout], config: ExportDatasetConfig) -> Iterator[list[ScoredRollout]]:
+def _choose_pairs(group: list[IndexedRollout], config: ExportDatasetConfig) -> Iterator[list[IndexedRollout]]:
     """Pair the best rollout of a task with its worst, the second best with the second worst, while rewards differ."""
     max_pairs = min(config.pairs_per_task, len(group) // 2)
     for better, worse in zip(group[:max_pairs], reversed(group), strict=False):
@@ -177,7 +177,7 @@ def _choose_pairs(group: list[ScoredRollout], config: ExportDatasetConfig) -> It
         yield [better, worse]
 
 
-def _choose_tasks(group: list[ScoredRollout], config: ExportDatasetConfig) -> Iterator[list[ScoredRollout]]:
+def _choose_tasks(group: list[IndexedRollout], config: ExportDatasetConfig) -> Iterator[list[IndexedRollout]]:
     """Choose all rollouts of a task whose best and worst reward differ enough."""
     if config.min_gap is None or group[0].reward - group[-1].reward >= config.min_gap:
         yield group
