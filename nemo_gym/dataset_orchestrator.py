@@ -2,9 +2,8 @@
 
 from nemo_gym.config_types import UploadJsonlDatasetHuggingFaceConfig, UploadJsonlDatasetHuggingFaceMaybeDeleteConfig
 from nemo_gym.data import hub
-from nemo_gym.data.gitlab_client import Registry, registry_address
+from nemo_gym.data.gitlab import Registry, migrate_to_hub, registry_address
 from nemo_gym.data.hub import PublishedFile
-from nemo_gym.data.migration import migrate
 from nemo_gym.global_config import get_global_config_dict
 
 __all__ = ["migrate_jsonl_dataset", "upload_jsonl_dataset_to_hf"]
@@ -12,12 +11,12 @@ __all__ = ["migrate_jsonl_dataset", "upload_jsonl_dataset_to_hf"]
 
 def upload_jsonl_dataset_to_hf(config: UploadJsonlDatasetHuggingFaceMaybeDeleteConfig) -> PublishedFile:
     """Publish on the Hub; with `delete_from_gitlab`, delete GitLab's copy once the Hub's is verified."""
-    return migrate(config, _registry()) if config.delete_from_gitlab else hub.upload(config)
+    return migrate_to_hub(config, _registry()) if config.delete_from_gitlab else hub.upload(config)
 
 
 def migrate_jsonl_dataset(config: UploadJsonlDatasetHuggingFaceConfig) -> PublishedFile:
     """Publish on the Hub, verify, then delete from GitLab; only `gym dataset migrate` asks for a confirmation."""
-    return migrate(config, _registry())
+    return migrate_to_hub(config, _registry())
 
 
 def _registry() -> Registry:

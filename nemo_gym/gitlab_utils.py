@@ -11,18 +11,9 @@ from nemo_gym.config_types import (
     DownloadJsonlDatasetGitlabConfig,
     UploadJsonlDatasetGitlabConfig,
 )
-from nemo_gym.data import gitlab, gitlab_client
-from nemo_gym.data.gitlab import StoredFile
+from nemo_gym.data import gitlab
+from nemo_gym.data.gitlab import StoredFile as StoredFile
 from nemo_gym.global_config import get_global_config_dict
-
-__all__ = [
-    "StoredFile",
-    "create_mlflow_client",
-    "delete_jsonl_dataset",
-    "download_jsonl_dataset",
-    "registry_address",
-    "upload_jsonl_dataset",
-]
 
 
 def registry_address() -> tuple[str, str | None]:
@@ -31,26 +22,26 @@ def registry_address() -> tuple[str, str | None]:
     Raises:
         ConfigMissingValuesError: the configuration has no address.
     """
-    return gitlab_client.registry_address(get_global_config_dict())
+    return gitlab.registry_address(get_global_config_dict())
 
 
 def create_mlflow_client() -> Any:
     """Return MLflow's client of the configured registry and set MLFLOW_TRACKING_TOKEN."""
-    return gitlab_client.create_mlflow_client(*registry_address())
+    return gitlab.create_mlflow_client(*registry_address())
 
 
 def upload_jsonl_dataset(config: UploadJsonlDatasetGitlabConfig) -> StoredFile:
     """Upload a file to a version of a dataset, and verify it."""
-    uri, token = registry_address()
-    return gitlab.upload(config, tracking_uri=uri, token=token)
+    return gitlab.upload(config, gitlab.Registry(*registry_address()))
 
 
 def download_jsonl_dataset(config: DownloadJsonlDatasetGitlabConfig) -> Path:
     """Download a file of a version, verify it, and return the file written."""
-    uri, token = registry_address()
-    return next(iter(gitlab.download(config, tracking_uri=uri, token=token)))
+    target = Path(config.output_fpath)
+    gitlab.fetch(config, target, gitlab.Registry(*registry_address()))
+    return target
 
 
 def delete_jsonl_dataset(config: DeleteJsonlDatasetGitlabConfig) -> None:
     """Delete a dataset with all its versions, without a confirmation; `gym dataset rm` asks for one."""
-    gitlab_client.Registry(*registry_address()).delete(config.dataset_name)
+    gitlab.Registry(*registry_address()).delete(config.dataset_name)

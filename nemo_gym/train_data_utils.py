@@ -6,18 +6,14 @@ from pathlib import Path
 from omegaconf import DictConfig
 from pydantic import Field
 
-from nemo_gym.catalog.row_problems import DataError
+from nemo_gym.catalog.row_problems import DataError as DataError
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
-from nemo_gym.data.collate import CollateLimits, CollationResult, MetricsConflict, RowsRefused, collate
-from nemo_gym.data.sources import (
-    MissingDatasetsError,
-    Mode,
-    RegistryAccess,
-    Storage,
-    Watch,
-    fetch_missing,
-    find_sources,
-)
+from nemo_gym.data.collate import CollationResult as CollationResult
+from nemo_gym.data.collate import MetricsConflict as MetricsConflict
+from nemo_gym.data.collate import RowsRefused as RowsRefused
+from nemo_gym.data.collate import collate
+from nemo_gym.data.sources import MissingDatasetsError as MissingDatasetsError
+from nemo_gym.data.sources import Mode, RegistryAccess, Storage, Watch, fetch_missing, find_sources
 from nemo_gym.global_config import GlobalConfigDictParser, GlobalConfigDictParserConfig, get_global_config_dict
 
 logger = logging.getLogger(__name__)
@@ -72,7 +68,8 @@ class TrainDataProcessor:
             fetched,
             Path(config.output_dirpath),
             overwrite=config.overwrite_metrics_conflicts,
-            limits=CollateLimits(config.max_errors, config.num_processes),
+            max_errors=config.max_errors,
+            processes=config.num_processes,
             watch=self._watch,
         )
         for note in result.notes:
@@ -85,15 +82,3 @@ def prepare_data() -> CollationResult:
     stand_in = GlobalConfigDictParserConfig.NO_MODEL_GLOBAL_CONFIG_DICT
     parsed = get_global_config_dict(GlobalConfigDictParserConfig(initial_global_config_dict=stand_in))
     return TrainDataProcessor().run(parsed)
-
-
-__all__ = [
-    "CollationResult",
-    "DataError",
-    "MetricsConflict",
-    "MissingDatasetsError",
-    "RowsRefused",
-    "TrainDataProcessor",
-    "TrainDataProcessorConfig",
-    "prepare_data",
-]

@@ -32,7 +32,7 @@ from nemo_gym.config.instances import instances_of
 from nemo_gym.config.schema_datasets import DatasetConfig
 from nemo_gym.config.trees import Tree
 from nemo_gym.data.collate import collate
-from nemo_gym.data.metrics_file import compare_metrics, encode_metrics
+from nemo_gym.data.row_metrics import compare_metrics, encode_metrics
 from nemo_gym.data.sources import DatasetSource
 from nemo_gym.errors import ConfigError, GymError
 from responses_api_models.scripted_model.script import turns_in_items

@@ -1,11 +1,11 @@
 """Datasets: check, measure, collate, render, publish, download and export rows.
 
 - `sources`: the datasets of agents, their files, and downloading missing ones
-- `collate`: write the rows of all agents into one file per type (`gym dataset collate`), with `chunks` and `chunk_pool`
-- `row_metrics`, `running_statistics`, `metrics_file`, `plot`: measure rows, store and plot the metrics
+- `collate`: write the rows of all agents into one file per type (`gym dataset collate`), with `chunks`
+- `row_metrics`, `running_statistics`, `plot`: measure rows, compare and plot the metrics
 - `prompt`: fill prompt templates from rows (`gym dataset render`)
 - `skills`: folders of instructions for agents
-- `hub`, `hub_client`, `gitlab`, `gitlab_client`, `migration`, `file_transfer`: datasets in registries
-- `export`, `export_files`, `export_index`, `export_messages`: rollouts as datasets for trainers
+- `hub`, `gitlab`, `file_transfer`: datasets in registries
+- `export`, `export_selection`, `export_messages`, `export_files`: rollouts as datasets for trainers
 - `generator_command`: the command line of a folder's `generate.py`
 """

@@ -1,40 +1,36 @@
-"""Chunks of a dataset file: split the file at line ends, then check, measure and write the rows of each chunk."""
+"""Chunks of a dataset file: split the file at line ends, then check, measure and encode the rows of each chunk."""
 
+import itertools
 import json
+import multiprocessing
+import os
+import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import BinaryIO
 
 from nemo_gym.catalog.row_problems import RowProblem, RowProblems
 from nemo_gym.catalog.rows import Row, RowChecker, exact_row, read_line, row_line, row_problems
 from nemo_gym.data.prompt import PromptConfig, fill_row, load_prompt_config
-from nemo_gym.data.row_metrics import Metrics, MetricsCollector
+from nemo_gym.data.row_metrics import Metrics, MetricsCollector, token_counter
+from nemo_gym.errors import GymError
 from nemo_gym.keys import AGENT_REF_KEY_NAME, AGENTS
 from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as PARAMS
+from nemo_gym.processes import exit_with_parent, has_single_thread
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """The bytes of a file from `start` to `end`, which is after a line feed or at the end of the span."""
+class WorkerFailed(GymError):
+    """A worker process exited unexpectedly."""
 
-    path: Path
-    start: int
-    end: int
-
-    def lines(self) -> list[bytes]:
-        """Read the lines, without their line feeds."""
-        with self.path.open("rb") as stream:
-            stream.seek(self.start)
-            content = stream.read(self.end - self.start)
-        return content.removesuffix(b"\n").split(b"\n") if content else []
+    exit_status = 3
 
 
 @dataclass(frozen=True, slots=True)
 class FileSpan:
-    """A range of bytes of a file, and the number of lines before it."""
+    """The bytes of a file from `start` to `end`, and the number of lines before them. A chunk is a part of a span."""
 
     path: Path
     start: int
@@ -45,8 +41,15 @@ class FileSpan:
     def size(self) -> int:
         return self.end - self.start
 
-    def chunks(self, size: int) -> Iterator[Chunk]:
-        """Yield chunks of whole lines, of about `size` bytes."""
+    def lines(self) -> list[bytes]:
+        """Read the lines, without their line feeds."""
+        with self.path.open("rb") as stream:
+            stream.seek(self.start)
+            content = stream.read(self.size)
+        return content.removesuffix(b"\n").split(b"\n") if content else []
+
+    def chunks(self, size: int) -> "Iterator[FileSpan]":
+        """Yield chunks of whole lines, of about `size` bytes. Their `lines_before` is not counted."""
         with self.path.open("rb") as stream:
             start = self.start
             while start < self.end:
@@ -55,40 +58,34 @@ class FileSpan:
                     stream.seek(end - 1)
                     stream.readline()
                     end = min(stream.tell(), self.end)
-                yield Chunk(self.path, start, end)
+                yield FileSpan(self.path, start, end)
                 start = end
 
 
 def line_span(path: Path, first: int | None = None, end: int | None = None) -> FileSpan:
     """Return the bytes of the lines from `first` up to but excluding `end`, counted from 0; default: all lines."""
-    size = path.stat().st_size
-    if first is None and end is None:
-        return FileSpan(path, 0, size)
+    stop = path.stat().st_size
+    first = first or 0
     with path.open("rb") as stream:
-        lines_before, start = _skip_lines(stream, first or 0)
-        stop = size if end is None else start + _skip_lines(stream, max(end - (first or 0), 0))[1]
+        lines_before = sum(1 for _ in itertools.islice(stream, first))
+        start = stream.tell()
+        if end is not None:
+            stop = start + sum(map(len, itertools.islice(stream, max(end - first, 0))))
     return FileSpan(path, start, stop, lines_before)
-
-
-def _skip_lines(stream: BinaryIO, count: int) -> tuple[int, int]:
-    """Read up to `count` lines; return the number of lines and bytes read."""
-    lines = size = 0
-    for line in islice(stream, count):
-        lines += 1
-        size += len(line)
-    return lines, size
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkTask:
     """A chunk with the settings for preparing its rows."""
 
-    chunk: Chunk
+    chunk: FileSpan
     agent: str
     repeats: int = 1
     prompt: Path | None = None
     max_errors: int | None = None
     """Stop after this many invalid rows."""
+    source: int = 0
+    """Position of the dataset among those that are collated together."""
 
 
 @dataclass(slots=True)
@@ -185,3 +182,60 @@ class AgentStamp:
             name = reference.get("name") if isinstance(reference, dict) else None
             self.replaced[str(name)] += 1
         return row_line({**row, AGENT_REF_KEY_NAME: self._ref})
+
+
+def prepare_chunks(
+    tasks: Sequence[ChunkTask], *, processes: int
+) -> Generator[tuple[ChunkTask, PreparedChunk], None, None]:
+    """Yield every task with its prepared chunk, in task order.
+
+    Worker processes are forks of this process, which need no imports and know the tasks. A program with several threads
+    prepares all chunks itself: a fork would copy locks that its other threads hold.
+    """
+    if processes <= 1 or not has_single_thread():
+        preparer = ChunkPreparer()
+        yield from ((task, preparer.prepare(task)) for task in tasks)
+        return
+    token_counter()  # loaded before the forks, which share its memory
+    context = multiprocessing.get_context("fork")
+    workers: list[tuple[BaseProcess, Connection]] = []
+    try:
+        for number in range(processes):
+            reader, writer = context.Pipe(duplex=False)
+            worker = context.Process(target=_run_worker, args=(tasks[number::processes], writer))
+            worker.start()
+            writer.close()  # so that reading ends when the worker has ended
+            workers.append((worker, reader))
+        for task, (_, reader) in zip(tasks, itertools.cycle(workers), strict=False):
+            yield task, _receive_chunk(reader, task)
+    finally:
+        for process, reader in workers:
+            process.kill()  # workers have no state to save
+            process.join()
+            reader.close()
+
+
+def _receive_chunk(reader: Connection, task: ChunkTask) -> PreparedChunk:
+    """Return the next result of a worker, or raise the exception that it sent."""
+    try:
+        result: PreparedChunk | Exception = reader.recv()
+    except (EOFError, OSError):
+        problem = f"the worker process of {task.chunk.path} ended unexpectedly"
+        raise WorkerFailed(problem, fix="check the free memory, or use fewer processes") from None
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _run_worker(tasks: Sequence[ChunkTask], writer: Connection) -> None:
+    """Prepare tasks in a worker process. A full pipe blocks the worker until its results are needed."""
+    exit_with_parent()
+    os.setpgid(0, 0)  # Ctrl-C goes to the parent, which then kills its workers
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    preparer = ChunkPreparer()
+    for task in tasks:
+        try:
+            writer.send(preparer.prepare(task))
+        except (GymError, OSError) as error:
+            writer.send(error)

@@ -4,24 +4,34 @@ Files are written only if all rows of all datasets are valid and their metrics a
 datasets.
 """
 
-from collections import Counter, deque
+import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from nemo_gym.catalog.atomic_files import StagedFiles, whole_file
 from nemo_gym.catalog.row_problems import DataError, RowProblems, row_count_text
-from nemo_gym.data.chunk_pool import MAX_PROCESSES, MIN_PARALLEL_BYTES, prepare_chunks, usable_processors
-from nemo_gym.data.chunks import ChunkTask, FileSpan, PreparedChunk, line_span
-from nemo_gym.data.metrics_file import MetricsState, compare_metrics, encode_metrics
-from nemo_gym.data.row_metrics import NO_TOKENIZER_NOTE, Metrics, Report
+from nemo_gym.data.chunks import ChunkTask, FileSpan, line_span, prepare_chunks
+from nemo_gym.data.row_metrics import (
+    NO_TOKENIZER_NOTE,
+    Metrics,
+    MetricsState,
+    Report,
+    compare_metrics,
+    encode_metrics,
+)
 from nemo_gym.data.sources import DatasetSource, Watch
 
 CHUNK = 2 * 1024 * 1024
 """Size of a chunk in bytes after repeating its rows."""
 SMALLEST_CHUNK = 4096
+MIN_PARALLEL_BYTES = 16 * 1024 * 1024
+"""Minimum size of the data, in bytes, for which worker processes are started."""
+MAX_PROCESSES = 8
+"""Default maximum number of worker processes; each uses about 100 MB."""
 
 
 class RowsRefused(DataError):
@@ -107,23 +117,18 @@ class _SourceReader:
     lines: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CollateLimits:
-    """The number of invalid rows after which reading stops, and the number of processes."""
-
-    max_errors: int | None = None
-    processes: int | None = None
-
-
 def collate(
     sources: Sequence[DatasetSource],
     output: Path,
     *,
     overwrite: bool = False,
-    limits: CollateLimits | None = None,
+    max_errors: int | None = None,
+    processes: int | None = None,
     watch: Watch,
 ) -> CollationResult:
     """Check, measure and write the rows of all sources; their files must exist.
+
+    Reading stops after `max_errors` invalid rows. By default, the size of the data determines the number of processes.
 
     Raises:
         RowsRefused: rows are invalid; the error lists all of them.
@@ -134,7 +139,7 @@ def collate(
     readers = [_SourceReader(source, line_span(source.path, *source.rows), _status(source.path)) for source in sources]
     try:
         with StagedFiles() as staged:
-            stopped = _stage_rows(readers, output, staged, limits or CollateLimits(), watch)
+            stopped = _stage_rows(readers, output, staged, max_errors, processes, watch)
             _check_readers(readers, stopped=stopped)
             result = _stage_metrics(readers, staged, overwrite=overwrite)
             _stage_types(readers, output, staged, result)
@@ -153,60 +158,50 @@ def _status(path: Path) -> tuple[int, int]:
 
 
 def _stage_rows(
-    readers: Sequence[_SourceReader], output: Path, staged: StagedFiles, limits: CollateLimits, watch: Watch
+    readers: Sequence[_SourceReader],
+    output: Path,
+    staged: StagedFiles,
+    max_errors: int | None,
+    processes: int | None,
+    watch: Watch,
 ) -> bool:
     """Read all rows and stage the files of rows; return whether reading stopped at `max_errors`."""
     total = sum(reader.span.size for reader in readers)
     done = invalid = 0
-    owners: deque[tuple[_SourceReader, int]] = deque()
     kinds = dict.fromkeys(reader.source.config.type for reader in readers)
     collated = {kind: staged.create(output / f"{kind}.jsonl") for kind in kinds}
-    current: _SourceReader | None = None
-    prepared_file: BinaryIO | None = None
-    tasks = _tasks(readers, owners, limits.max_errors)
-    with closing(prepare_chunks(tasks, processes=_process_count(limits, total))) as chunks:
-        for chunk in chunks:
-            reader, size = owners.popleft()
-            if reader is not current:
-                current, prepared_file = reader, staged.create(reader.source.prepared_path)
-            assert prepared_file is not None
-            _add_chunk(reader, chunk)
-            prepared_file.write(chunk.written)
+    prepared = [staged.create(reader.source.prepared_path) for reader in readers]
+    if processes is None:
+        processes = min(_usable_processors(), MAX_PROCESSES) if total >= MIN_PARALLEL_BYTES else 1
+    with closing(prepare_chunks(list(_tasks(readers, max_errors)), processes=processes)) as chunks:
+        for task, chunk in chunks:
+            reader = readers[task.source]
+            reader.metrics.merge(chunk.metrics)
+            reader.problems.merge(chunk.problems, after=reader.span.lines_before + reader.lines)
+            reader.other_agents += chunk.other_agents
+            reader.lines += chunk.lines
+            prepared[task.source].write(chunk.written)
             collated[reader.source.config.type].write(chunk.written)
-            done += size
+            done += task.chunk.size
             invalid += chunk.problems.rows
             watch("collating", done, total)
-            if limits.max_errors is not None and invalid >= limits.max_errors:
-                excess = invalid - limits.max_errors
-                reader.problems = reader.problems.first(reader.problems.rows - excess)
+            if max_errors is not None and invalid >= max_errors:
+                reader.problems = reader.problems.first(reader.problems.rows - (invalid - max_errors))
                 return True
     return False
 
 
-def _tasks(
-    readers: Sequence[_SourceReader], owners: "deque[tuple[_SourceReader, int]]", max_errors: int | None
-) -> Iterator[ChunkTask]:
-    """Yield the tasks of all files; append the reader and the size of each task to `owners`."""
-    for reader in readers:
+def _tasks(readers: Sequence[_SourceReader], max_errors: int | None) -> Iterator[ChunkTask]:
+    """Yield the chunks of all files with the settings of their datasets."""
+    for number, reader in enumerate(readers):
         source = reader.source
         repeats = source.config.num_repeats
         for chunk in reader.span.chunks(max(CHUNK // repeats, SMALLEST_CHUNK)):
-            owners.append((reader, chunk.end - chunk.start))
-            yield ChunkTask(chunk, source.agent, repeats, source.prompt, max_errors)
+            yield ChunkTask(chunk, source.agent, repeats, source.prompt, max_errors, number)
 
 
-def _add_chunk(reader: _SourceReader, chunk: PreparedChunk) -> None:
-    """Add the results of a chunk to those of its source."""
-    reader.metrics.merge(chunk.metrics)
-    reader.problems.merge(chunk.problems, after=reader.span.lines_before + reader.lines)
-    reader.other_agents += chunk.other_agents
-    reader.lines += chunk.lines
-
-
-def _process_count(limits: CollateLimits, size: int) -> int:
-    if limits.processes is not None:
-        return limits.processes
-    return min(usable_processors(), MAX_PROCESSES) if size >= MIN_PARALLEL_BYTES else 1
+def _usable_processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_readers(readers: Sequence[_SourceReader], *, stopped: bool) -> None:
@@ -246,7 +241,7 @@ def _stage_metrics(readers: Sequence[_SourceReader], staged: StagedFiles, *, ove
         result.notes += _notes(reader, differences)
     if conflicts:
         raise MetricsConflict(conflicts)
-    if not any(reader.metrics.tokens.counts for reader in readers):
+    if not any(reader.metrics.tokens for reader in readers):
         result.notes.append(NO_TOKENIZER_NOTE)
     return result
 

@@ -1,11 +1,11 @@
 """Write the file of an export as JSON lines or Parquet, by the ending of its name. The file appears when complete.
 
-Both formats have the columns of `COLUMNS`. Values without a fixed schema (calls, tools, metadata) are JSON texts inside
-Parquet, marked so that `datasets.load_dataset` returns the same objects as from JSON lines.
+Both formats have the same columns. Values without a fixed schema (calls, tools, metadata) have Arrow's JSON
+type in Parquet, so that `datasets.load_dataset` returns the same objects as from JSON lines.
 """
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,61 +29,36 @@ MESSAGE = {
     "name": TEXT,
 }
 """The fields of a message in TRL's format."""
-_ORIGIN = {"agent": TEXT, "model": TEXT, "run": TEXT, "source": TEXT}
-COLUMNS: dict[str, dict[str, Any]] = {
-    "sft": {
-        "messages": [MESSAGE],
-        "tools": [JSON],
-        "loss_mask": [INTEGER],
-        "task": INTEGER,
-        "rollout": INTEGER,
-        "rollout_id": TEXT,
-        "reward": FLOAT,
-        **_ORIGIN,
-    },
-    "dpo": {
-        "prompt": [MESSAGE],
-        "chosen": [MESSAGE],
-        "rejected": [MESSAGE],
-        "tools": [JSON],
-        "chosen_loss_mask": [INTEGER],
-        "rejected_loss_mask": [INTEGER],
-        "task": INTEGER,
-        "chosen_rollout": INTEGER,
-        "rejected_rollout": INTEGER,
-        "chosen_reward": FLOAT,
-        "rejected_reward": FLOAT,
-        **_ORIGIN,
-    },
-    "rl": {
-        "prompt": [MESSAGE],
-        "tools": [JSON],
-        "metadata": JSON,
-        "task": INTEGER,
-        "num_rollouts": INTEGER,
-        "mean_reward": FLOAT,
-        "min_reward": FLOAT,
-        "max_reward": FLOAT,
-        **_ORIGIN,
-    },
+COLUMN_TYPES: dict[str, Any] = {
+    name: kind
+    for kind, names in (
+        ([MESSAGE], "messages prompt chosen rejected"),
+        ([JSON], "tools"),
+        (JSON, "metadata"),
+        ([INTEGER], "loss_mask chosen_loss_mask rejected_loss_mask"),
+        (INTEGER, "task rollout chosen_rollout rejected_rollout num_rollouts"),
+        (FLOAT, "reward chosen_reward rejected_reward mean_reward min_reward max_reward"),
+        (TEXT, "rollout_id agent model run source"),
+    )
+    for name in names.split()
 }
-"""The columns of each kind of export. `[X]` means a list of X, and `json` any JSON value."""
+"""The type of each column of any export. `[X]` means a list of X, and `json` any JSON value."""
 
 WriteRow = Callable[[Mapping[str, Any]], None]
 
 
 @contextmanager
-def writing_export(path: Path, kind: str) -> Iterator[WriteRow]:
-    """Yield a function that writes rows of one kind to `path`; the file appears when the block ends without error.
+def writing_export(path: Path) -> Iterator[WriteRow]:
+    """Yield a function that writes rows to `path`; the file appears when the block ends without error.
+
+    All rows have the columns of the first one.
 
     Raises:
-        ConfigError: the ending of the name is unknown, or pyarrow is missing.
+        ConfigError: pyarrow is missing.
     """
-    if path.suffix not in ENDINGS:
-        raise ConfigError(f"unknown file format: '{path.name}'", fix=f"end the name in {' or '.join(ENDINGS)}")
     with whole_file(path) as stream:
         if path.suffix == ".parquet":
-            parquet = _ParquetWriter(stream, COLUMNS[kind])
+            parquet = _ParquetWriter(stream)
             yield parquet.write
             parquet.close()
         else:
@@ -97,45 +72,41 @@ def writing_export(path: Path, kind: str) -> Iterator[WriteRow]:
 class _ParquetWriter:
     """Write rows in groups, so that only one group is in memory."""
 
-    def __init__(self, stream: BinaryIO, columns: Mapping[str, Any]) -> None:
+    def __init__(self, stream: BinaryIO) -> None:
         try:
             self._arrow = importlib.import_module("pyarrow")
-            parquet = importlib.import_module("pyarrow.parquet")
+            self._parquet = importlib.import_module("pyarrow.parquet")
         except ImportError:
             raise ConfigError("Parquet files need the package pyarrow", fix="pip install 'nemo-gym[data]'") from None
-        self._columns = columns
-        self._text_schema = self._schema(self._arrow.string())
-        features = {"info": {"features": {name: _feature(kind) for name, kind in columns.items()}}}
-        self._json_schema = self._schema(self._arrow.json_()).with_metadata(
-            {"huggingface": orjson.dumps(features).decode()}
-        )
-        self._file = parquet.ParquetWriter(stream, self._json_schema, compression="zstd")
+        self._stream = stream
+        self._file: Any = None
         self._rows: list[dict[str, Any]] = []
         self._size = 0
 
     def write(self, row: Mapping[str, Any]) -> None:
-        self._rows.append({name: _encode_json_parts(row.get(name), kind) for name, kind in self._columns.items()})
+        if self._file is None:
+            self._text_schema = self._schema(row, self._arrow.string())
+            self._json_schema = self._schema(row, self._arrow.json_())
+            self._file = self._parquet.ParquetWriter(self._stream, self._json_schema, compression="zstd")
+        self._rows.append({name: _encode_json_parts(value, COLUMN_TYPES[name]) for name, value in row.items()})
         self._size += len(orjson.dumps(row))  # faster than adding up the lengths of the values
         if len(self._rows) >= ROWS_PER_GROUP or self._size >= BYTES_PER_GROUP:
             self._flush()
 
     def close(self) -> None:
         self._flush()
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def _flush(self) -> None:
-        """Write the collected rows as one group."""
+        """Write the collected rows as one group. Arrow builds no nested JSON values, but casts texts to them."""
         if not self._rows:
             return
         table = self._arrow.Table.from_pylist(self._rows, schema=self._text_schema)
-        columns = [
-            self._retype(column.combine_chunks(), field.type)
-            for column, field in zip(table.columns, self._json_schema, strict=True)
-        ]
-        self._file.write_table(self._arrow.Table.from_arrays(columns, schema=self._json_schema))
+        self._file.write_table(table.cast(self._json_schema))
         self._rows, self._size = [], 0
 
-    def _schema(self, json_type: Any) -> Any:
+    def _schema(self, columns: Iterable[str], json_type: Any) -> Any:
         """Return the Arrow schema of the columns, with `json_type` for JSON values."""
         arrow = self._arrow
 
@@ -146,20 +117,7 @@ class _ParquetWriter:
                 return arrow.struct([(name, arrow_type(inner)) for name, inner in kind.items()])
             return {TEXT: arrow.string(), FLOAT: arrow.float64(), INTEGER: arrow.int64(), JSON: json_type}[kind]
 
-        return arrow.schema([(name, arrow_type(kind)) for name, kind in self._columns.items()])
-
-    def _retype(self, values: Any, kind: Any) -> Any:
-        """Return an array of texts as type `kind`, in which some parts have the JSON type; Arrow cannot cast to it."""
-        arrow = self._arrow
-        if isinstance(kind, arrow.BaseExtensionType):
-            return arrow.ExtensionArray.from_storage(kind, values)
-        if arrow.types.is_list(kind):
-            inner = [self._retype(values.values, kind.value_type)]
-            return arrow.Array.from_buffers(kind, len(values), values.buffers()[:2], children=inner)
-        if arrow.types.is_struct(kind):
-            inner = [self._retype(values.field(n), kind.field(n).type) for n in range(kind.num_fields)]
-            return arrow.Array.from_buffers(kind, len(values), values.buffers()[:1], children=inner)
-        return values
+        return arrow.schema([(name, arrow_type(COLUMN_TYPES[name])) for name in columns])
 
 
 def _encode_json_parts(value: Any, kind: Any) -> Any:
@@ -173,12 +131,3 @@ def _encode_json_parts(value: Any, kind: Any) -> Any:
     if isinstance(kind, dict):
         return {name: _encode_json_parts(value.get(name), inner) for name, inner in kind.items()}
     return value
-
-
-def _feature(kind: Any) -> dict[str, Any]:
-    """Return the description of a column in the format of Hugging Face `datasets`."""
-    if isinstance(kind, list):
-        return {"feature": _feature(kind[0]), "_type": "List"}
-    if isinstance(kind, dict):
-        return {name: _feature(inner) for name, inner in kind.items()}
-    return {"_type": "Json"} if kind == JSON else {"dtype": kind, "_type": "Value"}

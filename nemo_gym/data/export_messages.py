@@ -63,29 +63,28 @@ def read_conversation(record: Mapping[str, Any], style: MessageStyle = DEFAULT_S
     Raises:
         ConversionError: the rollout has content that this format cannot express, or no message of the model.
     """
-    tool_names: dict[str, str] = {}
-    prompt = prompt_messages(record, style, tool_names)
-    output = chat_messages(_part(record, RESPONSE_KEY_NAME).get("output"))
-    completion = [_convert_message(message, tool_names, style) for message in output]
+    request, response = _part(record, RESPONSES_CREATE_PARAMS_KEY_NAME), _part(record, RESPONSE_KEY_NAME)
+    prompt, output = _request_messages(request), chat_messages(response.get("output"))
+    messages = _convert_messages([*prompt, *output], style)
+    completion = messages[len(prompt) :]
     if not any(message["role"] == ASSISTANT for message in completion):
         raise ConversionError("the response has no message of the model")
-    return ChatConversation(prompt, completion, chat_tools(record))
+    return ChatConversation(messages[: len(prompt)], completion, chat_tools(record))
 
 
-def prompt_messages(
-    record: Mapping[str, Any], style: MessageStyle = DEFAULT_STYLE, tool_names: dict[str, str] | None = None
-) -> list[Message]:
-    """Return the messages of the request; `tool_names` receives the tool name of each call id.
+def prompt_messages(record: Mapping[str, Any], style: MessageStyle) -> list[Message]:
+    """Return the messages of the request.
 
     Raises:
         ConversionError: a message has content that this format cannot express.
     """
-    params = _part(record, RESPONSES_CREATE_PARAMS_KEY_NAME)
-    messages = chat_messages(params.get("input"))
-    if params.get("instructions"):
-        messages = lead_with_instructions(messages, str(params["instructions"]))
-    names = {} if tool_names is None else tool_names
-    return [_convert_message(message, names, style) for message in messages]
+    return _convert_messages(_request_messages(_part(record, RESPONSES_CREATE_PARAMS_KEY_NAME)), style)
+
+
+def _request_messages(request: Mapping[str, Any]) -> list[Message]:
+    """Return the chat messages of a request, with its instructions first."""
+    messages = chat_messages(request.get("input"))
+    return lead_with_instructions(messages, str(request["instructions"])) if request.get("instructions") else messages
 
 
 def chat_tools(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -108,8 +107,17 @@ def _part(record: Mapping[str, Any], key: str) -> dict[str, Any]:
     return part
 
 
-def _convert_message(source: Message, tool_names: dict[str, str], style: MessageStyle) -> Message:
-    """Convert a chat message to TRL's format in the given style."""
+def _convert_messages(messages: list[Message], style: MessageStyle) -> list[Message]:
+    """Convert chat messages to TRL's format in the given style; the answer to a call gets the name of its tool."""
+    tool_names: dict[str, str] = {}
+    converted = []
+    for message in messages:  # in order, because some models use a call id again
+        tool_names |= {call["id"]: call["function"]["name"] for call in message.get("tool_calls") or ()}
+        converted.append(_convert_message(message, tool_names, style))
+    return converted
+
+
+def _convert_message(source: Message, tool_names: Mapping[str, str], style: MessageStyle) -> Message:
     role = "system" if source["role"] == "developer" and style.developer == "system" else source["role"]
     content = source.get("content")
     text = text_content(content) if content is not None else ""
@@ -119,7 +127,7 @@ def _convert_message(source: Message, tool_names: dict[str, str], style: Message
     if role == ASSISTANT:
         _separate_reasoning(message, style.reasoning)
         if source.get("tool_calls"):
-            message["tool_calls"] = [_convert_call(call, tool_names) for call in source["tool_calls"]]
+            message["tool_calls"] = [_convert_call(call) for call in source["tool_calls"]]
     elif role == "tool":
         message["tool_call_id"] = source["tool_call_id"]
         if source["tool_call_id"] in tool_names:
@@ -136,17 +144,13 @@ def _separate_reasoning(message: Message, reasoning: Reasoning) -> None:
         message["reasoning_content"] = "\n".join(thoughts)
 
 
-def _convert_call(call: Mapping[str, Any], tool_names: dict[str, str]) -> dict[str, Any]:
+def _convert_call(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a call; its arguments become an object if they are the JSON text of one."""
     function = call["function"]
-    tool_names[call["id"]] = function["name"]
-    return {"id": call["id"], "type": "function", "function": {**function, "arguments": _arguments(function)}}
-
-
-def _arguments(function: Mapping[str, Any]) -> Any:
-    """Parse the arguments if they are a JSON object; else return them unchanged."""
-    text = function["arguments"]
     try:
-        arguments = orjson.loads(text)
+        arguments = orjson.loads(function["arguments"])
     except (orjson.JSONDecodeError, TypeError):
-        return text
-    return arguments if isinstance(arguments, dict) else text
+        arguments = None
+    if not isinstance(arguments, dict):
+        arguments = function["arguments"]
+    return {"id": call["id"], "type": "function", "function": {**function, "arguments": arguments}}

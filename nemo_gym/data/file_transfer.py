@@ -8,6 +8,7 @@ huggingface_hub deletes the received part on failure and does not verify checksu
 import contextlib
 import fcntl
 import hashlib
+import os
 import random
 import threading
 import time
@@ -64,6 +65,10 @@ class Digest:
     git: str
     """The git blob id; for small files the Hub provides no other checksum."""
 
+    def matches(self, checksum: str | None) -> bool:
+        """Return whether `checksum`, a SHA-256 or a git blob id, is that of the file; None matches every file."""
+        return checksum in (None, self.sha256, self.git)
+
 
 @dataclass(frozen=True, slots=True)
 class FileStream:
@@ -103,6 +108,11 @@ def file_digest(path: Path) -> Digest:
     return Digest(size, sha256.hexdigest(), git.hexdigest())
 
 
+def range_headers(offset: int) -> dict[str, str]:
+    """Return the HTTP headers of a request for the uncompressed bytes of a file from `offset` on."""
+    return {"Accept-Encoding": "identity", **({"Range": f"bytes={offset}-"} if offset else {})}
+
+
 def remote_sha256(open_stream: OpenStream, location: str) -> str:
     """Compute the SHA-256 of a remote file without storing it."""
 
@@ -123,32 +133,41 @@ def download_file(
     open_stream: OpenStream,
     target: Path,
     *,
-    key: str,
+    checksum: str | None,
+    key: str = "",
     location: str,
-    check: Callable[[Digest], str | None],
     meter: Meter = ignore_progress,
 ) -> Digest:
-    """Download a file to `target`, which is created only if `check` returns no problem for its digest.
+    """Download a file to `target`, which appears when its `checksum` is verified; None: the registry has no checksum.
 
-    The received part is stored next to `target` in a file whose name contains `key`, an id of the content; the next
-    call with the same key resumes it. Content that fails the check is deleted.
+    A target that has the checksum is not downloaded again. The received part is stored next to the target in a file
+    whose name contains the checksum, or else `key`; the next call for the same content resumes it.
 
     Raises:
         RegistryError: the registry rejected the request, or the transfer was interrupted too often.
-        ChecksumMismatch: the content failed the check.
+        ChecksumMismatch: the content has another checksum; it was deleted.
         FileProblem: the file cannot be written.
     """
-    partial = target.with_name(f".{target.name}.{key[:16]}.part")
-    with _open_partial(partial) as file:
+    if checksum and target.is_file():
+        digest = file_digest(target)
+        if digest.matches(checksum):
+            return digest
+    partial = target.with_name(f".{target.name}.{(checksum or key)[:16]}.part")
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        file = partial.open("ab")
+    except OSError as error:
+        raise _unwritable(partial, error) from None
+    with file:
         _lock(file, location, target)
         retry(lambda: _append(open_stream, file, meter), location, progress=file.tell, resumable=True)
         file.flush()
         digest = file_digest(partial)
-        problem = check(digest)
-        if problem is None:
+        if digest.matches(checksum):
             partial.replace(target)
             return digest
         partial.unlink()
+    problem = f"the received file has the SHA-256 {digest.sha256} and the git blob id {digest.git}; expected {checksum}"
     raise ChecksumMismatch(problem, where=location, fix="try again; the received part was deleted")
 
 
@@ -190,7 +209,7 @@ def metering_reads(path: Path, meter: Meter) -> Iterator[None]:
 
     def report() -> None:
         while not done.wait(0.2):
-            meter(_read_position(path) or 0, total)
+            meter(_read_position(path), total)
 
     reporter = threading.Thread(target=report, name="upload-meter", daemon=True)
     reporter.start()
@@ -199,15 +218,6 @@ def metering_reads(path: Path, meter: Meter) -> Iterator[None]:
     finally:
         done.set()
         reporter.join(timeout=5)
-
-
-def _open_partial(partial: Path) -> BinaryIO:
-    """Open the received part for appending."""
-    try:
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        return partial.open("ab")
-    except OSError as error:
-        raise _unwritable(partial, error) from None
 
 
 def _unwritable(path: Path, error: OSError) -> FileProblem:
@@ -244,14 +254,12 @@ def _check_complete(size: int, total: int | None) -> None:
         raise TransferInterrupted(f"the file ended after {size:,} of {total:,} bytes")
 
 
-def _read_position(path: Path) -> int | None:
-    """Return the largest position of this process's open descriptors of `path`; None if unknown (not on Linux)."""
-    position = None
-    resolved = path.resolve()
+def _read_position(path: Path) -> int:
+    """Return the largest position of this process's open descriptors of `path`; 0 if unknown (not on Linux)."""
+    position, resolved = 0, path.resolve()
     with contextlib.suppress(OSError):
         for descriptor in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError):
                 if descriptor.readlink() == resolved:
-                    info = Path("/proc/self/fdinfo", descriptor.name).read_text(encoding="ascii")
-                    position = max(position or 0, int(info.split("pos:")[1].split()[0]))
+                    position = max(position, os.lseek(int(descriptor.name), 0, os.SEEK_CUR))
     return position

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+from collections import Counter
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.catalog.row_problems import DataError
 from nemo_gym.data.row_metrics import TOKENS, TURNS, WORDS, Metrics
-from nemo_gym.data.running_statistics import LengthHistogram
 
 FORMATS = (".png", ".svg")
 BARS = 40
@@ -40,7 +40,7 @@ def plot(measured: Mapping[str, Metrics], path: Path) -> None:
     figures: Any = importlib.import_module("matplotlib.figure")
     figure = figures.Figure(figsize=(11, 4), layout="constrained")  # pyplot would change global state
     left, right = figure.subplots(1, 2)
-    has_tokens = all(metrics.tokens.counts for metrics in measured.values())
+    has_tokens = all(metrics.tokens for metrics in measured.values())
     _draw_histograms(
         left, TOKENS if has_tokens else WORDS, {k: m.tokens if has_tokens else m.words for k, m in measured.items()}
     )
@@ -51,13 +51,13 @@ def plot(measured: Mapping[str, Metrics], path: Path) -> None:
         stream.write(image.getvalue())
 
 
-def _draw_histograms(axes: Any, title: str, lengths: Mapping[str, LengthHistogram]) -> None:
+def _draw_histograms(axes: Any, title: str, lengths: Mapping[str, Counter[int]]) -> None:
     """Draw the histogram of each dataset type on the same axes."""
-    values = [length for histogram in lengths.values() for length in histogram.counts]
+    values = [length for histogram in lengths.values() for length in histogram]
     edges = _bar_edges(min(values, default=0), max(values, default=0))
     for kind, histogram in lengths.items():
-        counts = list(histogram.counts.values())
-        axes.hist(list(histogram.counts), bins=edges, weights=counts, label=f"{kind} ({sum(counts)} rows)", alpha=0.6)
+        counts = list(histogram.values())
+        axes.hist(list(histogram), bins=edges, weights=counts, label=f"{kind} ({sum(counts)} rows)", alpha=0.6)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_title(title)
     axes.set_ylabel("rows")

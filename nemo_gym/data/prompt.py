@@ -5,7 +5,7 @@ Attributes and elements of values (`{a.b}`, `{a[0]}`) are not allowed, so a temp
 """
 
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
@@ -26,7 +26,8 @@ from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as PARAMS
 MAX_LISTED = 10
 PROMPT_CONFIG_USED_KEY = "prompt_config_used"
 
-_CONVERSIONS: dict[str | None, Callable[[Any], Any]] = {None: lambda value: value, "s": str, "r": repr, "a": ascii}
+_FORMATTER = string.Formatter()
+_CONVERSIONS = (None, "s", "r", "a")
 
 
 class PromptError(GymError, ValueError):
@@ -265,23 +266,19 @@ def _read_prompt_config(path: Path, _changed: int, _size: int) -> PromptConfig:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise PromptError(f"the prompt file is not valid YAML: {error}", where=str(path)) from None
     except ValidationError as error:
-        problems = "; ".join(_validation_text(detail["loc"], detail["msg"]) for detail in error.errors())
-        raise PromptError(
-            problems, where=str(path), fix="write 'user: <text>' and optionally 'system: <text>'"
-        ) from None
+        problems = [
+            ": ".join([*map(str, detail["loc"]), detail["msg"].removeprefix("Value error, ")])
+            for detail in error.errors()
+        ]
+        fix = "write 'user: <text>' and optionally 'system: <text>'"
+        raise PromptError("; ".join(problems), where=str(path), fix=fix) from None
     config._source = str(path)
     return config
 
 
-def _validation_text(location: tuple[int | str, ...], message: str) -> str:
-    name = ".".join(map(str, location))
-    text = message.removeprefix("Value error, ")
-    return f"{name}: {text}" if name else text
-
-
 def _parse_template(template: str) -> Iterator[tuple[str, str | None, str, str | None]]:
     """Yield the literal texts and fields of a template; raise ValueError for anything but plain field names."""
-    for literal, name, spec, conversion in string.Formatter().parse(template):
+    for literal, name, spec, conversion in _FORMATTER.parse(template):
         if name is not None:
             if not name or name.isdigit():
                 raise ValueError(f"'{{{name}}}' has no field name; write '{{{{' and '}}}}' for literal braces")
@@ -307,7 +304,7 @@ def _fill_template(template: str, row: Mapping[str, Any], location: str | None) 
                 f"the row lacks the field {name!r} of the template; it has: {fields}", where=location
             )
         try:
-            parts.append(format(_CONVERSIONS[conversion](row[name]), spec))
+            parts.append(format(_FORMATTER.convert_field(row[name], conversion), spec))
         except (ValueError, TypeError) as error:
             raise PromptError(f"the format {spec!r} is invalid for {name!r}: {error}", where=location) from None
     return "".join(parts)

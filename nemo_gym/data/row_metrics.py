@@ -1,16 +1,18 @@
-"""Measure the rows of a dataset; metrics have the names of the metrics file."""
+"""Measure the rows of a dataset, and compare the metrics with the metrics file next to it."""
 
 import importlib
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import orjson
 
 from nemo_gym.catalog.rows import RequestSettings, Row, RowRequest, count_separators
-from nemo_gym.data.running_statistics import DistinctCounter, LengthHistogram, NumberStats, Statistics
+from nemo_gym.data.running_statistics import DistinctCounter, NumberStats, Statistics, length_statistics
 from nemo_gym.keys import RESPONSES_CREATE_PARAMS_KEY_NAME as PARAMS
 
 EXAMPLES = "Number of examples"
@@ -41,10 +43,11 @@ NO_TOKENIZER_NOTE = "input lengths in tokens are missing: splintr-rs is not inst
 _SPACES = re.compile(rb" +")
 
 Report: TypeAlias = dict[str, int | Statistics]
-_Part = TypeVar("_Part", NumberStats, LengthHistogram, DistinctCounter, "TextStats")
+MetricsState: TypeAlias = Literal["new", "same", "completed", "conflict"]
+"""`completed`: the values in the file are equal, and the new metrics have additional ones."""
 
 
-@lru_cache(maxsize=1)
+@cache
 def token_counter() -> Callable[[str], int] | None:
     """Return a function that counts the OpenAI tokens (o200k) of a text; None without the extra `data`."""
     try:
@@ -62,25 +65,34 @@ def token_counter() -> Callable[[str], int] | None:
     return count
 
 
-class TextStats:
-    """The number of texts of a field, and the number of distinct ones."""
+class FieldStats:
+    """The statistics of a field of the rows: of its numbers, and of its texts."""
 
-    __slots__ = ("distinct", "total")
+    __slots__ = ("distinct_texts", "numbers", "texts")
 
     def __init__(self) -> None:
-        self.distinct = DistinctCounter()
-        self.total = 0
+        self.numbers = NumberStats()
+        self.texts = 0
+        self.distinct_texts = DistinctCounter()
 
-    def add(self, text: str, times: int = 1) -> None:
-        self.total += times
-        self.distinct.add(text)
+    def add(self, value: str | float, times: int) -> None:
+        if isinstance(value, str):
+            self.texts += times
+            self.distinct_texts.add(value)
+        else:
+            self.numbers.add(value, times)
 
-    def merge(self, other: "TextStats") -> None:
-        self.total += other.total
-        self.distinct.merge(other.distinct)
+    def merge(self, other: "FieldStats") -> None:
+        self.numbers.merge(other.numbers)
+        self.texts += other.texts
+        self.distinct_texts.merge(other.distinct_texts)
 
     def statistics(self) -> Statistics:
-        return {"unique_count": len(self.distinct), "total_count": self.total}
+        """Return the statistics of the numbers and of the texts, if there are any."""
+        statistics = self.numbers.statistics() if self.numbers.count else {}
+        if self.texts:
+            statistics |= {"unique_count": len(self.distinct_texts), "total_count": self.texts}
+        return statistics
 
 
 class Metrics:
@@ -88,50 +100,49 @@ class Metrics:
 
     def __init__(self) -> None:
         self.examples = 0
-        self.tools = LengthHistogram()
-        self.words = LengthHistogram()
-        self.tokens = LengthHistogram()
-        self.turns = LengthHistogram()
+        self.tools: Counter[int] = Counter()
+        """Number of rows by number of tools; the next three count rows by words, tokens and turns."""
+        self.words: Counter[int] = Counter()
+        self.tokens: Counter[int] = Counter()
+        self.turns: Counter[int] = Counter()
         self.params = DistinctCounter()
         self.user_messages = DistinctCounter()
-        self.sampling: dict[str, NumberStats] = {}
-        self.numbers: dict[str, NumberStats] = {}
-        self.texts: dict[str, TextStats] = {}
+        self.sampling = {name: NumberStats() for name in SAMPLING}
+        self.fields: defaultdict[str, FieldStats] = defaultdict(FieldStats)
 
     def merge(self, other: "Metrics") -> None:
         """Add the measurements of `other`."""
         self.examples += other.examples
-        self.tools.merge(other.tools)
-        self.words.merge(other.words)
-        self.tokens.merge(other.tokens)
-        self.turns.merge(other.turns)
+        self.tools += other.tools
+        self.words += other.words
+        self.tokens += other.tokens
+        self.turns += other.turns
         self.params.merge(other.params)
         self.user_messages.merge(other.user_messages)
-        _merge_by_name(self.sampling, other.sampling)
-        _merge_by_name(self.numbers, other.numbers)
-        _merge_by_name(self.texts, other.texts)
+        for name, numbers in other.sampling.items():
+            self.sampling[name].merge(numbers)
+        for name, stats in other.fields.items():
+            self.fields[name].merge(stats)
 
     def report(self) -> Report:
         """Return the metrics by name, as in the metrics file."""
         figures: Report = {
             EXAMPLES: self.examples,
-            TOOLS: self.tools.statistics(),
-            WORDS: self.words.statistics(),
+            TOOLS: length_statistics(self.tools),
+            WORDS: length_statistics(self.words),
         }
-        if self.tokens.counts or not self.examples:
-            figures[TOKENS] = self.tokens.statistics()
+        if self.tokens or not self.examples:
+            figures[TOKENS] = length_statistics(self.tokens)
         figures |= {
-            TURNS: self.turns.statistics(),
+            TURNS: length_statistics(self.turns),
             UNIQUE_PARAMS: len(self.params),
             UNIQUE_USER: len(self.user_messages),
         }
         for name, title in SAMPLING.items():
-            figures[title] = self.sampling.get(name, NumberStats()).statistics()
-        fields: Report = {}
-        for name in dict.fromkeys((*self.numbers, *self.texts)):
-            parts = [part[name].statistics() for part in (self.numbers, self.texts) if name in part]
-            fields[name] = {key: value for part in parts for key, value in part.items()}
-        return figures | {name: value for name, value in fields.items() if name not in figures}
+            figures[title] = self.sampling[name].statistics()
+        for name, stats in sorted(self.fields.items(), key=lambda item: not item[1].numbers.count):  # numbers first
+            figures.setdefault(name, stats.statistics())
+        return figures
 
 
 @dataclass(slots=True)
@@ -149,8 +160,11 @@ class MetricsCollector:
     """Measures rows. Settings and instructions, which are the same in most rows, are measured once."""
 
     def __init__(self) -> None:
-        self._count_tokens = token_counter()
-        self._token_cache: dict[str, int] = {}
+        counter = token_counter()
+        self._has_tokenizer = counter is not None
+        self._count_tokens: Callable[[str], int] = counter or (lambda _text: 0)
+        self._cached_token_count = lru_cache(maxsize=MAX_CACHED_TEXTS)(self._count_tokens)
+        """Counts the tokens of texts that are likely to be repeated."""
         self._metrics = Metrics()
         self._uses: dict[int, _SettingsUse] = {}
 
@@ -163,15 +177,15 @@ class MetricsCollector:
         encoded = orjson.dumps(request.input, option=orjson.OPT_SORT_KEYS)
         metrics.params.add(b"%d %b" % (use.settings_hash, encoded))
         separators, tokens, turns = self._measure_input(request.input)
-        metrics.words.add(use.words + separators + count_gaps(encoded), times)
-        if self._count_tokens is not None:
-            metrics.tokens.add(use.tokens + tokens, times)
-        metrics.turns.add(turns, times)
+        metrics.words[use.words + separators + count_gaps(encoded)] += times
+        if self._has_tokenizer:
+            metrics.tokens[use.tokens + tokens] += times
+        metrics.turns[turns] += times
         for name, value in row.items():
-            if type(value) is str:
-                _get_or_create(metrics.texts, name, TextStats).add(value, times)
-            elif name != PARAMS:
-                self._add_field(name, value, times)
+            if name != PARAMS:
+                for part in value if isinstance(value, list) else (value,):
+                    if isinstance(part, str | int | float):
+                        metrics.fields[name].add(part, times)
 
     def take(self) -> Metrics:
         """Return the metrics of the rows since the last call of `take`."""
@@ -179,10 +193,10 @@ class MetricsCollector:
         for use in self._uses.values():
             values = use.settings.values
             if "tools" in values:
-                metrics.tools.add(len(values["tools"]), use.times)
-            for name in SAMPLING:
+                metrics.tools[len(values["tools"])] += use.times
+            for name, numbers in metrics.sampling.items():
                 if values.get(name) is not None:
-                    _get_or_create(metrics.sampling, name, NumberStats).add(values[name], use.times)
+                    numbers.add(values[name], use.times)
         self._uses.clear()
         return metrics
 
@@ -193,70 +207,43 @@ class MetricsCollector:
         """
         # Gaps between words in json.dumps: two for `{"input": `, two for the comma and colon of each further parameter.
         words = 2 + 2 * len(settings.values) + settings.separators + count_gaps(settings.encoded)
-        tokens = 0
-        if self._count_tokens is not None:
-            for text in (settings.values.get("instructions"), settings.values.get("tools")):
-                if text:
-                    tokens += self._cached_tokens(text if isinstance(text, str) else orjson.dumps(text).decode())
+        instructions, tools = settings.values.get("instructions"), settings.values.get("tools")
+        tokens = self._cached_token_count(instructions or "")
+        if tools:
+            tokens += self._cached_token_count(orjson.dumps(tools).decode())
         use = self._uses[id(settings)] = _SettingsUse(settings, hash(settings.encoded), words, tokens)
         return use
 
     def _measure_input(self, items: Any) -> tuple[int, int, int]:
         """Count the separators between the parts of an input, its tokens and its user messages."""
-        count, user_messages = self._count_tokens, self._metrics.user_messages
-        if type(items) is str:
+        user_messages = self._metrics.user_messages
+        if isinstance(items, str):
             user_messages.add(items)
-            return 0, 0 if count is None else count(items), 1
+            return 0, self._count_tokens(items), 1
         separators, tokens, turns = max(len(items) - 1, 0), 0, 0
         for item in items:
             content, role = item.get("content"), item.get("role")
-            is_bare = len(item) == 2 and type(content) is str
-            separators += 3 if is_bare else count_separators(item)
-            if count is not None:
-                tokens += count(content) if is_bare and role == "user" else self._item_tokens(item)
+            separators += count_separators(item)
+            if not isinstance(content, str):
+                tokens += self._text_tokens(item)
+            else:  # system messages are often the same in many rows
+                tokens += self._count_tokens(content) if role == "user" else self._cached_token_count(content)
             if role == "user":
                 turns += 1
                 user_messages.add(
-                    content if type(content) is str else orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
+                    content if isinstance(content, str) else orjson.dumps(content, option=orjson.OPT_SORT_KEYS)
                 )
         return separators, tokens, turns
-
-    def _add_field(self, name: str, value: Any, times: int) -> None:
-        """Measure a field: its texts and numbers, also inside a list."""
-        for part in value if isinstance(value, list) else (value,):
-            if isinstance(part, str):
-                _get_or_create(self._metrics.texts, name, TextStats).add(part, times)
-            elif isinstance(part, int | float):
-                _get_or_create(self._metrics.numbers, name, NumberStats).add(part, times)
-
-    def _item_tokens(self, item: Mapping[str, Any]) -> int:
-        """Count the tokens of an item; those of system messages are cached."""
-        content = item.get("content")
-        if type(content) is not str:
-            return self._text_tokens(item)
-        assert self._count_tokens is not None
-        return self._count_tokens(content) if item.get("role") == "user" else self._cached_tokens(content)
 
     def _text_tokens(self, value: Any) -> int:
         """Count the tokens of all texts in a value that are part of the model's input."""
         if isinstance(value, str):
-            assert self._count_tokens is not None
             return self._count_tokens(value)
         if isinstance(value, list):
             return sum(map(self._text_tokens, value))
         if isinstance(value, Mapping):
             return sum(self._text_tokens(value[name]) for name in TEXT_FIELDS if name in value)
         return 0
-
-    def _cached_tokens(self, text: str) -> int:
-        """Count the tokens of a text that is likely to be repeated."""
-        tokens = self._token_cache.get(text)
-        if tokens is None:
-            assert self._count_tokens is not None
-            if len(self._token_cache) >= MAX_CACHED_TEXTS:
-                self._token_cache.clear()
-            tokens = self._token_cache[text] = self._count_tokens(text)
-        return tokens
 
 
 def count_gaps(encoded: bytes) -> int:
@@ -268,13 +255,63 @@ def count_gaps(encoded: bytes) -> int:
     return encoded.count(b" ") if b"  " not in encoded else len(_SPACES.findall(encoded))
 
 
-def _get_or_create(parts: dict[str, _Part], name: str, kind: type[_Part]) -> _Part:
-    part = parts.get(name)
-    if part is None:
-        part = parts[name] = kind()
-    return part
+# -- the metrics file next to a dataset --------------------------------------------------------------------------------
 
 
-def _merge_by_name(target: dict[str, _Part], source: dict[str, _Part]) -> None:
-    for name, part in source.items():
-        _get_or_create(target, name, type(part)).merge(part)
+def compare_metrics(path: Path, metrics: Mapping[str, Any]) -> tuple[MetricsState, list[str], dict[str, Any]]:
+    """Compare the file at `path` with new metrics; return state, differences and the new content of the file."""
+    content = dict(metrics)
+    if not path.exists():
+        return "new", [], content
+    try:
+        existing = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        return "conflict", [f"the file is not JSON: {error}"], content
+    if not isinstance(existing, dict):
+        return "conflict", ["the file is not a JSON object"], content
+    if TOKENS in existing and TOKENS not in content:  # keep the counts of a machine that has the tokenizer
+        content[TOKENS] = existing[TOKENS]
+    changes = list(differences(existing, content))
+    if changes:
+        return "conflict", changes, content
+    return ("completed" if content.keys() - existing.keys() else "same"), [], content
+
+
+def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    """Yield every value of `old` that is different or missing in `new`; additions are not differences."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key, value in old.items():
+            key_path = f"{path}: {key}" if path else str(key)
+            if key not in new:
+                yield f"{key_path}: was {_shorten(value)}, is missing"
+            else:
+                yield from differences(value, new[key], key_path)
+    elif not _is_equal(old, new):
+        yield f"{path}: was {_shorten(old)}, is {_shorten(new)}"
+
+
+def encode_metrics(metrics: Mapping[str, Any]) -> bytes:
+    """Encode metrics as the content of a metrics file."""
+    return orjson.dumps(metrics, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _is_equal(old: Any, new: Any) -> bool:
+    """Return whether two values are equal, up to the rounding of numbers and the order of lists."""
+    if _is_number(old) and _is_number(new) and (isinstance(old, float) or isinstance(new, float)):
+        return bool(old == new or abs(old - new) <= (5e-3 if abs(old) >= 1 else 5e-4))
+    if isinstance(old, list) and isinstance(new, list):
+        return Counter(map(_encode, old)) == Counter(map(_encode, new))
+    return type(old) is type(new) and bool(old == new)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _encode(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def _shorten(value: Any) -> str:
+    text = _encode(value).decode()
+    return text if len(text) <= 80 else f"{text[:79]}…"

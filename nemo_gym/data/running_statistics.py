@@ -2,14 +2,12 @@
 
 import math
 from array import array
+from collections import Counter
 from fractions import Fraction
 
 COUNT, AVERAGE, LOWEST, HIGHEST, DEVIATION = "Total # non-null values", "Average", "Min", "Max", "Standard deviation"
 
 Statistics = dict[str, int | float]
-
-SEED_FINGERPRINT = hash("the seed of this process")
-"""Equal in two processes only if they have the same hash seed."""
 
 
 class NumberStats:
@@ -64,37 +62,22 @@ class NumberStats:
         }
 
 
-class LengthHistogram:
-    """A histogram of lengths, with its statistics."""
-
-    __slots__ = ("counts",)
-
-    def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
-        """Length -> number of occurrences."""
-
-    def add(self, length: int, times: int = 1) -> None:
-        self.counts[length] = self.counts.get(length, 0) + times
-
-    def merge(self, other: "LengthHistogram") -> None:
-        for length, times in other.counts.items():
-            self.add(length, times)
-
-    def statistics(self) -> Statistics:
-        numbers = NumberStats()
-        for length, times in self.counts.items():
-            numbers.add(length, times)
-        return numbers.statistics()
+def length_statistics(histogram: Counter[int]) -> Statistics:
+    """Return the statistics of lengths, given the number of occurrences of each length."""
+    numbers = NumberStats()
+    for length, times in histogram.items():
+        numbers.add(length, times)
+    return numbers.statistics()
 
 
 class DistinctCounter:
     """Counts distinct texts with 8 to 16 bytes of memory per text.
 
-    Texts are identified by Python's 64-bit `hash`, which is fast but differs between processes with different seeds
-    (`PYTHONHASHSEED`); counters of such processes cannot be merged.
+    Texts are identified by Python's 64-bit `hash`, which is the same only in this process and its forks: merge no
+    counters of other processes.
     """
 
-    __slots__ = ("_buckets", "_recent", "_seed", "_unique")
+    __slots__ = ("_buckets", "_recent", "_unique")
 
     MAX_RECENT = 1 << 17
     BUCKETS = 256
@@ -104,20 +87,14 @@ class DistinctCounter:
         self._buckets: list[array[int]] = []  # a set of all hashes would need ten times the memory
         self._unique: list[int] = []
         """Size of each bucket when its duplicates were last removed."""
-        self._seed: int | None = None
 
     def add(self, text: str | bytes) -> None:
-        self._seed = SEED_FINGERPRINT
         self._recent.add(hash(text))
         if len(self._recent) > self.MAX_RECENT:
             self._pack()
 
     def merge(self, other: "DistinctCounter") -> None:
-        """Add all texts of `other`; raise ValueError if its process has another hash seed."""
-        if other._seed is not None:
-            if self._seed not in (None, other._seed):
-                raise ValueError("hashes of processes with different seeds cannot be compared")
-            self._seed = other._seed
+        """Add all texts of `other`."""
         for hashes in (other._recent, *other._buckets):
             self._recent.update(hashes)
             if len(self._recent) > self.MAX_RECENT:

@@ -5,6 +5,7 @@ A row records the skills of its run: their path, a hash of all files, and name, 
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from nemo_gym.errors import GymError
 
 SKILL_FILE = "SKILL.md"
 HASH_LENGTH = 12
-FENCE = "---"
+HEADER = re.compile(r"---\s*\n(.*?)^---\s*$", re.DOTALL | re.MULTILINE)
 IGNORED_FOLDERS = frozenset({"__pycache__", ".git"})
 """Folders that are not part of the skills."""
 
@@ -145,14 +146,12 @@ def _parse_header(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise SkillsError(f"file not found: {SKILL_FILE}", where=str(file.parent), fix="add it, or remove the folder")
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        match = HEADER.match(file.read_text(encoding="utf-8-sig"))
+        if match is None:
+            raise SkillsError("the file must begin with a header between two lines '---'", where=location)
+        header = yaml.safe_load(match[1])
     except UnicodeDecodeError:
         raise SkillsError("the file is not UTF-8 text", where=location) from None
-    fences = [number for number, line in enumerate(lines) if line.rstrip() == FENCE][:2]
-    if len(fences) < 2 or fences[0] != 0:
-        raise SkillsError("the file must begin with a header between two lines '---'", where=location)
-    try:
-        header = yaml.safe_load("\n".join(lines[1 : fences[1]]))
     except yaml.YAMLError as error:
         raise SkillsError(f"the header is not valid YAML: {error}", where=location) from None
     if not isinstance(header, dict):

@@ -99,7 +99,15 @@ def find_sources(instances: Iterable[ServerInstanceConfig], mode: Mode) -> list[
             f"no agent has a dataset of type {' or '.join(TYPES_OF_MODE[mode])} (existing types: {existing})",
             fix="add one under 'datasets' of an agent, or choose the other --mode",
         )
-    _check_prompts(sources)
+    problems = []
+    for source in sources:  # an invalid prompt is reported before any row is read
+        try:
+            if source.prompt:
+                load_prompt_config(source.prompt)
+        except GymError as error:
+            problems.append(f"{source.agent}: {error}")
+    if problems:
+        raise ConfigError("\n  ".join(dict.fromkeys(problems)))
     sources.sort(key=lambda source: TYPES_OF_MODE[mode].index(source.config.type))
     return assign_stems(sources)
 
@@ -207,22 +215,9 @@ def _download(source: DatasetSource, access: RegistryAccess, watch: Watch) -> Pa
     if _storage(config, access) == "gitlab":
         assert config.gitlab_identifier is not None
         assert access.mlflow_tracking_uri is not None
-        uri, token = access.mlflow_tracking_uri, access.mlflow_tracking_token
-        gitlab.fetch(config.gitlab_identifier, target, tracking_uri=uri, token=token, meter=meter)
+        registry = gitlab.Registry(access.mlflow_tracking_uri, access.mlflow_tracking_token)
+        gitlab.fetch(config.gitlab_identifier, target, registry, meter=meter)
     else:
         assert config.huggingface_identifier is not None
         hub.fetch(config.huggingface_identifier, target, split=config.type, token=access.hf_token, meter=meter)
     return target
-
-
-def _check_prompts(sources: Sequence[DatasetSource]) -> None:
-    """Load every prompt, so that an invalid one is reported before any row is read."""
-    problems = []
-    for source in sources:
-        try:
-            if source.prompt:
-                load_prompt_config(source.prompt)
-        except GymError as error:
-            problems.append(f"{source.agent}: {error}")
-    if problems:
-        raise ConfigError("\n  ".join(dict.fromkeys(problems)))

@@ -8,26 +8,13 @@ and do not end the run. A new exporter is a subclass of `BaseExporter` and one l
 - `wandb_exporter`, `mlflow_exporter`: the built-in exporters
 """
 
-from nemo_gym.exporters.base import BaseExporter, ExporterKey, ExporterNotInstalled
-from nemo_gym.exporters.registry import (
-    export_metrics,
-    export_rollouts,
-    find_exporters,
-    get_exporters,
-    register_exporter_keys,
-    setup_exporters,
-    teardown_exporters,
-)
-
-__all__ = [
-    "BaseExporter",
-    "ExporterKey",
-    "ExporterNotInstalled",
-    "export_metrics",
-    "export_rollouts",
-    "find_exporters",
-    "get_exporters",
-    "register_exporter_keys",
-    "setup_exporters",
-    "teardown_exporters",
-]
+from nemo_gym.exporters.base import BaseExporter as BaseExporter
+from nemo_gym.exporters.base import ExporterKey as ExporterKey
+from nemo_gym.exporters.base import ExporterNotInstalled as ExporterNotInstalled
+from nemo_gym.exporters.registry import export_metrics as export_metrics
+from nemo_gym.exporters.registry import export_rollouts as export_rollouts
+from nemo_gym.exporters.registry import find_exporters as find_exporters
+from nemo_gym.exporters.registry import get_exporters as get_exporters
+from nemo_gym.exporters.registry import register_exporter_keys as register_exporter_keys
+from nemo_gym.exporters.registry import setup_exporters as setup_exporters
+from nemo_gym.exporters.registry import teardown_exporters as teardown_exporters

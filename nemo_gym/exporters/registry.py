@@ -3,7 +3,7 @@
 import atexit
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -67,7 +67,8 @@ def setup_exporters(global_config_dict: Mapping[str, Any]) -> list[BaseExporter]
             continue
         exporter = exporter_class(exporter_config, str(value_of(config, "results_dir")))
         exporter.secrets = secret_values(config)
-        if _try(f"not exporting to {name}", exporter, partial(exporter.setup, masked)):
+        with _warning_on_error(f"not exporting to {name}", exporter):
+            exporter.setup(masked)
             _open_exporters.append(exporter)
     if _open_exporters:
         atexit.register(teardown_exporters)
@@ -86,7 +87,8 @@ def teardown_exporters() -> None:
     """Close all open exporters. Idempotent."""
     while _open_exporters:
         exporter = _open_exporters.pop()
-        _try(f"{exporter.name}: the run may be incomplete", exporter, exporter.teardown)
+        with _warning_on_error(f"{exporter.name}: the run may be incomplete", exporter):
+            exporter.teardown()
     atexit.unregister(teardown_exporters)
 
 
@@ -94,17 +96,16 @@ def export_metrics(metrics: Mapping[str, Any], step: int | None = None) -> None:
     """Send the numbers and texts among `metrics` to every open exporter; other values are left out."""
     simple = {key: value for key, value in metrics.items() if isinstance(value, bool | int | float | str)}
     for exporter in _open_exporters:
-        _try(f"{exporter.name}: metrics were not exported", exporter, partial(exporter._log_metrics, simple, step))
+        with _warning_on_error(f"{exporter.name}: metrics were not exported", exporter):
+            exporter._log_metrics(simple, step)
 
 
 def export_rollouts(rollouts: Iterable[Mapping[str, Any]] | Callable[[], Iterable[Mapping[str, Any]]]) -> None:
     """Send rollouts to every open exporter. If they do not fit in memory, pass a function that iterates over them."""
-    if not _open_exporters:
-        return
-    source = rollouts if callable(rollouts) else list(rollouts)
+    source = rollouts if callable(rollouts) or not _open_exporters else list(rollouts)
     for exporter in _open_exporters:
-        export = partial(exporter._log_rollouts, without_payloads(source() if callable(source) else source))
-        _try(f"{exporter.name}: rollouts were not exported", exporter, export)
+        with _warning_on_error(f"{exporter.name}: rollouts were not exported", exporter):
+            exporter._log_rollouts(without_payloads(source() if callable(source) else source))
 
 
 def without_payloads(rollouts: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -121,13 +122,12 @@ def without_payloads(rollouts: Iterable[Mapping[str, Any]]) -> Iterator[dict[str
         yield slim
 
 
-def _try(consequence: str, exporter: BaseExporter, function: Callable[[], None]) -> bool:
-    """Call `function` and return True; an exception is logged as a warning, without secrets, and returns False."""
+@contextmanager
+def _warning_on_error(consequence: str, exporter: BaseExporter) -> Iterator[None]:
+    """Log an exception of the exporter as a warning, without secrets, instead of raising it."""
     try:
-        function()
+        yield
     except Exception as error:
         reason = scrub_text(str(error) or type(error).__name__, exporter.secrets)
         logger.warning("%s: %s", consequence, " ".join(reason.split())[:LONGEST_REASON])
         logger.debug("%s", consequence, exc_info=True)
-        return False
-    return True

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nemo_gym.catalog.row_problems import DataError
 from nemo_gym.config.schema_datasets import BenchmarkDatasetConfig, DatasetConfig
 from nemo_gym.data import collate as collating
-from nemo_gym.data.collate import CollateLimits, CollationResult, MetricsConflict, RowsRefused, collate
+from nemo_gym.data.collate import CollationResult, MetricsConflict, RowsRefused, collate
 from nemo_gym.data.sources import DatasetSource, assign_stems
 
 PATIENCE = 60.0
@@ -176,7 +176,7 @@ class TestBadRows:
         path = write(data / "rows.jsonl", [{}] * 100)
 
         with pytest.raises(RowsRefused, match=r"lines 1–7: ") as refused:
-            run(out, source(path), limits=CollateLimits(max_errors=7))
+            run(out, source(path), max_errors=7)
 
         assert refused.value.stopped
         assert "there may be more" in str(refused.value)
@@ -316,7 +316,7 @@ def test_large_data_is_read_by_several_processes_and_comes_out_the_same(data, ou
     monkeypatch.setattr(collating, "SMALLEST_CHUNK", 4000)
     reports = []
 
-    run(out, source(path), limits=CollateLimits(processes=2), watch=lambda *how: reports.append(how))
+    run(out, source(path), processes=2, watch=lambda *how: reports.append(how))
 
     assert [(out / name).read_bytes() for name in ("train.jsonl", "train_metrics.json")] == alone
     assert reports[-1] == ("collating", path.stat().st_size, path.stat().st_size)

@@ -11,7 +11,6 @@ from nemo_gym.data import file_transfer
 from nemo_gym.data.file_transfer import (
     ATTEMPTS,
     ChecksumMismatch,
-    Digest,
     FileStream,
     RegistryError,
     TransferInterrupted,
@@ -51,15 +50,14 @@ class BreakingSource:
         yield CONTENT[start:]
 
 
-def right(digest: Digest) -> str | None:
-    return None if digest.sha256 == hashlib.sha256(CONTENT).hexdigest() else "wrong"
+CHECKSUM = hashlib.sha256(CONTENT).hexdigest()
 
 
 def test_an_interrupted_transfer_is_resumed(tmp_path: Path) -> None:
     """Bytes that have arrived must not be sent again."""
     source = BreakingSource(1000, 0, 2000)
 
-    digest = download_file(source, tmp_path / "x", key="k", location="here", check=right)
+    digest = download_file(source, tmp_path / "x", checksum=CHECKSUM, location="here")
 
     assert source.offsets == [0, 1000, 1000, 3000]
     assert digest == file_digest(tmp_path / "x") and digest.size == len(CONTENT)
@@ -68,7 +66,7 @@ def test_an_interrupted_transfer_is_resumed(tmp_path: Path) -> None:
 
 def test_a_source_without_ranges_is_read_from_the_start(tmp_path: Path) -> None:
     """Not every server supports ranges; its bytes must not be appended to the received part."""
-    download_file(BreakingSource(1000, ranges=False), tmp_path / "x", key="k", location="here", check=right)
+    download_file(BreakingSource(1000, ranges=False), tmp_path / "x", checksum=CHECKSUM, location="here")
 
     assert (tmp_path / "x").read_bytes() == CONTENT
 
@@ -78,7 +76,7 @@ def test_attempts_without_progress_are_limited(tmp_path: Path) -> None:
     source = BreakingSource(*[0] * 100)
 
     with pytest.raises(RegistryError, match=r"here: gave up after 5 attempts: the line went dead"):
-        download_file(source, tmp_path / "x", key="k", location="here", check=right)
+        download_file(source, tmp_path / "x", checksum=CHECKSUM, location="here")
 
     assert len(source.offsets) == ATTEMPTS and not (tmp_path / "x").exists()
 
@@ -87,7 +85,7 @@ def test_attempts_with_progress_are_not_counted(tmp_path: Path, monkeypatch: pyt
     """Ten gigabytes over a bad line are interrupted more than five times, and still arrive."""
     monkeypatch.setattr(file_transfer, "ENOUGH_PROGRESS", 500)
 
-    download_file(BreakingSource(*[1000] * 8), tmp_path / "x", key="k", location="here", check=right)
+    download_file(BreakingSource(*[1000] * 8), tmp_path / "x", checksum=CHECKSUM, location="here")
 
     assert (tmp_path / "x").read_bytes() == CONTENT
 
@@ -95,10 +93,10 @@ def test_attempts_with_progress_are_not_counted(tmp_path: Path, monkeypatch: pyt
 def test_other_content_does_not_continue_a_received_part(tmp_path: Path) -> None:
     """Mixing two versions of a file would only be noticed by the checksum, after the whole download."""
     with pytest.raises(RegistryError):
-        download_file(BreakingSource(100, *[0] * 9), tmp_path / "x", key="old", location="here", check=right)
+        download_file(BreakingSource(100, *[0] * 9), tmp_path / "x", checksum=None, key="old", location="here")
     source = BreakingSource()
 
-    download_file(source, tmp_path / "x", key="new", location="here", check=right)
+    download_file(source, tmp_path / "x", checksum=None, key="new", location="here")
 
     assert source.offsets == [0]
 
@@ -106,7 +104,7 @@ def test_other_content_does_not_continue_a_received_part(tmp_path: Path) -> None
 def test_content_that_fails_the_check_is_removed(tmp_path: Path) -> None:
     """The next attempt must not continue corrupt content."""
     with pytest.raises(ChecksumMismatch, match="not this"):
-        download_file(BreakingSource(), tmp_path / "x", key="k", location="here", check=lambda _: "not this")
+        download_file(BreakingSource(), tmp_path / "x", checksum="not this", location="here")
 
     assert list(tmp_path.iterdir()) == []
 
@@ -117,7 +115,7 @@ def test_an_unwritable_output_fails_at_once(tmp_path: Path) -> None:
     source = BreakingSource()
 
     with pytest.raises(FileProblem, match="cannot write"):
-        download_file(source, tmp_path / "file" / "x", key="k", location="here", check=right)
+        download_file(source, tmp_path / "file" / "x", checksum=CHECKSUM, location="here")
     assert not source.offsets
 
     if Path("/dev/full").exists():

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_gym.data.metrics_file import compare_metrics, differences
-from nemo_gym.data.row_metrics import TOKENS
+from nemo_gym.data.row_metrics import TOKENS, compare_metrics, differences
 
 METRICS = {"name": "train", "Number of examples": 5, "Number of turns": {"Average": 2.5, "Max": 3.0}, "answer": [1, 2]}
 

@@ -12,10 +12,10 @@ from nemo_gym.data.row_metrics import Metrics
 def metrics(*, tokens: bool) -> Metrics:
     metrics_of_rows = Metrics()
     for length in (3, 40, 40, 500):
-        metrics_of_rows.words.add(length)
-        metrics_of_rows.turns.add(1)
+        metrics_of_rows.words[length] += 1
+        metrics_of_rows.turns[1] += 1
         if tokens:
-            metrics_of_rows.tokens.add(length)
+            metrics_of_rows.tokens[length] += 1
     return metrics_of_rows
 
 

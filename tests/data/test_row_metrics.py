@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from nemo_gym.catalog.rows import RowChecker
 from nemo_gym.config.schema_datasets import DatasetConfig
 from nemo_gym.data import row_metrics
-from nemo_gym.data.metrics_file import compare_metrics
 from nemo_gym.data.row_metrics import (
     EXAMPLES,
     TOKENS,
@@ -21,6 +20,7 @@ from nemo_gym.data.row_metrics import (
     WORDS,
     Metrics,
     MetricsCollector,
+    compare_metrics,
     token_counter,
 )
 from nemo_gym.data.running_statistics import AVERAGE, COUNT
@@ -69,7 +69,7 @@ def test_words_are_those_of_json_dumps(row):
     """Metrics files of other tools count words that way."""
     words = len(json.dumps(row["responses_create_params"]).split())
 
-    assert measure([row]).words.counts == {words: 1}
+    assert measure([row]).words == {words: 1}
 
 
 @settings(max_examples=60, deadline=None)
@@ -157,7 +157,7 @@ class TestTokens:
         self.count = token_counter()
 
     def tokens(self, row) -> int:
-        ((length, _),) = measure([row]).tokens.counts.items()
+        ((length, _),) = measure([row]).tokens.items()
         return length
 
     def test_a_text_is_as_long_as_the_tokenizer_says(self):
@@ -200,7 +200,7 @@ class TestTokens:
             row_of([{"role": "system", "content": "a " * (n % 5)}, {"role": "user", "content": "b"}]) for n in range(20)
         ]
 
-        merged = measure(rows).tokens.counts
+        merged = measure(rows).tokens
 
         assert sum(length * times for length, times in merged.items()) == sum(map(self.tokens, rows))
 

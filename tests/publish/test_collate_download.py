@@ -111,7 +111,7 @@ def test_rows_come_from_gitlab_if_they_are_only_there_or_it_is_chosen(
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "")
     (tmp_path / "rows.jsonl").write_bytes(ROWS)
     config = UploadJsonlDatasetGitlabConfig(dataset_name="collated", version="0.0.1", input_jsonl_fpath="rows.jsonl")
-    gitlab.upload(config, tracking_uri=mlflow_server)
+    gitlab.upload(config, gitlab.Registry(mlflow_server))
     address = f"+mlflow_tracking_uri={mlflow_server}"
 
     assert collate(tmp_path, GITLAB, address) == 0

@@ -23,7 +23,7 @@ from nemo_gym.config.schema_datasets import (
 )
 from nemo_gym.data import gitlab
 from nemo_gym.data.file_transfer import ATTEMPTS, ChecksumMismatch, RegistryError
-from nemo_gym.data.gitlab_client import Registry
+from nemo_gym.data.gitlab import Registry
 from nemo_gym.errors import ConfigError
 
 TOKEN = "glpat-abcdefghijklmnop"
@@ -186,12 +186,12 @@ def name() -> str:
 
 def store(uri: str, name: str, rows: Path, version: str = "0.0.1") -> gitlab.StoredFile:
     config = UploadJsonlDatasetGitlabConfig(dataset_name=name, version=version, input_jsonl_fpath=str(rows))
-    return gitlab.upload(config, tracking_uri=uri, token=TOKEN)
+    return gitlab.upload(config, Registry(uri, TOKEN))
 
 
 def fetch(uri: str, name: str, target: Path, version: str = "0.0.1", path: str = "train.jsonl", **more: Any) -> Any:
     source = GitlabDatasetSource(type="gitlab", dataset_name=name, version=version, artifact_fpath=path)
-    return gitlab.fetch(source, target, tracking_uri=uri, token=more.pop("token", TOKEN), **more)
+    return gitlab.fetch(source, target, Registry(uri, more.pop("token", TOKEN)), **more)
 
 
 def cut_after(bytes_: int) -> Callable[[Any], bool]:
@@ -392,6 +392,6 @@ def test_the_older_identifier_names_the_same_file(lab: FakeGitLab, name: str, ro
     store(lab.url, name, rows)
     older = JsonlDatasetGitlabIdentifer(dataset_name=name, version="0.0.1", artifact_fpath="train.jsonl")
 
-    gitlab.fetch(older, tmp_path / "x.jsonl", tracking_uri=lab.url, token=TOKEN)
+    gitlab.fetch(older, tmp_path / "x.jsonl", Registry(lab.url, TOKEN))
 
     assert (tmp_path / "x.jsonl").read_bytes() == ROWS

@@ -28,7 +28,7 @@ from nemo_gym.config.schema_datasets import (
     JsonlDatasetHuggingFaceIdentifer,
     UploadJsonlDatasetHuggingFaceMaybeDeleteConfig,
 )
-from nemo_gym.data import file_transfer, hub, hub_client
+from nemo_gym.data import file_transfer, hub
 from nemo_gym.data.file_transfer import ChecksumMismatch, RegistryError
 from nemo_gym.errors import ConfigError
 
@@ -504,7 +504,7 @@ def test_a_long_retry_after_ends_the_command(fake: FakeHub, config: dict[str, An
 
 def test_the_librarys_client_has_a_timeout(fake: FakeHub) -> None:
     """By default it waits without limit."""
-    hub_client.Hub(TOKEN)
+    hub.HubDataset(REPO, TOKEN)
 
     assert huggingface_hub.get_session().timeout.read == file_transfer.TIMEOUT
 
@@ -758,12 +758,12 @@ def registry(mlflow_server: str, rows: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Yield a real MLflow registry with a dataset `sums`."""
     from nemo_gym.config.schema_datasets import UploadJsonlDatasetGitlabConfig
     from nemo_gym.data import gitlab
-    from nemo_gym.data.gitlab_client import Registry
+    from nemo_gym.data.gitlab import Registry
 
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "")
     for version in ("0.0.1", "0.0.2"):
         stored = UploadJsonlDatasetGitlabConfig(dataset_name="sums", version=version, input_jsonl_fpath=str(rows))
-        gitlab.upload(stored, tracking_uri=mlflow_server)
+        gitlab.upload(stored, Registry(mlflow_server))
     registry = Registry(mlflow_server)
     yield registry
     if registry.has("sums"):

@@ -9,6 +9,7 @@ Exit status: 0 done, 1 the checksum is wrong, 2 wrong usage, 3 the registry reje
 """
 
 import argparse
+from pathlib import Path
 
 from nemo_gym.cli.dataset.upload import SPLITS
 from nemo_gym.cli.shared import options
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from rich.filesize import decimal
 
-    from nemo_gym.cli.shared.registries import file_facts, gitlab_address, load_gitlab_options, load_hub_options
+    from nemo_gym.cli.shared.registries import file_facts, load_gitlab_options, load_hub_options, open_registry
     from nemo_gym.config_types import DownloadJsonlDatasetGitlabConfig, DownloadJsonlDatasetHuggingFaceConfig
     from nemo_gym.data import gitlab, hub
 
@@ -39,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
     with output.transfer_meter("downloading") as meter:
         if args.storage == "gitlab":
             settings = load_gitlab_options(DownloadJsonlDatasetGitlabConfig, config, args)
-            uri, token = gitlab_address(config, args.prog)
-            files = gitlab.download(settings, tracking_uri=uri, token=token, meter=meter)
+            registry, target = open_registry(config, args.prog), Path(settings.output_fpath)
+            files = {target: gitlab.fetch(settings, target, registry, meter=meter)}
         else:
             settings = load_hub_options(DownloadJsonlDatasetHuggingFaceConfig, config, args)
             revision = args.revision or config.get("revision") or config.get("version")

@@ -19,14 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from nemo_gym.cli.shared.registries import confirm, describe_dataset, gitlab_address
+    from nemo_gym.cli.shared.registries import confirm, describe_dataset, open_registry
     from nemo_gym.config_types import DeleteJsonlDatasetGitlabConfig
-    from nemo_gym.data.gitlab_client import Registry
-    from nemo_gym.data.migration import versions_to_delete
+    from nemo_gym.data.gitlab import versions_to_delete
 
     config = options.resolve_config(args, needs_model=False).config
     name = options.load_options(DeleteJsonlDatasetGitlabConfig, config, args).dataset_name
-    registry = Registry(*gitlab_address(config, args.prog))
+    registry = open_registry(config, args.prog)
     versions = versions_to_delete(registry, name)
     dataset = describe_dataset(name, versions)
     if not confirm(f"Delete {dataset} from GitLab?", yes=args.yes):

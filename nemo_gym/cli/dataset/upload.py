@@ -58,15 +58,15 @@ def _upload_to_hub(args: argparse.Namespace) -> int:
 
 def _upload_to_gitlab(args: argparse.Namespace) -> int:
     """Upload to GitLab, print the result, and return the exit status."""
-    from nemo_gym.cli.shared.registries import file_facts, gitlab_address, load_gitlab_options, print_uploaded
+    from nemo_gym.cli.shared.registries import file_facts, load_gitlab_options, open_registry, print_uploaded
     from nemo_gym.config_types import UploadJsonlDatasetGitlabConfig
     from nemo_gym.data import gitlab
 
     config = options.resolve_config(args, needs_model=False).config
     settings = load_gitlab_options(UploadJsonlDatasetGitlabConfig, config, args)
-    uri, token = gitlab_address(config, args.prog)
+    registry = open_registry(config, args.prog)
     with output.transfer_meter("uploading") as meter:
-        stored = gitlab.upload(settings, tracking_uri=uri, token=token, meter=meter)
+        stored = gitlab.upload(settings, registry, meter=meter)
     facts: dict[str, Any] = {"storage": "gitlab", "dataset_name": stored.name, "version": stored.version}
     facts |= {**file_facts(stored.path, stored.digest), "uploaded": stored.changed}
     name = f"{stored.name} {stored.version}/{stored.path}"

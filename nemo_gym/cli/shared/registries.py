@@ -14,7 +14,7 @@ from nemo_gym.cli.shared import options
 from nemo_gym.cli.terminal import output
 from nemo_gym.config_types import UploadJsonlDatasetHuggingFaceConfig
 from nemo_gym.data.file_transfer import Digest
-from nemo_gym.data.gitlab_client import Registry, registry_address
+from nemo_gym.data.gitlab import Registry, registry_address
 from nemo_gym.data.hub import PublishedFile
 from nemo_gym.errors import ConfigMissingValuesError
 
@@ -32,10 +32,10 @@ def load_gitlab_options(kind: Any, config: DictConfig, args: argparse.Namespace)
     return options.load_options(kind, config, args, {"version": args.revision}, {"version": "--revision"})
 
 
-def gitlab_address(config: DictConfig, command: str) -> tuple[str, str | None]:
-    """Return the address of the GitLab registry and its token."""
+def open_registry(config: DictConfig, command: str) -> Registry:
+    """Return the GitLab registry that the configuration names."""
     try:
-        return registry_address(config)
+        return Registry(*registry_address(config))
     except ConfigMissingValuesError as error:
         raise options.UsageError(error.problem, where=command, fix=error.fix) from None
 
@@ -47,15 +47,15 @@ def migrate_dataset(
 
     `{dataset}` in `question` is replaced by the dataset to delete.
     """
-    from nemo_gym.data.migration import gitlab_name, migrate, versions_to_delete
+    from nemo_gym.data.gitlab import dataset_name_of, migrate_to_hub, versions_to_delete
 
-    registry, name = Registry(*gitlab_address(config, args.prog)), gitlab_name(settings)
+    registry, name = open_registry(config, args.prog), dataset_name_of(settings)
     dataset = describe_dataset(name, versions_to_delete(registry, name))
     if not confirm(question.format(dataset=dataset), yes=args.yes):
         output.notify("nothing was uploaded, nothing was deleted")
         return 1
     with output.transfer_meter("uploading") as meter:
-        published = migrate(settings, registry, meter=meter)
+        published = migrate_to_hub(settings, registry, meter=meter)
     print_published(published, as_json=args.json, deleted=name)
     return 0
 
