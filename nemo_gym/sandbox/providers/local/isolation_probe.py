@@ -31,16 +31,16 @@ class Isolation:
     def available(self) -> bool:
         return self.problem is None
 
-    def require(self) -> None:
-        """Raise if programs cannot be isolated.
+    def require(self, alternative: str | None = None) -> None:
+        """Raise if programs cannot be isolated; the suggested fix also mentions `alternative`.
 
         Raises:
             SandboxUnsupportedError: programs cannot be isolated; the message contains the missing part.
         """
         if self.problem is not None:
-            raise SandboxUnsupportedError(
-                f"this machine cannot isolate programs: {self.problem}", where="sandbox local", fix=self.fix
-            )
+            problem = f"this machine cannot isolate programs: {self.problem}"
+            fix = "; or ".join(filter(None, (self.fix, alternative)))
+            raise SandboxUnsupportedError(problem, where="sandbox local", fix=fix)
 
     def describe(self) -> str:
         """Describe the isolation in one line."""
