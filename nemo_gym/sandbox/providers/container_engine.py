@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import os
+import re
 import secrets
 import signal
 from abc import abstractmethod
@@ -153,10 +154,6 @@ class CommandLineProvider(ArchiveProvider):
         self.max_transfer_bytes = max_transfer_bytes
 
     @abstractmethod
-    def _sandbox_name(self) -> str:
-        """Return a new unique name for a sandbox."""
-
-    @abstractmethod
     def _create_command(self, name: str, image: str, spec: SandboxSpec) -> tuple[list[str], dict[str, str]]:
         """Return the arguments and the additional environment of the command that creates a sandbox."""
 
@@ -164,12 +161,21 @@ class CommandLineProvider(ArchiveProvider):
     def _remove_command(self, name: str) -> list[str]:
         """Return the arguments of the command that removes a sandbox and kills its processes."""
 
+    @abstractmethod
+    def _unpack_command(self, name: str) -> list[str]:
+        """Return the arguments of the command that unpacks an archive from stdin at the root of a sandbox."""
+
+    @abstractmethod
+    def _pack_command(self, name: str, path: str) -> list[str]:
+        """Return the arguments of the command that writes an archive of `path` in a sandbox to stdout."""
+
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
         image = spec.image or self.image
         if not image:
             raise SandboxCreateError("an image is required", where=self.name, fix="set SandboxSpec(image=…)")
         raw = {"workdir": spec.workdir, "env": dict(spec.env)}
-        handle = SandboxHandle(self._sandbox_name(), self.name, raw=raw)
+        run_name = re.sub(r"[^A-Za-z0-9_.-]", "-", self.run_id)
+        handle = SandboxHandle(f"nemo-gym-{run_name}-{secrets.token_hex(6)}", self.name, raw=raw)
         argv, environ = self._create_command(handle.sandbox_id, rewrite_image(image, self.image_rewrites), spec)
         try:
             await self._run_create_command(argv, spec, environ)
@@ -201,6 +207,16 @@ class CommandLineProvider(ArchiveProvider):
             return  # without an engine there is no sandbox to remove
         if finished.timed_out:
             raise SandboxError("not removed in time", where=f"{self.name} {handle.sandbox_id}")
+
+    async def _send_archive(self, handle: SandboxHandle, packed: IO[bytes], operation: str) -> None:
+        finished = await self._run(self._unpack_command(handle.sandbox_id), stdin=packed)
+        self._require_success(finished, handle, operation)
+
+    async def _receive_archive(self, handle: SandboxHandle, origin: str, packed: IO[bytes]) -> bool:
+        output = BoundedOutput(self.max_transfer_bytes, packed)
+        finished = await self._run(self._pack_command(handle.sandbox_id, origin), stdout=output)
+        self._require_success(finished, handle, f"download of {origin}")
+        return not output.is_cut
 
     async def _run(
         self,
@@ -245,6 +261,19 @@ class CommandLineProvider(ArchiveProvider):
 
     def _workdir(self, handle: SandboxHandle) -> str | None:
         return handle_state(handle).get("workdir")
+
+
+def option_arguments(options: Mapping[str, object]) -> list[str]:
+    """Return command-line arguments: True gives a flag, None and False nothing, a list one argument per element."""
+    arguments: list[str] = []
+    for name, value in options.items():
+        if value is True:
+            arguments.append(name)
+        elif isinstance(value, list):
+            arguments += [part for element in value for part in (name, str(element))]
+        elif value is not None and value is not False:
+            arguments += [name, str(value)]
+    return arguments
 
 
 def handle_state(handle: SandboxHandle) -> Mapping[str, Any]:
