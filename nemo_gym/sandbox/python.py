@@ -20,7 +20,7 @@ from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox.api import Provider
 from nemo_gym.sandbox.providers.archive import path_inside
 from nemo_gym.sandbox.providers.base import SandboxProvider
-from nemo_gym.sandbox.providers.local.box import Box
+from nemo_gym.sandbox.providers.local.box import Box, sealed_file
 from nemo_gym.sandbox.providers.local.bubblewrap import WORKDIR
 from nemo_gym.sandbox.providers.local.cgroups import Usage
 from nemo_gym.sandbox.providers.local.execution import (
@@ -29,7 +29,6 @@ from nemo_gym.sandbox.providers.local.execution import (
     box_usage,
     build_result,
     receive_event,
-    sealed_file,
     send_command,
     start_program,
     stop_program,

@@ -14,7 +14,7 @@ from nemo_gym.errors import EnvFailed
 from nemo_gym.grading.extraction import last_assistant_text
 from nemo_gym.grading.verdict import Extraction, NoAnswer
 from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
-from nemo_gym.sandbox.server import SandboxServer, SandboxServerConfig
+from nemo_gym.sandbox.base_server import SandboxServer, SandboxServerConfig
 from resources_servers.bird_sql.databases import find_database
 from resources_servers.bird_sql.run import QueryLimits, QueryResult, has_same_rows, run_query
 from resources_servers.bird_sql.sqltext import last_query, without_comments

@@ -11,7 +11,7 @@ from nemo_gym.base_resources_server import BaseRunRequest, BaseVerifyRequest, Ba
 from nemo_gym.grading.extraction import last_assistant_text, last_fenced_block
 from nemo_gym.grading.verdict import Extraction, NoAnswer
 from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
-from nemo_gym.sandbox.server import SandboxServer, SandboxServerConfig
+from nemo_gym.sandbox.base_server import SandboxServer, SandboxServerConfig
 from resources_servers.code_gen.trial import NO_CODE, ProgramTest, Trial, TrialLimits, run_tests
 
 LARGEST_TEST = 16 << 20

@@ -23,8 +23,8 @@ from nemo_gym.grading.math import compare_math
 from nemo_gym.grading.verdict import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind, no_answer_verdict
 from nemo_gym.openai_utils import NeMoGymFunctionCallOutput, NeMoGymResponse, NeMoGymResponseFunctionToolCall
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
+from nemo_gym.sandbox.base_server import SandboxServer, SandboxServerConfig
 from nemo_gym.sandbox.python import PythonResult
-from nemo_gym.sandbox.server import SandboxServer, SandboxServerConfig
 from nemo_gym.server_utils import SESSION_ID_KEY
 from resources_servers.math_with_code.workspaces import Workspaces
 

@@ -1,6 +1,7 @@
 """Start and kill boxes: pass files to `bwrap`, map the user, wait until the init process is ready."""
 
 import contextlib
+import fcntl
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,7 @@ _FIRST_HOST_USER, _HOST_USERS = 1_900_000_000, 100_000_000
 """Unused user ids; every box gets a random one, so that boxes are isolated from each other as well."""
 
 _MESSAGE_BYTES = 4096
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 @dataclass(eq=False)
@@ -144,13 +147,14 @@ def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: boo
             info_pipe, info_for_bwrap = _pipe(child_files)
             block_for_bwrap, block = _pipe(child_files) if can_map_users() else (None, None)
             counts_memory = group is not None and MEMORY in group.folders
+            join_paths = [] if group is None else group.join_files()
             files = Descriptors(
                 control=remote.fileno(),
                 info=info_for_bwrap.fileno(),
-                filter=_memory_file("filter", seccomp.filter_program(counts_memory=counts_memory), child_files),
-                passwd=_memory_file("passwd", bubblewrap.passwd_file(shape.workdir), child_files),
+                filter=child_files.enter_context(sealed_file(seccomp.filter_program(counts_memory=counts_memory))),
+                passwd=child_files.enter_context(sealed_file(bubblewrap.passwd_file(shape.workdir))),
                 block=None if block_for_bwrap is None else block_for_bwrap.fileno(),
-                join_files=[_open_for_writing(path, child_files) for path in (group.join_files() if group else [])],
+                join_files=[child_files.enter_context(path.open("wb", 0)).fileno() for path in join_paths],
             )
             process = _start_process(bubblewrap.bwrap_command(bwrap, shape, files, preload=preload), files.all())
             on_failure.push(process)
@@ -266,16 +270,11 @@ def _pipe(child_files: contextlib.ExitStack) -> tuple[io.FileIO, io.FileIO]:
     return child_files.enter_context(io.FileIO(read_end, "rb")), child_files.enter_context(io.FileIO(write_end, "wb"))
 
 
-def _memory_file(name: str, content: bytes, child_files: contextlib.ExitStack) -> int:
-    """Return the descriptor of an in-memory file with that content."""
-    descriptor = os.memfd_create(name)
-    child_files.callback(os.close, descriptor)
-    os.write(descriptor, content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
-
-
-def _open_for_writing(path: Path, child_files: contextlib.ExitStack) -> int:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    child_files.callback(os.close, descriptor)
-    return descriptor
+@contextlib.contextmanager
+def sealed_file(content: bytes) -> Iterator[int]:
+    """Open a read-only file in memory with that content; give its descriptor."""
+    with os.fdopen(os.memfd_create("sealed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as file:
+        file.write(content)
+        file.seek(0)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+        yield file.fileno()

@@ -6,18 +6,17 @@ the init process: `run` (with a request), `kill`, `interrupt`, `pause` or `resum
 
 import asyncio
 import contextlib
-import fcntl
 import io
 import json
 import marshal
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_gym.sandbox.providers.local.box import Box
+from nemo_gym.sandbox.providers.local.box import Box, sealed_file
 from nemo_gym.sandbox.providers.local.cgroups import CPU, MEMORY, PIDS, Usage
 from nemo_gym.sandbox.providers.local.end_reason import ProgramEnd, error_kind
 from nemo_gym.sandbox.providers.local.limits import (
@@ -40,8 +39,6 @@ _POLL_S = 0.05
 
 _INIT_MEMORY = 16 << 20
 """Memory of the init process, added to the limit so that a program can use its full limit."""
-
-_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 ExitEvent = dict[str, float]
 """The `ended` message of the init process: status, cpu_s, peak_kib."""
@@ -298,13 +295,3 @@ async def _wait_for_resource_limit(box: Box, usage_before: Usage, limits: BoxLim
 def box_usage(box: Box) -> Usage:
     """Return the resources the box has used so far; zero without control groups."""
     return Usage() if box.group is None else box.group.usage()
-
-
-@contextlib.contextmanager
-def sealed_file(content: bytes) -> Iterator[int]:
-    """Open a read-only file in memory with that content; give its descriptor."""
-    with os.fdopen(os.memfd_create("request", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as file:
-        file.write(content)
-        file.seek(0)
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
-        yield file.fileno()
