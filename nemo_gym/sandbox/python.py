@@ -161,21 +161,18 @@ class PythonRunner:
         return PythonSession(self._running_engine(), spec, self._max_output_bytes)
 
     def _running_engine(self) -> LocalProvider:
-        if self._engine is None:
-            self._engine = self._choose_engine()
-        return self._engine
-
-    def _choose_engine(self) -> LocalProvider:
         """Return the provider that runs the programs: given, created from its arguments, or without isolation."""
-        if isinstance(self._provider, LocalProvider):
-            return self._provider
-        if self._provider is None or not isinstance(self._provider, SandboxProvider):
-            if not probe().available and self._allow_unsandboxed:
-                return UnsandboxedProvider()
-            engine = create_provider(self._provider or {"local": {"warm": DEFAULT_WARM}})
-            if isinstance(engine, LocalProvider):
-                return engine
-        raise ConfigError("PythonRunner needs the sandbox provider `local`", fix="{local: {}}")
+        if self._engine is None:
+            engine = self._provider
+            if not isinstance(engine, SandboxProvider):
+                if not probe().available and self._allow_unsandboxed:
+                    engine = UnsandboxedProvider()
+                else:
+                    engine = create_provider(engine or {"local": {"warm": DEFAULT_WARM}})
+            if not isinstance(engine, LocalProvider):
+                raise ConfigError("PythonRunner needs the sandbox provider `local`", fix="{local: {}}")
+            self._engine = engine
+        return self._engine
 
 
 @dataclass

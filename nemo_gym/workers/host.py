@@ -113,17 +113,10 @@ def _drop_privileges(memory_bytes: int) -> None:
 
 
 _FORBIDDEN_EVENTS = (
-    "os.",
-    "socket.",
-    "subprocess.",
-    "shutil.",
-    "ctypes.",
-    "pty.",
-    "webbrowser.",
-    "urllib.",
-    "ftplib.",
-    "signal.",
+    *("os.", "shutil.", "subprocess.", "pty.", "signal.", "ctypes."),
+    *("socket.", "urllib.", "ftplib.", "webbrowser."),
 )
+"""Prefixes of audit events: files, processes, native code; and the network."""
 _IMPORT_EVENTS = frozenset({"os.listdir", "os.scandir", "os.walk", "os.getxattr"})
 """Events of imports, which are allowed."""
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from nemo_gym.processes import signal_group
 from nemo_gym.sandbox.providers.archive import ArchiveProvider
 from nemo_gym.sandbox.spec import (
     DEFAULT_READY_TIMEOUT_S,
@@ -29,7 +30,9 @@ DEFAULT_MAX_OUTPUT_BYTES = 8 << 20
 DEFAULT_MAX_TRANSFER_BYTES = 4 << 30
 
 KILL_GRACE_S = 5.0
-"""Longest wait for the pipes of a killed process group to close."""
+"""Longest wait for a killed process to be reaped."""
+DRAIN_S = 0.5
+"""Longest wait for the output of a killed process group; a process that left the group may hold the pipes open."""
 
 _CHUNK = 1 << 16
 _ENGINE_OUTPUT_BYTES = 1 << 20
@@ -104,7 +107,7 @@ async def run_process(
     is_finished = False
     try:
         async with asyncio.timeout(timeout_s):
-            await readers
+            await asyncio.shield(readers)  # `_kill_group` reads the rest of the output
             await process.wait()
             is_finished = True
     except TimeoutError:
@@ -118,11 +121,10 @@ async def run_process(
 
 async def _kill_group(process: asyncio.subprocess.Process, readers: "asyncio.Future[tuple[None, None]]") -> None:
     """Kill the group, reap its leader and close the pipes, in bounded time."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    readers.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await readers
+    signal_group(process.pid, signal.SIGKILL)
+    # The output already in the pipes may hold the process id of the command, which is needed to kill the command.
+    with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+        await asyncio.wait_for(readers, DRAIN_S)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), KILL_GRACE_S)
     # A grandchild that left the group may hold the pipes open; closing our ends removes them from the event loop.

@@ -47,8 +47,8 @@ class LocalSandbox:
 
     box: Box
     spec: SandboxSpec
+    ttl_timer: asyncio.TimerHandle
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    ttl: asyncio.TimerHandle | None = None
 
 
 class LocalProvider(ArchiveProvider):
@@ -104,9 +104,8 @@ class LocalProvider(ArchiveProvider):
                 box = await pool.take(shape)
         except TimeoutError:
             raise SandboxCreateError(f"not ready within {timeout_s:g} s", where="local") from None
-        sandbox = LocalSandbox(box, spec)
-        sandbox.ttl = asyncio.get_running_loop().call_later(spec.ttl_s or DEFAULT_TTL_S, box.kill)
-        handle = SandboxHandle(f"local-{secrets.token_hex(8)}", self.name, raw=sandbox)
+        ttl_timer = asyncio.get_running_loop().call_later(spec.ttl_s or DEFAULT_TTL_S, box.kill)
+        handle = SandboxHandle(f"local-{secrets.token_hex(8)}", self.name, raw=LocalSandbox(box, spec, ttl_timer))
         self._sandboxes[handle.sandbox_id] = handle
         await self._write_spec_files(handle, spec)
         return handle
@@ -158,8 +157,7 @@ class LocalProvider(ArchiveProvider):
         if current is None or self._pool is None:
             return
         sandbox = self.sandbox(current)
-        if sandbox.ttl is not None:
-            sandbox.ttl.cancel()
+        sandbox.ttl_timer.cancel()
         await self._pool.end(sandbox.box)
 
     async def open(self) -> BoxPool:
@@ -258,13 +256,10 @@ class LocalProvider(ArchiveProvider):
             problems.append(f"unknown provider_options: {', '.join(unknown)}")
         disk = self.disk_mib << 20 if spec.resources.disk_gib is None else int(spec.resources.disk_gib * (1 << 30))
         shape = BoxShape(spec.workdir or self.workdir, disk, self.packages)
-        problem = shape.problem()
-        if problem is not None:
-            problems.append(problem)
+        problems += filter(None, [shape.problem()])
         if problems:
-            raise SandboxCreateError(
-                "; ".join(problems), where="local", fix="use a docker sandbox, or remove the setting"
-            )
+            fix = "use a docker sandbox, or remove the setting"
+            raise SandboxCreateError("; ".join(problems), where="local", fix=fix)
         return shape
 
     async def _send_archive(self, handle: SandboxHandle, packed: IO[bytes], operation: str) -> None:
