@@ -40,7 +40,6 @@ class Box:
     """A running box on the host: its processes, the socket to its init process, its control groups."""
 
     name: str
-    shape: BoxShape
     process: "subprocess.Popen[bytes]"
     """Bubblewrap; without isolation, the init process itself."""
     pid: int
@@ -162,7 +161,7 @@ def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: boo
             info_for_bwrap.close()
             pid = _init_pid(info_pipe, process)
             pidfd = os.pidfd_open(pid)
-            box = Box(name, shape, process, pid, pidfd, control, shape.workdir, group, block is not None)
+            box = Box(name, process, pid, pidfd, control, shape.workdir, group, block is not None)
             on_failure.callback(box.close)
             if block is not None:
                 _map_users(pid)
@@ -176,7 +175,7 @@ def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: boo
     return box
 
 
-def launch_without_isolation(shape: BoxShape, *, preload: bool = False) -> Box:
+def launch_without_isolation(_shape: BoxShape, *, preload: bool = False) -> Box:
     """Start the init process as an ordinary process in a temporary folder: same commands and limits, no isolation."""
     with contextlib.ExitStack() as on_failure:
         folder = tempfile.TemporaryDirectory(prefix="nemo-gym-unsandboxed-")
@@ -192,7 +191,7 @@ def launch_without_isolation(shape: BoxShape, *, preload: bool = False) -> Box:
             command = bubblewrap.init_command(str(library), remote.fileno(), preload=preload)
             process = _start_process(command, [remote.fileno()])
         pidfd = os.pidfd_open(process.pid)
-        box = Box(folder.name, shape, process, process.pid, pidfd, control, str(workdir), folder=folder)
+        box = Box(folder.name, process, process.pid, pidfd, control, str(workdir), folder=folder)
         on_failure.callback(box.close)
         box.wait_ready()
         on_failure.pop_all()

@@ -11,8 +11,6 @@ from nemo_gym.sandbox.providers.local.bubblewrap import BoxShape
 from nemo_gym.sandbox.providers.local.cgroups import CPU, MEMORY, PIDS, Cgroups
 from nemo_gym.sandbox.spec import SandboxCreateError, SandboxUnsupportedError
 
-INSTALL = "apt-get install bubblewrap"
-
 
 @dataclass(frozen=True)
 class Isolation:
@@ -63,7 +61,7 @@ def probe() -> Isolation:
         return Isolation(f"no system call table for {os.uname().machine}", "use the docker provider")
     bwrap = find_bwrap()
     if bwrap is None:
-        return Isolation("bubblewrap is not installed", INSTALL)
+        return Isolation("bubblewrap is not installed", "apt-get install bubblewrap")
     cgroups = Cgroups.find()
     try:
         box = launch(bwrap, None, BoxShape())
