@@ -4,14 +4,14 @@ A box is one isolated process tree: a sandbox of the provider `local`.
 
 - `api`: `AsyncSandbox` and `Sandbox`; `spec`: their specs, results and errors; `config`: sandbox blocks of configs
 - `providers`: `local`, `docker`, `apptainer`
-- `python`: run untrusted Python; `server`: base class of servers that run untrusted Python
-- `utils`: image names; `testing`: skip tests where isolation is not available
+- `python`: run untrusted Python; `base_server`: base class of servers that run untrusted Python
+- `utils`: image names
 """
 
 from nemo_gym.sandbox.api import AsyncSandbox, Sandbox
 from nemo_gym.sandbox.config import attribution_metadata, resolve_provider_config, resolve_provider_metadata
-from nemo_gym.sandbox.providers import (
-    SandboxProvider,
+from nemo_gym.sandbox.providers.base import SandboxProvider
+from nemo_gym.sandbox.providers.registry import (
     create_provider,
     get_provider_class,
     list_providers,

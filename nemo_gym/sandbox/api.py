@@ -6,14 +6,16 @@
 `Sandbox` is the same API for code without an event loop.
 """
 
-import asyncio
 import dataclasses
 import os
-import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import wraps
+from concurrent.futures import Future
+from contextlib import ExitStack
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from nemo_gym.sandbox.config import attribution_metadata
 from nemo_gym.sandbox.providers.base import SandboxProvider
@@ -184,18 +186,22 @@ def _blocking(
     """Convert a method of `AsyncSandbox` to a blocking method of `Sandbox`."""
 
     @wraps(method)
-    def run(sandbox: "Sandbox", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        return sandbox._loop.run(method(sandbox._sandbox, *args, **kwargs))
+    def run_in_thread(sandbox: "Sandbox", /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return sandbox._run(partial(method, sandbox._sandbox, *args, **kwargs))
 
-    return run
+    return run_in_thread
 
 
 class Sandbox:
-    """`AsyncSandbox` for code without an event loop: the same methods, run on a loop in a separate thread."""
+    """`AsyncSandbox` for code without an event loop: the same methods, run on a loop in a separate thread.
+
+    The thread exists from the first operation to `stop`.
+    """
 
     def __init__(self, provider: Provider, spec: SandboxSpec | None = None) -> None:
         self._sandbox = AsyncSandbox(provider, spec)
-        self._loop = _LoopThread()
+        self._loop_thread = ExitStack()
+        self._portal: BlockingPortal | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -218,9 +224,9 @@ class Sandbox:
     def start(self, spec: SandboxSpec | None = None) -> Self:
         """Create the sandbox and wait until it is ready; see `AsyncSandbox.start`."""
         try:
-            self._loop.run(self._sandbox.start(spec))
+            self._run(partial(self._sandbox.start, spec))
         except BaseException:
-            self._loop.close()
+            self._end_thread()
             raise
         return self
 
@@ -232,12 +238,12 @@ class Sandbox:
 
     def stop(self) -> None:
         """Remove the sandbox and end the thread. Idempotent."""
-        if self._loop.is_closed:
+        if self._portal is None:
             return
         try:
-            self._loop.run(self._sandbox.stop())
+            self._run(self._sandbox.stop)
         finally:
-            self._loop.close()
+            self._end_thread()
 
     def serialize(self) -> dict[str, str]:
         return self._sandbox.serialize()
@@ -247,47 +253,23 @@ class Sandbox:
         """Connect to the sandbox that `serialize` described; see `AsyncSandbox.connect`."""
         sandbox = cls(provider)
         try:
-            sandbox._sandbox = sandbox._loop.run(AsyncSandbox.connect(sandbox._sandbox.provider, state))
+            sandbox._sandbox = sandbox._run(partial(AsyncSandbox.connect, sandbox.provider, state))
         except BaseException:
-            sandbox._loop.close()
+            sandbox._end_thread()
             raise
         return sandbox
 
-
-class _LoopThread:
-    """An event loop in a separate thread, which exists from the first `run` to `close`."""
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    @property
-    def is_closed(self) -> bool:
-        return self._loop is None
-
-    def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine on the loop and wait for its result; cancel it if the calling thread is interrupted."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._running_loop())
+    def _run(self, operation: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Run an operation on the loop and wait for its result; cancel it if the calling thread is interrupted."""
+        if self._portal is None:
+            self._portal = self._loop_thread.enter_context(start_blocking_portal())
+        future: Future[_T] = self._portal.start_task_soon(operation)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
 
-    def close(self) -> None:
-        """Stop the loop and join its thread. Idempotent."""
-        loop, self._loop = self._loop, None
-        thread, self._thread = self._thread, None
-        if loop is None or thread is None:
-            return
-        asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name="nemo-gym-sandbox", daemon=True)
-            self._thread.start()
-        return self._loop
+    def _end_thread(self) -> None:
+        self._portal = None
+        self._loop_thread.close()

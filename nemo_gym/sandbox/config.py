@@ -63,12 +63,11 @@ def resolve_provider_metadata(ref: ProviderRef, named_configs: Mapping[str, Any]
 
 def attribution_metadata(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the team, user, workload and run of a sandbox, each only if an environment variable sets it."""
-    metadata: dict[str, str] = {}
-    for name, variables in _ATTRIBUTION_VARIABLES.items():
-        value = next((environ[variable] for variable in variables if environ.get(variable)), None)
-        if value is not None:
-            metadata[name] = value
-    return metadata
+    values = {
+        name: next((environ[variable] for variable in variables if environ.get(variable)), None)
+        for name, variables in _ATTRIBUTION_VARIABLES.items()
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _find_block(ref: ProviderRef, named_configs: Mapping[str, Any] | None) -> tuple[dict[str, Any], str]:
@@ -78,12 +77,8 @@ def _find_block(ref: ProviderRef, named_configs: Mapping[str, Any] | None) -> tu
     blocks = named_configs if named_configs is not None else {}
     if ref not in blocks:
         close = difflib.get_close_matches(ref, [str(name) for name in blocks], n=1)
-        raise ConfigError(
-            f"unknown sandbox block {ref!r}",
-            fix=f"{close[0]!r}"
-            if close
-            else "add nemo_gym/sandbox/providers/docker/configs/docker.yaml to config_paths",
-        )
+        add_block = "add nemo_gym/sandbox/providers/docker/configs/docker.yaml to config_paths"
+        raise ConfigError(f"unknown sandbox block {ref!r}", fix=repr(close[0]) if close else add_block)
     block = blocks[ref]
     if not isinstance(block, Mapping) and not hasattr(block, "items"):
         raise ConfigError(f"the sandbox block {ref!r} must be a mapping, not {type(block).__name__}", where=ref)

@@ -1,4 +1,4 @@
-"""Run untrusted Python: programs, function calls, and sessions that keep their variables.
+"""Run untrusted Python: programs, and sessions that keep their variables.
 
     async with PythonRunner() as runner:
         result = await runner.run("print(int(input()) ** 2)", stdin="12", timeout_s=2)
@@ -7,27 +7,44 @@ Every program runs in a separate box that is discarded afterwards. Its output is
 with the expected answer, which is never passed into the box.
 """
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import asyncio
+import contextlib
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox.api import Provider
 from nemo_gym.sandbox.providers.archive import path_inside
 from nemo_gym.sandbox.providers.base import SandboxProvider
+from nemo_gym.sandbox.providers.local.box import Box, sealed_file
 from nemo_gym.sandbox.providers.local.bubblewrap import WORKDIR
-from nemo_gym.sandbox.providers.local.execution import TaskResult
+from nemo_gym.sandbox.providers.local.cgroups import Usage
+from nemo_gym.sandbox.providers.local.execution import (
+    BoundedPipe,
+    ExitEvent,
+    box_usage,
+    build_result,
+    receive_event,
+    send_command,
+    start_program,
+    stop_program,
+    wait_for_end_or_limit,
+)
 from nemo_gym.sandbox.providers.local.isolation_probe import probe
+from nemo_gym.sandbox.providers.local.limits import BoxLimits
 from nemo_gym.sandbox.providers.local.provider import LocalProvider, UnsandboxedProvider
-from nemo_gym.sandbox.providers.local.python_session import LocalSession
 from nemo_gym.sandbox.providers.registry import create_provider
 from nemo_gym.sandbox.spec import (
     SandboxError,
+    SandboxErrorKind,
     SandboxExecResult,
+    SandboxHandle,
     SandboxResources,
     SandboxSpec,
-    SandboxUnsupportedError,
 )
 
 DEFAULT_TIMEOUT_S = 10.0
@@ -36,7 +53,13 @@ DEFAULT_MAX_OUTPUT_BYTES = 1 << 20
 DEFAULT_WARM = 2
 ALLOW_KEY = "allow_unsandboxed"
 
-_VALUES_BYTES = 16 << 20
+INTERRUPT_GRACE_S = 1.0
+"""Maximum time for a snippet to react to an interrupt; then its process is killed and its variables are lost."""
+
+_EXIT_STATUS_1 = 1 << 8
+"""The exit status of a program that raised, as `waitpid` returns it."""
+
+_MAX_SESSION_S = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -59,24 +82,6 @@ class PythonResult:
     def ok(self) -> bool:
         """Return whether the program exited by itself with status 0. Not a verdict: `os._exit(0)` is also ok."""
         return self.kind is None and self.exit_code == 0
-
-
-@dataclass(frozen=True)
-class PythonCall:
-    """The result of one call: its `value` in JSON types (tuples and sets as lists), or its `error` as text."""
-
-    value: Any = None
-    error: str | None = None
-    done: bool = True
-    """False if the program ended before this call returned."""
-
-
-@dataclass(frozen=True)
-class PythonCalls:
-    """The results of several calls of one function, in call order, and the result of the whole program."""
-
-    result: PythonResult
-    calls: list[PythonCall] = field(default_factory=list)
 
 
 class PythonRunner:
@@ -136,86 +141,67 @@ class PythonRunner:
         files: Mapping[str, str | bytes] | None = None,
     ) -> PythonResult:
         """Run `code` as the main program, with `files` (name: content) in its working directory."""
-        outcome = await self._run_once(
-            {"task": "program", "code": code},
-            files,
-            memory_mib,
+        contents = {
+            path_inside(name, WORKDIR).removeprefix(f"{WORKDIR}/"): _to_bytes(content)
+            for name, content in (files or {}).items()
+        }
+        task = await self._running_engine().run_once(
+            SandboxSpec(resources=SandboxResources(memory_mib=memory_mib)),
+            {"task": "program", "code": code, "files": contents},
             stdin=_to_bytes(stdin),
             timeout_s=timeout_s,
             cpu_s=cpu_s,
+            max_output_bytes=self._max_output_bytes,
         )
-        return _python_result(outcome.result)
-
-    async def call(
-        self,
-        code: str,
-        function: str,
-        arguments: Sequence[Sequence[Any]],
-        *,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        cpu_s: float | None = None,
-        memory_mib: int = DEFAULT_MEMORY_MIB,
-        files: Mapping[str, str | bytes] | None = None,
-    ) -> PythonCalls:
-        """Run `code`, then call `function` once per element of `arguments`, and return the values.
-
-        `function` is a name in the program, a dotted name (`Solution.add` instantiates `Solution`), or a method of a
-        class named `Solution`. All calls run in one process, and the limits apply to their sum.
-        """
-        request = {"task": "calls", "code": code, "function": function, "arguments": [list(item) for item in arguments]}
-        outcome = await self._run_once(
-            request, files, memory_mib, timeout_s=timeout_s, cpu_s=cpu_s, channel_limit=_VALUES_BYTES
-        )
-        return PythonCalls(_python_result(outcome.result), _parse_calls(outcome.channel, len(arguments)))
+        return _python_result(task.result)
 
     def session(self, *, memory_mib: int = DEFAULT_MEMORY_MIB) -> "PythonSession":
         """Return a new session, which runs in a separate box until `aclose` or the end of `async with`."""
         spec = SandboxSpec(resources=SandboxResources(memory_mib=memory_mib))
         return PythonSession(self._running_engine(), spec, self._max_output_bytes)
 
-    async def _run_once(
-        self, request: dict[str, Any], files: Mapping[str, str | bytes] | None, memory_mib: int, **options: Any
-    ) -> TaskResult:
-        """Run one task in a fresh box, with `files` in its working directory."""
-        contents = {
-            path_inside(name, WORKDIR).removeprefix(f"{WORKDIR}/"): _to_bytes(content)
-            for name, content in (files or {}).items()
-        }
-        spec = SandboxSpec(resources=SandboxResources(memory_mib=memory_mib))
-        request = {**request, "files": contents}
-        return await self._running_engine().run_once(spec, request, max_output_bytes=self._max_output_bytes, **options)
-
     def _running_engine(self) -> LocalProvider:
+        """Return the provider that runs the programs: given, created from its arguments, or without isolation."""
         if self._engine is None:
-            self._engine = self._choose_engine()
+            engine = self._provider
+            if not isinstance(engine, SandboxProvider):
+                if not probe().available and self._allow_unsandboxed:
+                    engine = UnsandboxedProvider()
+                else:
+                    engine = create_provider(engine or {"local": {"warm": DEFAULT_WARM}})
+            if not isinstance(engine, LocalProvider):
+                raise ConfigError("PythonRunner needs the sandbox provider `local`", fix="{local: {}}")
+            self._engine = engine
         return self._engine
 
-    def _choose_engine(self) -> LocalProvider:
-        """Return the provider that runs the programs: given, created from its arguments, or without isolation."""
-        if isinstance(self._provider, LocalProvider):
-            return self._provider
-        if self._provider is None or not isinstance(self._provider, SandboxProvider):
-            if not probe().available and self._allow_unsandboxed:
-                return UnsandboxedProvider()
-            engine = create_provider(self._provider or {"local": {"warm": DEFAULT_WARM}})
-            if isinstance(engine, LocalProvider):
-                return engine
-        raise ConfigError("PythonRunner needs the sandbox provider `local`", fix="{local: {}}")
+
+@dataclass
+class _SessionProcess:
+    """The process of a session: its box, and the socket and pipes to it."""
+
+    handle: SandboxHandle
+    box: Box
+    pipes: list[BoundedPipe]
+    output_full: asyncio.Event
+    snippets: socket.socket
+    exit_task: "asyncio.Task[ExitEvent | None] | None" = None
+    is_unusable: bool = True
+    """The process cannot run another snippet: it has not started, or must be killed."""
 
 
 class PythonSession:
     """A Python process that keeps its variables between snippets, like a notebook.
 
     The value of an expression at the end of a snippet is printed. The process is paused between snippets. Concurrent
-    calls of `execute` are not supported.
+    calls of `execute` are not supported. `generation` counts how often the process was killed and its variables lost.
     """
 
     def __init__(self, engine: LocalProvider, spec: SandboxSpec, max_output_bytes: int) -> None:
+        self.generation = 0
         self._engine = engine
         self._spec = spec
         self._max_output_bytes = max_output_bytes
-        self._process: LocalSession | None = None
-        self._generation = 0
+        self._process: _SessionProcess | None = None
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -223,11 +209,6 @@ class PythonSession:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-    @property
-    def generation(self) -> int:
-        """Return how often the process was killed and its variables were lost."""
-        return self._generation
 
     async def execute(self, code: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> PythonResult:
         """Run one snippet; `exit_code` is 1 if it raises.
@@ -240,23 +221,111 @@ class PythonSession:
         """
         if self._closed:
             raise SandboxError("the session is closed")
-        if self._process is None:
-            self._process = LocalSession(self._engine, self._spec, self._max_output_bytes)
-        process = self._process
-        try:
-            return _python_result(await process.execute(code, timeout_s))
-        finally:
-            if process.is_unusable:
-                self._process = None
-                self._generation += 1
-                await process.aclose()
+        async with self._engine.slots:
+            try:
+                process = self._process or await self._start_process()
+                return _python_result(await _run_snippet(process, code, self._limits(timeout_s)))
+            finally:
+                if self._process is not None and self._process.is_unusable:
+                    self.generation += 1
+                    await self._end_process()
 
     async def aclose(self) -> None:
         """Kill the processes of the session; later snippets raise. Idempotent."""
         self._closed = True
+        await self._end_process()
+
+    async def _start_process(self) -> _SessionProcess:
+        """Start the process in a new box; it stays unusable if its start fails or is cancelled."""
+        handle = await self._engine.create(self._spec)
+        box = self._engine.sandbox(handle).box
+        output_full = asyncio.Event()
+        pipes = [BoundedPipe(self._max_output_bytes, output_full) for _ in range(2)]
+        snippets, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        snippets.setblocking(False)
+        process = self._process = _SessionProcess(handle, box, pipes, output_full, snippets)
+        with remote:
+            request = self._engine.complete_request(box, self._spec, {"task": "session"})
+            limits = self._limits(_MAX_SESSION_S)
+            process.is_unusable = not await start_program(box, request, limits, pipes, channel=remote.fileno())
+        process.exit_task = asyncio.ensure_future(receive_event(box, "ended"))
+        return process
+
+    async def _end_process(self) -> None:
+        """Kill the process, if it exists, and destroy its box."""
         process, self._process = self._process, None
-        if process is not None:
-            await process.aclose()
+        if process is None:
+            return
+        process.snippets.close()
+        for pipe in process.pipes:
+            pipe.close()
+        if process.exit_task is not None:
+            process.exit_task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await process.exit_task
+        await self._engine.close(process.handle)
+
+    def _limits(self, timeout_s: float) -> BoxLimits:
+        return self._engine.limits(self._spec, timeout_s, None, self._max_output_bytes)
+
+
+async def _run_snippet(process: _SessionProcess, code: str, limits: BoxLimits) -> SandboxExecResult:
+    """Resume the process, run one snippet and pause the process; mark it unusable if it had to be killed."""
+    box = process.box
+    usage_before = box_usage(box)
+    send_command(box, "resume")
+    start = time.monotonic()
+    try:
+        exceeded, exit_event = await _wait_for_snippet(process, code, limits, usage_before)
+    except asyncio.CancelledError:
+        process.is_unusable = True
+        box.kill()
+        raise
+    send_command(box, "pause")
+    seconds = time.monotonic() - start
+    stdout, stderr = (pipe.take() for pipe in process.pipes)
+    return build_result(box, stdout, stderr, exceeded, exit_event, usage_before, limits, seconds)
+
+
+async def _wait_for_snippet(
+    process: _SessionProcess, code: str, limits: BoxLimits, usage_before: Usage
+) -> tuple[SandboxErrorKind | None, ExitEvent | None]:
+    """Return the limit that the snippet exceeded (or None), and the exit event of the process.
+
+    If the snippet ended and the process continues, the event describes the snippet as if it were a process.
+    """
+    assert process.exit_task is not None
+    reply = asyncio.ensure_future(_exchange(process.snippets, code))
+    end_tasks: set[asyncio.Task[Any]] = {process.exit_task, reply}
+    try:
+        exceeded = await wait_for_end_or_limit(end_tasks, process.box, process.output_full, limits, usage_before)
+        if exceeded is SandboxErrorKind.TIMEOUT:
+            send_command(process.box, "interrupt")
+            await asyncio.wait(end_tasks, timeout=INTERRUPT_GRACE_S, return_when=asyncio.FIRST_COMPLETED)
+        if process.output_full.is_set():
+            exceeded = SandboxErrorKind.OUTPUT
+        is_reusable = exceeded in (None, SandboxErrorKind.TIMEOUT)
+        if is_reusable and reply.done() and (answer := reply.result()) is not None:
+            cpu_s = box_usage(process.box).since(usage_before).cpu_s or 0.0
+            return exceeded, {"status": 0 if answer == b"done" else _EXIT_STATUS_1, "cpu_s": cpu_s, "peak_kib": 0}
+        process.is_unusable = True
+        return exceeded, await stop_program(process.box, process.exit_task)
+    finally:
+        reply.cancel()
+
+
+async def _exchange(snippets: socket.socket, code: str) -> bytes | None:
+    """Send a snippet and return its result, `done` or `failed`; None if the process has exited."""
+    token = secrets.token_hex(8).encode()
+    try:
+        with sealed_file(code.encode(errors="replace")) as source:
+            socket.send_fds(snippets, [token], [source])
+        while reply := await asyncio.get_running_loop().sock_recv(snippets, 64):
+            if reply.startswith(token):  # any other reply is forged by the program
+                return reply.removeprefix(token)
+        return None
+    except OSError:
+        return None
 
 
 def require_isolation(config: Any) -> bool:
@@ -270,12 +339,8 @@ def require_isolation(config: Any) -> bool:
     """
     allowed = config.get(ALLOW_KEY) if isinstance(config, Mapping) else getattr(config, ALLOW_KEY, None)
     isolation = probe()
-    if not isolation.available and allowed is not True:
-        raise SandboxUnsupportedError(
-            f"this machine cannot isolate programs: {isolation.problem}",
-            where="sandbox local",
-            fix=f"{isolation.fix}; or set `{ALLOW_KEY}: true` in the server's config: no isolation, your permissions",
-        )
+    if allowed is not True:
+        isolation.require(f"set `{ALLOW_KEY}: true` in the server's config: no isolation, your permissions")
     return isolation.available
 
 
@@ -294,21 +359,3 @@ def _python_result(result: SandboxExecResult) -> PythonResult:
         seconds=0.0 if detail is None else detail.seconds or 0.0,
         isolated=detail is not None and detail.isolated,
     )
-
-
-def _parse_calls(channel: bytes, count: int) -> list[PythonCall]:
-    """Parse the JSON lines that the program wrote, one per call; calls without a line have `done=False`."""
-    calls = [_parse_call(line) for line in channel.split(b"\n")[:-1][:count]]
-    return calls + [PythonCall(done=False) for _ in range(count - len(calls))]
-
-
-def _parse_call(line: bytes) -> PythonCall:
-    """Parse one line, which is untrusted: the program may have written anything."""
-    try:
-        call = json.loads(line)
-    except (ValueError, RecursionError):
-        return PythonCall(error="the value is not valid JSON of a call")
-    if not isinstance(call, dict) or call.keys() not in ({"value"}, {"error"}):
-        return PythonCall(error="the value is not valid JSON of a call")
-    error = call.get("error")
-    return PythonCall(value=call.get("value"), error=None if error is None else str(error))

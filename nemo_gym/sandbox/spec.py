@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from nemo_gym.errors import GymError
 
@@ -143,6 +143,21 @@ class SandboxEndpoint:
 
     url: str
     headers: dict[str, str] = field(default_factory=dict)
+
+
+class ExecOptions(TypedDict, total=False):
+    """The options of a command: working directory, additional variables, time limit and user in the sandbox."""
+
+    cwd: str | None
+    env: Mapping[str, str] | None
+    timeout_s: float | None
+    user: str | int | None
+
+
+def exec_timeout(options: ExecOptions) -> float:
+    """Return the time limit of a command; a missing one is `DEFAULT_EXEC_TIMEOUT_S`."""
+    timeout_s = options.get("timeout_s")
+    return DEFAULT_EXEC_TIMEOUT_S if timeout_s is None else timeout_s
 
 
 def command_argv(command: str | Sequence[str]) -> list[str]:

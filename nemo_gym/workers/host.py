@@ -4,8 +4,8 @@ The host imports the function's module once, so that starting a worker takes a f
 thread, so forking is safe even if its parent has several. When its parent exits or closes the control socket (standard
 input), the host kills its workers and exits.
 
-To start a worker, the parent sends one byte and a socket. Messages on that socket are frames, a length and JSON: from
-the worker `{"pid": …}` when it is ready; for every call a payload from the parent and `{"value": …}` or
+To start a worker, the parent sends one byte and a socket. Messages on that socket are lines of JSON: from the worker
+`{"pid": …}` when it is ready; for every call a payload from the parent and `{"value": …}` or
 `{"failure": …, "reason": …}` from the worker; and from the host `{"exit": status}` when the worker has ended.
 """
 
@@ -18,7 +18,6 @@ import resource
 import select
 import signal
 import socket
-import struct
 import sys
 import traceback
 from collections.abc import Callable
@@ -27,17 +26,15 @@ from typing import Any, NoReturn
 
 from nemo_gym.processes import exit_with_parent
 
-HEADER = struct.Struct(">I")
-
 Function = Callable[[Any], Any]
 """The function that workers call, with JSON as argument and result."""
 
 _PR_SET_NO_NEW_PRIVS = 38
 
 
-def frame(message: bytes) -> bytes:
-    """Return a message with its length as a prefix."""
-    return HEADER.pack(len(message)) + message
+def encode_line(message: Any) -> bytes:
+    """Return a message as one line of JSON."""
+    return json.dumps(message).encode() + b"\n"
 
 
 def serve(control: socket.socket, function: Function, cpu_seconds: float, memory_bytes: int) -> None:
@@ -77,7 +74,7 @@ def _reap(workers: dict[int, socket.socket]) -> None:
         if pid == 0:
             return
         with workers.pop(pid) as channel, suppress(OSError):  # the parent has closed its end
-            channel.sendall(frame(json.dumps({"exit": os.waitstatus_to_exitcode(status)}).encode()))
+            channel.sendall(encode_line({"exit": os.waitstatus_to_exitcode(status)}))
 
 
 def _run_worker(channel: socket.socket, function: Function, cpu_seconds: float, memory_bytes: int) -> NoReturn:
@@ -88,6 +85,7 @@ def _run_worker(channel: socket.socket, function: Function, cpu_seconds: float, 
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # closes the control socket, which only the host may have open
         _drop_privileges(memory_bytes)
         _answer_calls(channel, function, cpu_seconds)
+        os._exit(0)
     except BaseException:  # a forked process must never return into the host's loop
         traceback.print_exc()
     os._exit(1)
@@ -115,17 +113,10 @@ def _drop_privileges(memory_bytes: int) -> None:
 
 
 _FORBIDDEN_EVENTS = (
-    "os.",
-    "socket.",
-    "subprocess.",
-    "shutil.",
-    "ctypes.",
-    "pty.",
-    "webbrowser.",
-    "urllib.",
-    "ftplib.",
-    "signal.",
+    *("os.", "shutil.", "subprocess.", "pty.", "signal.", "ctypes."),
+    *("socket.", "urllib.", "ftplib.", "webbrowser."),
 )
+"""Prefixes of audit events: files, processes, native code; and the network."""
 _IMPORT_EVENTS = frozenset({"os.listdir", "os.scandir", "os.walk", "os.getxattr"})
 """Events of imports, which are allowed."""
 _WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -140,40 +131,30 @@ def _deny_event(event: str, arguments: tuple[Any, ...]) -> None:
         raise PermissionError(f"a worker may not call {event}")
 
 
-def _answer_calls(channel: socket.socket, function: Function, cpu_seconds: float) -> NoReturn:
-    """Answer calls until one fails, then exit. SIGPROF kills the process after `cpu_seconds` of CPU time in a call."""
-    channel.sendall(frame(json.dumps({"pid": os.getpid()}).encode()))
-    while True:
-        (size,) = HEADER.unpack(_receive(channel, HEADER.size))
-        payload = _receive(channel, size)
+def _answer_calls(channel: socket.socket, function: Function, cpu_seconds: float) -> None:
+    """Answer calls until one fails or the parent closes the socket.
+
+    SIGPROF kills the process after `cpu_seconds` of CPU time in one call.
+    """
+    channel.sendall(encode_line({"pid": os.getpid()}))
+    for payload in channel.makefile("rb"):
         signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
         reply, has_failed = _call(function, payload)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        channel.sendall(frame(reply))
+        channel.sendall(reply)
         if has_failed:
-            os._exit(0)
+            return
 
 
 def _call(function: Function, payload: bytes) -> tuple[bytes, bool]:
     """Call the function; return the reply and True if the call failed."""
     try:
-        return json.dumps({"value": function(json.loads(payload))}).encode(), False
+        return encode_line({"value": function(json.loads(payload))}), False
     except MemoryError:
-        return b'{"failure": "memory", "reason": "out of memory"}', True
+        return b'{"failure": "memory", "reason": "out of memory"}\n', True
     except Exception as error:  # the boundary of the worker: the caller of the pool handles failures
         reason = f"{type(error).__name__}: {error}"[:500]
-        return json.dumps({"failure": "crash", "reason": reason}).encode(), True
-
-
-def _receive(channel: socket.socket, size: int) -> bytes:
-    """Read `size` bytes; exit the process if the parent has closed the socket."""
-    content = bytearray()
-    while len(content) < size:
-        chunk = channel.recv(min(size - len(content), 1 << 16))
-        if not chunk:
-            os._exit(0)  # the parent has exited or replaced this worker
-        content += chunk
-    return bytes(content)
+        return encode_line({"failure": "crash", "reason": reason}), True
 
 
 def main() -> None:

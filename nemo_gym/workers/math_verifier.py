@@ -44,11 +44,9 @@ class MathVerifier:
     def verify(self, text: str, gold: str, *, question: str | None = None) -> Verdict:
         """Find the final answer in the model's text and compare it with `gold`."""
         answer = self.extract(text)
-        return (
-            self.compare(answer.value, gold, question=question)
-            if isinstance(answer, ExtractedAnswer)
-            else no_answer_verdict(answer)
-        )
+        if isinstance(answer, NoAnswer):
+            return no_answer_verdict(answer)
+        return self.compare(answer.value, gold, question=question)
 
     async def verify_async(self, text: str, gold: str, *, question: str | None = None) -> Verdict:
         """Run `verify` without blocking the event loop."""
@@ -73,16 +71,16 @@ class MathVerifier:
         verdict = self._verdict_without_worker(answer, gold, question)
         if verdict is not None:
             return verdict
-        return self._cache_verdict(answer, gold, question, self.pool.run(self._payload(answer, gold, question)))
+        reply = self.pool.run(self._payload(answer, gold, question))
+        return self._cache_verdict(answer, gold, question, reply)
 
     async def compare_async(self, answer: str, gold: str, *, question: str | None = None) -> Verdict:
         """Run `compare` without blocking the event loop."""
         verdict = self._verdict_without_worker(answer, gold, question)
         if verdict is not None:
             return verdict
-        return self._cache_verdict(
-            answer, gold, question, await self.pool.run_async(self._payload(answer, gold, question))
-        )
+        reply = await self.pool.run_async(self._payload(answer, gold, question))
+        return self._cache_verdict(answer, gold, question, reply)
 
     def close(self) -> None:
         """Stop the worker processes."""

@@ -15,17 +15,16 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import weakref
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Literal, Self, TypeAlias
 
 from nemo_gym.errors import EnvFailed
-from nemo_gym.workers.host import HEADER, frame
+from nemo_gym.workers.host import encode_line
 
 MAX_WORKERS = 8
 START_SECONDS = 120.0
@@ -114,7 +113,7 @@ class WorkerPool:
         Raises:
             EnvFailed: the queue is full or the pool is closed.
         """
-        return self._dispatcher.submit(json.dumps(payload).encode())
+        return self._dispatcher.submit(encode_line(payload))
 
     def close(self) -> None:
         """Stop all processes. Queued and running calls fail."""
@@ -133,10 +132,7 @@ class WorkerPool:
         self.close()
 
 
-@dataclass(eq=False)
-class _QueuedCall:
-    payload: bytes
-    future: "Future[WorkerReply]" = field(default_factory=Future)
+_QueuedCall: TypeAlias = tuple[bytes, Future[WorkerReply]]
 
 
 class _Dispatcher:
@@ -154,35 +150,28 @@ class _Dispatcher:
 
     def submit(self, payload: bytes) -> "Future[WorkerReply]":
         """Queue a call; start another slot thread if no slot is idle and there are fewer than `size`."""
-        call = _QueuedCall(payload)
+        future: Future[WorkerReply] = Future()
         with self._lock:
             if self._closed:
                 raise self._failure("the worker pool is closed")
             if self._queue.qsize() >= self._limits.max_queued:
                 raise self._failure(f"{self._limits.max_queued:,} calls are queued already")
-            self._queue.put(call)
+            self._queue.put((payload, future))
             if not self._idle_slots.acquire(blocking=False) and len(self._threads) < self._limits.size:
                 name = f"workers:{self._limits.function}:{len(self._threads)}"
                 self._threads.append(threading.Thread(target=self._run_slot, name=name, daemon=True))
                 self._threads[-1].start()
-        return call.future
+        return future
 
     def close(self) -> None:
-        """Fail the queued calls, stop the host with its workers, and wait for the slot threads."""
+        """Stop the host with its workers and wait for the slot threads, which fail the queued calls."""
         with self._lock:
             self._closed = True
             host, self._host = self._host, None
-        while True:
-            try:
-                call = self._queue.get_nowait()
-            except Empty:
-                break
-            if call is not None and call.future.set_running_or_notify_cancel():
-                call.future.set_exception(self._failure("the worker pool was closed"))
         for _ in self._threads:
             self._queue.put(None)
         if host is not None:
-            host.close()
+            host.kill(grace=END_SECONDS)
         for thread in self._threads:
             thread.join()
 
@@ -200,15 +189,16 @@ class _Dispatcher:
         """Perform queued calls with one worker until the dispatcher is closed: the main function of a slot thread."""
         worker: _Worker | None = None
         while (call := self._next_call()) is not None:
-            if call.future.set_running_or_notify_cancel():
+            payload, future = call
+            if future.set_running_or_notify_cancel():
                 try:
-                    worker, reply = self._perform(worker, call.payload)
+                    worker, reply = self._perform(worker, payload)
                 except EnvFailed as problem:
                     worker = None
-                    call.future.set_exception(problem)
+                    future.set_exception(problem)
                 else:
-                    call.future.set_result(reply)
-            del call  # an idle slot must not reference the future
+                    future.set_result(reply)
+            del call, future  # an idle slot must not reference the future
         if worker is not None:
             worker.channel.close()
 
@@ -226,13 +216,12 @@ class _Dispatcher:
         for _ in range(MAX_ATTEMPTS):
             worker = worker or self._start_worker()
             reply = worker.call(payload, self._limits.wall_seconds)
-            if "value" in reply:
-                if worker.calls < CALLS_PER_WORKER:
-                    return worker, WorkerResult(reply["value"])
-                worker.channel.close()
-                return None, WorkerResult(reply["value"])
+            if "value" in reply and worker.calls < CALLS_PER_WORKER:
+                return worker, WorkerResult(reply["value"])
             worker.channel.close()
             worker = None
+            if "value" in reply:
+                return None, WorkerResult(reply["value"])
             if "failure" in reply:
                 return None, WorkerFailure(reply["failure"], reply["reason"])
             if reply["exit"] == -signal.SIGPROF:
@@ -266,13 +255,13 @@ class _Worker:
         self.channel = channel
         self.calls = 0
         self._pid = 0
-        self._received = bytearray()
+        self._received = b""
 
     def wait_until_ready(self) -> bool:
         """Return True when the worker is ready; False if it or its host exits, or after START_SECONDS."""
         try:
             self.channel.settimeout(START_SECONDS)
-            self._pid = self._receive(START_SECONDS).get("pid", 0)
+            self._pid = self._receive().get("pid", 0)
         except TimeoutError:
             return False
         return self._pid != 0
@@ -283,24 +272,16 @@ class _Worker:
         try:
             self.channel.settimeout(seconds)
             with suppress(BrokenPipeError, ConnectionResetError):  # the next read returns the worker's exit status
-                self.channel.sendall(frame(payload))
-            return self._receive(seconds)
+                self.channel.sendall(payload)
+            return self._receive()
         except TimeoutError:
             with suppress(ProcessLookupError):  # the worker has just exited
                 os.kill(self._pid, signal.SIGKILL)
             return {"failure": "time", "reason": f"more than {seconds:g} s"}
 
-    def _receive(self, seconds: float) -> dict[str, Any]:
-        """Read one frame; return `{"exit": None}` at end of file, when the host and its workers have exited."""
-        deadline = time.monotonic() + seconds
-        size = HEADER.size
-        while True:
-            if len(self._received) >= HEADER.size:
-                size = HEADER.size + HEADER.unpack_from(self._received)[0]
-            if len(self._received) >= size > HEADER.size:
-                message = self._received[HEADER.size : size]
-                del self._received[:size]
-                return dict(json.loads(message))
+    def _receive(self) -> dict[str, Any]:
+        """Read one message; return `{"exit": None}` at end of file, when the host and its workers have exited."""
+        while not self._received.endswith(b"\n"):
             try:
                 chunk = self.channel.recv(1 << 16)
             except ConnectionError:
@@ -308,7 +289,11 @@ class _Worker:
             if not chunk:
                 return {"exit": None}
             self._received += chunk
-            self.channel.settimeout(max(0.001, deadline - time.monotonic()))
+        line, _, self._received = self._received.partition(b"\n")
+        try:
+            return dict(json.loads(line))
+        except ValueError:  # the worker was killed while it sent its reply, so the host's message follows on this line
+            return {"exit": None}
 
 
 class _WorkerHost:
@@ -341,10 +326,6 @@ class _WorkerHost:
         with worker_end, suppress(OSError):
             socket.send_fds(self.control, [b"F"], [worker_end.fileno()])
         return slot_end
-
-    def close(self) -> None:
-        """Stop the host and its workers."""
-        self.kill(grace=END_SECONDS)
 
     def kill(self, grace: float = 0.2) -> str:
         """Stop the host and its workers; return the last line that it wrote to stderr, else its exit status.

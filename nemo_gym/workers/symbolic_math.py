@@ -5,12 +5,15 @@ math-verify reads leniently (a percentage equal to its number, values equal afte
 `grading`, which compares structure and numbers first.
 """
 
-import importlib
 import logging
 import random
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
+
+import math_verify
+import sympy
+from sympy.core.relational import Relational
 
 from nemo_gym.grading.math import UnreadableExpression, compare_math
 from nemo_gym.grading.numbers import is_rounding_of, parse_number
@@ -32,14 +35,8 @@ _WARM_UP_PAIRS = (
 """Expressions that the host parses once, because parsers build tables on first use, which forked workers share."""
 
 
-@cache
-def _library(name: str) -> Any:
-    """Import a library on first use."""
-    return importlib.import_module(name)
-
-
 def prepare() -> None:
-    """Import the math libraries and warm their parsers; the host calls this before the first fork."""
+    """Build the tables of the parsers; the host calls this before the first fork."""
     logging.disable(logging.CRITICAL)
     for answer, gold in _WARM_UP_PAIRS:
         are_equal(answer, gold)
@@ -53,10 +50,9 @@ def compare(payload: dict[str, Any]) -> dict[str, Any]:
 
 def are_equal(answer: str, gold: str) -> bool:
     """Return True if `answer` and `gold` are the same expression, equation or inequality."""
-    relational = _library("sympy").core.relational.Relational
     expected = parse_latex(gold, "the expected answer")
     actual = parse_latex(answer, "the answer")
-    if isinstance(expected, relational) or isinstance(actual, relational):
+    if isinstance(expected, Relational) or isinstance(actual, Relational):
         return _is_same_relation(actual, expected)
     decimal = parse_number(answer)
     if decimal is not None and decimal.form in ("decimal", "scientific"):
@@ -66,11 +62,9 @@ def are_equal(answer: str, gold: str) -> bool:
         return _rounds_to(actual, gold)
     if not _agree_at_sample_points(actual, expected):
         return False
-    if _library("sympy").expand((actual - expected).doit()) == 0:  # exact, and much faster than simplifying
+    if sympy.expand((actual - expected).doit()) == 0:  # exact, and much faster than simplifying
         return True
-    return bool(
-        _library("math_verify").verify(expected, actual, strict=True, numeric_precision=30, timeout_seconds=None)
-    )
+    return bool(math_verify.verify(expected, actual, strict=True, numeric_precision=30, timeout_seconds=None))
 
 
 def parse_latex(latex: str, subject: str) -> Any:
@@ -80,8 +74,7 @@ def parse_latex(latex: str, subject: str) -> Any:
         UnreadableExpression: the text cannot be parsed as one; the message names it by `subject`.
     """
     parsed = _parse(latex) if len(latex) <= MAX_LENGTH else None
-    sympy = _library("sympy")
-    if not isinstance(parsed, sympy.Expr | sympy.core.relational.Relational) or parsed in (sympy.nan, sympy.zoo):
+    if not isinstance(parsed, sympy.Expr | Relational) or parsed in (sympy.nan, sympy.zoo):
         raise UnreadableExpression(f"{subject} is not an expression that can be read")
     return parsed
 
@@ -89,10 +82,9 @@ def parse_latex(latex: str, subject: str) -> Any:
 @lru_cache(maxsize=512)
 def _parse(latex: str) -> Any:
     """Parse LaTeX with math-verify; return None if it cannot be parsed."""
-    library = _library("math_verify")
-    expressions = library.parse(
+    expressions = math_verify.parse(
         "\\boxed{" + latex.replace("*", "\\cdot ") + "}",
-        [library.LatexExtractionConfig(boxed_match_priority=0)],
+        [math_verify.LatexExtractionConfig(boxed_match_priority=0)],
         fallback_mode="no_fallback",
         extraction_mode="first_match",
         parsing_timeout=None,
@@ -107,7 +99,6 @@ def _with_real_symbols(expression: Any) -> Any:
     """
     if not hasattr(expression, "free_symbols"):
         return None
-    sympy = _library("sympy")
     return expression.xreplace(
         {s: sympy.I if s.name == "i" else sympy.Symbol(s.name, real=True) for s in expression.free_symbols}
     )
@@ -116,7 +107,6 @@ def _with_real_symbols(expression: Any) -> Any:
 def _agree_at_sample_points(actual: Any, expected: Any) -> bool:
     """Return False if the values of the expressions differ at one of a few points where both have a value."""
     names = sorted({symbol.name for symbol in actual.free_symbols | expected.free_symbols})
-    sympy = _library("sympy")
     tolerance = sympy.Rational(1, 10**_EQUAL_DIGITS)
     generator = random.Random(20)  # the same points every time
     for _ in range(_SAMPLE_POINTS if names else 1):
@@ -140,7 +130,7 @@ def _rounds_to(expression: Any, literal: str) -> bool:
     if expression.free_symbols or decimal is None:
         return False
     value = expression.doit()
-    if not isinstance(value, _library("sympy").Rational):
+    if not isinstance(value, sympy.Rational):
         value = value.evalf(_DIGITS)
     if not (value.is_real and value.is_finite):
         return False
@@ -150,8 +140,7 @@ def _rounds_to(expression: Any, literal: str) -> bool:
 
 def _is_same_relation(actual: Any, expected: Any) -> bool:
     """Return True if two equations or inequalities are the same up to a constant factor."""
-    sympy = _library("sympy")
-    if not all(isinstance(relation, sympy.core.relational.Relational) for relation in (actual, expected)):
+    if not all(isinstance(relation, Relational) for relation in (actual, expected)):
         return False
     (left, kind), (expected_left, expected_kind) = _one_sided(actual), _one_sided(expected)
     if kind is not expected_kind or {s.name for s in left.free_symbols} != {s.name for s in expected_left.free_symbols}:
@@ -164,7 +153,6 @@ def _is_same_relation(actual: Any, expected: Any) -> bool:
 
 def _one_sided(relation: Any) -> tuple[Any, Any]:
     """Return `a < b` as `(a - b, <)` and `a > b` as `(b - a, <)`; likewise for the other relations."""
-    sympy = _library("sympy")
     flipped = {sympy.StrictGreaterThan: sympy.StrictLessThan, sympy.GreaterThan: sympy.LessThan}
     kind = type(relation)
     difference = (relation.lhs - relation.rhs).doit()

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 import nemo_gym.sandbox
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox.config import attribution_metadata, resolve_provider_config, resolve_provider_metadata
-from nemo_gym.sandbox.providers import create_provider
+from nemo_gym.sandbox.providers.registry import create_provider
 from nemo_gym.sandbox.utils import rewrite_image
 
 BLOCKS = {"sandbox": {"docker": {"image": "a"}, "default_metadata": {"team": "red", "cost": 1}}, "number": 3}

@@ -4,13 +4,3 @@
 - `archive`, `container_engine`: code shared by the shipped providers
 - `docker`, `apptainer`, `local`: the shipped providers
 """
-
-from nemo_gym.sandbox.providers.base import SandboxProvider
-from nemo_gym.sandbox.providers.registry import (
-    create_provider,
-    get_provider_class,
-    list_providers,
-    register_provider,
-)
-
-__all__ = ["SandboxProvider", "create_provider", "get_provider_class", "list_providers", "register_provider"]

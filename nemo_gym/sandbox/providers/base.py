@@ -1,12 +1,12 @@
 """The interface of sandbox providers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from nemo_gym.sandbox.spec import (
-    DEFAULT_EXEC_TIMEOUT_S,
+    ExecOptions,
     SandboxCreateError,
     SandboxEndpoint,
     SandboxError,
@@ -40,14 +40,7 @@ class SandboxProvider(ABC):
 
     @abstractmethod
     async def exec(
-        self,
-        handle: SandboxHandle,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float | None = DEFAULT_EXEC_TIMEOUT_S,
-        user: str | int | None = None,
+        self, handle: SandboxHandle, command: str | Sequence[str], **options: Unpack[ExecOptions]
     ) -> SandboxExecResult:
         """Run a command (a string with `sh -c`) and return its result; a non-zero exit status does not raise."""
 

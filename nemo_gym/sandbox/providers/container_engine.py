@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import os
+import re
 import secrets
 import signal
 from abc import abstractmethod
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from nemo_gym.processes import signal_group
 from nemo_gym.sandbox.providers.archive import ArchiveProvider
 from nemo_gym.sandbox.spec import (
     DEFAULT_READY_TIMEOUT_S,
@@ -28,7 +30,9 @@ DEFAULT_MAX_OUTPUT_BYTES = 8 << 20
 DEFAULT_MAX_TRANSFER_BYTES = 4 << 30
 
 KILL_GRACE_S = 5.0
-"""Longest wait for the pipes of a killed process group to close."""
+"""Longest wait for a killed process to be reaped."""
+DRAIN_S = 0.5
+"""Longest wait for the output of a killed process group; a process that left the group may hold the pipes open."""
 
 _CHUNK = 1 << 16
 _ENGINE_OUTPUT_BYTES = 1 << 20
@@ -103,7 +107,7 @@ async def run_process(
     is_finished = False
     try:
         async with asyncio.timeout(timeout_s):
-            await readers
+            await asyncio.shield(readers)  # `_kill_group` reads the rest of the output
             await process.wait()
             is_finished = True
     except TimeoutError:
@@ -117,11 +121,10 @@ async def run_process(
 
 async def _kill_group(process: asyncio.subprocess.Process, readers: "asyncio.Future[tuple[None, None]]") -> None:
     """Kill the group, reap its leader and close the pipes, in bounded time."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    readers.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await readers
+    signal_group(process.pid, signal.SIGKILL)
+    # The output already in the pipes may hold the process id of the command, which is needed to kill the command.
+    with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+        await asyncio.wait_for(readers, DRAIN_S)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(process.wait(), KILL_GRACE_S)
     # A grandchild that left the group may hold the pipes open; closing our ends removes them from the event loop.
@@ -153,10 +156,6 @@ class CommandLineProvider(ArchiveProvider):
         self.max_transfer_bytes = max_transfer_bytes
 
     @abstractmethod
-    def _sandbox_name(self) -> str:
-        """Return a new unique name for a sandbox."""
-
-    @abstractmethod
     def _create_command(self, name: str, image: str, spec: SandboxSpec) -> tuple[list[str], dict[str, str]]:
         """Return the arguments and the additional environment of the command that creates a sandbox."""
 
@@ -164,12 +163,21 @@ class CommandLineProvider(ArchiveProvider):
     def _remove_command(self, name: str) -> list[str]:
         """Return the arguments of the command that removes a sandbox and kills its processes."""
 
+    @abstractmethod
+    def _unpack_command(self, name: str) -> list[str]:
+        """Return the arguments of the command that unpacks an archive from stdin at the root of a sandbox."""
+
+    @abstractmethod
+    def _pack_command(self, name: str, path: str) -> list[str]:
+        """Return the arguments of the command that writes an archive of `path` in a sandbox to stdout."""
+
     async def create(self, spec: SandboxSpec) -> SandboxHandle:
         image = spec.image or self.image
         if not image:
             raise SandboxCreateError("an image is required", where=self.name, fix="set SandboxSpec(image=…)")
         raw = {"workdir": spec.workdir, "env": dict(spec.env)}
-        handle = SandboxHandle(self._sandbox_name(), self.name, raw=raw)
+        run_name = re.sub(r"[^A-Za-z0-9_.-]", "-", self.run_id)
+        handle = SandboxHandle(f"nemo-gym-{run_name}-{secrets.token_hex(6)}", self.name, raw=raw)
         argv, environ = self._create_command(handle.sandbox_id, rewrite_image(image, self.image_rewrites), spec)
         try:
             await self._run_create_command(argv, spec, environ)
@@ -201,6 +209,16 @@ class CommandLineProvider(ArchiveProvider):
             return  # without an engine there is no sandbox to remove
         if finished.timed_out:
             raise SandboxError("not removed in time", where=f"{self.name} {handle.sandbox_id}")
+
+    async def _send_archive(self, handle: SandboxHandle, packed: IO[bytes], operation: str) -> None:
+        finished = await self._run(self._unpack_command(handle.sandbox_id), stdin=packed)
+        self._require_success(finished, handle, operation)
+
+    async def _receive_archive(self, handle: SandboxHandle, origin: str, packed: IO[bytes]) -> bool:
+        output = BoundedOutput(self.max_transfer_bytes, packed)
+        finished = await self._run(self._pack_command(handle.sandbox_id, origin), stdout=output)
+        self._require_success(finished, handle, f"download of {origin}")
+        return not output.is_cut
 
     async def _run(
         self,
@@ -245,6 +263,19 @@ class CommandLineProvider(ArchiveProvider):
 
     def _workdir(self, handle: SandboxHandle) -> str | None:
         return handle_state(handle).get("workdir")
+
+
+def option_arguments(options: Mapping[str, object]) -> list[str]:
+    """Return command-line arguments: True gives a flag, None and False nothing, a list one argument per element."""
+    arguments: list[str] = []
+    for name, value in options.items():
+        if value is True:
+            arguments.append(name)
+        elif isinstance(value, list):
+            arguments += [part for element in value for part in (name, str(element))]
+        elif value is not None and value is not False:
+            arguments += [name, str(value)]
+    return arguments
 
 
 def handle_state(handle: SandboxHandle) -> Mapping[str, Any]:

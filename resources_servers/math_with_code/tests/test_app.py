@@ -11,11 +11,13 @@ from fastapi.testclient import TestClient
 
 from nemo_gym.authoring.verifier_cases import offline_server
 from nemo_gym.authoring.verifier_proof import VerifierProof, verify_reply
+from nemo_gym.sandbox.providers.local import probe
 from nemo_gym.sandbox.python import PythonResult
-from nemo_gym.sandbox.testing import needs_isolation
 from resources_servers.math_with_code import audit
 from resources_servers.math_with_code.app import MathWithCodeServer, shorten_middle
 from resources_servers.math_with_code.generate import KINDS, rows
+
+needs_isolation = pytest.mark.skipif(not probe().available, reason=f"no isolation here: {probe().problem}")
 
 ROWS = rows(10, seed=1)
 TIMEOUT_SECONDS = 60.0

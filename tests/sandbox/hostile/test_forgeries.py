@@ -36,10 +36,9 @@ FORGERIES = {
     "returns a list without end": "def double(n):\n    x = []\n    x.append(x)\n    return x\n",
     "returns a pickle": "import pickle\ndef double(n): return pickle.dumps(4)\n",
     "returns not a number": "def double(n): return float('nan')\n",
-    "floods the channel": "import os\ndef double(n):\n    while True: os.write(3, b'x' * 65536)\n",
-    "closes the channel": "import os\nos.close(3)\ndef double(n): return 4\n",
-    "writes too many answers": "import os\ndef double(n):\n    os.write(3, b'{\"value\": 0}\\n' * 100)\n    return 4\n",
-    "writes rubbish": "import os\ndef double(n):\n    os.write(3, b'[' * 100000 + b'\\n')\n    return 4\n",
+    "floods the output": "import os\ndef double(n):\n    while True: os.write(1, b'x' * 65536)\n",
+    "closes the output": "import os\nos.close(1)\ndef double(n): return 4\n",
+    "writes too many answers": "import os\ndef double(n):\n    os.write(1, b'4\\n42\\n' * 100)\n    return 4\n",
     "patches the caller": (
         "import sys\nframe = sys._getframe()\nwhile frame.f_back: frame = frame.f_back\nframe.f_globals.clear()\n"
         "def double(n): return None\n"
@@ -49,8 +48,9 @@ FORGERIES = {
 
 async def passes(runner, code: str) -> bool:
     """Grade a program as a server does: the expected values stay outside the box."""
-    ran = await runner.call(code, "double", [[2], [21]], timeout_s=5, memory_mib=64)
-    return [call.value for call in ran.calls if call.done and call.error is None] == [4, 42]
+    program = f"{code}\nimport sys\nfor line in sys.stdin: print(double(int(line)))\n"
+    result = await runner.run(program, stdin="2\n21\n", timeout_s=5, memory_mib=64)
+    return result.ok and result.stdout == "4\n42\n"
 
 
 async def test_the_right_program_passes(runner):

@@ -1,20 +1,18 @@
 """Sandboxes as Apptainer instances, driven through the `apptainer` command; no daemon is needed."""
 
 import json
-import re
-import secrets
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from nemo_gym.sandbox.providers.container_engine import (
     BoundedOutput,
     CommandLineProvider,
-    FinishedProcess,
     exec_result,
     handle_state,
+    option_arguments,
 )
 from nemo_gym.sandbox.spec import (
-    DEFAULT_EXEC_TIMEOUT_S,
+    ExecOptions,
     SandboxEndpoint,
     SandboxExecResult,
     SandboxHandle,
@@ -22,6 +20,7 @@ from nemo_gym.sandbox.spec import (
     SandboxStatus,
     SandboxUnsupportedError,
     command_argv,
+    exec_timeout,
 )
 
 DEFAULT_START_ARGUMENTS = ("--containall", "--cleanenv", "--no-home", "--writable-tmpfs")
@@ -58,17 +57,19 @@ class ApptainerProvider(CommandLineProvider):
         self.fakeroot = fakeroot
         self.binds = list(binds)
         self.start_arguments = list(start_arguments)
-        self.run_id = re.sub(r"[^A-Za-z0-9_.-]", "-", self.run_id)
-
-    def _sandbox_name(self) -> str:
-        return f"nemo-gym-{self.run_id}-{secrets.token_hex(6)}"
 
     def _create_command(self, name: str, image: str, spec: SandboxSpec) -> tuple[list[str], dict[str, str]]:
+        memory_mib = spec.resources.memory_mib
+        options = {
+            "--fakeroot": self.fakeroot,
+            "--bind": self.binds,
+            "--cpus": spec.resources.cpu,
+            "--memory": None if memory_mib is None else f"{memory_mib}M",
+            "--nv": bool(spec.resources.gpu),
+        }
         argv = [
             *("instance", "start", *self.start_arguments),
-            *(["--fakeroot"] if self.fakeroot else []),
-            *(part for bind in self.binds for part in ("--bind", bind)),
-            *_limit_arguments(spec),
+            *option_arguments(options),
             *(str(part) for part in spec.provider_options.get("args", ())),
             *(_image_location(image), name),
             *(spec.entrypoint or ()),
@@ -78,47 +79,32 @@ class ApptainerProvider(CommandLineProvider):
     def _remove_command(self, name: str) -> list[str]:
         return ["instance", "stop", "--force", name]
 
+    def _unpack_command(self, name: str) -> list[str]:
+        return _exec_command(name, ["tar", "-xf", "-", "-C", "/"])
+
+    def _pack_command(self, name: str, path: str) -> list[str]:
+        return _exec_command(name, ["sh", "-c", _PACK, "sh", path])
+
     async def exec(
-        self,
-        handle: SandboxHandle,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float | None = DEFAULT_EXEC_TIMEOUT_S,
-        user: str | int | None = None,
+        self, handle: SandboxHandle, command: str | Sequence[str], **options: Unpack[ExecOptions]
     ) -> SandboxExecResult:
+        user = options.get("user")
         if user is not None and not (self.fakeroot and str(user) in ("root", "0")):
-            raise SandboxUnsupportedError(
-                f"apptainer cannot run a command as {user!r}",
-                where=handle.sandbox_id,
-                fix="for root, set fakeroot: true",
-            )
-        timeout_s = DEFAULT_EXEC_TIMEOUT_S if timeout_s is None else timeout_s
-        finished = await self._run_inside(
-            handle,
-            command_argv(command),
-            cwd=cwd or self._workdir(handle),
-            environ=_client_environment({**handle_state(handle).get("env", {}), **(env or {})}),
+            problem = f"apptainer cannot run a command as {user!r}"
+            raise SandboxUnsupportedError(problem, where=handle.sandbox_id, fix="for root, set fakeroot: true")
+        timeout_s = exec_timeout(options)
+        env = {**handle_state(handle).get("env", {}), **(options.get("env") or {})}
+        finished = await self._run(
+            _exec_command(handle.sandbox_id, command_argv(command), cwd=options.get("cwd") or self._workdir(handle)),
             timeout_s=timeout_s,
+            environ=_client_environment(env),
             stdout=BoundedOutput(self.max_output_bytes),
             stderr=BoundedOutput(self.max_output_bytes),
         )
-        if (
-            finished.return_code == 255 and "FATAL:" in finished.stderr
-        ):  # an error of the apptainer client, not of the command
+        if finished.return_code == 255 and "FATAL:" in finished.stderr:
+            # An error of the apptainer client, not of the command.
             return SandboxExecResult(finished.stdout, finished.stderr, 255, "sandbox")
         return exec_result(finished, timeout_s)
-
-    async def _send_archive(self, handle: SandboxHandle, packed: IO[bytes], operation: str) -> None:
-        finished = await self._run_inside(handle, ["tar", "-xf", "-", "-C", "/"], stdin=packed)
-        self._require_success(finished, handle, operation)
-
-    async def _receive_archive(self, handle: SandboxHandle, origin: str, packed: IO[bytes]) -> bool:
-        output = BoundedOutput(self.max_transfer_bytes, packed)
-        finished = await self._run_inside(handle, ["sh", "-c", _PACK, "sh", origin], stdout=output)
-        self._require_success(finished, handle, f"download of {origin}")
-        return not output.is_cut
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
         finished = await self._run(["instance", "list", "--json", handle.sandbox_id])
@@ -136,13 +122,13 @@ class ApptainerProvider(CommandLineProvider):
             return await super().endpoint(handle, port)
         return SandboxEndpoint(url=f"http://127.0.0.1:{port}")
 
-    async def _run_inside(
-        self, handle: SandboxHandle, command: Sequence[str], *, cwd: str | None = None, **options: Any
-    ) -> FinishedProcess:
-        """Run a command in the instance."""
-        # Without a daemon, the processes inside belong to the client's process group and are killed with it.
-        argv = ["exec", "--cleanenv", *(["--pwd", cwd] if cwd else []), f"instance://{handle.sandbox_id}", *command]
-        return await self._run(argv, **options)
+
+def _exec_command(name: str, command: Sequence[str], *, cwd: str | None = None) -> list[str]:
+    """Return the arguments that run a command in an instance.
+
+    Without a daemon, the processes inside belong to the client's process group and are killed with the client.
+    """
+    return ["exec", "--cleanenv", *option_arguments({"--pwd": cwd}), f"instance://{name}", *command]
 
 
 def _image_location(image: str) -> str:
@@ -150,19 +136,6 @@ def _image_location(image: str) -> str:
     if "://" in image or image.startswith(("/", "./", "../")) or image.endswith(".sif"):
         return image
     return f"docker://{image}"
-
-
-def _limit_arguments(spec: SandboxSpec) -> list[str]:
-    """Return the arguments of `apptainer instance start` for the spec's resource limits."""
-    resources = spec.resources
-    arguments: list[str] = []
-    if resources.cpu is not None:
-        arguments += ["--cpus", f"{resources.cpu:g}"]
-    if resources.memory_mib is not None:
-        arguments += ["--memory", f"{resources.memory_mib}M"]
-    if resources.gpu:
-        arguments += ["--nv"]
-    return arguments
 
 
 def _client_environment(env: Mapping[str, str]) -> dict[str, str]:

@@ -5,12 +5,17 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
-from nemo_gym.sandbox.providers.container_engine import BoundedOutput, CommandLineProvider, exec_result
+from nemo_gym.sandbox.providers.container_engine import (
+    BoundedOutput,
+    CommandLineProvider,
+    exec_result,
+    option_arguments,
+)
 from nemo_gym.sandbox.spec import (
-    DEFAULT_EXEC_TIMEOUT_S,
     DEFAULT_TTL_S,
+    ExecOptions,
     SandboxEndpoint,
     SandboxError,
     SandboxExecResult,
@@ -18,6 +23,7 @@ from nemo_gym.sandbox.spec import (
     SandboxSpec,
     SandboxStatus,
     command_argv,
+    exec_timeout,
 )
 
 LABEL_PREFIX = "nemo-gym"
@@ -63,7 +69,7 @@ class DockerCreateConfig:
 
     def arguments(self) -> list[str]:
         """Return these options as arguments of `docker run`."""
-        values = {
+        options = {
             "--network": self.network,
             "--pull": self.pull,
             "--platform": self.platform,
@@ -71,21 +77,16 @@ class DockerCreateConfig:
             "--user": self.user,
             "--pids-limit": self.pids_limit,
             "--shm-size": None if self.shm_size_mib is None else f"{self.shm_size_mib}m",
-        }
-        flags = {"--read-only": self.read_only, "--privileged": self.privileged, "--init": self.init}
-        repeated = {
+            "--read-only": self.read_only,
+            "--privileged": self.privileged,
+            "--init": self.init,
             "--cap-add": self.cap_add,
             "--cap-drop": self.cap_drop,
             "--tmpfs": self.tmpfs,
             "--volume": self.volumes,
-            "--security-opt": ["no-new-privileges"] if self.no_new_privileges else [],
+            "--security-opt": "no-new-privileges" if self.no_new_privileges else None,
         }
-        return [
-            *(part for name, value in values.items() if value is not None for part in (name, str(value))),
-            *(name for name, is_set in flags.items() if is_set),
-            *(part for name, items in repeated.items() for value in items for part in (name, value)),
-            *self.extra_args,
-        ]
+        return [*option_arguments(options), *self.extra_args]
 
 
 class DockerProvider(CommandLineProvider):
@@ -103,22 +104,28 @@ class DockerProvider(CommandLineProvider):
         super().__init__(binary, **options)
         self.create_config = create if isinstance(create, DockerCreateConfig) else DockerCreateConfig(**(create or {}))
 
-    def _sandbox_name(self) -> str:
-        return f"nemo-gym-{secrets.token_hex(8)}"
-
     def _create_command(self, name: str, image: str, spec: SandboxSpec) -> tuple[list[str], dict[str, str]]:
         variables, environ = _pass_environment(spec.env)
         labels = sorted({"run": self.run_id, **spec.metadata}.items())
+        resources = spec.resources
+        memory = None if resources.memory_mib is None else f"{resources.memory_mib}m"
         # The default process ends the container after its time to live.
         entrypoint = spec.entrypoint or ["sleep", str(int(spec.ttl_s or DEFAULT_TTL_S))]
+        options = {
+            "--label": [f"{LABEL_PREFIX}.{label}={value}" for label, value in labels],
+            "--cpus": resources.cpu,
+            "--memory": memory,
+            "--memory-swap": memory,
+            "--storage-opt": None if resources.disk_gib is None else f"size={resources.disk_gib:g}G",
+            "--gpus": resources.gpu or None,
+            "--workdir": spec.workdir or None,
+            "--publish": [f"127.0.0.1::{port}" for port in spec.ports],
+        }
         argv = [
             *("run", "--detach", "--rm", "--name", name),
-            *(part for label, value in labels for part in ("--label", f"{LABEL_PREFIX}.{label}={value}")),
             *self.create_config.arguments(),
-            *_limit_arguments(spec),
-            *(["--workdir", spec.workdir] if spec.workdir else []),
+            *option_arguments(options),
             *variables,
-            *(part for port in spec.ports for part in ("--publish", f"127.0.0.1::{port}")),
             *(str(part) for part in spec.provider_options.get("args", ())),
             *("--entrypoint", entrypoint[0], image, *entrypoint[1:]),
         ]
@@ -127,23 +134,21 @@ class DockerProvider(CommandLineProvider):
     def _remove_command(self, name: str) -> list[str]:
         return ["rm", "--force", "--volumes", name]
 
+    def _unpack_command(self, name: str) -> list[str]:
+        return ["cp", "-", f"{name}:/"]
+
+    def _pack_command(self, name: str, path: str) -> list[str]:
+        return ["cp", "--follow-link", f"{name}:{path}", "-"]
+
     async def exec(
-        self,
-        handle: SandboxHandle,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float | None = DEFAULT_EXEC_TIMEOUT_S,
-        user: str | int | None = None,
+        self, handle: SandboxHandle, command: str | Sequence[str], **options: Unpack[ExecOptions]
     ) -> SandboxExecResult:
-        timeout_s = DEFAULT_EXEC_TIMEOUT_S if timeout_s is None else timeout_s
+        timeout_s = exec_timeout(options)
         mark = f"ng-{secrets.token_hex(8)}"
-        variables, environ = _pass_environment(env or {})
+        variables, environ = _pass_environment(options.get("env") or {})
         argv = [
             "exec",
-            *(["--workdir", cwd] if cwd else []),
-            *(["--user", str(user)] if user is not None else []),
+            *option_arguments({"--workdir": options.get("cwd") or None, "--user": options.get("user")}),
             *variables,
             *(handle.sandbox_id, "sh", "-c", _PRINT_PID, mark),
             *command_argv(command),
@@ -164,15 +169,6 @@ class DockerProvider(CommandLineProvider):
             # The shell did not start, so the command did not run: stderr is the error of the engine.
             return SandboxExecResult(finished.stdout, stderr, finished.return_code or 1, "sandbox")
         return exec_result(finished, timeout_s, stderr=stderr)
-
-    async def _send_archive(self, handle: SandboxHandle, packed: IO[bytes], operation: str) -> None:
-        self._require_success(await self._run(["cp", "-", f"{handle.sandbox_id}:/"], stdin=packed), handle, operation)
-
-    async def _receive_archive(self, handle: SandboxHandle, origin: str, packed: IO[bytes]) -> bool:
-        output = BoundedOutput(self.max_transfer_bytes, packed)
-        finished = await self._run(["cp", "--follow-link", f"{handle.sandbox_id}:{origin}", "-"], stdout=output)
-        self._require_success(finished, handle, f"download of {origin}")
-        return not output.is_cut
 
     async def status(self, handle: SandboxHandle) -> SandboxStatus:
         finished = await self._run(
@@ -197,21 +193,6 @@ class DockerProvider(CommandLineProvider):
             script = f"kill -9 -{pid}"  # without `--`, which dash rejects
             argv = ["exec", "--user", "0", handle.sandbox_id, "sh", "-c", script]
             await self._run(argv, timeout_s=min(10.0, self.operation_timeout_s))
-
-
-def _limit_arguments(spec: SandboxSpec) -> list[str]:
-    """Return the arguments of `docker run` for the spec's resource limits."""
-    resources = spec.resources
-    arguments: list[str] = []
-    if resources.cpu is not None:
-        arguments += ["--cpus", f"{resources.cpu:g}"]
-    if resources.memory_mib is not None:
-        arguments += ["--memory", f"{resources.memory_mib}m", "--memory-swap", f"{resources.memory_mib}m"]
-    if resources.disk_gib is not None:
-        arguments += ["--storage-opt", f"size={resources.disk_gib:g}G"]
-    if resources.gpu:
-        arguments += ["--gpus", str(resources.gpu)]
-    return arguments
 
 
 def _pass_environment(env: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:

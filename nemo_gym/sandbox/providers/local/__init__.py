@@ -6,7 +6,7 @@ A box is one isolated process tree. Its init process (process id 1 inside) runs 
 - `isolation_probe`: `probe` tests which isolation this machine supports
 - `bubblewrap`, `seccomp`, `cgroups`, `limits`: the layers of isolation
 - `box`, `pool`: start boxes, and create them in advance
-- `execution`, `python_session`, `end_reason`: run programs and snippets and classify how they ended
+- `execution`, `end_reason`: run programs and classify how they ended
 - `inside`: the code that runs in a box
 """
 

@@ -1,6 +1,7 @@
 """Start and kill boxes: pass files to `bwrap`, map the user, wait until the init process is ready."""
 
 import contextlib
+import fcntl
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,7 @@ _FIRST_HOST_USER, _HOST_USERS = 1_900_000_000, 100_000_000
 """Unused user ids; every box gets a random one, so that boxes are isolated from each other as well."""
 
 _MESSAGE_BYTES = 4096
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 @dataclass(eq=False)
@@ -37,7 +40,6 @@ class Box:
     """A running box on the host: its processes, the socket to its init process, its control groups."""
 
     name: str
-    shape: BoxShape
     process: "subprocess.Popen[bytes]"
     """Bubblewrap; without isolation, the init process itself."""
     pid: int
@@ -111,20 +113,17 @@ class Box:
         """Wait until the init process accepts commands.
 
         Raises:
-            SandboxCreateError: the init process exited or is not ready in time; the box has been removed.
+            SandboxCreateError: the init process exited or is not ready in time.
         """
         try:
             self.control.settimeout(START_TIMEOUT_S)
             message = self.control.recv(_MESSAGE_BYTES)
-            if not message:
-                raise SandboxCreateError(_kill_and_read_stderr(self.process), where="bubblewrap")
-            self.landlock = int(json.loads(message)["landlock"])
-            self.control.setblocking(False)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, TimeoutError):
-                raise SandboxCreateError(f"not ready within {START_TIMEOUT_S:g} s", where="bubblewrap") from None
-            raise
+        except TimeoutError:
+            raise SandboxCreateError(f"not ready within {START_TIMEOUT_S:g} s", where="bubblewrap") from None
+        if not message:
+            raise SandboxCreateError(_kill_and_read_stderr(self.process), where="bubblewrap")
+        self.landlock = int(json.loads(message)["landlock"])
+        self.control.setblocking(False)
 
 
 def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: bool = False) -> Box:
@@ -136,49 +135,81 @@ def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: boo
         SandboxCreateError: the box cannot be created; a partial one has been removed.
     """
     name = f"box-{secrets.token_hex(8)}"
-    with contextlib.ExitStack() as cleanup, contextlib.ExitStack() as child_files:
+    with contextlib.ExitStack() as on_failure, contextlib.ExitStack() as child_files:
         try:
             group = None if cgroups is None else cgroups.create_group(name)
             if group is not None:
-                cleanup.callback(group.remove)
+                on_failure.callback(group.remove)
             control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            cleanup.callback(control.close)
-            child_files.callback(remote.close)
-            box = _start_bwrap(name, bwrap, shape, group, control, remote, child_files, preload)
+            on_failure.callback(control.close)
+            child_files.enter_context(remote)
+            info_pipe, info_for_bwrap = _pipe(child_files)
+            block_for_bwrap, block = _pipe(child_files) if can_map_users() else (None, None)
+            counts_memory = group is not None and MEMORY in group.folders
+            join_paths = [] if group is None else group.join_files()
+            files = Descriptors(
+                control=remote.fileno(),
+                info=info_for_bwrap.fileno(),
+                filter=child_files.enter_context(sealed_file(seccomp.filter_program(counts_memory=counts_memory))),
+                passwd=child_files.enter_context(sealed_file(bubblewrap.passwd_file(shape.workdir))),
+                block=None if block_for_bwrap is None else block_for_bwrap.fileno(),
+                join_files=[child_files.enter_context(path.open("wb", 0)).fileno() for path in join_paths],
+            )
+            process = _start_process(bubblewrap.bwrap_command(bwrap, shape, files, preload=preload), files.all())
+            on_failure.push(process)
+            on_failure.callback(process.kill)
+            info_for_bwrap.close()
+            pid = _init_pid(info_pipe, process)
+            pidfd = os.pidfd_open(pid)
+            box = Box(name, process, pid, pidfd, control, shape.workdir, group, block is not None)
+            on_failure.callback(box.close)
+            if block is not None:
+                _map_users(pid)
+                block.write(b"1")
+            if group is not None and not files.join_files:
+                group.add_process(pid)
+            box.wait_ready()
         except OSError as error:
             raise SandboxCreateError(f"cannot be started: {error.strerror or error}", where="bubblewrap") from error
-        cleanup.pop_all()
-    box.wait_ready()
+        on_failure.pop_all()
     return box
 
 
-def launch_without_isolation(shape: BoxShape, *, preload: bool = False) -> Box:
+def launch_without_isolation(_shape: BoxShape, *, preload: bool = False) -> Box:
     """Start the init process as an ordinary process in a temporary folder: same commands and limits, no isolation."""
-    folder = tempfile.TemporaryDirectory(prefix="nemo-gym-unsandboxed-")
-    workdir, library = Path(folder.name, "work"), Path(folder.name, "lib")
-    workdir.mkdir()
-    inside = library / bubblewrap.INSIDE_PACKAGE
-    inside.parent.mkdir(parents=True)
-    inside.symlink_to(bubblewrap.INSIDE_SOURCE)
-    control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with remote, contextlib.ExitStack() as cleanup:
-        cleanup.callback(folder.cleanup)
-        cleanup.callback(control.close)
-        process = subprocess.Popen(
-            bubblewrap.init_command(str(library), remote.fileno(), preload=preload),
-            pass_fds=[remote.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={},
-            cwd="/",
-            start_new_session=True,
-        )
+    with contextlib.ExitStack() as on_failure:
+        folder = tempfile.TemporaryDirectory(prefix="nemo-gym-unsandboxed-")
+        on_failure.push(folder)
+        workdir, library = Path(folder.name, "work"), Path(folder.name, "lib")
+        workdir.mkdir()
+        inside = library / bubblewrap.INSIDE_PACKAGE
+        inside.parent.mkdir(parents=True)
+        inside.symlink_to(bubblewrap.INSIDE_SOURCE)
+        control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        on_failure.push(control)
+        with remote:
+            command = bubblewrap.init_command(str(library), remote.fileno(), preload=preload)
+            process = _start_process(command, [remote.fileno()])
         pidfd = os.pidfd_open(process.pid)
-        cleanup.pop_all()
-    box = Box(folder.name, shape, process, process.pid, pidfd, control, str(workdir), folder=folder)
-    box.wait_ready()
+        box = Box(folder.name, process, process.pid, pidfd, control, str(workdir), folder=folder)
+        on_failure.callback(box.close)
+        box.wait_ready()
+        on_failure.pop_all()
     return box
+
+
+def _start_process(command: list[str], descriptors: list[int]) -> "subprocess.Popen[bytes]":
+    """Start a process that inherits only these descriptors, and no environment variables."""
+    return subprocess.Popen(
+        command,
+        pass_fds=descriptors,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={},
+        cwd="/",
+        start_new_session=True,
+    )
 
 
 def find_bwrap() -> str | None:
@@ -193,59 +224,6 @@ def can_map_users() -> bool:
     ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     last = _FIRST_HOST_USER + _HOST_USERS
     return any(first <= _FIRST_HOST_USER and last <= first + count for first, _, count in ranges)
-
-
-def _start_bwrap(
-    name: str,
-    bwrap: str,
-    shape: BoxShape,
-    group: BoxCgroup | None,
-    control: socket.socket,
-    remote: socket.socket,
-    child_files: contextlib.ExitStack,
-    preload: bool,
-) -> Box:
-    """Start `bwrap`, map the user of the box and move it into its control groups."""
-    counts_memory = group is not None and MEMORY in group.folders
-    info_pipe, info_for_bwrap = _pipe(child_files)
-    block_for_bwrap, block = _pipe(child_files) if can_map_users() else (None, None)
-    files = Descriptors(
-        control=remote.fileno(),
-        info=info_for_bwrap.fileno(),
-        filter=_memory_file("filter", seccomp.filter_program(counts_memory=counts_memory), child_files),
-        passwd=_memory_file("passwd", bubblewrap.passwd_file(shape.workdir), child_files),
-        block=None if block_for_bwrap is None else block_for_bwrap.fileno(),
-        join_files=[_open_for_writing(path, child_files) for path in (group.join_files() if group else [])],
-    )
-    process = subprocess.Popen(
-        bubblewrap.bwrap_command(bwrap, shape, files, preload=preload),
-        pass_fds=files.all(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={},
-        cwd="/",
-        start_new_session=True,
-    )
-    box: Box | None = None
-    try:
-        info_for_bwrap.close()
-        pid = _init_pid(info_pipe, process)
-        pidfd = os.pidfd_open(pid)
-        box = Box(name, shape, process, pid, pidfd, control, shape.workdir, group, block is not None)
-        if block is not None:
-            _map_users(pid)
-            block.write(b"1")
-        if group is not None and not files.join_files:
-            group.add_process(pid)
-    except BaseException:
-        if box is not None:
-            box.close()
-        else:
-            process.kill()
-            process.communicate()
-        raise
-    return box
 
 
 def _init_pid(info_pipe: io.FileIO, process: "subprocess.Popen[bytes]") -> int:
@@ -291,16 +269,11 @@ def _pipe(child_files: contextlib.ExitStack) -> tuple[io.FileIO, io.FileIO]:
     return child_files.enter_context(io.FileIO(read_end, "rb")), child_files.enter_context(io.FileIO(write_end, "wb"))
 
 
-def _memory_file(name: str, content: bytes, child_files: contextlib.ExitStack) -> int:
-    """Return the descriptor of an in-memory file with that content."""
-    descriptor = os.memfd_create(name)
-    child_files.callback(os.close, descriptor)
-    os.write(descriptor, content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
-
-
-def _open_for_writing(path: Path, child_files: contextlib.ExitStack) -> int:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    child_files.callback(os.close, descriptor)
-    return descriptor
+@contextlib.contextmanager
+def sealed_file(content: bytes) -> Iterator[int]:
+    """Open a read-only file in memory with that content; give its descriptor."""
+    with os.fdopen(os.memfd_create("sealed", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as file:
+        file.write(content)
+        file.seek(0)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+        yield file.fileno()

@@ -99,8 +99,8 @@ class BoxCgroup:
         kills = "memory.oom_control" if self.version == 1 else "memory.events"
         peak = "memory.max_usage_in_bytes" if self.version == 1 else "memory.peak"
         return Usage(
-            memory_kills=0 if memory is None else _field(memory / kills, "oom_kill"),
-            forks_denied=0 if pids is None else _field(pids / "pids.events", "max"),
+            memory_kills=0 if memory is None else read_field(memory / kills, "oom_kill"),
+            forks_denied=0 if pids is None else read_field(pids / "pids.events", "max"),
             cpu_s=None if cpu is None else self._cpu_seconds(cpu),
             peak_memory_mib=None if memory is None else _number(memory / peak) / (1 << 20),
         )
@@ -113,7 +113,7 @@ class BoxCgroup:
     def _cpu_seconds(self, folder: Path) -> float:
         if self.version == 1:
             return _number(folder / "cpuacct.usage") / 1e9
-        return _field(folder / "cpu.stat", "usage_usec") / 1e6
+        return read_field(folder / "cpu.stat", "usage_usec") / 1e6
 
 
 class Cgroups:
@@ -187,21 +187,16 @@ def _own_groups(cgroup: str, mountinfo: str) -> tuple[int, dict[str, Path]]:
     """
     mounts = list(_mounts(mountinfo))
     version_1: dict[str, Path] = {}
+    version_2: dict[str, Path] = {}
     for line in cgroup.splitlines():
-        _, names, path = line.split(":", 2)
-        for name in names.split(","):
-            for kind, options, root, mount_point in mounts:
-                if name in CONTROLLERS and kind == "cgroup" and name in options:
-                    version_1[name] = mount_point / os.path.relpath(path, root)
-    if MEMORY in version_1 or PIDS in version_1:
-        return 1, version_1
-    for line in cgroup.splitlines():
-        number, _, path = line.split(":", 2)
-        if number == "0":
-            for kind, _, root, mount_point in mounts:
-                if kind == "cgroup2":
-                    return 2, dict.fromkeys(CONTROLLERS, mount_point / os.path.relpath(path, root))
-    return 2, {}
+        number, names, path = line.split(":", 2)
+        for kind, options, root, mount_point in mounts:
+            group = mount_point / os.path.relpath(path, root)
+            if kind == "cgroup":
+                version_1 |= {name: group for name in names.split(",") if name in CONTROLLERS and name in options}
+            elif kind == "cgroup2" and number == "0":
+                version_2 = version_2 or dict.fromkeys(CONTROLLERS, group)
+    return (1, version_1) if MEMORY in version_1 or PIDS in version_1 else (2, version_2)
 
 
 def _mounts(mountinfo: str) -> Iterator[tuple[str, list[str], str, Path]]:
@@ -218,7 +213,7 @@ def _can_create(folder: Path, controller: str, version: int) -> bool:
     if not os.access(folder, os.W_OK):
         return False
     try:
-        if version == 2 and _version_2_name(controller) not in _read(folder / "cgroup.subtree_control").split():
+        if version == 2 and _version_2_name(controller) not in read_text(folder / "cgroup.subtree_control").split():
             _delegate(folder, (controller,))
         trial.mkdir()
     except OSError:
@@ -243,10 +238,10 @@ def _remove_abandoned(parent: Path) -> None:
             _remove_tree(folder)
 
 
-def _remove_tree(folder: Path) -> bool:
+def _remove_tree(folder: Path) -> None:
     for box in folder.glob("*/"):
         _remove_folder(box)
-    return _remove_folder(folder)
+    _remove_folder(folder)
 
 
 def _remove_folder(folder: Path) -> bool:
@@ -275,18 +270,20 @@ def _write(path: Path, value: str) -> None:
     path.write_text(value, encoding="ascii")
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return the content of a file of the kernel; empty if the file does not exist or cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
 
 
-def _number(path: Path) -> int:
-    text = _read(path).strip()
-    return int(text) if text.isdecimal() else 0
-
-
-def _field(path: Path, name: str) -> int:
-    field = re.search(rf"^{name} (\d+)$", _read(path), re.MULTILINE)
+def read_field(path: Path, name: str) -> int:
+    """Return the number after `name` at the start of a line; 0 if the file has no such line."""
+    field = re.search(rf"^{name}:?\s+(\d+)", read_text(path), re.MULTILINE)
     return int(field[1]) if field else 0
+
+
+def _number(path: Path) -> int:
+    text = read_text(path).strip()
+    return int(text) if text.isdecimal() else 0

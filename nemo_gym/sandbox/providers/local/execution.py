@@ -6,17 +6,17 @@ the init process: `run` (with a request), `kill`, `interrupt`, `pause` or `resum
 
 import asyncio
 import contextlib
-import fcntl
+import io
 import json
 import marshal
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_gym.sandbox.providers.local.box import Box
+from nemo_gym.sandbox.providers.local.box import Box, sealed_file
 from nemo_gym.sandbox.providers.local.cgroups import CPU, MEMORY, PIDS, Usage
 from nemo_gym.sandbox.providers.local.end_reason import ProgramEnd, error_kind
 from nemo_gym.sandbox.providers.local.limits import (
@@ -40,8 +40,6 @@ _POLL_S = 0.05
 _INIT_MEMORY = 16 << 20
 """Memory of the init process, added to the limit so that a program can use its full limit."""
 
-_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-
 ExitEvent = dict[str, float]
 """The `ended` message of the init process: status, cpu_s, peak_kib."""
 
@@ -55,59 +53,44 @@ class TaskResult:
 
 
 class BoundedPipe:
-    """A pipe from the box that collects up to `limit` bytes; one more byte stops reading and calls `when_full`."""
+    """A pipe from the box that collects up to `limit` bytes; one more byte stops reading and sets the event `full`."""
 
-    def __init__(self, limit: int, when_full: Callable[[], None]) -> None:
-        self.limit = limit
-        self.data = bytearray()
-        self.is_full = False
-        self._when_full = when_full
+    def __init__(self, limit: int, full: asyncio.Event) -> None:
+        self._limit = limit
+        self._full = full
+        self._data = bytearray()
         self._loop = asyncio.get_running_loop()
-        self._read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._read_end, False)
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(read_end, False)
+        # File objects, because closing one twice is harmless: the number may belong to another file by then.
+        self._read_end, self.write_end = io.FileIO(read_end, "rb"), io.FileIO(write_end, "wb")
         self._is_reading = True
-        self._loop.add_reader(self._read_end, self._read)
-
-    def read_rest(self) -> None:
-        """Read the data that is in the pipe now."""
-        while self._is_reading and not self.is_full and self._read():
-            pass
+        self._loop.add_reader(read_end, self._read)
 
     def take(self) -> bytes:
-        """Return the data collected so far and remove it."""
-        self.read_rest()
-        data, self.data = bytes(self.data), bytearray()
+        """Return and remove the collected data, including the data that is in the pipe now."""
+        while self._is_reading and self._read():
+            pass
+        data, self._data = bytes(self._data), bytearray()
         return data
 
     def close(self) -> None:
-        if self._read_end >= 0:
-            self._stop_reading()
-            os.close(self._read_end)
-            self._read_end = -1
-        self.close_write_end()
-
-    def close_write_end(self) -> None:
-        """Close the host's copy of the write end; the box has its own copy."""
-        if self.write_end >= 0:
-            os.close(self.write_end)
-            self.write_end = -1
+        self._stop_reading()
+        self._read_end.close()
+        self.write_end.close()
 
     def _read(self) -> bool:
-        """Read one chunk; False if there is no data now or the pipe is closed."""
-        try:
-            chunk = os.read(self._read_end, _CHUNK)
-        except BlockingIOError:
+        """Read one chunk; return False if there is no data now or the pipe is closed."""
+        chunk = self._read_end.read(_CHUNK)
+        if chunk is None:
             return False
-        if not chunk:
-            self._stop_reading()
-            return False
-        remaining = self.limit - len(self.data)
-        self.data += chunk[:remaining]
+        remaining = self._limit - len(self._data)
+        self._data += chunk[:remaining]
         if len(chunk) > remaining:
-            self.is_full = True
+            self._full.set()
+        if not chunk or len(chunk) > remaining:
             self._stop_reading()
-            self._when_full()
-        return True
+        return bool(chunk)
 
     def _stop_reading(self) -> None:
         if self._is_reading:
@@ -115,30 +98,25 @@ class BoundedPipe:
             self._loop.remove_reader(self._read_end)
 
 
-@dataclass
-class ControlSocket:
-    """The socket to the init process of a box; it preserves message boundaries."""
+def send_command(box: Box, command: str, descriptors: Sequence[int] = ()) -> bool:
+    """Send a command to the init process of a box; return False if the init process has exited."""
+    try:
+        socket.send_fds(box.control, [command.encode()], descriptors)
+    except OSError:
+        return False
+    return True
 
-    box: Box
 
-    def send(self, command: str, descriptors: list[int] | None = None) -> bool:
-        """Send a command to the init process; return False if it has exited."""
+async def receive_event(box: Box, name: str) -> ExitEvent | None:
+    """Wait for the next event of that name; None if the init process has exited or sends an invalid message."""
+    loop = asyncio.get_running_loop()
+    while True:
         try:
-            socket.send_fds(self.box.control, [command.encode()], descriptors or [])
-        except OSError:
-            return False
-        return True
-
-    async def event(self, name: str) -> ExitEvent | None:
-        """Wait for the next event of that name; None if the init process has exited or sends an invalid message."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                message = json.loads(await loop.sock_recv(self.box.control, _MESSAGE))
-                if message["event"] == name:
-                    return {key: float(value) for key, value in message.items() if key != "event"}
-            except (OSError, ValueError, TypeError, KeyError, RecursionError):
-                return None
+            message = json.loads(await loop.sock_recv(box.control, _MESSAGE))
+            if message["event"] == name:
+                return {key: float(value) for key, value in message.items() if key != "event"}
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return None
 
 
 async def execute(
@@ -156,44 +134,40 @@ async def execute(
     up to that many bytes are returned.
     """
     output_full = asyncio.Event()
-    out, err = BoundedPipe(limits.output_bytes, output_full.set), BoundedPipe(limits.output_bytes, output_full.set)
-    extra = None if channel_limit is None else BoundedPipe(channel_limit, output_full.set)
-    pipes = [pipe for pipe in (out, err, extra) if pipe is not None]
+    pipe_limits = [limits.output_bytes, limits.output_bytes, *([] if channel_limit is None else [channel_limit])]
+    pipes = [BoundedPipe(limit, output_full) for limit in pipe_limits]
     usage_before = box_usage(box)
-    control = ControlSocket(box)
+    exceeded: SandboxErrorKind | None = None
+    exit_event: ExitEvent | None = None
     try:
-        channel = channel if extra is None else extra.write_end
-        stdin_file = sealed_file(stdin)
-        try:
-            descriptors = [stdin_file, out.write_end, err.write_end, *([] if channel is None else [channel])]
-            has_started = await start_program(box, control, request, descriptors, limits)
-        finally:
-            os.close(stdin_file)
-        for pipe in pipes:
-            pipe.close_write_end()
+        has_started = await start_program(box, request, limits, pipes, stdin=stdin, channel=channel)
         start = time.monotonic()
-        exceeded: SandboxErrorKind | None = None
-        exit_event: ExitEvent | None = None
         if has_started:
-            exceeded, exit_event = await _wait_for_end(box, control, output_full, limits, usage_before)
+            exceeded, exit_event = await _wait_for_end(box, output_full, limits, usage_before)
         seconds = time.monotonic() - start
-        for pipe in pipes:
-            pipe.read_rest()
+        stdout, stderr, *channel_data = (pipe.take() for pipe in pipes)
         if exceeded is None and output_full.is_set():
             exceeded = SandboxErrorKind.OUTPUT
-        result = build_result(box, out.data, err.data, exceeded, exit_event, usage_before, limits, seconds)
-        return TaskResult(result, b"" if extra is None else bytes(extra.data))
+        result = build_result(box, stdout, stderr, exceeded, exit_event, usage_before, limits, seconds)
+        return TaskResult(result, b"".join(channel_data))
     finally:
         for pipe in pipes:
             pipe.close()
 
 
 async def start_program(
-    box: Box, control: ControlSocket, request: Mapping[str, Any], descriptors: list[int], limits: BoxLimits
+    box: Box,
+    request: Mapping[str, Any],
+    limits: BoxLimits,
+    pipes: Sequence[BoundedPipe],
+    *,
+    stdin: bytes = b"",
+    channel: int | None = None,
 ) -> bool:
     """Send a request and wait until its program runs; return False if it does not start.
 
-    If the start takes too long or is cancelled, the box is killed so that the program cannot start later.
+    The program gets `stdin`, the write ends of `pipes`, and `channel` as its first descriptors. If the start takes too
+    long or is cancelled, the box is killed so that the program cannot start later.
     """
     is_memory_counted = box.group is not None and MEMORY in box.group.folders
     if box.group is not None:
@@ -203,28 +177,25 @@ async def start_program(
             return False  # do not start a program without limits
     counts_processes = box.is_isolated and (box.has_own_user or counts_processes_by_namespace())
     rlimits = limits.rlimits(memory_counted=is_memory_counted, processes_counted=counts_processes)
-    request_file = sealed_file(marshal.dumps({**request, "limits": rlimits}))
-    try:
-        if not control.send("run", [request_file, *descriptors]):
-            return False
-    finally:
-        os.close(request_file)
+    outputs = [*(pipe.write_end.fileno() for pipe in pipes), *([] if channel is None else [channel])]
+    with sealed_file(marshal.dumps({**request, "limits": rlimits})) as request_file, sealed_file(stdin) as stdin_file:
+        is_sent = send_command(box, "run", [request_file, stdin_file, *outputs])
+    for pipe in pipes:
+        pipe.write_end.close()  # the box has its own copy
     start_event = None
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_S):
-                start_event = await control.event("started")
+                start_event = await receive_event(box, "started") if is_sent else None
     finally:
         if start_event is None:
             box.kill()
     return start_event is not None
 
 
-async def stop_program(
-    box: Box, control: ControlSocket, exit_task: "asyncio.Task[ExitEvent | None]"
-) -> ExitEvent | None:
+async def stop_program(box: Box, exit_task: "asyncio.Task[ExitEvent | None]") -> ExitEvent | None:
     """Kill the program and return its exit event; kill the box if the init process does not report it in time."""
-    control.send("kill")
+    send_command(box, "kill")
     done, _ = await asyncio.wait({exit_task}, timeout=KILL_GRACE_S)
     if done:
         return exit_task.result()
@@ -235,8 +206,8 @@ async def stop_program(
 
 def build_result(
     box: Box,
-    stdout: bytes | bytearray,
-    stderr: bytes | bytearray,
+    stdout: bytes,
+    stderr: bytes,
     exceeded: SandboxErrorKind | None,
     exit_event: ExitEvent | None,
     usage_before: Usage,
@@ -268,13 +239,13 @@ def build_result(
 
 
 async def _wait_for_end(
-    box: Box, control: ControlSocket, output_full: asyncio.Event, limits: BoxLimits, usage_before: Usage
+    box: Box, output_full: asyncio.Event, limits: BoxLimits, usage_before: Usage
 ) -> tuple[SandboxErrorKind | None, ExitEvent | None]:
     """Wait until the program exits or exceeds a limit; return that limit (or None) and the exit event."""
-    exit_task = asyncio.ensure_future(control.event("ended"))
+    exit_task = asyncio.ensure_future(receive_event(box, "ended"))
     try:
         exceeded = await wait_for_end_or_limit({exit_task}, box, output_full, limits, usage_before)
-        return exceeded, exit_task.result() if exceeded is None else await stop_program(box, control, exit_task)
+        return exceeded, exit_task.result() if exceeded is None else await stop_program(box, exit_task)
     except asyncio.CancelledError:
         box.kill()
         raise
@@ -324,17 +295,3 @@ async def _wait_for_resource_limit(box: Box, usage_before: Usage, limits: BoxLim
 def box_usage(box: Box) -> Usage:
     """Return the resources the box has used so far; zero without control groups."""
     return Usage() if box.group is None else box.group.usage()
-
-
-def sealed_file(content: bytes) -> int:
-    """Return the descriptor of a read-only file in memory."""
-    descriptor = os.memfd_create("request", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(content)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor

@@ -11,8 +11,6 @@ from nemo_gym.sandbox.providers.local.bubblewrap import BoxShape
 from nemo_gym.sandbox.providers.local.cgroups import CPU, MEMORY, PIDS, Cgroups
 from nemo_gym.sandbox.spec import SandboxCreateError, SandboxUnsupportedError
 
-INSTALL = "apt-get install bubblewrap"
-
 
 @dataclass(frozen=True)
 class Isolation:
@@ -31,16 +29,16 @@ class Isolation:
     def available(self) -> bool:
         return self.problem is None
 
-    def require(self) -> None:
-        """Raise if programs cannot be isolated.
+    def require(self, alternative: str | None = None) -> None:
+        """Raise if programs cannot be isolated; the suggested fix also mentions `alternative`.
 
         Raises:
             SandboxUnsupportedError: programs cannot be isolated; the message contains the missing part.
         """
         if self.problem is not None:
-            raise SandboxUnsupportedError(
-                f"this machine cannot isolate programs: {self.problem}", where="sandbox local", fix=self.fix
-            )
+            problem = f"this machine cannot isolate programs: {self.problem}"
+            fix = "; or ".join(filter(None, (self.fix, alternative)))
+            raise SandboxUnsupportedError(problem, where="sandbox local", fix=fix)
 
     def describe(self) -> str:
         """Describe the isolation in one line."""
@@ -63,7 +61,7 @@ def probe() -> Isolation:
         return Isolation(f"no system call table for {os.uname().machine}", "use the docker provider")
     bwrap = find_bwrap()
     if bwrap is None:
-        return Isolation("bubblewrap is not installed", INSTALL)
+        return Isolation("bubblewrap is not installed", "apt-get install bubblewrap")
     cgroups = Cgroups.find()
     try:
         box = launch(bwrap, None, BoxShape())

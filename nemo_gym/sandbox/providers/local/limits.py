@@ -4,9 +4,10 @@ import functools
 import math
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from nemo_gym.sandbox.providers.local.cgroups import read_field, read_text
 
 _ADDRESS_SPACE_BEYOND_GROUP = 16 << 30
 _ADDRESS_SPACE_WITHOUT_GROUP = 96 << 20
@@ -69,12 +70,16 @@ def measure_processes(root_pid: int) -> ProcessUsage:
     """
     memory = tasks = 0
     cpu_s = 0.0
-    for process in _process_folders(root_pid):
+    remaining = [root_pid]
+    while remaining:
+        pid = remaining.pop()
+        remaining += child_pids(pid)
+        process = Path(f"/proc/{pid}")
         # Pss divides shared memory between the processes that share it; not every kernel reports it.
-        proportional = _status_field(process / "smaps_rollup", "Pss")
-        memory += (proportional or _status_field(process / "status", "RssAnon")) * 1024
-        tasks += _status_field(process / "status", "Threads")
-        fields = _read(process / "stat").rpartition(")")[2].split()
+        proportional = read_field(process / "smaps_rollup", "Pss")
+        memory += (proportional or read_field(process / "status", "RssAnon")) * 1024
+        tasks += read_field(process / "status", "Threads")
+        fields = read_text(process / "stat").rpartition(")")[2].split()
         cpu_s += sum(int(ticks) for ticks in fields[11:15]) / _TICKS
     return ProcessUsage(memory, tasks, cpu_s)
 
@@ -82,25 +87,4 @@ def measure_processes(root_pid: int) -> ProcessUsage:
 def child_pids(pid: int) -> list[int]:
     """Return the process ids of the direct children of a process."""
     threads = Path(f"/proc/{pid}").glob("task/*/children")
-    return [int(child) for children in threads for child in _read(children).split()]
-
-
-def _process_folders(root_pid: int) -> Iterator[Path]:
-    """Yield the `/proc` folders of a process and its descendants."""
-    remaining = [root_pid]
-    while remaining:
-        pid = remaining.pop()
-        yield Path(f"/proc/{pid}")
-        remaining += child_pids(pid)
-
-
-def _status_field(path: Path, name: str) -> int:
-    field = re.search(rf"^{name}:\s+(\d+)", _read(path), re.MULTILINE)
-    return int(field[1]) if field else 0
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return [int(child) for children in threads for child in read_text(children).split()]

@@ -44,22 +44,15 @@ class BoxPool:
 
     def fill(self) -> None:
         """Start creating the missing boxes in the background."""
-        loop = asyncio.get_running_loop()
-        is_filling = self._filling is not None and not self._filling.done() and self._filling.get_loop() is loop
+        is_filling = self._filling is not None and not self._filling.done()
         if not self._closed and self._warm and not is_filling:
-            self._filling = loop.create_task(self._fill())
+            self._filling = asyncio.create_task(self._fill())
 
     async def wait_until_full(self) -> None:
-        """Wait until `warm` boxes are ready.
-
-        Raises:
-            SandboxCreateError: a box cannot be created.
-        """
+        """Wait until `warm` boxes are ready, or until creating one fails."""
         self.fill()
         if self._filling is not None:
             await asyncio.shield(self._filling)
-        if len(self._ready) < self._warm:
-            self._ready.append(await self._create(self._shape, preload=True))
 
     async def end(self, box: Box) -> None:
         """Kill a box and wait until it has exited; then start a replacement in the background.
@@ -77,15 +70,13 @@ class BoxPool:
         if self._closed:
             return
         self._closed = True
-        if self._filling is not None and self._filling.get_loop() is asyncio.get_running_loop():
+        if self._filling is not None:
             self._filling.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._filling
         await asyncio.to_thread(self._thread.shutdown)
         self._ready.clear()
-        loop = asyncio.get_running_loop()
-        pending = [task for task in self._abandoned if task.get_loop() is loop]
-        await asyncio.gather(*pending, *(self.end(box) for box in list(self._boxes)))
+        await asyncio.gather(*self._abandoned, *(self.end(box) for box in list(self._boxes)))
 
     async def _fill(self) -> None:
         """Create boxes until `warm` are ready, or until creating one fails."""

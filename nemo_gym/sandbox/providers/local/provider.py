@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, Unpack
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.sandbox.providers.archive import ArchiveProvider, path_inside
@@ -19,9 +19,9 @@ from nemo_gym.sandbox.providers.local.isolation_probe import probe
 from nemo_gym.sandbox.providers.local.limits import BoxLimits
 from nemo_gym.sandbox.providers.local.pool import BoxPool
 from nemo_gym.sandbox.spec import (
-    DEFAULT_EXEC_TIMEOUT_S,
     DEFAULT_READY_TIMEOUT_S,
     DEFAULT_TTL_S,
+    ExecOptions,
     SandboxCreateError,
     SandboxError,
     SandboxErrorKind,
@@ -31,6 +31,7 @@ from nemo_gym.sandbox.spec import (
     SandboxStatus,
     SandboxUnsupportedError,
     command_argv,
+    exec_timeout,
 )
 
 _UNSUPPORTED = {
@@ -46,8 +47,8 @@ class LocalSandbox:
 
     box: Box
     spec: SandboxSpec
+    ttl_timer: asyncio.TimerHandle
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    ttl: asyncio.TimerHandle | None = None
 
 
 class LocalProvider(ArchiveProvider):
@@ -103,31 +104,23 @@ class LocalProvider(ArchiveProvider):
                 box = await pool.take(shape)
         except TimeoutError:
             raise SandboxCreateError(f"not ready within {timeout_s:g} s", where="local") from None
-        sandbox = LocalSandbox(box, spec)
-        sandbox.ttl = asyncio.get_running_loop().call_later(spec.ttl_s or DEFAULT_TTL_S, box.kill)
-        handle = SandboxHandle(f"local-{secrets.token_hex(8)}", self.name, raw=sandbox)
+        ttl_timer = asyncio.get_running_loop().call_later(spec.ttl_s or DEFAULT_TTL_S, box.kill)
+        handle = SandboxHandle(f"local-{secrets.token_hex(8)}", self.name, raw=LocalSandbox(box, spec, ttl_timer))
         self._sandboxes[handle.sandbox_id] = handle
         await self._write_spec_files(handle, spec)
         return handle
 
     async def exec(
-        self,
-        handle: SandboxHandle,
-        command: str | Sequence[str],
-        *,
-        cwd: str | None = None,
-        env: Mapping[str, str] | None = None,
-        timeout_s: float | None = DEFAULT_EXEC_TIMEOUT_S,
-        user: str | int | None = None,
+        self, handle: SandboxHandle, command: str | Sequence[str], **options: Unpack[ExecOptions]
     ) -> SandboxExecResult:
+        user, env = options.get("user"), options.get("env") or {}
         if user not in (None, "sandbox", bubblewrap.BOX_USER, str(bubblewrap.BOX_USER)):
             raise SandboxUnsupportedError(f"unknown user {user!r} in a local sandbox", where=handle.sandbox_id)
         argv = command_argv(command)
-        if any("\0" in str(text) for text in (*argv, *(env or {}), *(env or {}).values())):
+        if any("\0" in str(text) for text in (*argv, *env, *env.values())):
             raise SandboxError("a command and its variables cannot contain a zero byte", where=handle.sandbox_id)
-        request = {"task": "command", "argv": argv, "cwd": cwd, "env": env}
-        timeout_s = DEFAULT_EXEC_TIMEOUT_S if timeout_s is None else timeout_s
-        return (await self.run(handle, request, timeout_s=timeout_s, cpu_s=self.cpu_s)).result
+        request = {"task": "command", "argv": argv, "cwd": options.get("cwd"), "env": env}
+        return (await self.run(handle, request, timeout_s=exec_timeout(options), cpu_s=self.cpu_s)).result
 
     async def run(self, handle: SandboxHandle, request: Mapping[str, Any], **options: Any) -> TaskResult:
         """Run a request of `inside/child_tasks.py` in the sandbox; its time limit starts when the program starts."""
@@ -164,8 +157,7 @@ class LocalProvider(ArchiveProvider):
         if current is None or self._pool is None:
             return
         sandbox = self.sandbox(current)
-        if sandbox.ttl is not None:
-            sandbox.ttl.cancel()
+        sandbox.ttl_timer.cancel()
         await self._pool.end(sandbox.box)
 
     async def open(self) -> BoxPool:
@@ -264,13 +256,10 @@ class LocalProvider(ArchiveProvider):
             problems.append(f"unknown provider_options: {', '.join(unknown)}")
         disk = self.disk_mib << 20 if spec.resources.disk_gib is None else int(spec.resources.disk_gib * (1 << 30))
         shape = BoxShape(spec.workdir or self.workdir, disk, self.packages)
-        problem = shape.problem()
-        if problem is not None:
-            problems.append(problem)
+        problems += filter(None, [shape.problem()])
         if problems:
-            raise SandboxCreateError(
-                "; ".join(problems), where="local", fix="use a docker sandbox, or remove the setting"
-            )
+            fix = "use a docker sandbox, or remove the setting"
+            raise SandboxCreateError("; ".join(problems), where="local", fix=fix)
         return shape
 
     async def _send_archive(self, handle: SandboxHandle, packed: IO[bytes], operation: str) -> None:

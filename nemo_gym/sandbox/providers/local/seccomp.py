@@ -139,12 +139,12 @@ def filter_program(machine: str | None = None, *, counts_memory: bool = True) ->
         code += _when(number, [_step(_RETURN, denied)])
     # clone3 passes its flags behind a pointer, which a filter cannot read; on ENOSYS the C library uses clone.
     code += _when(_CLONE3[column], [_step(_RETURN, _ERRNO | errno.ENOSYS)])
-    code += _when(_CLONE[column], _test_argument(0, [_step(_JUMP_ANY_BIT, _NEW_NAMESPACES, 0, 1)], denied))
+    code += _when(_CLONE[column], _check_argument(0, [_NEW_NAMESPACES], denied, _ALLOW, jump=_JUMP_ANY_BIT))
     for call in (_SOCKET, _SOCKETPAIR):
-        code += _when(call[column], _test_argument(0, [_step(_JUMP_EQUAL, _AF_UNIX, 1, 0)], denied))
-    code += _when(_IOCTL[column], _deny_values(1, (_TIOCSTI, _TIOCLINUX), denied))
-    code += _when(_PRLIMIT[column], _test_argument(0, [_step(_JUMP_EQUAL, 0, 1, 0)], denied))
-    code += _when(_PERSONALITY[column], _allow_values(0, (0, _QUERY_PERSONALITY), denied))
+        code += _when(call[column], _check_argument(0, [_AF_UNIX], _ALLOW, denied))
+    code += _when(_IOCTL[column], _check_argument(1, [_TIOCSTI, _TIOCLINUX], denied, _ALLOW))
+    code += _when(_PRLIMIT[column], _check_argument(0, [0], _ALLOW, denied))
+    code += _when(_PERSONALITY[column], _check_argument(0, [0, _QUERY_PERSONALITY], _ALLOW, denied))
     code.append(_step(_RETURN, _ALLOW))
     return b"".join(code)
 
@@ -153,23 +153,17 @@ def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
     return struct.pack("=HBBI", code, if_true, if_false, value)
 
 
-def _when(number: int | None, then: list[bytes]) -> list[bytes]:
+def _when(number: int, then: list[bytes]) -> list[bytes]:
     """Run the steps `then`, which must return, if the loaded system call number is `number`."""
-    return [] if number is None else [_step(_JUMP_EQUAL, number, 0, len(then)), *then]
+    return [_step(_JUMP_EQUAL, number, 0, len(then)), *then]
 
 
-def _test_argument(index: int, test: list[bytes], denied: int) -> list[bytes]:
-    """Load the lower half of an argument and run `test`: if it falls through, deny; if it skips one step, allow."""
-    return [_step(_LOAD, _AT_ARGUMENTS + 8 * index), *test, _step(_RETURN, denied), _step(_RETURN, _ALLOW)]
+def _check_argument(
+    index: int, values: Iterable[int], if_listed: int, otherwise: int, *, jump: int = _JUMP_EQUAL
+) -> list[bytes]:
+    """Return `if_listed` from the filter if the lower half of an argument is one of `values`, else `otherwise`.
 
-
-def _deny_values(index: int, values: Iterable[int], denied: int) -> list[bytes]:
-    """Deny the call if an argument is one of `values`."""
-    tests = [part for value in values for part in (_step(_JUMP_EQUAL, value, 0, 1), _step(_RETURN, denied))]
-    return [_step(_LOAD, _AT_ARGUMENTS + 8 * index), *tests, _step(_RETURN, _ALLOW)]
-
-
-def _allow_values(index: int, values: Iterable[int], denied: int) -> list[bytes]:
-    """Deny the call unless an argument is one of `values`."""
-    tests = [part for value in values for part in (_step(_JUMP_EQUAL, value, 0, 1), _step(_RETURN, _ALLOW))]
-    return [_step(_LOAD, _AT_ARGUMENTS + 8 * index), *tests, _step(_RETURN, denied)]
+    With the jump `_JUMP_ANY_BIT`, an argument is listed if it shares a bit with one of `values`.
+    """
+    tests = [part for value in values for part in (_step(jump, value, 0, 1), _step(_RETURN, if_listed))]
+    return [_step(_LOAD, _AT_ARGUMENTS + 8 * index), *tests, _step(_RETURN, otherwise)]

@@ -26,7 +26,7 @@ from nemo_gym.sandbox import (
 )
 from nemo_gym.sandbox.providers.local import LocalProvider, box, execution, probe
 from nemo_gym.sandbox.providers.local.cgroups import MEMORY, Cgroups
-from nemo_gym.sandbox.providers.local.execution import ControlSocket
+from nemo_gym.sandbox.providers.local.execution import receive_event
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.skipif(not probe().available, reason=f"no isolation here: {probe().problem}")
@@ -204,7 +204,7 @@ async def test_messages_of_process_1_are_not_trusted(message):
         theirs.send(message)
         theirs.shutdown(socket.SHUT_WR)
 
-        assert await ControlSocket(SimpleNamespace(control=ours)).event("ended") is None
+        assert await receive_event(SimpleNamespace(control=ours), "ended") is None
 
 
 async def test_a_folder_of_packages_can_be_imported(tmp_path):

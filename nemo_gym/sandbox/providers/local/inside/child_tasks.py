@@ -1,14 +1,11 @@
-"""The tasks of a child of the init process: a command, a program, calls of a function, a session, file transfer."""
+"""The tasks of a child of the init process: a command, a program, a session, file transfer."""
 
-# ruff: noqa: PTH103, PTH109, PTH112, PTH113, PTH119, PTH120, PTH123, SIM105
+# ruff: noqa: PTH103, PTH109, PTH112, PTH113, PTH119, PTH120, PTH123
 # pathlib and contextlib would slow down every cold start.
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` is this with names as enums
-import atexit
-import gc
-import io
 import os
 import sys
 
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 CHANNEL = 3
-"""Descriptor for the data of a task: the values of calls, the snippets of a session, an archive."""
+"""Descriptor for the data of a task: the snippets of a session, or an archive."""
 
 SOURCE_NAME = "main.py"
 
@@ -36,7 +33,6 @@ def run_task(request: dict[str, Any]) -> None:
     tasks: dict[str, Callable[[dict[str, Any]], None]] = {
         "command": run_command,
         "program": run_program,
-        "calls": run_calls,
         "session": run_session,
         "pack": pack,
         "unpack": unpack,
@@ -60,28 +56,7 @@ def run_command(request: dict[str, Any]) -> NoReturn:
 def run_program(request: Mapping[str, Any]) -> None:
     """Run source text as the main program, as `python main.py` would."""
     module = _new_main_module("__main__", request)
-    _exit(_run_source(request["code"], module), module)
-
-
-def run_calls(request: Mapping[str, Any]) -> None:
-    """Run the program, then call one of its functions once per list of arguments; write the values as JSON lines."""
-    import json
-
-    module = _new_main_module("solution", request)
-    status = _run_source(request["code"], module)
-    if status:
-        _exit(status, module)
-    function = _find_function(module, request["function"])
-    with os.fdopen(CHANNEL, "w", encoding="utf-8") as channel:
-        for arguments in request["arguments"]:
-            try:
-                line = json.dumps({"value": to_json_value(function(*arguments))})
-            except Exception as error:
-                line = json.dumps({"error": f"{type(error).__name__}: {error}"[:2000]})
-            sys.stdout.flush()
-            channel.write(f"{line}\n")
-            channel.flush()
-    _exit(0, module)
+    sys.exit(_run_source(request["code"], module))
 
 
 def run_session(request: Mapping[str, Any]) -> None:
@@ -130,23 +105,6 @@ def unpack(request: Mapping[str, Any]) -> None:
                 archive.extract(entry, "/")
     except OSError as error:
         sys.exit(f"{error.filename}: {error.strerror}")
-
-
-def to_json_value(value: Any) -> Any:
-    """Convert a value to JSON types; tuples and sets become lists.
-
-    Raises:
-        TypeError: the value has no JSON form.
-    """
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, dict):
-        return {str(key): to_json_value(part) for key, part in value.items()}
-    if isinstance(value, set | frozenset):
-        return [to_json_value(part) for part in sorted(value, key=repr)]
-    if isinstance(value, list | tuple) or hasattr(value, "__iter__"):
-        return [to_json_value(part) for part in value]
-    raise TypeError(f"a value of type {type(value).__name__} cannot be returned from the sandbox")
 
 
 def _fail(status: int, message: str) -> NoReturn:
@@ -202,29 +160,6 @@ def _exit_status(error: SystemExit) -> int:
     return 1
 
 
-def _exit(status: int, module: ModuleType) -> NoReturn:
-    """Exit like the interpreter, but without its slow teardown.
-
-    Waits for threads, runs exit functions, deletes the program's variables and flushes open files. The full teardown
-    takes ten times as long as a small program.
-    """
-    try:
-        if "threading" in sys.modules:
-            sys.modules["threading"]._shutdown()
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        module.__dict__.clear()
-    except BaseException as error:
-        sys.__excepthook__(type(error), error, error.__traceback__)
-    files = [value for value in gc.get_objects() if isinstance(value, io.IOBase)]
-    for file in (*files, sys.stdout, sys.stderr):
-        try:
-            file.flush()
-        except Exception:
-            pass
-    os._exit(status)
-
-
 def _run_snippet(code: str, name: str, module: ModuleType) -> bool:
     """Run one snippet and print the value of a last expression; return True if the snippet raised."""
     import ast
@@ -240,21 +175,6 @@ def _run_snippet(code: str, name: str, module: ModuleType) -> bool:
         _print_traceback(error, code, name)
         return True
     return False
-
-
-def _find_function(module: ModuleType, name: str) -> Callable[..., Any]:
-    """Return the function of that dotted name, or the method of the class `Solution`; exit if it is missing."""
-    first, *rest = name.split(".")
-    target = getattr(module, first, None)
-    solution = getattr(module, "Solution", None)
-    if target is None and isinstance(solution, type):
-        target = getattr(solution(), first, None)
-    for part in rest:
-        target = getattr(target() if isinstance(target, type) else target, part, None)
-    if not callable(target):
-        sys.exit(f"the program does not define a function {name!r}")
-    function: Callable[..., Any] = target
-    return function
 
 
 def _print_traceback(error: BaseException, code: str, name: str) -> None:

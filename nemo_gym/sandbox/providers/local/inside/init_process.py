@@ -28,6 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+SIGNALS = {b"kill": _signal.SIGKILL, b"pause": _signal.SIGSTOP, b"resume": _signal.SIGCONT}
 MESSAGE_BYTES = 1 << 16
 MAX_DESCRIPTORS = 8
 REAP_S = 5.0
@@ -64,14 +65,10 @@ class InitProcess:
         poll.register(self.control, select.POLLIN)
         while process not in (ready for ready, _ in poll.poll()):
             name, _ = self._receive()
-            if name == b"kill":
-                _signal_program(pid, _signal.SIGKILL)
-            elif name == b"interrupt":
+            if name == b"interrupt":
                 os.kill(pid, _signal.SIGINT)
-            elif name == b"pause":
-                _signal_program(pid, _signal.SIGSTOP)
-            elif name == b"resume":
-                _signal_program(pid, _signal.SIGCONT)
+            elif name in SIGNALS:
+                _signal_program(pid, SIGNALS[name])
         os.close(process)
         _signal_program(pid, _signal.SIGKILL)  # before waitpid, after which the process id can be reused
         _, status = os.waitpid(pid, 0)

@@ -43,17 +43,12 @@ class SandboxServer(SimpleResourcesServer):
         """
         super().model_post_init(context)
         self._is_isolated = require_isolation(self.config)
+        sandbox, allow_unsandboxed = self.config.sandbox, self.config.allow_unsandboxed
+        blocks = self.server_client.global_config_dict
+        provider = None if sandbox is None else resolve_provider_config(sandbox, blocks)
         self._runner = PythonRunner(
-            self.provider(),
-            allow_unsandboxed=self.config.allow_unsandboxed,
-            max_output_bytes=self.MAX_OUTPUT_BYTES,
+            provider, allow_unsandboxed=allow_unsandboxed, max_output_bytes=self.MAX_OUTPUT_BYTES
         )
-
-    def provider(self) -> dict[str, dict[str, Any]] | None:
-        """Return the provider and its arguments from the config; None for the default."""
-        if self.config.sandbox is None:
-            return None
-        return resolve_provider_config(self.config.sandbox, self.server_client.global_config_dict)
 
     def setup_webserver(self) -> FastAPI:
         """Build the application; its lifespan starts and closes the runner."""
