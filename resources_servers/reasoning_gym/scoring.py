@@ -110,7 +110,7 @@ def rejection_reason(dataset: str, answer: str) -> str | None:
 def hedge_reason(answer: str, oracle: str | None) -> str | None:
     """Return the reason why an answer that contains the right one is refused; None if it says nothing else.
 
-    Many scorers of the package pay a share, or all, for a text in which the right answer stands among others ("3 or 4").
+    Many scorers of the package pay a text in which the right answer stands among others ("3 or 4").
     A unit after a number is allowed.
     """
     if not oracle:
