@@ -8,6 +8,7 @@ math-verify reads leniently (a percentage equal to its number, values equal afte
 import importlib
 import logging
 import random
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
@@ -98,12 +99,19 @@ def _parse(latex: str) -> Any:
     library = _library("math_verify")
     expressions = library.parse(
         "\\boxed{" + latex.replace("*", "\\cdot ") + "}",
-        [library.LatexExtractionConfig(boxed_match_priority=0)],
+        [_extraction_config()],
         fallback_mode="no_fallback",
         extraction_mode="first_match",
         parsing_timeout=None,
     )
     return _with_real_symbols(expressions[0]) if expressions else None
+
+
+@cache
+def _extraction_config() -> Any:
+    """Return math-verify's configuration without its removal of units, which drops trailing variables (`6m` is not 6)."""
+    default = _library("math_verify").LatexExtractionConfig(boxed_match_priority=0)
+    return replace(default, normalization_config=replace(default.normalization_config, units=False))
 
 
 def _with_real_symbols(expression: Any) -> Any:
