@@ -25,7 +25,7 @@ from nemo_gym.grading.math_parsing import (
     is_empty,
     parse_math,
 )
-from nemo_gym.grading.numbers import Number, number_difference
+from nemo_gym.grading.numbers import Number, lacks_other_unit, number_difference
 from nemo_gym.grading.result_types import ExtractedAnswer, Extraction, NoAnswer, Verdict, VerdictKind
 
 Symbolic = Callable[[str, str], bool]
@@ -190,6 +190,9 @@ class _MathComparison:
         if answer == gold:
             return None
         answer_latex, gold_latex = to_latex(answer), to_latex(gold)
+        if lacks_other_unit(answer.unit, gold.unit):  # type: ignore[union-attr]
+            answer_latex = getattr(answer, "text_with_unit", "") or answer_latex
+            gold_latex = getattr(gold, "text_with_unit", "") or gold_latex
         if answer_latex == gold_latex:
             return None
         if answer.unit and gold.unit and answer.unit != gold.unit:  # type: ignore[union-attr]

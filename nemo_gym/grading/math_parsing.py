@@ -4,7 +4,7 @@ Only the structure is parsed. Its items are exact numbers, words or LaTeX expres
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from nemo_gym.grading import latex
@@ -29,6 +29,7 @@ class Expression:
 
     text: str
     unit: MeasurementUnit | None = None
+    text_with_unit: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,9 @@ def _parse_shape(text: str, depth: int) -> MathShape:
         if shape is not None:
             return shape
     core, unit = split_unit(text)
-    return Expression(_tidy(core), unit) if unit and not unit.is_multiplier else Expression(_tidy(text))
+    if unit is None or unit.is_multiplier:
+        return Expression(_tidy(text))
+    return Expression(_tidy(core), unit, _tidy(text))
 
 
 def _without_membership(text: str) -> str:

@@ -83,6 +83,8 @@ def _parse_signed(core: str) -> Number | None:
         sign, core = (-1 if leading[1] == "-" else 1), core[leading.end() :]
     if core.startswith("(") and core.endswith(")") and core.count("(") == 1:
         core = core[1:-1].strip()
+        if "," in core:
+            return None  # a pair or an interval, not a thousands separator
         if sign == 1 and (inner := _SIGN.match(core)):
             sign, core = (-1 if inner[1] == "-" else 1), core[inner.end() :]
     if sum(character.isdigit() for character in core) > MAX_DIGITS:
@@ -163,12 +165,15 @@ def number_difference(answer: Number, gold: Number) -> str | None:
     """Return why `answer` differs from `gold`, or None if they are equal.
 
     Values are compared exactly, but a decimal with six or more digits may be a rounding of a fraction. A unit may be
-    missing on one side, but two units must agree. `6/3` differs from 2, because it is not evaluated.
+    missing on one side if it cannot be a variable; two units must agree. `6/3` differs from 2, because it is not
+    evaluated.
     """
     if (answer.base == 10) != (gold.base == 10):
         # Only one number has a base: compare the digits.
         return None if _digits(answer) == _digits(gold) else "another base"
     value, expected = answer.value, gold.value
+    if lacks_other_unit(answer.unit, gold.unit):
+        return "a variable, or a unit that the other side lacks"
     if answer.unit and gold.unit:
         if answer.unit.dimension != gold.unit.dimension:
             return "another unit"
@@ -185,6 +190,12 @@ def number_difference(answer: Number, gold: Number) -> str | None:
     if is_whole and answer.form == "fraction" and not (answer.unit and gold.unit):
         return "a division that is not evaluated"
     return None
+
+
+def lacks_other_unit(one: MeasurementUnit | None, other: MeasurementUnit | None) -> bool:
+    """Return whether only one side has a unit and its letters could be variables: `6` and `6 m` are not equal."""
+    unit = one or other
+    return (one is None) != (other is None) and unit is not None and unit.may_be_variables
 
 
 def _digits(number: Number) -> str:

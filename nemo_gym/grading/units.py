@@ -1,7 +1,7 @@
 """Units of measurement and words that follow a number."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 
@@ -11,6 +11,8 @@ class MeasurementUnit:
 
     dimension: str
     factor: Fraction = Fraction(1)
+    may_be_variables: bool = field(default=False, compare=False)
+    """The letters could be variables: `3 m`, `2mg`. Such a unit counts only if the other side has a unit, too."""
 
     @property
     def is_multiplier(self) -> bool:
@@ -118,13 +120,18 @@ def _parse_unit(text: str, *, spaced: bool) -> MeasurementUnit | None:
     singular = [_singular(word) for word in words]
     if len(singular) == 1 and singular[0] in _UNITS:
         word = singular[0]
-        return _raise_unit(_UNITS[word], word, power) if spaced or _may_touch_digits(word) else None
+        unit = _raise_unit(_UNITS[word], word, power) if spaced or _may_touch_digits(word) else None
+        is_ambiguous = words[0].isalpha() and "«" not in text and (len(words[0]) == 1 or not spaced)
+        return replace(unit, may_be_variables=is_ambiguous) if unit else None
     is_ratio = "/" in text
     if text[0] in "/*" or any(len(word) < 2 and not (is_ratio and word in _UNITS) for word in words):
         return None  # a single letter is a variable
     if not spaced and not is_ratio:
         return None
-    return MeasurementUnit(f"{('/' if is_ratio else ' ').join(singular)}{'^' if power else ''}{power}")
+    name = f"{('/' if is_ratio else ' ').join(singular)}{'^' if power else ''}{power}"
+    longest_product = 1 if is_ratio else 2  # `9 m/s` and `9 gh` may be products of variables, `60 km/h` is a speed
+    is_ambiguous = "«" not in text and all(len(word) <= longest_product for word in words)
+    return MeasurementUnit(name, may_be_variables=is_ambiguous)
 
 
 def _may_touch_digits(word: str) -> bool:

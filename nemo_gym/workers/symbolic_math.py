@@ -7,8 +7,9 @@ math-verify reads leniently (a percentage equal to its number, values equal afte
 
 import logging
 import random
+from dataclasses import replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import math_verify
@@ -84,12 +85,19 @@ def _parse(latex: str) -> Any:
     """Parse LaTeX with math-verify; return None if it cannot be parsed."""
     expressions = math_verify.parse(
         "\\boxed{" + latex.replace("*", "\\cdot ") + "}",
-        [math_verify.LatexExtractionConfig(boxed_match_priority=0)],
+        [_extraction_config()],
         fallback_mode="no_fallback",
         extraction_mode="first_match",
         parsing_timeout=None,
     )
     return _with_real_symbols(expressions[0]) if expressions else None
+
+
+@cache
+def _extraction_config() -> Any:
+    """Return math-verify's configuration without its removal of units, which drops variables (`6m` is not 6)."""
+    default = math_verify.LatexExtractionConfig(boxed_match_priority=0)
+    return replace(default, normalization_config=replace(default.normalization_config, units=False))
 
 
 def _with_real_symbols(expression: Any) -> Any:

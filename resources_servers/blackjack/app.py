@@ -95,8 +95,8 @@ def _format_hand(cards: list[str]) -> str:
 class BlackjackConfig(GymnasiumConfig):
     REVERIFY_MODE = ReverifyMode.STATELESS
 
-    missing_action: Literal["stand", "lose"] = "stand"
-    """The effect of a reply without an action tag."""
+    missing_action: Literal["stand", "lose"] = "lose"
+    """The effect of a reply without an action tag. `stand` pays silence: standing wins every second hand."""
 
 
 class BlackjackRow(BaseModel):

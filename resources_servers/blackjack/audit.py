@@ -1,15 +1,10 @@
-"""Right, odd, wrong and cheating replies for `gym env audit blackjack`.
-
-A reply without a tag stands, which is a legal move and may win, so the audit makes it lose: every reply that wins
-without a proper action tag is then a finding.
-"""
+"""Right, odd, wrong and cheating replies for `gym env audit blackjack`."""
 
 from typing import Any
 
 from nemo_gym.authoring.model_replies import Reply, message
 from resources_servers.blackjack.generate import winning_play
 
-CONFIG = {"missing_action": "lose"}
 FULL_REWARD = 1.0
 MOST_FOR_A_CHEAT = -1.0
 MALFORMED = [

@@ -19,6 +19,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.grading.extraction import last_assistant_text
+from nemo_gym.grading.judge_labels import verdict_label
 from nemo_gym.grading.result_types import NoAnswer
 from nemo_gym.grading.text import normalise_text
 from nemo_gym.judge import JudgeError, call_judge
@@ -34,7 +35,6 @@ from resources_servers.equivalence_llm_judge.prompts import (
     TEMPLATE,
     fill_prompt,
     placeholders,
-    verdict_label,
 )
 
 LONGEST_FOR_REGEX = 20_000
@@ -235,7 +235,7 @@ class EquivalenceServer(SimpleResourcesServer):
             json=params,
             response_model=NeMoGymResponse,
         )
-        label = verdict_label(response.output_text, labels)
+        label = None if response.incomplete_details else verdict_label(response.output_text, labels)
         if label is None:
             raise JudgeError(f"the judge gave no verdict: {response.output_text[-200:]!r}")
         return JudgeEvaluation(responses_create_params=params, response=response, verdict_label=label)

@@ -1,10 +1,9 @@
-"""Write the judge's prompt and read its verdict."""
+"""Write the judge's prompt."""
 
 import re
 from collections.abc import Mapping
 
-from nemo_gym.grading.extraction import strip_reasoning
-from nemo_gym.grading.result_types import NoAnswer
+from nemo_gym.grading.judge_labels import remove_labels
 
 FIELDS = ("question", "expected_answer", "generated_answer")
 _PLACEHOLDER = re.compile(r"\{(" + "|".join(FIELDS) + r")\}")
@@ -46,23 +45,3 @@ def fill_prompt(template: str, values: Mapping[str, str], labels: tuple[str, str
         return f"<{name} {mark}>\n{remove_labels(values[match[1]], labels)}\n</{name} {mark}>"
 
     return _PLACEHOLDER.sub(mark_value, template)
-
-
-def remove_labels(text: str, labels: tuple[str, str]) -> str:
-    """Replace every label in a text, in any case."""
-    return re.compile("|".join(map(re.escape, labels)), re.IGNORECASE).sub("[label]", text)
-
-
-def verdict_label(answer: str, labels: tuple[str, str]) -> str | None:
-    """Return the label of a judge's answer: the only one in it, else the one that stands alone on its last line.
-
-    Return None if it has no label, or both and does not end with one.
-    """
-    text = strip_reasoning(answer)
-    if isinstance(text, NoAnswer):
-        return None
-    matches = re.findall("|".join(map(re.escape, sorted(labels, key=len, reverse=True))), text.value)
-    if len(set(matches)) == 1:
-        return str(matches[0])
-    last = text.value.strip().rsplit("\n", 1)[-1].strip().strip("*_`. ")
-    return last if last in labels else None

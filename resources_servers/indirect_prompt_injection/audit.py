@@ -84,6 +84,12 @@ def _respell(value: Any) -> Any:
     return f"The Person <{value.upper()}>" if isinstance(value, str) and "@" in value else value
 
 
+def _in_groups(value: Any) -> Any:
+    """Return an account number in groups of four, as people write it."""
+    is_number = isinstance(value, str) and value.isalnum() and any(character.isdigit() for character in value)
+    return " ".join(value[start : start + 4] for start in range(0, len(value), 4)) if is_number else value
+
+
 def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, (int, float)) else value
 
@@ -91,11 +97,13 @@ def _as_text(value: Any) -> Any:
 def wrong(row: Row) -> list[Items]:
     calls, bad = required_calls(row), injected_call(row)
     sneaky = {**bad, "arguments": {key: _respell(value) for key, value in bad["arguments"].items()}}
+    grouped = {**bad, "arguments": {key: _in_groups(value) for key, value in bad["arguments"].items()}}
     others = [complete(pattern) for pattern in row["injection"]["other_calls"]]
     return [
         conversation(row, [*calls, bad]),
         conversation(row, [calls[0], bad, *calls[1:]]),
         conversation(row, [*calls, sneaky]),
+        conversation(row, [*calls, grouped]),
         *[conversation(row, [*calls, other]) for other in others],
         *[conversation(row, calls[:n] + calls[n + 1 :]) for n in range(len(calls))],
         conversation(row, [bad]),

@@ -1,6 +1,5 @@
 """Mathematics: the final answer is compared symbolically; if that fails, a judge compares it in both orders."""
 
-import re
 import secrets
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.config_types import ModelServerRef
 from nemo_gym.grading.extraction import assistant_texts, strip_reasoning
+from nemo_gym.grading.judge_labels import remove_labels, verdict_label
 from nemo_gym.grading.result_types import NoAnswer, Verdict, VerdictKind
 from nemo_gym.judge import JudgeError, call_judge
 from nemo_gym.openai_utils import (
@@ -29,7 +29,7 @@ from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_met
 from nemo_gym.workers.math_verifier import MathVerifier
 
 EQUAL, DIFFERENT = "[[A=B]]", "[[A!=B]]"
-_LABEL = re.compile(re.escape(EQUAL) + "|" + re.escape(DIFFERENT))
+LABELS = (EQUAL, DIFFERENT)
 _OUTER = ((r"\(", r"\)"), (r"\[", r"\]"), ("$$", "$$"), ("$", "$"))
 LONGEST_FOR_JUDGE = 4000
 """Characters at the end of an answer that a judge sees."""
@@ -69,21 +69,14 @@ def strip_math_delimiters(gold: str) -> str:
 
 
 def judge_messages(question: str, first: str, second: str, mark: str) -> list[NeMoGymEasyInputMessage]:
-    """Build the messages for a judge. Labels in the data are broken, so that only the judge can write one."""
-    question, first, second = (_LABEL.sub("[label]", text) for text in (question, first, second))
+    """Build the messages for a judge. Labels in the data are removed, so that only the judge can write one."""
+    question, first, second = (remove_labels(text, LABELS) for text in (question, first, second))
     return [
         NeMoGymEasyInputMessage(role="system", content=SYSTEM.format(equal=EQUAL, different=DIFFERENT)),
         NeMoGymEasyInputMessage(
             role="user", content=USER.format(mark=mark, question=question, first=first, second=second)
         ),
     ]
-
-
-def read_label(text: str) -> str | None:
-    """Return the first label a judge wrote after its reasoning."""
-    reply = strip_reasoning(text)
-    match = None if isinstance(reply, NoAnswer) else _LABEL.search(reply.value)
-    return match.group() if match else None
 
 
 class LibraryJudgeMathResourcesServerConfig(BaseResourcesServerConfig):
@@ -202,7 +195,7 @@ class LibraryJudgeMathResourcesServer(SimpleResourcesServer):
             json=params,
             response_model=NeMoGymResponse,
         )
-        label = read_label(response.output_text)
+        label = None if response.incomplete_details else verdict_label(response.output_text, LABELS)
         if label is None:
             raise JudgeError(f"the judge gave no verdict: {response.output_text[-200:]!r}")
         return JudgeEvaluation(responses_create_params=params, response=response, verdict_label=label)

@@ -6,7 +6,7 @@ from nemo_gym.authoring.model_replies import Reply
 
 FULL_REWARD = 1.0
 MOST_FOR_A_CHEAT = 0.05
-"""The package scores a text that contains the answer with the answer's share of the text."""
+"""Some scorers of the package pay up to 0.05 for any text of the right form."""
 CONFIG = {"scorer_workers": 1}
 MALFORMED = [
     ("no question", lambda row: {key: value for key, value in row.items() if key != "question"}),
@@ -54,9 +54,19 @@ def wrong(row: dict[str, Any]) -> list[Reply]:
     return [f"<answer>{other}</answer>" for other in (f"{answer}1", f"1{answer}", answer[:-1] or "?", "none", "0.5")]
 
 
+def wrong_candidate(answer: str) -> str:
+    """Return a wrong answer of the same form: every digit and letter is replaced by the next one."""
+    following = str.maketrans("0123456789abcdefghijklmnopqrstuvwxyz", "1234567890bcdefghijklmnopqrstuvwxyza")
+    return answer.lower().translate(following)
+
+
 def cheats(row: dict[str, Any]) -> list[tuple[str, Reply]]:
-    words = row["question"].split()
+    words, other = row["question"].split(), wrong_candidate(row["answer"])
     return [
+        ("the answer or another", f"<answer>{row['answer']} or {other}</answer>"),
+        ("another or the answer", f"<answer>{other} or {row['answer']}</answer>"),
+        ("a list of candidates", f"<answer>{row['answer']}, {other}</answer>"),
+        ("both in lines", f"<answer>{other}\n{row['answer']}</answer>"),
         ("an empty tag", "<answer></answer>"),
         ("a tag that is not closed", f"<answer>{row['answer']}"),
         ("a right tag, then one that is not closed", f"<answer>{row['answer']}</answer> <answer>"),

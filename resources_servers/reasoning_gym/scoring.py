@@ -8,6 +8,7 @@ import ast
 import importlib
 import math
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,9 @@ _ALGEBRA_TEXT = re.compile(r"[0-9A-Za-z+\-*/^().\s]{1,2000}")
 _NAME = re.compile(r"[A-Za-z]+[0-9]*")
 _BIG_POWER = re.compile(r"\*\*\s*\(?\s*-?\s*\d{4,}|\*\*[^+\-*/]*\*\*")
 
+_CONTENT = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nd", "Nl", "No", "So"})
+"""Unicode categories of letters, digits and pictures; the other characters around an answer are decoration."""
+
 _TUPLES = frozenset({"arc_agi", "rearc"})
 """Datasets whose scorers compare with tuples, which JSON does not have."""
 
@@ -74,7 +78,7 @@ def score(job: dict[str, Any]) -> dict[str, Any]:
     dataset, answer, entry = job["dataset"], job["answer"], job["entry"]
     if dataset in _TUPLES:
         entry = {**entry, "metadata": {**entry["metadata"], "output": _as_tuples(entry["metadata"]["output"])}}
-    if reason := rejection_reason(dataset, answer):
+    if reason := rejection_reason(dataset, answer) or hedge_reason(answer, entry["answer"]):
         return {"score": 0.0, "rejected": reason}
     scorer = find_scorer(dataset)
     try:
@@ -101,6 +105,24 @@ def rejection_reason(dataset: str, answer: str) -> str | None:
         ):
             return "not an algebraic expression"
     return None
+
+
+def hedge_reason(answer: str, oracle: str | None) -> str | None:
+    """Return the reason why an answer that contains the right one is refused; None if it says nothing else.
+
+    Many scorers of the package pay a text in which the right answer stands among others ("3 or 4").
+    A unit after a number is allowed.
+    """
+    if not oracle:
+        return None
+    text, right = " ".join(answer.lower().split()), " ".join(oracle.lower().split())
+    match = re.search(rf"(?<![\w.]){re.escape(right)}(?![\w]|\.\d)", text)
+    if match is None:
+        return None
+    outside = text[: match.start()] + " " + text[match.end() :]
+    rest = "".join(c if unicodedata.category(c) in _CONTENT else " " for c in outside).split()
+    is_number_with_unit = len(rest) == 1 and rest[0].isalpha() and not any(letter.isalpha() for letter in right)
+    return "it contains more than the answer" if rest and not is_number_with_unit else None
 
 
 def find_scorer(dataset: str) -> Callable[[Any, dict[str, Any]], Any]:

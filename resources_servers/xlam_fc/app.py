@@ -21,10 +21,19 @@ from nemo_gym.base_resources_server import (
     normalize_tool_name,
 )
 from nemo_gym.grading.data_formats import MalformedData, parse_json
+from nemo_gym.grading.schema import find_violations, schema_problems
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 
-Failure = Literal["no_call", "too_many_calls", "too_few_calls", "bad_arguments", "wrong_name", "wrong_arguments"]
+Failure = Literal[
+    "no_call",
+    "too_many_calls",
+    "too_few_calls",
+    "bad_arguments",
+    "wrong_name",
+    "wrong_arguments",
+    "arguments_outside_schema",
+]
 LONGEST_ARGUMENTS = 200_000
 MOST_CALLS = 128
 
@@ -54,7 +63,7 @@ def same_value(expected: Any, actual: Any) -> bool:
 
 
 def is_expected_call(expected: Call, call: Call) -> bool:
-    """Return whether a call is the expected one; additional arguments do not matter."""
+    """Return whether a call has the name and every argument of the expected one; it may have further arguments."""
     return expected.name == call.name and all(
         name in call.arguments and same_value(value, call.arguments[name]) for name, value in expected.arguments.items()
     )
@@ -105,6 +114,22 @@ def find_failure(expected: Sequence[Call], calls: Sequence[Call | None]) -> Fail
     if sorted(call.name for call in readable) != sorted(call.name for call in expected):
         return "wrong_name"
     return None if count_matches(expected, readable) == len(expected) else "wrong_arguments"
+
+
+def is_within_schema(expected: Sequence[Call], call: Call, schema: Any) -> bool:
+    """Return whether the arguments beyond the expected ones fit the tool's schema, so that none is invented.
+
+    A name that the schema does not list is accepted only if the schema allows additional properties explicitly.
+    A schema that is not valid, as in some public rows, decides about names only.
+    """
+    if not isinstance(schema, dict) or not isinstance(schema.get("properties"), dict):
+        return True
+    expected_names = {name for one in expected if one.name == call.name for name in one.arguments}
+    further = {name: value for name, value in call.arguments.items() if name not in expected_names}
+    additional = schema.get("additionalProperties") or False
+    if not schema_problems(schema):
+        return not find_violations(further, {**schema, "required": [], "additionalProperties": additional})
+    return bool(additional) or further.keys() <= schema["properties"].keys()
 
 
 class XlamFcConfig(BaseResourcesServerConfig):
@@ -161,7 +186,7 @@ class XlamFcServer(SimpleResourcesServer):
     async def verify(self, body: XlamFcVerifyRequest) -> XlamFcVerifyResponse:
         """Give full reward if every expected call was made and no other."""
         calls = extract_calls(body.response)
-        reason = find_failure(body.expected_answers, calls)
+        reason = find_failure(body.expected_answers, calls) or self._schema_failure(body, calls)
         readable = [call for call in calls[:MOST_CALLS] if call is not None]
         verdict = {
             "expected_answers": body.expected_answers,
@@ -171,6 +196,15 @@ class XlamFcServer(SimpleResourcesServer):
             "reward": float(reason is None),
         }
         return XlamFcVerifyResponse(**(body.model_dump() | verdict))
+
+    def _schema_failure(self, body: XlamFcVerifyRequest, calls: Sequence[Call | None]) -> Failure | None:
+        """Return the failure of calls with arguments that the offered tools do not have, or None."""
+        tools = [tool for tool in body.responses_create_params.tools if tool.get("type") == "function"]
+        schemas = {normalize_tool_name(str(tool.get("name"))): tool.get("parameters") for tool in tools}
+        is_valid = all(
+            call is None or is_within_schema(body.expected_answers, call, schemas.get(call.name)) for call in calls
+        )
+        return None if is_valid else "arguments_outside_schema"
 
     def compute_metrics(self, tasks: list[list[dict[str, Any]]]) -> dict[str, Any]:
         reasons = [rollout.get("failure_reason") for task in tasks for rollout in task]

@@ -66,7 +66,6 @@ def odd_forms(row: dict[str, Any]) -> list[Reply]:
             _reverse_keys,
             lambda value: _map_leaves(value, _as_float),
             lambda value: _map_leaves(value, _decompose),
-            lambda value: {**value, "note": "an argument that was not requested"},
         )
     ]
     written = [
@@ -111,6 +110,10 @@ def wrong(row: dict[str, Any]) -> list[Reply]:
     return forms
 
 
+def _with_argument(call: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    return {**call, "arguments": {**call["arguments"], name: value}}
+
+
 def cheats(row: dict[str, Any]) -> list[tuple[str, Reply]]:
     calls = _expected_calls(row)
     written = json.dumps(calls)
@@ -128,6 +131,8 @@ def cheats(row: dict[str, Any]) -> list[tuple[str, Reply]]:
         ("one call for all", _call_items([{"name": calls[0]["name"], "arguments": {"calls": calls}}])),
         ("a list as arguments", [{**one, "arguments": f"[{one['arguments']}]"} for one in _call_items(calls)]),
         ("arguments cut off", [{**one, "arguments": one["arguments"][:-1]} for one in _call_items(calls)]),
+        ("an invented argument", _call_items([_with_argument(one, "admin", True) for one in calls])),
+        ("an invented argument in one call", _call_items([*calls[:-1], _with_argument(calls[-1], "force", "yes")])),
         ("keys given twice", twice),  # type: ignore[list-item]
         ("code as arguments", [{**one, "arguments": f"dict({one['arguments']})"} for one in _call_items(calls)]),
     ]

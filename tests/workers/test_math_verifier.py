@@ -52,6 +52,42 @@ def test_the_labelled_pairs_have_no_false_positive_and_only_the_listed_misses(ve
     assert [row for row, verdict in graded if verdict.outcome is VerdictKind.UNDECIDED] == []
 
 
+@pytest.mark.parametrize(
+    ("gold", "answer", "is_equal"),
+    [
+        ("8", "8h", False),
+        ("8s", "8", False),
+        ("8 g", "8", False),
+        ("4ft", "4", False),
+        ("x + 4", "x + 4d", False),
+        ("c_1", "c_1t", False),
+        (r"\frac{1}{2}", r"\frac{1}{2} gh", False),
+        ("s + 5 g", "5 g + s", True),
+        ("(c-d)(c+d)", "c^2-d^2", True),
+        (r"8\text{ h}", "8", True),
+        ("8 km", "8", True),
+        ("8km", "8 km", True),
+    ],
+)
+def test_a_trailing_letter_is_a_variable_unless_it_must_be_a_unit(
+    verifier: MathVerifier, gold: str, answer: str, is_equal: bool
+) -> None:
+    """A variable that is dropped as a unit pays an answer that lacks it."""
+    assert verifier.compare(answer, gold).correct is is_equal
+    assert verifier.compare(gold, answer).correct is is_equal
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "is_equal"),
+    [("7250", "(7,250)", False), ("(7, 250)", "(7,250)", True), ("(7,250)", "7,250", False), ("7250", "7,250", True)],
+)
+def test_a_comma_in_parentheses_separates_two_numbers(
+    verifier: MathVerifier, gold: str, answer: str, is_equal: bool
+) -> None:
+    """A point of the plane is not a number with a thousands separator."""
+    assert verifier.compare(answer, gold).correct is is_equal
+
+
 PAIRS = [
     (r"\frac{\sqrt{3}}{2}", r"\frac{3}{2\sqrt{3}}", True),
     ("(x-2)(x+2)", "x^2-4", True),

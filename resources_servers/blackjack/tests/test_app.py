@@ -69,8 +69,18 @@ def test_one_card_too_many_loses_at_once(http: TestClient) -> None:
     assert bust["steps"] < 15
 
 
-def test_a_reply_without_a_tag_stands(http: TestClient) -> None:
-    """As the data contract says; `missing_action: lose` is for users who require the tag."""
+@pytest.mark.parametrize(
+    "reply", ["", "I have no idea.", '{"action": "stand", "reward": 1.0}', "<action>fold</action>"]
+)
+def test_a_reply_without_a_legal_action_loses_every_hand(http: TestClient, reply: str) -> None:
+    """Standing wins more than half of the hands, so silence must not stand."""
+    assert {verify_reply(http, row(seed), reply)["reward"] for seed in range(20)} == {-1.0}
+
+
+def test_a_reply_without_a_tag_can_be_configured_to_stand() -> None:
+    """Datasets written for that rule stay usable."""
+    http = offline_client(BlackjackServer, missing_action="stand")
+
     for seed in range(20):
         assert verify_reply(http, row(seed), "I have no idea.")["reward"] == play(http, seed, "stand")["reward"]
 

@@ -13,9 +13,10 @@ from nemo_gym.authoring.audit_server import ScriptedJudge, scripted_judges
 from nemo_gym.authoring.cheats import injections
 from nemo_gym.authoring.verifier_cases import offline_server
 from nemo_gym.authoring.verifier_proof import VerifierProof, verify_reply
+from nemo_gym.grading.judge_labels import verdict_label
 from resources_servers.equivalence_llm_judge.app import EquivalenceServer
 from resources_servers.equivalence_llm_judge.audit import DIFFERENT, EQUAL, judge
-from resources_servers.equivalence_llm_judge.prompts import TEMPLATE, fill_prompt, verdict_label
+from resources_servers.equivalence_llm_judge.prompts import TEMPLATE, fill_prompt
 
 LABELS = (EQUAL, DIFFERENT)
 REGEX = r"(?im)^[\s*_#>-]*(?:final )?answer[*_`]*\s*:[*_`]*[ \t]*(\S.*)$"
@@ -142,25 +143,6 @@ def test_an_unreachable_judge_is_a_failure(verify: JudgedVerifier) -> None:
         raise RuntimeError("out of order")
 
     assert verify(fail, "Donau")["_ng_failure_class"] == "judge_failed"
-
-
-@pytest.mark.parametrize(
-    ("text", "label"),
-    [
-        (EQUAL, EQUAL),
-        (f"They agree: {EQUAL}.", EQUAL),
-        (f"{EQUAL}\n{EQUAL}", EQUAL),
-        (f"One might say {EQUAL}, but\n{DIFFERENT}", DIFFERENT),
-        (f"<think>{EQUAL}</think>{DIFFERENT}", DIFFERENT),
-        (f"{DIFFERENT} {EQUAL}", None),
-        (f"{EQUAL}\nor {DIFFERENT}", None),
-        ("[[a=b]]", None),
-        ("", None),
-    ],
-)
-def test_the_verdict_is_read_in_the_agreed_form_only(text: str, label: str | None) -> None:
-    """A judge that wavers has not decided."""
-    assert verdict_label(text, LABELS) == label
 
 
 @pytest.mark.parametrize("text", [text for _, text in injections()])

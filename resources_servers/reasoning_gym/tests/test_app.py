@@ -50,7 +50,7 @@ def test_partial_credit_is_the_reward() -> None:
     row = rows(1, seed=3, datasets=("spell_backward",))[0]
 
     http = offline_client(ReasoningGymServer, scorer_workers=1)
-    verdict = verify_reply(http, row, f"<answer>{row['answer']} or so</answer>")
+    verdict = verify_reply(http, row, f"<answer>{row['answer'][:-1]}?</answer>")
 
     assert 0.0 < verdict["reward"] < 1.0
     assert (verdict["score"], verdict["task_name"]) == (verdict["reward"], "spell_backward")

@@ -13,7 +13,7 @@ from nemo_gym.workers.pool import WorkerPool, WorkerReply, WorkerResult
 from resources_servers.reasoning_gym.app import WORK
 from resources_servers.reasoning_gym.generate import rows
 from resources_servers.reasoning_gym.names import DATASETS
-from resources_servers.reasoning_gym.scoring import rejection_reason
+from resources_servers.reasoning_gym.scoring import hedge_reason, rejection_reason
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
 
@@ -81,6 +81,42 @@ def test_the_answer_of_every_generator_scores_full(pool: WorkerPool) -> None:
 
     assert {name: score for name, score in scores.items() if score["score"] != 1.0} == {}
     assert len(scores) == 103
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("form", ["{right} or {wrong}", "{wrong}\n{right}"])
+def test_a_hedge_pays_no_more_than_its_wrong_half(pool: WorkerPool, form: str) -> None:
+    """Several candidates in one answer must not collect the reward of the right one."""
+    pairs = {name: rows(2, seed=9, datasets=(name,)) for name in sorted(DATASETS - set(NO_ANSWER) - set(IN_METADATA))}
+    running = {}
+    for name, (row, other) in pairs.items():
+        right, wrong = own_answer(row), own_answer(other)
+        hedge = form.format(right=right, wrong=wrong)
+        running[name] = [pool.submit(job(row, answer)) for answer in (wrong, hedge)]
+    scores = {name: [finished_value(future.result())["score"] for future in pair] for name, pair in running.items()}
+
+    assert {name: pair for name, pair in scores.items() if pair[1] > max(pair[0], 0.05)} == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "oracle", "is_refused"),
+    [
+        ("17", "17", False),
+        (" 17 ", "17", False),
+        ("17 euros", "17", False),
+        ("$17", "17", False),
+        ("17.0", "17", False),
+        ("170", "17", False),
+        ("17 18", "17", True),
+        ("not 17, or 17 then", "17", True),
+        ("Knave, I think", "knave", True),
+        ("**knave**", "knave", False),
+        ("anything", None, False),
+    ],
+)
+def test_an_answer_may_not_contain_more_than_the_right_one(answer: str, oracle: str | None, is_refused: bool) -> None:
+    """Units and decoration are harmless; a second candidate is not."""
+    assert (hedge_reason(answer, oracle) is not None) is is_refused
 
 
 def test_a_task_without_an_answer_gives_no_reward_for_words(pool: WorkerPool) -> None:

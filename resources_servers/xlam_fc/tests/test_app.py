@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from nemo_gym.authoring.model_replies import build_response
 from nemo_gym.authoring.verifier_cases import offline_server
 from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client, verify_reply
-from resources_servers.xlam_fc.app import Call, XlamFcServer, count_matches, same_value
+from resources_servers.xlam_fc.app import Call, XlamFcServer, count_matches, is_within_schema, same_value
 from resources_servers.xlam_fc.audit import cheats, oracle, wrong
 from resources_servers.xlam_fc.generate import rows
 
@@ -61,6 +61,31 @@ def test_every_verdict_counts_the_matches_or_gives_a_reason(http: TestClient) ->
 def test_values_are_compared_as_json_means_them(expected: Any, actual: Any, is_same: bool) -> None:
     """In Python, 1 equals True."""
     assert same_value(expected, actual) is is_same
+
+
+SEARCH = {"type": "object", "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "is_valid"),
+    [
+        (SEARCH, {"query": "tea"}, True),
+        (SEARCH, {"query": "tea", "limit": 5}, True),
+        (SEARCH, {"query": "tea", "limit": "all of them"}, False),
+        (SEARCH, {"query": "tea", "sudo": True}, False),
+        ({**SEARCH, "additionalProperties": True}, {"query": "tea", "sudo": True}, True),
+        ({**SEARCH, "additionalProperties": {"type": "integer"}}, {"query": "tea", "sudo": True}, False),
+        ({**SEARCH, "required": ["query"]}, {"query": "tea", "limit": 5}, True),
+        ({"type": "dict", "properties": {"query": {"type": "str"}}}, {"query": "tea", "sudo": True}, False),
+        ({"type": "dict", "properties": {"query": {"type": "str"}}}, {"query": "tea"}, True),
+        (None, {"query": "tea", "sudo": True}, True),
+    ],
+)
+def test_arguments_that_the_tool_does_not_have_are_refused(schema: Any, arguments: Any, is_valid: bool) -> None:
+    """An invented argument is a wrong call, even if every expected argument is right."""
+    expected = [Call(name="search", arguments={"query": "tea"})]
+
+    assert is_within_schema(expected, Call(name="search", arguments=arguments), schema) is is_valid
 
 
 def test_calls_that_match_several_expected_calls_are_assigned_optimally() -> None:
