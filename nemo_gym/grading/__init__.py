@@ -4,6 +4,7 @@ The functions are pure: they use no clock, socket, process or `eval`.
 
 - `extraction`: the final text of a response, `\\boxed{…}`, fenced blocks
 - `choices`, `math`, `numbers`, `text`, `data_formats`: extract and compare one kind of answer
+- `judge_labels`: read the verdict of a judge, and keep labels out of the texts it judges
 - `schema`: check data against a JSON Schema
 - `language`: detect the language of a text
 - `result_types`: `ExtractedAnswer`, `NoAnswer`, `Verdict`

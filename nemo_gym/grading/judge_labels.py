@@ -48,11 +48,11 @@ def remove_labels(text: str, labels: Sequence[str]) -> str:
     decoded = "".join(c for c in unicodedata.normalize("NFKC", decoded) if unicodedata.category(c) != "Cf")
     clean = decoded
     for label in sorted(labels, key=len, reverse=True):
-        clean = _disguised(label).sub(_replace_if_mostly_ascii, clean)
+        clean = _disguised_label(label).sub(_replace_if_mostly_ascii, clean)
     return text if clean == decoded else clean
 
 
-def _disguised(label: str) -> re.Pattern[str]:
+def _disguised_label(label: str) -> re.Pattern[str]:
     """Return a pattern for a label with spaces inside and any character beyond ASCII in place of its characters."""
     return re.compile(r"\s*".join(f"(?:{re.escape(c)}|[^\x00-\x7f\\s])" for c in label if c != " "), re.IGNORECASE)
 
