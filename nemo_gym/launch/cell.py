@@ -9,7 +9,6 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -121,9 +120,7 @@ class SessionRouter:
         self._cookie = cookie_name(key)
         self._codec = SessionCodec(session_secret(), key)
         name = server.config.name
-        self._forwarders = [
-            FailureMiddleware(RemoteInstance(name, partial(_return_link, link)), server_name=name) for link in links
-        ]
+        self._forwarders = [FailureMiddleware(RemoteInstance(name, [link]), server_name=name) for link in links]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         owner = self._owner(scope) if scope["type"] == "http" else self._cell
@@ -137,10 +134,6 @@ class SessionRouter:
             cell = cell_of(session.get(SESSION_ID_KEY, ""))
             owner = cell if cell is not None and cell < len(self._forwarders) else owner
         return owner
-
-
-def _return_link(link: CellLink) -> CellLink:
-    return link
 
 
 class Cell:

@@ -141,15 +141,12 @@ class Run:
         self._create_links()
         for instance in self.instances:
             if instance.hosting == "cell":
-                in_process.mount(instance.host, instance.port, RemoteInstance(instance.name, self._least_busy_link))
+                in_process.mount(instance.host, instance.port, RemoteInstance(instance.name, self._links))
 
     def _create_links(self) -> None:
         if self._listeners is not None and not self._links:
             names = [unix_name(listener) for listener in self._listeners.cells]
             self._links = [CellLink(name, self._token, f"cell {number}") for number, name in enumerate(names)]
-
-    def _least_busy_link(self) -> CellLink:
-        return min(self._links, key=lambda link: link.in_flight)
 
     def server_instances(self) -> list[dict[str, Any]]:
         """Return every instance as the head server lists it (contract: ServerInstanceDisplayConfig)."""
