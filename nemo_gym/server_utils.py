@@ -11,7 +11,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 from aiohttp import ClientResponse, ClientSession
 from fastapi import FastAPI
@@ -197,7 +197,7 @@ class ServerClient(BaseModel):
         try:
             app = in_process.app_for_key(address.key)
             if app is not None and kwargs.keys() <= in_process.SUPPORTED_OPTIONS:
-                response = await in_process.request(
+                response: Any = await in_process.request(
                     app,
                     method,
                     address.base_url,
@@ -207,7 +207,7 @@ class ServerClient(BaseModel):
                     rollout=rollout,
                     **kwargs,
                 )
-                return cast("ClientResponse", response)
+                return response
             if isinstance(body, BaseModel):
                 kwargs["json"] = body.model_dump(exclude_unset=True)
             options = {"callee": server_name, "safe_to_repeat": address.is_stateless, **kwargs}

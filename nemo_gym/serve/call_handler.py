@@ -284,7 +284,7 @@ class CallHandler:
             if plan.body is not None:
                 body = plan.validate_body(await request.body() if body is None and request is not None else body)
             injected = plan.new_response() if plan.response_name is not None else None
-            answer = await (plan.raw_handler or plan.endpoint)(**plan.arguments(body, request, injected))
+            answer = await plan.handler(**plan.arguments(body, request, injected))
             result: Any = plan.result(answer, injected)
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise

@@ -253,8 +253,8 @@ class EndpointPlan:
 
     route: APIRoute
     endpoint: Callable[..., Awaitable[Any]]
-    raw_handler: Callable[..., Awaitable[Any]] | None
-    """The handler without the conversion of its model to a response, for callers in this process."""
+    handler: Callable[..., Awaitable[Any]]
+    """The endpoint without the conversion of its model to a response, if `json_endpoint` wraps it."""
     request_name: str | None
     response_name: str | None
     body_name: str | None
@@ -348,7 +348,7 @@ class EndpointPlan:
     def result(self, answer: Any, injected: Response | None) -> Response | BaseModel | bytes:
         """Return an ordinary answer as a model or JSON bytes, and any other answer as a response."""
         has_extras = injected is not None and (injected.raw_headers or injected.status_code)
-        if self.raw_handler is not None and isinstance(answer, BaseModel):
+        if self.handler is not self.endpoint and isinstance(answer, BaseModel):
             return json_response(answer, (injected,)) if has_extras else answer
         if isinstance(answer, Response):
             return answer
@@ -380,7 +380,7 @@ def plan_for(route: APIRoute) -> EndpointPlan | None:
     return EndpointPlan(
         route=route,
         endpoint=endpoint,
-        raw_handler=getattr(endpoint, "raw_handler", None),
+        handler=getattr(endpoint, "raw_handler", endpoint),
         request_name=dependant.request_param_name,
         response_name=dependant.response_param_name,
         body_name=body_name,
