@@ -197,7 +197,7 @@ class ServerClient(BaseModel):
         try:
             app = in_process.app_for_key(address.key)
             if app is not None and kwargs.keys() <= in_process.SUPPORTED_OPTIONS:
-                response: Any = await in_process.request(
+                response: ClientResponse = await in_process.request(  # type: ignore[assignment]  # same members
                     app,
                     method,
                     address.base_url,
