@@ -37,13 +37,7 @@ from nemo_gym.rollout_correlation import (
 )
 from nemo_gym.serve.app import create_app
 from nemo_gym.serve.correlation import ROLLOUT_ID, rollout_index_from_run_body
-from nemo_gym.serve.endpoints import (
-    async_handler,
-    json_endpoint,
-    json_response,
-    plain_endpoint_app,
-    resolved_signature,
-)
+from nemo_gym.serve.endpoints import async_handler, json_endpoint, json_response, plan_for, resolved_signature
 from nemo_gym.server_utils import BaseServer, SimpleServer, get_first_server_config_dict
 from nemo_gym.transport import call_log, deadlines
 from nemo_gym.wire.run_seed_verify import BaseRunRequest, BaseVerifyResponse
@@ -218,7 +212,8 @@ def _add_rollout_routes(router: APIRouter) -> None:
     """Also serve the last route of the router under the two rollout prefixes. The request path keeps its prefix."""
     original = router.routes[-1]
     assert isinstance(original, APIRoute)
-    endpoint = plain_endpoint_app(original) or original.app
+    plan = plan_for(original)
+    endpoint = original.app if plan is None else plan.serve
     for token_capture in (False, True):
         path = rollout_path_prefix("{rollout_id}", token_capture=token_capture) + original.path
         app = _RolloutEndpoint(endpoint, token_capture=token_capture)

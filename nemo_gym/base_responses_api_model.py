@@ -42,8 +42,7 @@ from nemo_gym.openai_utils import (
 )
 from nemo_gym.rollout_correlation import RolloutContextMiddleware, current_rollout_id
 from nemo_gym.serve.app import create_app
-from nemo_gym.serve.endpoints import async_handler, json_response, resolved_signature
-from nemo_gym.serve.requests import json_bytes
+from nemo_gym.serve.endpoints import async_handler, json_bytes, json_response, resolved_signature
 from nemo_gym.server_utils import BaseServer, SimpleServer
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,6 @@
 response model. If only the text of the answer cannot be interpreted, the verifier decides on the reward.
 """
 
-import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ from pydantic_core import to_json
 
 from nemo_gym.errors import EnvFailed
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_JUDGE_ERROR_KEY
-from nemo_gym.serve.endpoints import async_handler, resolved_signature
+from nemo_gym.serve.endpoints import answer_error
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 
 JUDGE_FAILED = "judge_failed"
@@ -63,20 +62,13 @@ def judge_failsafe(verify: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     The record contains the request, `reward: 0.0` (a required field) and `_ng_failure_class`. The collector excludes it
     from all metrics and writes it to the failures file.
     """
+    return answer_error(verify, JudgeError, _failure_record)
 
-    call = async_handler(verify)
 
-    @functools.wraps(verify)
-    async def verify_or_fail(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return await call(*args, **kwargs)
-        except JudgeError as failure:
-            record = _request_body(*args, *kwargs.values())
-            record |= {"reward": 0.0, NG_FAILURE_CLASS_KEY: JUDGE_FAILED, NG_FAILURE_JUDGE_ERROR_KEY: str(failure)}
-            return Response(to_json(record, inf_nan_mode="null"), media_type="application/json")
-
-    verify_or_fail.__signature__ = resolved_signature(verify)  # type: ignore[attr-defined]
-    return verify_or_fail
+def _failure_record(failure: Exception, *arguments: Any) -> Response:
+    record = _request_body(*arguments)
+    record |= {"reward": 0.0, NG_FAILURE_CLASS_KEY: JUDGE_FAILED, NG_FAILURE_JUDGE_ERROR_KEY: str(failure)}
+    return Response(to_json(record, inf_nan_mode="null"), media_type="application/json")
 
 
 def _request_body(*arguments: Any) -> dict[str, Any]:

@@ -57,7 +57,7 @@ from nemo_gym.rollouts.run_files import materialized_path_for
 from nemo_gym.rollouts.scoring_rules import AGENTS, scoring_rules
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status, setup_server_client
-from nemo_gym.transport import deadlines
+from nemo_gym.transport import call_log, deadlines
 from nemo_gym.transport.deadlines import ALLOWANCE_HEADER, Allowance
 from nemo_gym.wire.stored_rollout import Row
 
@@ -399,6 +399,7 @@ def _sender(client: ServerClient, config: RolloutCollectionConfig) -> Send:
     headers = {ALLOWANCE_HEADER: config.allowance.header_value()}
 
     async def send(job: Job) -> Any:
+        call_log.set_current_rollout(job.key.rollout_id)
         with deadlines.time_limit(seconds):
             return await _run_on_agent(client, job.row, headers=headers)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from inspect import isabstract
 from types import ModuleType
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 from aiohttp import ClientResponse, ClientSession
 from fastapi import FastAPI
@@ -187,32 +187,44 @@ class ServerClient(BaseModel):
         body = kwargs.get("json")
         if addresses.needs_rollout_ids:
             url_path = rollout_prefix(address, url_path, body) + url_path
-        rollout, finished, began = call_log.current_rollout(), call_log.finished_calls(), call_log.clock()
-        if (
-            rollout is None and body is not None and url_path == "/run"
-        ):  # later the agent's request class may drop the index
-            rollout = rollout_index_from_run_body(body)
+        rollout, finished, start = call_log.current_rollout(), call_log.finished_calls(), call_log.clock()
+        if rollout is None and url_path == "/run" and body is not None:
+            rollout = rollout_index_from_run_body(body)  # later the agent's request class may drop the index
         if rollout is not None:
-            pending = (server_name, url_path, began)
-            call_log.pending_calls.setdefault(rollout, []).append(pending)
+            number = next(call_log.call_numbers)
+            call_log.pending_calls[number] = (rollout, server_name, url_path)
+        allowance = deadlines.current_allowance()
+        limit = None if allowance is None else allowance.call_limit(address.server_type, url_path)
+        seconds = None if limit is None else limit[0]
         try:
             app = in_process.app_for_key(address.key)
             if app is not None and kwargs.keys() <= in_process.SUPPORTED_OPTIONS:
-                limit = deadlines.call_limit(address.server_type, url_path)
-                response = await in_process.request(
-                    app, method, address.base_url, url_path, callee=server_name, limit=limit, rollout=rollout, **kwargs
+                response: ClientResponse = await in_process.request(  # type: ignore[assignment]  # same members
+                    app,
+                    method,
+                    address.base_url,
+                    url_path,
+                    callee=server_name,
+                    limit=seconds,
+                    rollout=rollout,
+                    **kwargs,
                 )
-                return cast("ClientResponse", response)
-            with deadlines.call_time_limit(address.server_type, url_path):
-                if isinstance(body, BaseModel):
-                    kwargs["json"] = body.model_dump(exclude_unset=True)
-                options = {"callee": server_name, "safe_to_repeat": address.is_stateless, **kwargs}
+                return response
+            if isinstance(body, BaseModel):
+                kwargs["json"] = body.model_dump(exclude_unset=True)
+            options = {"callee": server_name, "safe_to_repeat": address.is_stateless, **kwargs}
+            with deadlines.time_limit(seconds):
                 return await request(method=method, url=f"{address.base_url}{url_path}", _internal=True, **options)
+        except DeadlineExceeded as error:
+            timeout = deadlines.as_call_timeout(error, start, limit)
+            if timeout is None:
+                raise
+            raise timeout from error
         finally:
             if finished is not None:
-                finished.append((address.server_type, url_path, began, call_log.clock()))
+                finished.append((address.server_type, url_path, start, call_log.clock()))
             if rollout is not None:
-                call_log.remove_pending(rollout, pending)
+                del call_log.pending_calls[number]
 
     async def get(self, server_name: str, url_path: str, **kwargs: Any) -> ClientResponse:
         return await self.request(server_name=server_name, url_path=url_path, method="GET", **kwargs)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, PrivateAttr
 
 import nemo_gym.server_utils as server_utils
 from nemo_gym.config_types import BaseRunServerInstanceConfig, BaseServerConfig
-from nemo_gym.errors import ConfigError, ServerRefNotFoundError, ServerUnreachable
+from nemo_gym.errors import ConfigError, DeadlineExceeded, ServerRefNotFoundError, ServerUnreachable
 from nemo_gym.serve import addresses
 from nemo_gym.serve.correlation import rollout_context
 from nemo_gym.server_utils import (
@@ -31,8 +31,8 @@ from nemo_gym.server_utils import (
     raise_for_status,
     request,
 )
+from nemo_gym.transport import deadlines, http_sessions, in_process
 from nemo_gym.transport import http as net_client
-from nemo_gym.transport import http_sessions, in_process
 from nemo_gym.transport.retries import RetryPolicy
 
 HEAD = BaseServerConfig(host="127.0.0.1", port=11000)
@@ -243,6 +243,23 @@ async def test_the_patched_request_is_used_and_model_calls_may_be_repeated(monke
     assert (env["method"], env["url"], env["safe_to_repeat"]) == ("GET", "http://127.0.0.1:5/x", False)
     assert model["json"] == {"a": 1}
     assert model["safe_to_repeat"] is True
+
+
+@pytest.mark.asyncio
+async def test_a_call_limit_over_http_is_named_by_its_setting(monkeypatch):
+    """The deadline of the call is that of its kind; another error of the call is not taken for a timeout."""
+
+    async def wait_for_deadline(**_):
+        await asyncio.sleep(deadlines.seconds_left())
+        raise DeadlineExceeded("late", where="sums")
+
+    monkeypatch.setattr(server_utils, "request", wait_for_deadline)
+    with deadlines.using_allowance(deadlines.Allowance(tool_call_seconds=0.01)):
+        with pytest.raises(deadlines.ToolCallTimeout, match="late"):
+            await client_for(config_at(5)).post("sums", "/add", json={})
+        monkeypatch.setattr(server_utils, "request", AsyncMock(side_effect=ZeroDivisionError))
+        with pytest.raises(ZeroDivisionError):
+            await client_for(config_at(5)).post("sums", "/add", json={})
 
 
 @pytest.mark.asyncio

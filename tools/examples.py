@@ -35,7 +35,7 @@ from nemo_gym.data.collate import collate
 from nemo_gym.data.row_metrics import compare_metrics, encode_metrics
 from nemo_gym.data.sources import DatasetSource
 from nemo_gym.errors import ConfigError, GymError
-from responses_api_models.scripted_model.script import turns_in_items
+from responses_api_models.scripted_model.app import turns_in_items
 
 ROOT = Path(__file__).resolve().parents[1]
 SERVERS = ROOT / "resources_servers"

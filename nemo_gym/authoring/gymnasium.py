@@ -25,8 +25,7 @@ from nemo_gym.errors import EnvFailed
 from nemo_gym.grading.extraction import assistant_texts, strip_reasoning
 from nemo_gym.grading.result_types import ExtractedAnswer
 from nemo_gym.openai_utils import NeMoGymResponse
-from nemo_gym.serve.session import new_session_id
-from nemo_gym.serve.session_store import SessionStore
+from nemo_gym.serve.session import SessionStore, new_session_id
 from nemo_gym.server_utils import SESSION_ID_KEY
 
 Metadata = dict[str, Any]

@@ -98,10 +98,7 @@ class SessionRouter:
         self._cookie = cookie_name(key)
         self._codec = SessionCodec(session_secret(), key)
         name = server.config.name
-        self._forwarders = [
-            FailureMiddleware(RemoteInstance(name, lambda link=link: link), server_name=name)  # type: ignore[misc]
-            for link in links
-        ]
+        self._forwarders = [FailureMiddleware(RemoteInstance(name, [link]), server_name=name) for link in links]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         owner = self._owner(scope) if scope["type"] == "http" else self._cell

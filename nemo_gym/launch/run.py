@@ -152,8 +152,7 @@ class Run:
         self._create_links()
         for instance in self.instances:
             if instance.hosting == "cell":
-                remote = RemoteInstance(instance.name, lambda: min(self._links, key=lambda link: link.in_flight))
-                in_process.mount(instance.host, instance.port, remote)
+                in_process.mount(instance.host, instance.port, RemoteInstance(instance.name, self._links))
 
     def _create_links(self) -> None:
         if self._listeners is not None and not self._links:

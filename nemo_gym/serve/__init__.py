@@ -4,8 +4,8 @@ A plain JSON endpoint is an async handler whose only inputs are a JSON body, the
 on. Such endpoints are called directly; all others through FastAPI.
 
 - `call_handler`: `handle(call) -> Reply` for every carrier, and the ASGI adapter for uvicorn
-- `app`: the FastAPI app of our servers; `endpoints`: plain JSON endpoints; `requests`: request objects of handlers
-- `session`: session cookies; `session_store`: values per session; `correlation`: rollout ids in paths
+- `app`: the FastAPI app of our servers; `endpoints`: plain JSON endpoints and their requests
+- `session`: session cookies and values per session; `correlation`: rollout ids in paths
 - `failures`: error answers and deadlines (middleware)
 - `mcp`, `mcp_tools`: tools over the Model Context Protocol; `profiling`: CPU profiles of a server
 - `head`: routes of the head server; `addresses`: addresses of the instances of a configuration

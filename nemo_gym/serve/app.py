@@ -20,9 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.config.secrets import MASK, is_secret_name, mask_secrets
 from nemo_gym.serve.call_handler import CallHandler, has_only_known_layers
-from nemo_gym.serve.endpoints import OUTCOME_KEY, EndpointRouter
+from nemo_gym.serve.endpoints import OUTCOME_KEY, EndpointRouter, GymRequest, json_bytes
 from nemo_gym.serve.failures import FailureMiddleware
-from nemo_gym.serve.requests import GymRequest, json_bytes
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import run_app
 from nemo_gym.transport.in_process import Handle

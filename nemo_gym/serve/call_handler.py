@@ -8,6 +8,9 @@ All other calls go through the ASGI stack of the app. So do the unusual outcomes
 a response object, cookies or a status set by the handler): they enter the stack at the position of the endpoint, so
 that responses have one implementation. An app has a `CallHandler` only if all its middleware is ours, unmodified and in
 the expected order; with a subclass of the app, other middleware or a root path, every call goes through the stack.
+
+`CallRequest` sets private attributes of starlette's `Request`; `tests/serve/test_dependencies.py` fails when they
+change.
 """
 
 import asyncio
@@ -17,14 +20,20 @@ from contextvars import Context
 from typing import Any, Generic, Protocol, TypeVar
 
 from fastapi import FastAPI, Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from nemo_gym.errors import DeadlineExceeded
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.serve.blocked_loop import handlers_by_task
 from nemo_gym.serve.correlation import ROLLOUT_PREFIX_SCOPE_KEY, ROLLOUT_PREFIX_START, adopt_rollout, split_path
-from nemo_gym.serve.endpoints import OUTCOME_KEY, EndpointOutcome, EndpointPlan, EndpointRouter, is_json_type
-from nemo_gym.serve.requests import CallRequest, GymRequest
+from nemo_gym.serve.endpoints import (
+    OUTCOME_KEY,
+    EndpointOutcome,
+    EndpointPlan,
+    EndpointRouter,
+    GymRequest,
+    is_json_type,
+)
+from nemo_gym.serve.failures import request_deadline_exceeded
 from nemo_gym.serve.session import COOKIE_ATTRIBUTES, SessionMiddleware, cookie_values
 from nemo_gym.transport import call_log, deadlines
 from nemo_gym.transport.asgi import collect_reply, run_app, scope_of, write_reply
@@ -97,6 +106,58 @@ class run_in_context(Generic[Result]):  # noqa: N801 - awaited like a function, 
             return result
 
 
+class CallRequest(GymRequest):
+    """The request object of a call without HTTP. Scope, headers and a new session are built on first access."""
+
+    def __init__(self, handler: "CallHandler", call: Call, plan: EndpointPlan, session: dict[str, Any] | None) -> None:
+        self._handler = handler
+        self._call = call
+        self._plan = plan
+        self._session = session
+        self._scope: Scope | None = None
+        self._has_sent_body = False
+        self._stream_consumed = False
+        self._is_disconnected = False
+
+    @property
+    def scope(self) -> Scope:  # type: ignore[override]
+        if self._scope is None:
+            self._scope = self._handler.scope_for(self._call, self._plan)
+            if self._handler.sessions is not None:
+                self._scope["session"] = self.session
+        return self._scope
+
+    @property
+    def session(self) -> dict[str, Any]:
+        sessions = self._handler.sessions
+        if sessions is None or (self._scope is not None and "session" in self._scope):
+            session: dict[str, Any] = super().session
+            return session
+        if self._session is None:
+            self._session = sessions.open_session(())
+        return self._session
+
+    @property
+    def cookies(self) -> dict[str, str]:
+        if self._scope is None and not self._call.cookies:
+            return {}
+        return super().cookies
+
+    def final_session(self) -> dict[str, Any] | None:
+        return self._session if self._scope is None else self._scope.get("session")
+
+    async def _receive(self) -> Message:
+        """Return the body first, then wait: the caller stays connected until this task is cancelled.
+
+        Overrides an attribute of starlette, because a bound method stored there would be a reference cycle.
+        """
+        if self._has_sent_body:
+            disconnected: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+            return await disconnected  # never set
+        self._has_sent_body = True
+        return {"type": "http.request", "body": self._call.body_bytes(), "more_body": False}
+
+
 class CallHandler:
     """Answers calls to the plain JSON endpoints of one app; passes other calls to its ASGI stack."""
 
@@ -104,7 +165,7 @@ class CallHandler:
         self,
         app: FastAPI,
         router: EndpointRouter,
-        session: SessionMiddleware | None,
+        sessions: SessionMiddleware | None,
         server_name: str,
         *,
         has_rollout_prefixes: bool,
@@ -112,11 +173,10 @@ class CallHandler:
         self.app = app
         self.router = router
         self.server_name = server_name
-        self.has_sessions = session is not None
-        self._session = session
+        self.sessions = sessions
         self._has_rollout_prefixes = has_rollout_prefixes
-        self._reads_cookies = session is not None and session.policy != "stateless"
-        self._sets_cookies = session is not None and session.policy == "per-session"
+        self._reads_cookies = sessions is not None and sessions.policy != "stateless"
+        self._sets_cookies = sessions is not None and sessions.policy == "per-session"
 
     def handle(self, call: Call, alarm: deadlines.Alarm | None = None) -> Awaitable[Reply]:
         """Answer a call. With `alarm` the caller enforces the deadline, otherwise this method does."""
@@ -142,6 +202,9 @@ class CallHandler:
         if plan.body is not None and not is_json_type(headers.get("content-type", "")):
             return False
         request = GymRequest(self._route_scope(dict(scope), plan, prefix), receive, send)
+        if self.sessions is not None:
+            cookies = cookie_values(scope, self.sessions.cookie_name)
+            request.scope["session"] = self.sessions.open_session(cookies)
         seconds = deadlines.parse_seconds(headers.get(DEADLINE_HEADER))
         call = Call(scope["method"], "", scope["path"], headers=headers, server=self.server_name, seconds=seconds)
         outcome = await self._run_within_deadline(call, plan, None, prefix, request)
@@ -176,8 +239,8 @@ class CallHandler:
         except TimeoutError:
             if not alarm.has_fired:
                 raise
-        problem = f"{call.method} {call.path} was not done within the {call.seconds:.1f} s its caller allowed"
-        error = DeadlineExceeded(problem, where=alarm.awaited_server or self.server_name or None)
+        where = alarm.awaited_server or self.server_name or None
+        error = request_deadline_exceeded(call.method, call.path, call.seconds, where)
         return await self._finish(call, EndpointOutcome(error, None), request)
 
     async def _finish(
@@ -203,13 +266,15 @@ class CallHandler:
         request: GymRequest | None = None,
     ) -> Reply | EndpointOutcome:
         """Run the endpoint in the current context, which must be new: open the session, validate, call, reply."""
-        _adopt_caller(call, alarm, prefix)
+        deadlines.adopt_caller(alarm, call.headers)
+        if call.rollout is not None:
+            call_log.set_current_rollout(call.rollout)
+        if prefix is not None:
+            adopt_rollout(prefix)
         session: dict[str, Any] | None = None
-        if request is not None:
-            self._open_http_session(request)
-        elif self._reads_cookies and self._session is not None:
-            cookie = call.cookie(self._session.cookie_name)
-            session = self._session.open_session(() if cookie is None else (cookie,))
+        if request is None and self._reads_cookies and self.sessions is not None:
+            cookie = call.cookie(self.sessions.cookie_name)
+            session = self.sessions.open_session(() if cookie is None else (cookie,))
         task = alarm.task if alarm is not None else asyncio.current_task()
         outer_handler = handlers_by_task.get(task)
         handlers_by_task[task] = (self.server_name, call.method, call.path)
@@ -219,7 +284,7 @@ class CallHandler:
             if plan.body is not None:
                 body = plan.validate_body(await request.body() if body is None and request is not None else body)
             injected = plan.new_response() if plan.response_name is not None else None
-            answer = await (plan.raw_handler or plan.endpoint)(**plan.arguments(body, request, injected))
+            answer = await plan.handler(**plan.arguments(body, request, injected))
             result: Any = plan.result(answer, injected)
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
@@ -235,28 +300,19 @@ class CallHandler:
         reply = self._plain_reply(result, session)
         return reply or await self._finish(call, EndpointOutcome(_as_response(result), session), request)
 
-    def _open_http_session(self, request: GymRequest) -> None:
-        if self._session is not None:
-            cookies = cookie_values(request.scope, self._session.cookie_name)
-            request.scope["session"] = self._session.open_session(cookies)
-
     def _plain_reply(self, result: Any, session: dict[str, Any] | None) -> Reply | None:
         """Return the reply; None if the result or the session must go through the app's middleware."""
         if isinstance(result, _UNUSUAL):
             return None
         cookie = None
-        if self._sets_cookies and self._session is not None:
+        if self._sets_cookies and self.sessions is not None:
             try:
                 if not session:
                     return None
-                cookie = (self._session.cookie_name, self._session.codec.encode(session), COOKIE_ATTRIBUTES)
+                cookie = (self.sessions.cookie_name, self.sessions.codec.encode(session), COOKIE_ATTRIBUTES)
             except TypeError:  # the session contains a value that is not JSON
                 return None
         return Reply(200, result, cookie=cookie)
-
-    def new_session(self) -> dict[str, Any]:
-        assert self._session is not None
-        return self._session.open_session(())
 
     def scope_for(self, call: Call, plan: EndpointPlan) -> Scope:
         """Return the ASGI scope that the handler of a call would receive over HTTP."""
@@ -277,15 +333,3 @@ def _as_response(result: Any) -> Response | BaseException:
         return result
     body = result if isinstance(result, bytes) else result.model_dump_json(by_alias=True).encode()
     return Response(body, media_type="application/json")
-
-
-def _adopt_caller(call: Call, alarm: deadlines.Alarm | None, prefix: re.Match[str] | None) -> None:
-    """Set the deadline, allowance and rollout of a call in the current context."""
-    if alarm is not None:
-        deadlines.adopt_alarm(alarm)
-    if call.headers:
-        deadlines.adopt_allowance(call.headers)
-    if call.rollout is not None:
-        call_log.set_current_rollout(call.rollout)
-    if prefix is not None:
-        adopt_rollout(prefix)

@@ -1,12 +1,13 @@
-"""Endpoints: handlers as FastAPI routes, and direct calls of plain JSON endpoints.
+"""Endpoints: handlers as FastAPI routes, their requests, and direct calls of plain JSON endpoints.
 
 The only inputs of a plain JSON endpoint are a JSON body, the request, and a response to set cookies on. For such
 endpoints the general code of FastAPI (route matching, dependency graphs, exit stacks) costs several times as much as
 the handler. `EndpointRouter` finds the `EndpointPlan` of a plain JSON endpoint by method and path; validation and
 errors are the same as in FastAPI. FastAPI serves all other routes.
 
-This is the only module that relies on FastAPI's internal description of a route (`dependant`, `_embed_body_fields`);
-`tests/serve/test_dependencies.py` fails when that changes.
+This is the only module that relies on FastAPI's internal description of a route (`dependant`, `_embed_body_fields`)
+and on the attributes in which starlette's `Request` caches its body; `tests/serve/test_dependencies.py` fails when
+those change.
 """
 
 import functools
@@ -18,8 +19,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import Response
+import orjson
+from fastapi import HTTPException, Request, Response
 from fastapi.datastructures import DefaultPlaceholder
+from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError, ResponseValidationError
 from fastapi.params import Form
 from fastapi.routing import APIRoute, APIRouter
@@ -29,13 +32,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nemo_gym.serve.requests import MAX_BODY_BYTES, GymRequest, body_too_long, json_bytes
 from nemo_gym.wire.call_reply import encode_json, parse_json
 
 Handler = Callable[..., Any]
 
 OUTCOME_KEY = "nemo_gym.endpoint_outcome"
 """Key in the ASGI scope: the `EndpointOutcome` of a handler that has already run."""
+
+MAX_BODY_BYTES = 512 * 1024 * 1024
+"""A longer request body is rejected with 413 before it is read completely."""
 
 _PLAIN_PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9_.~-]*)+")
 
@@ -50,6 +55,44 @@ _UNSUPPORTED_PARTS = (
     "background_tasks_param_name",
     "security_scopes_param_name",
 )
+
+
+def json_bytes(value: Any) -> bytes:
+    """Encode a value as JSON with orjson; use the slower `json` for values that orjson rejects (large integers)."""
+    try:
+        return orjson.dumps(value, default=jsonable_encoder, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:
+        return json.dumps(value, default=jsonable_encoder).encode("ascii")
+
+
+class GymRequest(Request):
+    """A starlette request with strict JSON parsing and a limit on the body size."""
+
+    async def body(self) -> bytes:
+        """Return the body; raise 413 if it is longer than `MAX_BODY_BYTES`."""
+        if not hasattr(self, "_body"):
+            chunks = []
+            size = 0
+            async for chunk in self.stream():
+                size += len(chunk)
+                _check_body_size(size)
+                chunks.append(chunk)
+            self._body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return self._body
+
+    async def json(self) -> Any:
+        if not hasattr(self, "_json"):
+            self._json = parse_json(await self.body())
+        return self._json
+
+    def final_session(self) -> dict[str, Any] | None:
+        """Return the session after the handler ran, which may have replaced it; None without sessions."""
+        return self.scope.get("session")
+
+
+def _check_body_size(size: int) -> None:
+    if size > MAX_BODY_BYTES:
+        raise HTTPException(413, f"the request body is larger than {MAX_BODY_BYTES} bytes")
 
 
 def json_endpoint(handler: Handler) -> Handler:
@@ -89,6 +132,21 @@ def _add_fields(json_object: bytes, fields: Mapping[str, Any]) -> bytes:
         return json_object
     separator = b"," if len(json_object) > 2 else b""
     return b"".join((json_object[:-1], separator, json_bytes(dict(fields))[1:]))
+
+
+def answer_error(handler: Handler, error_class: type[Exception], answer: Callable[..., Any]) -> Handler:
+    """Wrap a handler so that an `error_class` it raises becomes the answer `answer(error, *arguments)`."""
+    call = async_handler(handler)
+
+    @functools.wraps(handler)
+    async def call_or_answer(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return await call(*args, **kwargs)
+        except error_class as error:
+            return answer(error, *args, *kwargs.values())
+
+    call_or_answer.__signature__ = resolved_signature(handler)  # type: ignore[attr-defined]
+    return call_or_answer
 
 
 def async_handler(handler: Handler) -> Callable[..., Awaitable[Any]]:
@@ -195,8 +253,8 @@ class EndpointPlan:
 
     route: APIRoute
     endpoint: Callable[..., Awaitable[Any]]
-    raw_handler: Callable[..., Awaitable[Any]] | None
-    """The handler without the conversion of its model to a response, for callers in this process."""
+    handler: Callable[..., Awaitable[Any]]
+    """The endpoint without the conversion of its model to a response, if `json_endpoint` wraps it."""
     request_name: str | None
     response_name: str | None
     body_name: str | None
@@ -210,20 +268,26 @@ class EndpointPlan:
     """True if the path contains no characters that clients or servers could encode differently."""
 
     def validate_body(self, body: Any) -> Any:
-        """Validate a body given as bytes or as a dict of fields; return a model unchanged.
+        """Validate a body given as bytes of JSON or as parsed data; return a model unchanged.
 
         Raises:
-            RequestValidationError: the body is invalid (422).
+            RequestValidationError: the body is missing or invalid (422), in the format of FastAPI.
             HTTPException: the body is too long (413).
         """
         assert self.body is not None
         if type(body) is bytes:
-            if len(body) > MAX_BODY_BYTES:
-                raise body_too_long()
+            _check_body_size(len(body))
             body = _parse_body(body)
         elif type(body) is not dict:
             return body
-        return validate_body(self.body, body)
+        return self._validate(body)
+
+    def _validate(self, body: Any) -> Any:
+        assert self.body is not None
+        try:
+            return self.body.validator.validate_python(body, from_attributes=True)
+        except ValidationError as error:
+            raise RequestValidationError(_problems(error, "body"), body=body) from None
 
     def arguments(self, body: Any, request: Any, injected: Response | None) -> dict[str, Any]:
         """Return the keyword arguments for the handler; `body` must be validated."""
@@ -235,6 +299,20 @@ class EndpointPlan:
         if self.response_name is not None:
             values[self.response_name] = injected
         return values
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI app without FastAPI: read the body, call the endpoint and send its response."""
+        request = GymRequest(scope, receive, send)
+        body: Any = None
+        if self.body is not None:
+            body = await request.body()
+            is_json = not body or is_json_type(request.headers.get("content-type", ""))
+            body = self._validate(_parse_body(body) if is_json else body)
+        injected = self.new_response()
+        answer = await self.endpoint(**self.arguments(body, request, injected))
+        if not isinstance(answer, Response):
+            answer = self.response(answer, injected)
+        await answer(scope, receive, send)
 
     def new_response(self) -> Response | None:
         """Return an empty response for the handler to set cookies, headers and a status on; None if it takes none."""
@@ -270,7 +348,7 @@ class EndpointPlan:
     def result(self, answer: Any, injected: Response | None) -> Response | BaseModel | bytes:
         """Return an ordinary answer as a model or JSON bytes, and any other answer as a response."""
         has_extras = injected is not None and (injected.raw_headers or injected.status_code)
-        if self.raw_handler is not None and isinstance(answer, BaseModel):
+        if self.handler is not self.endpoint and isinstance(answer, BaseModel):
             return json_response(answer, (injected,)) if has_extras else answer
         if isinstance(answer, Response):
             return answer
@@ -302,7 +380,7 @@ def plan_for(route: APIRoute) -> EndpointPlan | None:
     return EndpointPlan(
         route=route,
         endpoint=endpoint,
-        raw_handler=getattr(endpoint, "raw_handler", None),
+        handler=getattr(endpoint, "raw_handler", endpoint),
         request_name=dependant.request_param_name,
         response_name=dependant.response_param_name,
         body_name=body_name,
@@ -330,27 +408,6 @@ def _has_default_response(route: APIRoute) -> bool:
     )
 
 
-def plain_endpoint_app(route: APIRoute) -> ASGIApp | None:
-    """Return an ASGI app that calls a plain JSON endpoint without FastAPI; None for other routes."""
-    plan = plan_for(route)
-    return None if plan is None else _endpoint_app(plan)
-
-
-def _endpoint_app(plan: EndpointPlan) -> ASGIApp:
-    """Return an ASGI app that reads the body, calls the endpoint and sends its response."""
-
-    async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
-        request = GymRequest(scope, receive, send)
-        body = None if plan.body is None else validate_body(plan.body, await _read_body(request))
-        injected = plan.new_response()
-        answer = await plan.endpoint(**plan.arguments(body, request, injected))
-        if not isinstance(answer, Response):
-            answer = plan.response(answer, injected)
-        await answer(scope, receive, send)
-
-    return endpoint
-
-
 class EndpointOutcome:
     """The exception or response of a handler that has already run, as an ASGI app behind the app's middleware."""
 
@@ -375,7 +432,7 @@ class EndpointRouter:
     def __init__(self, router: APIRouter) -> None:
         self.router = router
         self.general: ASGIApp = router.middleware_stack
-        self._plans: dict[tuple[str, str], tuple[EndpointPlan, ASGIApp]] = {}
+        self._plans: dict[tuple[str, str], EndpointPlan] = {}
         self._seen_routes: list[BaseRoute] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -388,14 +445,13 @@ class EndpointRouter:
             await self.general(scope, receive, send)
         else:
             scope.update(self.route_scope(plan))
-            await self._plans[scope["method"], scope["path"]][1](scope, receive, send)
+            await plan.serve(scope, receive, send)
 
     def plan(self, method: str, path: str) -> EndpointPlan | None:
         """Return the plan of the plain JSON endpoint at a path; None without one."""
         if self._seen_routes != self.router.routes:
             self._index_routes()
-        entry = self._plans.get((method, path))
-        return None if entry is None else entry[0]
+        return self._plans.get((method, path))
 
     def route_scope(self, plan: EndpointPlan) -> dict[str, Any]:
         """Return the entries that FastAPI's router adds to a scope."""
@@ -403,14 +459,14 @@ class EndpointRouter:
 
     def _index_routes(self) -> None:
         """Collect the plain JSON endpoints, except those that an earlier route matches first."""
-        plans: dict[tuple[str, str], tuple[EndpointPlan, ASGIApp]] = {}
+        plans: dict[tuple[str, str], EndpointPlan] = {}
         earlier_routes: list[Route] = []
         for route in self.router.routes:
             if not isinstance(route, Route):
                 break  # a mount may match any path, so FastAPI must match the routes after it
             plan = plan_for(route) if isinstance(route, APIRoute) else None
             if plan is not None and not any(other.path_regex.match(route.path) for other in earlier_routes):
-                plans.update({(method, route.path): (plan, _endpoint_app(plan)) for method in route.methods or ()})
+                plans.update({(method, route.path): plan for method in route.methods or ()})
             earlier_routes.append(route)
         self._plans = plans
         self._seen_routes = list(self.router.routes)
@@ -421,19 +477,10 @@ def is_json_type(content_type: str) -> bool:
     return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))
 
 
-async def _read_body(request: GymRequest) -> Any:
-    """Return the parsed body if its content type is JSON, else the bytes."""
-    body = await request.body()
-    return _parse_body(body) if not body or is_json_type(request.headers.get("content-type", "")) else body
-
-
-_NO_BODY = object()
-
-
 def _parse_body(body: bytes) -> Any:
-    """Parse a JSON body; raise `RequestValidationError` in the format of FastAPI if it is not JSON."""
+    """Parse a JSON body; raise `RequestValidationError` in the format of FastAPI if it is missing or not JSON."""
     if not body:
-        return _NO_BODY
+        raise RequestValidationError([{"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}])
     try:
         return parse_json(body)
     except json.JSONDecodeError as error:
@@ -445,20 +492,6 @@ def _parse_body(body: bytes) -> Any:
             "ctx": {"error": error.msg},
         }
         raise RequestValidationError([problem]) from error
-
-
-def validate_body(adapter: TypeAdapter[Any], body: Any) -> Any:
-    """Validate a parsed body.
-
-    Raises:
-        RequestValidationError: the body is missing or invalid (422), in the format of FastAPI.
-    """
-    if body is _NO_BODY:
-        raise RequestValidationError([{"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}])
-    try:
-        return adapter.validator.validate_python(body, from_attributes=True)
-    except ValidationError as error:
-        raise RequestValidationError(_problems(error, "body"), body=body) from None
 
 
 def _problems(error: ValidationError, location: str) -> list[dict[str, Any]]:

@@ -149,6 +149,11 @@ async def _send_json_text(send: Send, status: int, text: str, extra: Mapping[str
     await send({"type": "http.response.body", "body": body})
 
 
+def request_deadline_exceeded(method: str, path: str, seconds: float, where: str | None) -> DeadlineExceeded:
+    """Return the error for a request whose deadline passed; `where` is the server that was waited for."""
+    return DeadlineExceeded(f"{method} {path} was not done within the {seconds:.1f} s its caller allowed", where=where)
+
+
 class DeadlineMiddleware:
     """Set the deadline and the allowance of a request while it is served, for its nested calls.
 
@@ -183,7 +188,6 @@ class DeadlineMiddleware:
         except TimeoutError as error:
             if not alarm.has_fired:
                 raise
-            raise DeadlineExceeded(
-                f"{scope['method']} {scope['path']} was not done within the {seconds:.1f} s its caller allowed",
-                where=self.server_name or None,
+            raise request_deadline_exceeded(
+                scope["method"], scope["path"], seconds, self.server_name or None
             ) from error

@@ -1,11 +1,12 @@
 """Log of the calls that rollouts make in this process: pending calls, and phase times (time spent in each phase).
 
-`ServerClient.request` writes both. `pending_calls` lists the unanswered calls of each rollout, so that a hanging run
-can report them. `PhaseTimer` measures the duration of an agent's `/run` and sums the durations of the agent's calls by
+`ServerClient.request` writes both. `pending_calls` lists the unanswered calls of rollouts, so that a hanging run can
+report them. `PhaseTimer` measures the duration of an agent's `/run` and sums the durations of the agent's calls by
 phase; the answer carries the sums to the collector, which adds the time before the agent started.
 """
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
@@ -26,17 +27,18 @@ _MODELS, _ENVIRONMENTS = "responses_api_models", "resources_servers"
 _PHASE_OF_PATH = {"/seed_session": SEED, VERIFY_PATH: VERIFY}
 _SUMS_ATTRIBUTE = "nemo_gym_phases"
 
-clock = time.perf_counter
+clock = time.monotonic
 
 
-PendingCall = tuple[str, str, float]
-"""Server, path and start time of a call without an answer."""
+PendingCall = tuple[RolloutId, str, str]
+"""Rollout, server and path of a call without an answer."""
 
 FinishedCall = tuple[str, str, float, float]
 """Server type, path, start time and end time of an answered or failed call."""
 
-pending_calls: dict[RolloutId, list[PendingCall]] = {}
-"""Calls without an answer by rollout, in the order of their start; a rollout waits for the last call of its list."""
+pending_calls: dict[int, PendingCall] = {}
+"""Calls without an answer by number, in the order of their start; a rollout waits for its last call."""
+call_numbers = itertools.count()
 
 _rollout: ContextVar[RolloutId | None] = ContextVar("nemo_gym_rollout", default=None)
 _finished: ContextVar[list[FinishedCall] | None] = ContextVar("nemo_gym_finished_calls", default=None)
@@ -46,14 +48,6 @@ current_rollout = _rollout.get
 set_current_rollout = _rollout.set
 finished_calls = _finished.get
 """Return the list that collects the finished calls of the current rollout; None if the rollout is not timed."""
-
-
-def remove_pending(rollout: RolloutId, call: PendingCall) -> None:
-    """Remove a finished call, and the rollout's entry when no call is left."""
-    calls = pending_calls[rollout]
-    calls.remove(call)
-    if not calls:
-        del pending_calls[rollout]
 
 
 class PhaseTimer:

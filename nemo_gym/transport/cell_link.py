@@ -12,6 +12,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, cast
 
 import orjson
@@ -233,15 +234,19 @@ def _reply_from_frame(head: dict[str, Any], body: bytes) -> Reply:
     )
 
 
-class RemoteInstance:
-    """An instance of another process, callable through `handle` and as an ASGI app."""
+_calls_in_flight = attrgetter("in_flight")
 
-    def __init__(self, instance: str, choose_link: Callable[[], CellLink]) -> None:
+
+class RemoteInstance:
+    """An instance of other processes, callable through `handle` and as an ASGI app. Each link leads to one process."""
+
+    def __init__(self, instance: str, links: Sequence[CellLink]) -> None:
         self._instance = instance
-        self._choose_link = choose_link
+        self._links = links
 
     def handle(self, call: Call, alarm: deadlines.Alarm | None = None) -> Awaitable[Reply]:  # noqa: ARG002 - signature of `Handle`
-        return self._choose_link().send(self._instance, call)
+        """Send a call over the link with the fewest calls in flight."""
+        return min(self._links, key=_calls_in_flight).send(self._instance, call)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Forward an HTTP request with its path, headers and body unchanged."""
@@ -340,8 +345,12 @@ def _error_reply(status: int, text: str) -> Reply:
 
 def waiting_calls(rollouts: Iterable[RolloutId]) -> dict[RolloutId, str]:
     """Return the innermost pending call, as `server /path`, of each rollout that runs in this process."""
-    innermost = {rollout: calls[-1] for rollout in rollouts if (calls := pending_calls.get(rollout))}
-    return {key: f"{server} {_ROLLOUT_PREFIX.sub('', path)}" for key, (server, path, _) in innermost.items()}
+    requested = set(rollouts)
+    return {  # a later call of the same rollout replaces an earlier one
+        rollout: f"{server} {_ROLLOUT_PREFIX.sub('', path)}"
+        for rollout, server, path in pending_calls.values()
+        if rollout in requested
+    }
 
 
 async def waiting_calls_app(scope: Message, receive: Receive, send: Send) -> None:  # noqa: ARG001 - signature of an ASGI app

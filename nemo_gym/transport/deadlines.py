@@ -13,7 +13,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -50,41 +50,32 @@ class LoopAlarms:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = ref(loop)  # weak, because the loop references this object through its timer
-        self._alarms: set[Alarm] = set()
-        self._wakes_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
+        self.active: set[Alarm] = set()
+        """The alarms that have not fired; an alarm adds and removes itself."""
+        self.wakes_at = math.inf
+        """Time of the next scan."""
 
-    def __len__(self) -> int:
-        return len(self._alarms)
-
-    def add(self, alarm: "Alarm") -> None:
-        self._alarms.add(alarm)
-        if alarm.moment < self._wakes_at:
-            self._wake_at(alarm.moment, time.monotonic())
-
-    def remove(self, alarm: "Alarm") -> None:
-        self._alarms.discard(alarm)
-
-    def _wake_at(self, moment: float, now: float) -> None:
-        """Set the timer to `moment` in place of the previous timer."""
+    def wake_at(self, moment: float, now: float) -> None:
+        """Scan the alarms at `moment` instead of the planned time."""
         loop = self._loop()
         if loop is None:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._wakes_at = moment
+        self.wakes_at = moment
         self._timer = loop.call_later(max(0.0, moment - now), self._scan)
 
     def _scan(self) -> None:
         """Fire the alarms that are due and set the timer for the next alarm."""
-        self._timer, self._wakes_at = None, math.inf
+        self._timer, self.wakes_at = None, math.inf
         now = time.monotonic()
-        for alarm in [alarm for alarm in self._alarms if alarm.moment <= now]:
-            self._alarms.discard(alarm)
+        for alarm in [alarm for alarm in self.active if alarm.moment <= now]:
+            self.active.discard(alarm)
             alarm.fire()
-        if self._alarms:
-            earliest = min(alarm.moment for alarm in self._alarms)
-            self._wake_at(max(earliest, now + MIN_SCAN_INTERVAL), now)
+        if self.active:
+            earliest = min(alarm.moment for alarm in self.active)
+            self.wake_at(max(earliest, now + MIN_SCAN_INTERVAL), now)
 
 
 class Alarm:
@@ -126,8 +117,12 @@ class Alarm:
             self.task = outer.task
             self._alarms = outer._alarms
         self._prior_cancellations = self.task.cancelling()
-        self.moment = time.monotonic() + self.seconds
-        self._alarms.add(self)
+        now = time.monotonic()
+        self.moment = now + self.seconds
+        alarms = self._alarms
+        alarms.active.add(self)
+        if self.moment < alarms.wakes_at:
+            alarms.wake_at(self.moment, now)
         return self
 
     def fire(self) -> None:
@@ -138,7 +133,7 @@ class Alarm:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._alarms.remove(self)
+        self._alarms.active.discard(self)
         if kind is None and not self.has_fired:
             return
         self.awaited_server = _awaited_servers.pop(self.task, None)
@@ -176,7 +171,7 @@ def note_awaited_server(name: str) -> None:
 
 def count_alarms(loop: asyncio.AbstractEventLoop) -> int:
     """Return the number of active alarms of a loop, which approximates its calls in flight."""
-    return len(_alarms.of(loop))
+    return len(_alarms.of(loop).active)
 
 
 _alarms = PerLoop(LoopAlarms)
@@ -232,10 +227,17 @@ def covering_alarm() -> Alarm | None:
     return alarm if alarm is None or moment is None or alarm.moment <= moment else None
 
 
-def adopt_alarm(alarm: Alarm) -> None:
-    """Set the alarm and its time as the deadline of the current context, which must be new."""
-    _deadline.set(alarm.moment)
-    _alarm.set(alarm)
+def adopt_caller(alarm: Alarm | None, headers: Mapping[str, str] | None) -> None:
+    """Set the deadline and the allowance of a call in the current context, which must be new.
+
+    `alarm` enforces the deadline; None if the call has no deadline.
+    """
+    if alarm is not None:
+        _deadline.set(alarm.moment)
+        _alarm.set(alarm)
+    for name, value in headers.items() if headers else ():
+        if name.lower() == ALLOWANCE_HEADER:
+            _allowance.set(parse_allowance(value))
 
 
 def parse_seconds(value: str | bytes | None) -> float | None:
@@ -331,52 +333,6 @@ current_allowance = _allowance.get
 """Return the allowance of the current rollout; None outside a rollout or if the collector sent no allowance."""
 
 
-def call_limit(server_type: str, path: str) -> CallLimit | None:
-    """Return the timeout of a call under the current allowance; None without a limit."""
-    allowance = _allowance.get()
-    return None if allowance is None else allowance.call_limit(server_type, path)
-
-
-class _LimitedCall:
-    """Context manager: set the deadline of one call, and raise the error of its limit if the call exceeds it."""
-
-    __slots__ = ("_limit", "_start", "_token")
-
-    def __init__(self, start: float, limit: CallLimit) -> None:
-        self._start = start
-        self._limit = limit
-
-    def __enter__(self) -> None:
-        self._token = _deadline.set(self._start + self._limit[0])
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _deadline.reset(self._token)
-        if kind is not None and isinstance(error, DeadlineExceeded):
-            timeout = as_call_timeout(error, self._start, self._limit)
-            if timeout is not None:
-                raise timeout from error
-
-
-_NO_LIMIT: AbstractContextManager[None] = nullcontext()
-
-
-def call_time_limit(server_type: str, path: str) -> AbstractContextManager[None]:
-    """Return a context manager that applies the timeout of the current allowance to the enclosed call.
-
-    Raises (inside the context manager):
-        ModelCallTimeout, ToolCallTimeout, VerifyTimeout: the enclosed call exceeded its timeout.
-    """
-    limit = call_limit(server_type, path)
-    if limit is None:
-        return _NO_LIMIT
-    now, deadline = time.monotonic(), _deadline.get()
-    if deadline is not None and deadline - now <= limit[0]:
-        return _NO_LIMIT
-    return _LimitedCall(now, limit)
-
-
 def as_call_timeout(error: DeadlineExceeded, start: float, limit: CallLimit | None) -> CallTimeout | None:
     """Return the error for a call that exceeded `limit`; None if that time has not passed since `start`."""
     if limit is None or time.monotonic() - start < limit[0]:
@@ -414,16 +370,6 @@ def using_allowance(allowance: Allowance | None) -> Iterator[None]:
         yield
     finally:
         _allowance.reset(token)
-
-
-def adopt_allowance(headers: Mapping[str, str]) -> None:
-    """Set the current allowance from the headers of a call, if present.
-
-    The value is never reset, so call this only in a context created for the call.
-    """
-    for name, value in headers.items():
-        if name.lower() == ALLOWANCE_HEADER:
-            _allowance.set(parse_allowance(value))
 
 
 @lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""Event-loop helpers: one object per loop, coalesced socket writes, and rate-limited wake-ups of tasks.
+"""Event-loop helpers: one object per loop, tasks that wait for a slot, coalesced socket writes, limited wake-ups.
 
 A round is one iteration of the event loop.
 """
@@ -35,6 +35,36 @@ class PerLoop(Generic[Item]):
             item = self._by_loop[loop] = self._make(loop)
         self._last = (ref(loop), item)
         return item
+
+
+class SlotQueue:
+    """The tasks that wait for a slot (of a limit or a connection pool), first come, first served."""
+
+    def __init__(self) -> None:
+        self._waits: deque[asyncio.Future[None]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    async def wait(self, give_back: Callable[[], object]) -> None:
+        """Wait until `grant` ends the wait. If the task is cancelled just after that, call `give_back`."""
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waits.append(slot)
+        try:
+            await slot
+        except asyncio.CancelledError:
+            if slot.done() and not slot.cancelled():
+                give_back()
+            raise
+
+    def grant(self) -> bool:
+        """Give a slot to the first task that still waits; False if no task does."""
+        while self._waits:
+            slot = self._waits.popleft()
+            if not slot.done():
+                slot.set_result(None)
+                return True
+        return False
 
 
 class WriteBatch:

@@ -23,8 +23,7 @@ from nemo_gym.wire.stored_rollout import RolloutId
 Handle = Callable[[Call, deadlines.Alarm | None], Awaitable[Reply]]
 """Function that answers a call. With an alarm the caller enforces the deadline, without one the callee does."""
 
-JSON_OPTIONS = frozenset({"json", "headers", "cookies"})
-SUPPORTED_OPTIONS = JSON_OPTIONS | {"data", "params", "timeout", "allow_redirects"}
+SUPPORTED_OPTIONS = frozenset({"json", "data", "params", "headers", "cookies", "timeout", "allow_redirects"})
 """Request options of aiohttp that this carrier supports; a call with other options is sent over HTTP."""
 
 MAX_REDIRECTS = 10
@@ -76,82 +75,65 @@ async def request(
     base_url: str,
     path: str,
     *,
-    callee: str | None = None,
-    limit: deadlines.CallLimit | None = None,
-    rollout: RolloutId | None = None,
+    json: Any = None,
+    data: Any = None,
+    params: Any = None,
+    headers: Mapping[str, str] | None = None,
+    cookies: Cookies | None = None,
     timeout: float | None = None,  # noqa: ASYNC109 - aiohttp's name
     allow_redirects: bool = True,
-    **options: Any,
+    callee: str | None = None,
+    limit: float | None = None,
+    rollout: RolloutId | None = None,
 ) -> LocalResponse:
-    """Call `app` and return its complete response. `options` are request options of aiohttp (`SUPPORTED_OPTIONS`).
+    """Call `app` and return its complete response. Arguments up to `allow_redirects` are request options of aiohttp.
 
-    `callee` is the name of the server in errors; `limit` is the timeout for this kind of call (`deadlines.call_limit`).
+    `callee` is the name of the server in errors; `limit` is a second timeout, for this kind of call.
 
     Raises:
         DeadlineExceeded: the deadline, `limit` or `timeout` passed; the handler was cancelled.
         ServerUnreachable: the app is a `RemoteInstance`, and its process exited.
         TooManyRedirects: the server answered with `MAX_REDIRECTS` redirects in a row.
     """
-    if options.keys() <= JSON_OPTIONS:
-        headers, cookies = options.get("headers"), options.get("cookies")
-        call = Call(
-            method.upper(), base_url, path, body=json_body(options.get("json")), headers=headers, cookies=cookies
-        )
-    else:
-        call = await _call_with_any_body(method.upper(), base_url, path, **options)
-    call.server, call.rollout = callee, rollout
+    if params:
+        path = URL(f"{base_url}{path}").extend_query(params).raw_path_qs
+    body = json_body(json)
+    if data is not None:
+        if json is not None:
+            raise ValueError("data and json parameters can not be used at the same time")
+        body, content_type = await _encode_data(data)
+        if not any(name.lower() == "content-type" for name in headers or ()):
+            headers = {**(headers or {}), "Content-Type": content_type}
     now = time.monotonic()
-    outer, moment = deadlines.current_alarm(), deadlines.deadline_moment()
-    left = http_sessions.settings().request_timeout_seconds if moment is None else max(0.0, moment - now)
-    if limit is not None and limit[0] < left:
-        left = limit[0]
-    if timeout is not None and timeout < left:
-        left = timeout
-    call.seconds = left
-    if outer is not None and outer.moment <= now + left:  # the alarm of an enclosing call fires early enough
+    moment = deadlines.deadline_moment()
+    if moment is None:
+        moment = now + http_sessions.settings().request_timeout_seconds
+    if limit is not None and now + limit < moment:
+        moment = now + limit
+    if timeout is not None and now + timeout < moment:
+        moment = now + timeout
+    left = max(0.0, moment - now)
+    call = Call(method.upper(), base_url, path, body, headers, cookies, callee, rollout, left)
+    outer = deadlines.current_alarm()
+    if outer is not None and outer.moment <= moment:  # the alarm of an enclosing call fires early enough
         response = LocalResponse(call, await answer_call(app, call, outer))
-        is_final = not allow_redirects or response.status not in REDIRECTS
+        is_final = response.status not in REDIRECTS or not allow_redirects
         return response if is_final else await _follow_redirects(app, call, outer, response)
     try:
         with deadlines.Alarm(left, outer) as alarm:
             response = LocalResponse(call, await answer_call(app, call, alarm))
-            is_final = not allow_redirects or response.status not in REDIRECTS
+            is_final = response.status not in REDIRECTS or not allow_redirects
             return response if is_final else await _follow_redirects(app, call, alarm, response)
     except TimeoutError as error:
         if not alarm.has_fired:
             raise
-        exceeded = _deadline_exceeded(call, alarm.awaited_server)
-        raise deadlines.as_call_timeout(exceeded, now, limit) or exceeded from error
+        raise _deadline_exceeded(call, alarm.awaited_server) from error
 
 
 async def dispatch(app: ASGIApp, method: str, url: str | URL, **options: Any) -> LocalResponse:
     """Call `app` with a complete URL; `options` are those of `request`."""
     address = URL(url) if isinstance(url, str) else url
     return await request(app, method, str(address.origin()), address.raw_path_qs, **options)
-
-
-async def _call_with_any_body(
-    method: str,
-    base_url: str,
-    path: str,
-    *,
-    json: Any = None,
-    data: Any = None,
-    params: Any = None,
-    headers: Mapping[str, str] | None = None,
-    cookies: Cookies | None = None,
-) -> Call:
-    """Build a call with query parameters or a body that is not JSON."""
-    if params:
-        path = URL(f"{base_url}{path}").extend_query(params).raw_path_qs
-    if data is None:
-        return Call(method, base_url, path, body=json_body(json), headers=headers, cookies=cookies)
-    if json is not None:
-        raise ValueError("data and json parameters can not be used at the same time")
-    body, content_type = await _encode_data(data)
-    if not any(name.lower() == "content-type" for name in headers or ()):
-        headers = {**(headers or {}), "Content-Type": content_type}
-    return Call(method, base_url, path, body=body, headers=headers, cookies=cookies)
 
 
 async def _encode_data(data: Any) -> tuple[bytes, str]:

@@ -10,7 +10,6 @@ import asyncio
 import math
 import random
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from nemo_gym.config.secrets import Secret
 from nemo_gym.errors import DeadlineExceeded, GymError, ModelFailed, ServerUnreachable
 from nemo_gym.transport import deadlines, http_sessions
 from nemo_gym.transport.client_response import is_ok, raise_for_status, read_body
+from nemo_gym.transport.event_loop import SlotQueue
 from nemo_gym.transport.http import send, with_header
 from nemo_gym.transport.retries import MODEL_CALL, describe_error, next_pause, parse_retry_after
 from nemo_gym.transport.shared_semaphore import SharedSemaphore, claim_semaphore
@@ -136,7 +136,7 @@ class AdaptiveLimit:
         self._in_flight = 0
         self._generation = 0
         self._pause_ends = 0.0
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self._queue = SlotQueue()
 
     @property
     def current(self) -> float:
@@ -161,7 +161,7 @@ class AdaptiveLimit:
         if self._in_flight < self._current and not self._queue:
             self._in_flight += 1
         else:
-            await self._wait_for_slot()
+            await self._queue.wait(self._leave)
         if self._shared:
             try:
                 await self._shared.acquire()
@@ -181,11 +181,8 @@ class AdaptiveLimit:
     def _leave(self) -> None:
         """Release a slot of this process and grant free slots to waiting calls."""
         self._in_flight -= 1
-        while self._queue and self._in_flight < self._current:
-            slot = self._queue.popleft()
-            if not slot.done():
-                self._in_flight += 1
-                slot.set_result(None)
+        while self._in_flight < self._current and self._queue.grant():
+            self._in_flight += 1
 
     def record_success(self) -> None:
         """Raise the limit after a successful answer: by 1 below the safe limit, by 1 per round of answers above it."""
@@ -209,17 +206,6 @@ class AdaptiveLimit:
             self._pause_ends = max(self._pause_ends, self._clock() + min(retry_after, MAX_PAUSE_SECONDS))
             if self._shared:
                 self._shared.pause_until(self._pause_ends)
-
-    async def _wait_for_slot(self) -> None:
-        """Wait in the queue until `_leave` grants a slot."""
-        slot = asyncio.get_running_loop().create_future()
-        self._queue.append(slot)
-        try:
-            await slot
-        except asyncio.CancelledError:
-            if slot.done() and not slot.cancelled():  # the slot was granted when the call was cancelled
-                self._leave()
-            raise
 
     async def _pause(self) -> None:
         """Wait until the pause ends, in this process and in those that share the semaphore."""

@@ -12,23 +12,22 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, cast
+from functools import lru_cache
+from typing import Any, cast
 
 import httptools
 from aiohttp import (
     ClientConnectorError,
     ClientPayloadError,
     ConnectionTimeoutError,
-    RequestInfo,
     ServerDisconnectedError,
 )
 from aiohttp.client_reqrep import ConnectionKey
-from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from nemo_gym.transport.client_response import LocalResponse
-from nemo_gym.transport.event_loop import current_wake_up_queue, current_write_batch
+from nemo_gym.transport.event_loop import SlotQueue, current_wake_up_queue, current_write_batch
+from nemo_gym.wire.call_reply import Call, Reply
 
 logger = logging.getLogger("nemo_gym.transport")
 
@@ -215,63 +214,29 @@ class _Connection(asyncio.Protocol):
             self._wake_ups.put(lambda: None if answer.done() else answer.set_result(None))
 
 
-class _Exchange(NamedTuple):
-    """One request and its answer."""
-
-    method: str
-    url: URL
-    request_headers: Mapping[str, str]
-    status: int
-    reason: str
-    headers: list[tuple[str, str]]
-    body: bytes
-    body_error: ClientPayloadError | None
-
-
 class EndpointResponse(LocalResponse):
-    """A complete answer of a model endpoint; reading a truncated body raises `ClientPayloadError`."""
+    """A complete answer of a model endpoint; reading a truncated body raises `body_error`."""
 
-    model = None
-
-    def __init__(self, exchange: _Exchange) -> None:
-        self._exchange = exchange
-        self.status = exchange.status
+    def __init__(self, url: URL, call: Call, reply: Reply, reason: str, body_error: ClientPayloadError | None) -> None:
+        super().__init__(call, reply)
+        self._url = url
+        self._reason = reason
+        self._body_error = body_error
 
     @property
     def reason(self) -> str:
-        return self._exchange.reason
-
-    @property
-    def method(self) -> str:
-        return self._exchange.method
+        return self._reason
 
     @property
     def url(self) -> URL:
-        return self._exchange.url
+        return self._url
 
     real_url = url
 
-    @cached_property
-    def headers(self) -> CIMultiDictProxy[str]:
-        return CIMultiDictProxy(CIMultiDict(self._exchange.headers))
-
-    @property
-    def cookie_values(self) -> dict[str, str]:
-        return {name: morsel.value for name, morsel in self.cookies.items()}
-
-    @property
-    def request_info(self) -> RequestInfo:
-        headers = CIMultiDictProxy(CIMultiDict(self._exchange.request_headers))
-        return RequestInfo(self.url, self.method, headers, self.url)
-
-    @property
-    def _body(self) -> bytes:
-        return self._exchange.body
-
     async def read(self) -> bytes:
-        if self._exchange.body_error is not None:
-            raise self._exchange.body_error
-        return self._exchange.body
+        if self._body_error is not None:
+            raise self._body_error
+        return await super().read()
 
 
 class _HostConnections:
@@ -280,33 +245,14 @@ class _HostConnections:
     def __init__(self) -> None:
         self.idle: deque[_Connection] = deque()
         self.open = 0
-        self.queue: deque[asyncio.Future[None]] = deque()
+        self.queue = SlotQueue()
         self.connecting = asyncio.Semaphore(MAX_CONNECTING)
         self.was_full = False
-
-    async def wait_for_slot(self) -> None:
-        """Wait until a connection is idle or may be opened."""
-        slot = asyncio.get_running_loop().create_future()
-        self.queue.append(slot)
-        try:
-            await slot
-        except asyncio.CancelledError:
-            if slot.done() and not slot.cancelled():  # the slot was granted when the request was cancelled
-                self.grant_slot()
-            raise
-
-    def grant_slot(self) -> None:
-        """Wake the first waiting request."""
-        while self.queue:
-            slot = self.queue.popleft()
-            if not slot.done():
-                slot.set_result(None)
-                return
 
     def drop_connection(self) -> None:
         """Count a closed connection and wake the first waiting request."""
         self.open -= 1
-        self.grant_slot()
+        self.queue.grant()
 
 
 class ConnectionPool:
@@ -354,9 +300,8 @@ class ConnectionPool:
         finally:
             self._release(host, connection)
         sent_headers = headers if varying_header is None else {**headers, varying_header[0]: varying_header[1]}
-        return EndpointResponse(
-            _Exchange(method, url, sent_headers, status, reason, answer_headers, content, body_error)
-        )
+        call = Call(method, "", "", body, sent_headers)
+        return EndpointResponse(url, call, Reply(status, content, headers=answer_headers), reason, body_error)
 
     async def _acquire(self, host: _HostConnections, address: Address, url: URL) -> _Connection:
         """Return an idle connection or open a new one; wait if the limit per host is reached."""
@@ -372,7 +317,7 @@ class ConnectionPool:
             if not host.was_full:
                 host.was_full = True
                 logger.warning(POOL_IS_FULL, self._per_host, *address)
-            await host.wait_for_slot()
+            await host.queue.wait(host.queue.grant)
         host.open += 1
         try:
             async with host.connecting:
@@ -386,7 +331,7 @@ class ConnectionPool:
         if connection.is_open:
             connection.idle_since = time.monotonic()
             host.idle.append(connection)
-            host.grant_slot()
+            host.queue.grant()
         else:
             host.drop_connection()
 

@@ -6,8 +6,9 @@ When a process crashes, its parent releases the slots that the process held (`re
 import asyncio
 import mmap
 import os
-from collections import deque
 from typing import Self
+
+from nemo_gym.transport.event_loop import SlotQueue
 
 WORD = 8
 
@@ -28,7 +29,7 @@ class SharedSemaphore:
         self._holder = holder
         page = memoryview(mmap.mmap(ledger, 0))
         self._pause_end, self._held = page[:WORD].cast("d"), page[WORD:].cast("q")
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self._queue = SlotQueue()
 
     @classmethod
     def create(cls, slots: int, holders: int) -> Self:
@@ -54,17 +55,9 @@ class SharedSemaphore:
         """Wait for a free slot; calls of this process are served in order."""
         if self.try_acquire():
             return
-        loop = asyncio.get_running_loop()
-        slot = loop.create_future()
         if not self._queue:
-            loop.add_reader(self.counter, self._grant)
-        self._queue.append(slot)
-        try:
-            await slot
-        except asyncio.CancelledError:
-            if slot.done() and not slot.cancelled():  # the slot was granted when the call was cancelled
-                self.release()
-            raise
+            asyncio.get_running_loop().add_reader(self.counter, self._grant)
+        await self._queue.wait(self.release)
 
     def release(self) -> None:
         """Release a slot."""
@@ -95,12 +88,10 @@ class SharedSemaphore:
     def _grant(self) -> None:
         """Grant free slots to the waiting calls; called when the eventfd is readable."""
         while self._queue:
-            if self._queue[0].done():  # cancelled
-                self._queue.popleft()
-            elif self._take():
-                self._queue.popleft().set_result(None)
-            else:
+            if not self._take():
                 return
+            if not self._queue.grant():  # all waiting calls were cancelled
+                self.release()
         asyncio.get_running_loop().remove_reader(self.counter)
 
 

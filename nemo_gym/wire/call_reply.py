@@ -25,7 +25,6 @@ class Call:
         method: str,
         base_url: str,
         path: str,
-        *,
         body: Body = b"",
         headers: Mapping[str, str] | None = None,
         cookies: Cookies | None = None,

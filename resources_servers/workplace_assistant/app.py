@@ -21,7 +21,7 @@ from nemo_gym.base_resources_server import (
 )
 from nemo_gym.openai_utils import NeMoGymResponseFunctionToolCall
 from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
-from nemo_gym.serve.session_store import SessionStore
+from nemo_gym.serve.session import SessionStore
 from nemo_gym.server_utils import SESSION_ID_KEY
 from resources_servers.workplace_assistant import business, desk
 from resources_servers.workplace_assistant.office import Office, differing_tables

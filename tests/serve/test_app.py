@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, field_validator
 
-from nemo_gym.serve import requests
+from nemo_gym.serve import endpoints
 from nemo_gym.serve.app import add_liveness, create_app
 from nemo_gym.serve.failures import FailureMiddleware
 
@@ -88,7 +88,7 @@ def test_both_ways_through_fastapi_say_the_same(body):
 
 def test_a_body_that_is_too_large_is_refused(monkeypatch):
     """One huge request would otherwise use up the memory of all rollouts of the server."""
-    monkeypatch.setattr(requests, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(endpoints, "MAX_BODY_BYTES", 1000)
 
     for path in ("/task", "/task/any"):
         answer = client().post(path, content=b'{"number": 1, "extra": "' + b"x" * 2000 + b'"}', headers=JSON)
@@ -146,8 +146,8 @@ json_values = st.recursive(
 @settings(max_examples=80, deadline=None)
 def test_strict_parsing_reads_what_the_standard_library_writes(value):
     """Clients write JSON with the standard library; no value may change on the way."""
-    assert requests.parse_json(json.dumps(value).encode()) == value
-    assert json.loads(requests.json_bytes(value)) == value
+    assert endpoints.parse_json(json.dumps(value).encode()) == value
+    assert json.loads(endpoints.json_bytes(value)) == value
 
 
 def test_liveness_is_answered_once_and_is_no_part_of_the_api():

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from fastapi import Body, HTTPException, Request, Response
 from fastapi.responses import PlainTextResponse, RedirectResponse, StreamingResponse
+from omegaconf import OmegaConf
 from pydantic import BaseModel
 
+from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import DeadlineExceeded, EnvFailed
 from nemo_gym.keys import SESSION_ID_KEY
 from nemo_gym.serve.app import GymApp, create_app
@@ -21,7 +23,7 @@ from nemo_gym.serve.correlation import RolloutContextMiddleware, current_rollout
 from nemo_gym.serve.endpoints import json_endpoint
 from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
 from nemo_gym.serve.session import SessionCodec, SessionMiddleware, session_secret
-from nemo_gym.server_utils import get_response_model
+from nemo_gym.server_utils import ServerClient, get_response_model
 from nemo_gym.transport import deadlines, in_process
 from nemo_gym.transport.asgi import run_app, scope_of
 from nemo_gym.transport.client_response import LocalResponse
@@ -467,18 +469,28 @@ async def test_a_call_limit_is_named_by_its_setting(path: str) -> None:
     async def redirect_to_slow() -> Response:
         return RedirectResponse("/slow", status_code=307)
 
-    span = (0.02, deadlines.ToolCallTimeout)
-    with (
-        deadlines.time_limit(60),
-        pytest.raises(deadlines.ToolCallTimeout, match="tool_call_timeout_seconds") as caught,
-    ):
-        await in_process.request(app, "POST", BASE, path, json={}, callee="slow one", limit=span)
-    assert caught.value.where == "slow one"
-
-    with deadlines.time_limit(0.02), pytest.raises(DeadlineExceeded) as caught_too:
-        await in_process.request(
-            app, "POST", BASE, path, json={}, callee="slow one", limit=(60, deadlines.ToolCallTimeout)
-        )
+    block = {"host": "127.0.0.9", "port": 20011, "entrypoint": "app.py"}
+    client = ServerClient(
+        head_server_config=BaseServerConfig(host="127.0.0.9", port=20010),
+        global_config_dict=OmegaConf.create({"slow_one": {"resources_servers": {"slow_one": block}}}),
+    )
+    in_process.mount("127.0.0.9", 20011, app)
+    try:
+        with (
+            deadlines.time_limit(60),
+            deadlines.using_allowance(deadlines.Allowance(tool_call_seconds=0.02)),
+            pytest.raises(deadlines.ToolCallTimeout, match="tool_call_timeout_seconds") as caught,
+        ):
+            await client.post("slow_one", path, json={})
+        with (
+            deadlines.time_limit(0.02),
+            deadlines.using_allowance(deadlines.Allowance(tool_call_seconds=60)),
+            pytest.raises(DeadlineExceeded) as caught_too,
+        ):
+            await client.post("slow_one", path, json={})
+    finally:
+        in_process.unmount("127.0.0.9", 20011)
+    assert caught.value.where == "slow_one"
     assert type(caught_too.value) is DeadlineExceeded
 
 

@@ -34,7 +34,7 @@ def test_fastapi_describes_a_route_as_the_endpoint_plans_expect() -> None:
 
 
 def test_starlette_keeps_a_request_in_the_attributes_that_requests_set() -> None:
-    """`serve.requests` builds a request without calling its constructor."""
+    """`serve.call_handler` builds a request without calling its constructor; `serve.endpoints` caches its body."""
     source = inspect.getsource(StarletteRequest)
 
     assert all(f"self.{name}" in source for name in ("_receive", "_stream_consumed", "_is_disconnected", "_body"))

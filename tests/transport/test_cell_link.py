@@ -18,7 +18,7 @@ from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
 from nemo_gym.serve.session import SessionMiddleware
 from nemo_gym.transport import deadlines, in_process
 from nemo_gym.transport.cell_link import CellLink, CellListener, FrameProtocol, RemoteInstance
-from nemo_gym.wire.call_reply import Call
+from nemo_gym.wire.call_reply import Call, Reply
 
 BASE = "http://127.0.0.1:1"
 
@@ -72,7 +72,7 @@ async def link_to(app: Any) -> AsyncIterator[RemoteInstance]:
     )
     link = CellLink(unix_name(listener), "token", "cell 0")
     try:
-        yield RemoteInstance("one", lambda: link)
+        yield RemoteInstance("one", [link])
     finally:
         link.close()
         server.close()
@@ -169,12 +169,12 @@ async def test_an_unknown_instance_is_404_and_a_closed_link_is_unreachable() -> 
     """Both must end the call at once instead of hanging until the deadline."""
     hosted = build()
     async with link_to(hosted) as app:
-        unknown = RemoteInstance("two", app._choose_link)
+        unknown = RemoteInstance("two", app._links)
         answer = await in_process.request(unknown, "POST", BASE, "/add", json={})
         assert answer.status == 404
         waiting = asyncio.create_task(in_process.request(app, "POST", BASE, "/wait", json={}))
         await hosted.state.entered.wait()
-        app._choose_link().close()
+        app._links[0].close()
         with pytest.raises(ServerUnreachable):
             await waiting
 
@@ -186,14 +186,15 @@ async def test_calls_are_counted_before_the_connection_is_made() -> None:
     server = await asyncio.get_running_loop().create_unix_server(
         CellListener({"one": apps[0]}, "token").protocol, sock=listener
     )
-    links = [CellLink(unix_name(listener), "token", f"cell {number}") for number in range(2)]
     chosen: list[CellLink] = []
 
-    def idlest() -> CellLink:
-        chosen.append(min(links, key=lambda link: link.in_flight))
-        return chosen[-1]
+    class RecordingLink(CellLink):
+        async def send(self, instance: str, call: Call) -> Reply:
+            chosen.append(self)
+            return await super().send(instance, call)
 
-    other = RemoteInstance("one", idlest)
+    links = [RecordingLink(unix_name(listener), "token", f"cell {number}") for number in range(2)]
+    other = RemoteInstance("one", links)
     await asyncio.gather(*(in_process.request(other, "POST", BASE, "/add", json={"a": 1}) for _ in range(20)))
 
     assert [chosen.count(link) for link in links] == [10, 10]

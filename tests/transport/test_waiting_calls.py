@@ -81,7 +81,7 @@ async def cell(request: pytest.FixtureRequest) -> AsyncIterator[tuple[CellLink, 
     cell_listener = CellListener({"agent": agent, WAITING_CALLS: waiting_calls_app}, token)
     server = await asyncio.get_running_loop().create_unix_server(cell_listener.protocol, sock=listener)
     link = CellLink(unix_name(listener), token, "cell 0")
-    in_process.mount(HOST, PORTS["agent"][1], RemoteInstance("agent", lambda: link))
+    in_process.mount(HOST, PORTS["agent"][1], RemoteInstance("agent", [link]))
     try:
         yield link, go_on
     finally:

@@ -1,6 +1,6 @@
 """The session store drops sessions that are no longer used."""
 
-from nemo_gym.serve.session_store import SessionStore
+from nemo_gym.serve.session import SessionStore
 
 
 class FakeClock:
