@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,11 +16,14 @@ from typing import Any
 
 import yaml
 
+from nemo_gym.launch.run_registry import live_runs
+
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "CHAOS_MARK"
 TASKS, REPEATS = 12, 3
 MAX_RUN_SECONDS = 120.0
 """A run that takes longer counts as hanging."""
+MAX_START_SECONDS = 30.0
 AGENT = "arithmetic_simple_agent"
 
 RolloutId = tuple[int, int]
@@ -140,6 +144,9 @@ class Evaluation:
                 raise BrokenPromise(f"a failure has a reward: {record}")
         return rewards
 
+    def file_names(self) -> set[str]:
+        return {path.name for path in self.folder.iterdir()}
+
     def log_tail(self) -> str:
         return (self.folder / "log.txt").read_text(encoding="utf-8")[-2000:]
 
@@ -170,6 +177,27 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float) -> None:
 def send_signal(pid: int, number: int) -> None:
     with suppress(ProcessLookupError):  # the process may just have ended
         os.kill(pid, number)
+
+
+def wait_until(moment: float, process: "subprocess.Popen[str]") -> None:
+    """Wait until the moment or the end of the run, whichever comes first."""
+    while process.poll() is None and time.monotonic() < moment:
+        time.sleep(0.005)
+
+
+def server_pids(process: "subprocess.Popen[str]", job: Evaluation) -> dict[str, int]:
+    """Return the process id of every server of a run, once the servers are up."""
+
+    def head_ports() -> list[int]:
+        return [run.port for run in live_runs() if run.pid == process.pid]
+
+    try:
+        wait_for(lambda: bool(head_ports()) or process.poll() is not None, "starting the servers", MAX_START_SECONDS)
+        url = f"http://127.0.0.1:{head_ports()[0]}/server_instances"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return {instance["process_name"]: instance["pid"] for instance in json.loads(answer.read())}
+    except (OSError, IndexError) as error:
+        raise BrokenPromise(f"the run ended before it could be disturbed ({error}):\n{job.log_tail()}") from error
 
 
 def _pids() -> list[int]:
