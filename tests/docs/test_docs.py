@@ -1,5 +1,6 @@
 """Documentation is code: its links resolve and its examples run."""
 
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+DOTTED_NAME = re.compile(r"\bnemo_gym(?:\.[A-Za-z_]\w*)+")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -46,6 +48,26 @@ def test_yaml_examples_parse(page: Path) -> None:
     """What is shown must at least be YAML."""
     for block in blocks(page, "yaml"):
         yaml.safe_load(block)
+
+
+def resolves(name: str) -> bool:
+    """Return whether a dotted name is a module, or an attribute of one."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        try:
+            value: object = importlib.import_module(".".join(parts[:end]))
+        except ImportError:
+            continue
+        return all((value := getattr(value, part, None)) is not None for part in parts[end:])
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_names_of_modules_and_functions_exist(page: Path) -> None:
+    """A page that names code which was renamed sends its reader on a search."""
+    names = set(DOTTED_NAME.findall(page.read_text(encoding="utf-8")))
+
+    assert not sorted(name for name in names if not resolves(name))
 
 
 def test_the_example_of_the_configuration_page_is_a_valid_configuration() -> None:
