@@ -24,12 +24,12 @@ import orjson
 
 from nemo_gym.errors import GymError
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_DETAIL_KEY
+from nemo_gym.wire.call_reply import parse_lenient_json
 from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, RolloutKey, Row, StoredRollout
 
 logger = logging.getLogger("nemo_gym.journal")
 
 _BLOCK = 1 << 16
-_NOT_JSON = (b"NaN", b"Infinity")
 _JOIN_SECONDS = 60.0
 """Longest wait for the current sync when the run ends."""
 
@@ -83,7 +83,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def parse_line(line: bytes) -> Row | None:
-    """Parse the row on a line, also with NaN and Infinity; None if the line is not a JSON object."""
+    """Parse the row on a line, also with NaN or a lone surrogate; None if the line is not a JSON object."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -92,14 +92,12 @@ def parse_line(line: bytes) -> Row | None:
 
 
 def parse_lenient(line: bytes) -> Row | None:
-    """Parse a row that another tool wrote with NaN or Infinity; None for any other line.
+    """Parse a row that another tool wrote with numbers or text that strict parsers reject; None for any other line.
 
-    Such numbers become null. A reward that is not finite turns the row into a failure of kind `invalid_reward`.
+    A reward that is not finite turns the row into a failure of kind `invalid_reward`.
     """
-    if not any(word in line for word in _NOT_JSON):
-        return None
     try:
-        row = json.loads(line, parse_constant=lambda _: None)
+        row = parse_lenient_json(line)
     except ValueError:
         return None
     if not isinstance(row, dict):

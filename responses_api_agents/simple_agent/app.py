@@ -39,6 +39,7 @@ from nemo_gym.server_utils import (
 )
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.client_response import ResponseTooLong, read_at_most
+from nemo_gym.wire.call_reply import parse_tool_arguments
 
 logger = logging.getLogger("nemo_gym.simple_agent")
 
@@ -83,10 +84,7 @@ def tool_arguments(call: NeMoGymResponseFunctionToolCall) -> dict[str, Any]:
     """
     if call.name in RESERVED_MCP_TOOL_NAMES or not TOOL_NAME.fullmatch(call.name):
         raise ValueError(f"There is no tool named {call.name!r}.")
-    arguments = json.loads(call.arguments or "{}")
-    if not isinstance(arguments, dict):
-        raise ValueError("Tool arguments must be a JSON object.")
-    return arguments
+    return parse_tool_arguments(call.arguments)
 
 
 def has_message(response: NeMoGymResponse) -> bool:
