@@ -12,7 +12,7 @@ from aiohttp import ClientResponseError
 from pydantic import Field, model_validator
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
-from nemo_gym.errors import ConfigError, EnvFailed
+from nemo_gym.errors import ConfigError, EnvFailed, InvalidReward
 from nemo_gym.journal import RolloutReader, read_rows, scan_rows
 from nemo_gym.keys import AGENT_REF_KEY_NAME, RESPONSE_KEY_NAME
 from nemo_gym.reward_profile import check_files_exist
@@ -20,13 +20,14 @@ from nemo_gym.rollout_collection import _get_max_rollout_attempts
 from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics
 from nemo_gym.rollouts.attribution import response_text, server_types
 from nemo_gym.rollouts.collect import AttemptRules, Observer, collect
-from nemo_gym.rollouts.outcome import FailureKind, Job, OutcomeCounts, ScoredRollout, ScoringRule
+from nemo_gym.rollouts.outcome import FailureKind, Job, OutcomeCounts, ScoredRollout, ScoringRule, reward_problem
 from nemo_gym.rollouts.run_files import failures_path_for, files_of_run, remove_run
 from nemo_gym.rollouts.scoring_rules import scoring_rules
 from nemo_gym.rollouts.store import RolloutStore, RunHistory
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
+from nemo_gym.transport.client_response import ERROR_HEADER
 from nemo_gym.wire.run_seed_verify import ReverifyMode
-from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row, StoredRollout
+from nemo_gym.wire.stored_rollout import REWARD_KEY, RolloutId, RolloutKey, Row, StoredRollout
 
 UNSAFE_PREFIX = "unsafe_"
 DEFAULT_CONCURRENCY = 256
@@ -272,9 +273,14 @@ class Reverification:
         try:
             reply = await client.post(server_name=server, url_path="/verify", json=job.row)
             await raise_for_status(reply)
-            return await get_response_json(reply)
+            result = await get_response_json(reply)
         except ClientResponseError as error:
-            raise EnvFailed(f"/verify answered {error.status}: {response_text(error)[:500]}", where=server) from error
+            kind = InvalidReward if (error.headers or {}).get(ERROR_HEADER) == InvalidReward.__name__ else EnvFailed
+            raise kind(f"/verify answered {error.status}: {response_text(error)[:500]}", where=server) from error
+        is_verdict = isinstance(result, dict) and StoredRollout(result).failure_class is None
+        if is_verdict and (problem := reward_problem(result.get(REWARD_KEY))) is not None:
+            raise InvalidReward(problem, where=server)
+        return result
 
     async def _aggregate(self, client: ServerClient) -> list[Row]:
         """Compute the metrics of the output, with those of the verifiers' servers, and write them."""

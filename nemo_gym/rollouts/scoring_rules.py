@@ -29,6 +29,7 @@ def scoring_rules(config: Mapping[str, Any]) -> dict[str, ScoringRule]:
             reward_range=_reward_range(environment) if environment else None,
             needs_model=block.fields.get(NEEDS_MODEL_KEY) is not False,
             judges=_models(environment, instances) - _models(block, instances) if environment else frozenset(),
+            verifier=environment.name if environment else None,
         )
     return rules
 

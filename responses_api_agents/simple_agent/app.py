@@ -21,6 +21,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
 )
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
+from nemo_gym.errors import EnvFailed
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_DETAIL_KEY
 from nemo_gym.openai_utils import (
     NeMoGymEasyInputMessage,
@@ -163,7 +164,11 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         result = getattr(reply, "model", None)  # a server in this process returns the object itself
         if not isinstance(result, BaseVerifyResponse):
             result = await get_response_json(reply)
-        return SimpleAgentVerifyResponse.model_validate(dict(result))
+        try:
+            return SimpleAgentVerifyResponse.model_validate(dict(result))
+        except (TypeError, ValueError) as error:  # also pydantic's ValidationError
+            problem = f"/verify answered with an invalid result: {error}"
+            raise EnvFailed(problem, where=self.config.resources_server.name) from None
 
     async def responses(
         self, request: Request, response: Response, body: NeMoGymResponseCreateParamsNonStreaming = Body()
