@@ -70,8 +70,11 @@ def reward_check(verify: Callable[..., Any], server: str) -> Callable[..., Await
             has_reward = problems[0]["type"] != "missing"
             raise _invalid_reward(problems[0]["input"] if has_reward else None, server) from None
         reward = answer.get("reward", 0.0) if isinstance(answer, dict) else getattr(answer, "reward", 0.0)
-        if not isinstance(reward, float | int | str):  # "NaN" is text
-            raise _invalid_reward(reward, server)
+        if type(reward) is not float:
+            try:
+                float(reward)  # also text, such as "NaN"
+            except (TypeError, ValueError, OverflowError):
+                raise _invalid_reward(reward, server) from None
         return answer
 
     verify_and_check.__signature__ = resolved_signature(verify)  # type: ignore[attr-defined]
@@ -81,7 +84,7 @@ def reward_check(verify: Callable[..., Any], server: str) -> Callable[..., Await
 def _invalid_reward(reward: Any, server: str) -> InvalidReward:
     text = repr(reward)
     text = text if len(text) <= 80 else f"{text[:79]}…"
-    return InvalidReward(f"verify returned the reward {text}, which is not a number", where=server)
+    return InvalidReward(f"verify returned the reward {text}, which is not a usable number", where=server)
 
 
 class BaseResourcesServerConfig(BaseRunServerInstanceConfig):

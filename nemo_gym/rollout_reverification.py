@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -20,14 +20,14 @@ from nemo_gym.rollout_collection import _get_max_rollout_attempts
 from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics
 from nemo_gym.rollouts.attribution import response_text, server_types
 from nemo_gym.rollouts.collect import AttemptRules, Observer, collect
-from nemo_gym.rollouts.outcome import FailureKind, Job, OutcomeCounts, ScoredRollout, ScoringRule, reward_problem
+from nemo_gym.rollouts.outcome import FailureKind, Job, OutcomeCounts, ScoredRollout
 from nemo_gym.rollouts.run_files import failures_path_for, files_of_run, remove_run
-from nemo_gym.rollouts.scoring_rules import scoring_rules
+from nemo_gym.rollouts.scoring_rules import verifier_rules
 from nemo_gym.rollouts.store import RolloutStore, RunHistory
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
 from nemo_gym.transport.client_response import ERROR_HEADER
 from nemo_gym.wire.run_seed_verify import ReverifyMode
-from nemo_gym.wire.stored_rollout import REWARD_KEY, RolloutId, RolloutKey, Row, StoredRollout
+from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row, StoredRollout
 
 UNSAFE_PREFIX = "unsafe_"
 DEFAULT_CONCURRENCY = 256
@@ -247,7 +247,7 @@ class Reverification:
                 [counts, *observers],
                 concurrency=self.config.num_samples_in_parallel or DEFAULT_CONCURRENCY,
                 store=self.store.write,
-                rules=AttemptRules(server_type=server_types(servers), scoring=_rules_without_model(servers)),
+                rules=AttemptRules(server_type=server_types(servers), scoring=verifier_rules(servers, self._verifiers)),
             )
         entries = [] if self.config.disable_aggregation else await self._aggregate(client)
         return ReverificationResult(counts, entries, len(history.finished), copied)
@@ -273,14 +273,11 @@ class Reverification:
         try:
             reply = await client.post(server_name=server, url_path="/verify", json=job.row)
             await raise_for_status(reply)
-            result = await get_response_json(reply)
+            return await get_response_json(reply)
         except ClientResponseError as error:
-            kind = InvalidReward if (error.headers or {}).get(ERROR_HEADER) == InvalidReward.__name__ else EnvFailed
+            cause = error.headers.get(ERROR_HEADER) if error.headers else None
+            kind = InvalidReward if cause == InvalidReward.__name__ else EnvFailed
             raise kind(f"/verify answered {error.status}: {response_text(error)[:500]}", where=server) from error
-        is_verdict = isinstance(result, dict) and StoredRollout(result).failure_class is None
-        if is_verdict and (problem := reward_problem(result.get(REWARD_KEY))) is not None:
-            raise InvalidReward(problem, where=server)
-        return result
 
     async def _aggregate(self, client: ServerClient) -> list[Row]:
         """Compute the metrics of the output, with those of the verifiers' servers, and write them."""
@@ -305,11 +302,6 @@ async def reverify_mode(client: ServerClient, server: str) -> ReverifyMode:
         return ReverifyMode((await get_response_json(reply))["reverify_mode"])
     except (ClientResponseError, ValueError, KeyError, TypeError):
         return ReverifyMode.UNKNOWN
-
-
-def _rules_without_model(servers: Mapping[str, Any]) -> dict[str, ScoringRule]:
-    """Return the scoring rules without the check for a model call, which was done when the rollout was collected."""
-    return {agent: replace(rule, needs_model=False) for agent, rule in scoring_rules(servers).items()}
 
 
 def _rollout_id(record: Row, path: Path) -> RolloutId:

@@ -34,6 +34,19 @@ def scoring_rules(config: Mapping[str, Any]) -> dict[str, ScoringRule]:
     return rules
 
 
+def verifier_rules(config: Mapping[str, Any], verifiers: Mapping[str | None, str]) -> dict[str, ScoringRule]:
+    """Return the scoring rule of each agent whose stored rollouts the server in `verifiers` verifies again.
+
+    The check for a model call is left out: it was done when the rollout was collected.
+    """
+    instances = server_instances(config)
+    return {
+        agent: ScoringRule(_reward_range(instances[server]), needs_model=False, verifier=server)
+        for agent, server in verifiers.items()
+        if agent is not None and server in instances
+    }
+
+
 def _reward_range(environment: ServerInstance) -> tuple[float, float] | None:
     """Return the lowest and highest reward that a resources server declares; None if it declares none."""
     declared = environment.fields.get(REWARD_RANGE_KEY)
