@@ -9,7 +9,6 @@ import contextlib
 import errno
 import json
 import logging
-import math
 import os
 import struct
 import threading
@@ -25,7 +24,7 @@ import orjson
 from nemo_gym.errors import GymError
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_DETAIL_KEY
 from nemo_gym.wire.call_reply import parse_lenient_json
-from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, RolloutKey, Row, StoredRollout
+from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, RolloutKey, Row, StoredRollout, finite_float
 
 logger = logging.getLogger("nemo_gym.journal")
 
@@ -82,6 +81,11 @@ def read_rows(path: Path) -> Iterator[Row]:
             yield row
 
 
+def read_records(path: Path) -> Iterator[Row]:
+    """Yield the records of a file of rollouts; one with a reward that is not a number is a failure."""
+    return map(mark_invalid_reward, read_rows(path))
+
+
 def parse_line(line: bytes) -> Row | None:
     """Parse the row on a line, also with NaN or a lone surrogate; None if the line is not a JSON object."""
     try:
@@ -103,12 +107,30 @@ def parse_lenient(line: bytes) -> Row | None:
     if not isinstance(row, dict):
         return None
     reward = json.loads(line).get(REWARD_KEY)
-    if isinstance(reward, float) and not math.isfinite(reward) and row.get(NG_FAILURE_CLASS_KEY) is None:
-        del row[REWARD_KEY]
-        kind, message = "invalid_reward", f"the reward is {reward}, which is not finite"
-        detail = {"kind": kind, "phase": "verify", "retryable": False, "message": message}
-        row |= {NG_FAILURE_CLASS_KEY: kind, NG_FAILURE_DETAIL_KEY: detail}
-    return row
+    is_invalid = isinstance(reward, int | float) and finite_float(reward) is None
+    return _with_invalid_reward(row, f"{reward:g}, which is not finite") if is_invalid else row
+
+
+def mark_invalid_reward(record: Row) -> Row:
+    """Return a stored record whose reward is not a number as a failure of kind `invalid_reward`."""
+    reward = record.get(REWARD_KEY, 0.0)
+    if type(reward) is float or finite_float(reward) is not None:
+        return record
+    return _with_invalid_reward(record, f"{type(reward).__name__}, not a number")
+
+
+def _with_invalid_reward(row: Row, problem: str) -> Row:
+    """Return a row as a failure without reward, unless it already reports a failure."""
+    if row.get(NG_FAILURE_CLASS_KEY) is not None:
+        return row
+    detail = {
+        "kind": "invalid_reward",
+        "phase": "verify",
+        "retryable": False,
+        "message": f"the reward is {problem}",
+    }
+    fields = {name: value for name, value in row.items() if name != REWARD_KEY}
+    return fields | {NG_FAILURE_CLASS_KEY: detail["kind"], NG_FAILURE_DETAIL_KEY: detail}
 
 
 class RolloutReader:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiohttp import ClientResponseError
 from omegaconf import OmegaConf
 
 from nemo_gym.authoring.audit import example_rows, load_expectations, serve_folder
@@ -20,7 +19,7 @@ from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_sta
 from nemo_gym.transport import in_process
 from responses_api_agents.gymnasium_agent.app import GymnasiumAgent, GymnasiumAgentConfig
 from responses_api_agents.simple_agent.app import SimpleAgent, SimpleAgentConfig
-from responses_api_models.scripted_model.app import ScriptedModel, ScriptedModelConfig
+from responses_api_models.scripted_model.app import ScriptedModel, ScriptedModelConfig, turns_in_items
 
 AGENTS = {
     "simple_agent": (SimpleAgent, SimpleAgentConfig),
@@ -28,7 +27,7 @@ AGENTS = {
 }
 
 
-@dataclass
+@dataclass(repr=False)
 class Bench:
     """An environment with its agent and a scripted model."""
 
@@ -37,23 +36,19 @@ class Bench:
     client: ServerClient
     model: ScriptedModel
 
-    @property
-    def tools(self) -> list[str]:
-        """Names of the tools that the row offers."""
-        return [tool["name"] for tool in self.row["responses_create_params"].get("tools") or ()]
-
-    async def play(self, script: Sequence[dict[str, Any]], row: dict[str, Any] | None = None) -> Outcome:
+    async def play(self, script: Sequence[dict[str, Any]]) -> Outcome:
         """Run one rollout whose model follows `script`; return its outcome as the collector classifies it."""
-        fields = self.model.config.model_dump() | {"script": list(script)}
+        prompt = self.row["responses_create_params"]["input"]
+        earlier = turns_in_items(prompt) if isinstance(prompt, list) else 0  # the row contains an example conversation
+        fields = self.model.config.model_dump() | {"script": [{"text": "earlier"}] * earlier + list(script)}
         self.model.config = ScriptedModelConfig.model_validate(fields)
-        job = Job.of(
-            {**(row or self.row), "_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": "the_agent"}}
-        )
+        key = {"_ng_task_index": 0, "_ng_rollout_index": 0, "agent_ref": {"name": "the_agent"}}
+        job = Job.of({**self.row, **key})
         try:
             reply = await self.client.post("the_agent", "/run", json=job.row)
             await raise_for_status(reply)
             result = await get_response_json(reply)
-        except (ClientResponseError, Exception) as error:
+        except Exception as error:  # classified as the collector does
             kinds = server_types(OmegaConf.to_container(self.client.global_config_dict))
             return FailedRollout(job, classify_error(error, "the_agent", kinds))
         return classify_result(job, result)
