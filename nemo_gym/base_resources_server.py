@@ -4,20 +4,23 @@ A subclass overrides `verify`, adds tools as `POST /<tool_name>` routes after `s
 the state of a rollout under the key `request.session[SESSION_ID_KEY]`, which the session cookie identifies.
 """
 
+import functools
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, ClassVar
 
 from fastapi import FastAPI
+from pydantic import ValidationError
 
 from nemo_gym.config_types import AggregateMetrics, AggregateMetricsRequest, BaseRunServerInstanceConfig
+from nemo_gym.errors import InvalidReward
 from nemo_gym.judge import judge_failsafe
 from nemo_gym.keys import MCP_METADATA_KEY, MCP_SESSION_TOKEN_HEADER, RESERVED_MCP_TOOL_NAMES
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseCreateParamsNonStreaming
 from nemo_gym.reward_profile import AggregateMetricsMixin
 from nemo_gym.rollout_correlation import RolloutContextMiddleware
 from nemo_gym.serve.app import create_app
-from nemo_gym.serve.endpoints import json_endpoint
+from nemo_gym.serve.endpoints import async_handler, json_endpoint, resolved_signature
 from nemo_gym.server_utils import BaseServer, SimpleServer
 from nemo_gym.wire.run_seed_verify import (
     BaseMultiRewardVerifyResponse,
@@ -49,6 +52,41 @@ def normalize_tool_name(name: str, server_name: str | None = None) -> str:
     return tool if separator else name
 
 
+def reward_check(verify: Callable[..., Any], server: str) -> Callable[..., Awaitable[Any]]:
+    """Wrap a verify endpoint so that a reward that is not a number is an error of this server, not of its caller.
+
+    A number that is not finite passes: it can be encoded, and the collector rejects it.
+    """
+    call = async_handler(verify)
+
+    @functools.wraps(verify)
+    async def verify_and_check(*args: Any, **kwargs: Any) -> Any:
+        try:
+            answer = await call(*args, **kwargs)
+        except ValidationError as error:
+            problems = [one for one in error.errors(include_url=False) if one["loc"] == ("reward",)]
+            if not problems:
+                raise
+            has_reward = problems[0]["type"] != "missing"
+            raise _invalid_reward(problems[0]["input"] if has_reward else None, server) from None
+        reward = answer.get("reward", 0.0) if isinstance(answer, dict) else getattr(answer, "reward", 0.0)
+        if type(reward) is not float:
+            try:
+                float(reward)  # also text, such as "NaN"
+            except (TypeError, ValueError, OverflowError):
+                raise _invalid_reward(reward, server) from None
+        return answer
+
+    verify_and_check.__signature__ = resolved_signature(verify)  # type: ignore[attr-defined]
+    return verify_and_check
+
+
+def _invalid_reward(reward: Any, server: str) -> InvalidReward:
+    text = repr(reward)
+    text = text if len(text) <= 80 else f"{text[:79]}…"
+    return InvalidReward(f"verify returned the reward {text}, which is not a usable number", where=server)
+
+
 class BaseResourcesServerConfig(BaseRunServerInstanceConfig):
     """Configuration fields of every resources server."""
 
@@ -75,7 +113,7 @@ class SimpleResourcesServer(BaseResourcesServer, AggregateMetricsMixin, SimpleSe
         self.setup_session_middleware(app)
         app.add_middleware(RolloutContextMiddleware)
         app.post("/seed_session")(json_endpoint(self.seed_session))
-        app.post("/verify")(json_endpoint(judge_failsafe(self.verify)))
+        app.post("/verify")(json_endpoint(judge_failsafe(reward_check(self.verify, self.config.name))))
         app.post("/aggregate_metrics")(json_endpoint(self.aggregate_metrics))
         app.get("/reverify_mode")(self.reverify_mode)
         return app

@@ -18,6 +18,7 @@ GymError                              the problem, its location and the fix
 └── RolloutFailed                     a rollout has no reward
     ├── ModelFailed
     ├── EnvFailed
+    │   └── InvalidReward             the verifier returned no usable number
     └── AgentFailed
 
 A package defines further subclasses next to the code that raises them; `gym explain` lists all of them. Anything that
@@ -149,6 +150,10 @@ class ModelFailed(RolloutFailed):
 
 class EnvFailed(RolloutFailed):
     """The resources server failed while seeding, running a tool or verifying."""
+
+
+class InvalidReward(EnvFailed):
+    """The verifier returned a reward that is not a usable number."""
 
 
 class AgentFailed(RolloutFailed):

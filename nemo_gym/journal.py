@@ -9,7 +9,6 @@ import contextlib
 import errno
 import json
 import logging
-import math
 import os
 import struct
 import threading
@@ -24,12 +23,12 @@ import orjson
 
 from nemo_gym.errors import GymError
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_DETAIL_KEY
-from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, RolloutKey, Row, StoredRollout
+from nemo_gym.wire.call_reply import parse_lenient_json
+from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, RolloutKey, Row, StoredRollout, finite_float
 
 logger = logging.getLogger("nemo_gym.journal")
 
 _BLOCK = 1 << 16
-_NOT_JSON = (b"NaN", b"Infinity")
 _JOIN_SECONDS = 60.0
 """Longest wait for the current sync when the run ends."""
 
@@ -82,8 +81,13 @@ def read_rows(path: Path) -> Iterator[Row]:
             yield row
 
 
+def read_records(path: Path) -> Iterator[Row]:
+    """Yield the records of a file of rollouts; one with a reward that is not a number is a failure."""
+    return map(mark_invalid_reward, read_rows(path))
+
+
 def parse_line(line: bytes) -> Row | None:
-    """Parse the row on a line, also with NaN and Infinity; None if the line is not a JSON object."""
+    """Parse the row on a line, also with NaN or a lone surrogate; None if the line is not a JSON object."""
     try:
         row = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -92,25 +96,41 @@ def parse_line(line: bytes) -> Row | None:
 
 
 def parse_lenient(line: bytes) -> Row | None:
-    """Parse a row that another tool wrote with NaN or Infinity; None for any other line.
+    """Parse a row that another tool wrote with numbers or text that strict parsers reject; None for any other line.
 
-    Such numbers become null. A reward that is not finite turns the row into a failure of kind `invalid_reward`.
+    A reward that is not finite turns the row into a failure of kind `invalid_reward`.
     """
-    if not any(word in line for word in _NOT_JSON):
-        return None
     try:
-        row = json.loads(line, parse_constant=lambda _: None)
+        row = parse_lenient_json(line)
     except ValueError:
         return None
     if not isinstance(row, dict):
         return None
     reward = json.loads(line).get(REWARD_KEY)
-    if isinstance(reward, float) and not math.isfinite(reward) and row.get(NG_FAILURE_CLASS_KEY) is None:
-        del row[REWARD_KEY]
-        kind, message = "invalid_reward", f"the reward is {reward}, which is not finite"
-        detail = {"kind": kind, "phase": "verify", "retryable": False, "message": message}
-        row |= {NG_FAILURE_CLASS_KEY: kind, NG_FAILURE_DETAIL_KEY: detail}
-    return row
+    is_invalid = isinstance(reward, int | float) and finite_float(reward) is None
+    return _with_invalid_reward(row, f"{reward:g}, which is not finite") if is_invalid else row
+
+
+def mark_invalid_reward(record: Row) -> Row:
+    """Return a stored record whose reward is not a number as a failure of kind `invalid_reward`."""
+    reward = record.get(REWARD_KEY, 0.0)
+    if type(reward) is float or finite_float(reward) is not None:
+        return record
+    return _with_invalid_reward(record, f"{type(reward).__name__}, not a number")
+
+
+def _with_invalid_reward(row: Row, problem: str) -> Row:
+    """Return a row as a failure without reward, unless it already reports a failure."""
+    if row.get(NG_FAILURE_CLASS_KEY) is not None:
+        return row
+    detail = {
+        "kind": "invalid_reward",
+        "phase": "verify",
+        "retryable": False,
+        "message": f"the reward is {problem}",
+    }
+    fields = {name: value for name, value in row.items() if name != REWARD_KEY}
+    return fields | {NG_FAILURE_CLASS_KEY: detail["kind"], NG_FAILURE_DETAIL_KEY: detail}
 
 
 class RolloutReader:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,7 @@ from aiohttp import ClientResponseError
 from pydantic import Field, model_validator
 
 from nemo_gym.config_types import BaseNeMoGymCLIConfig
-from nemo_gym.errors import ConfigError, EnvFailed
+from nemo_gym.errors import ConfigError, EnvFailed, InvalidReward
 from nemo_gym.journal import RolloutReader, read_rows, scan_rows
 from nemo_gym.keys import AGENT_REF_KEY_NAME, RESPONSE_KEY_NAME
 from nemo_gym.reward_profile import check_files_exist
@@ -20,11 +20,12 @@ from nemo_gym.rollout_collection import _get_max_rollout_attempts
 from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics
 from nemo_gym.rollouts.attribution import response_text, server_types
 from nemo_gym.rollouts.collect import AttemptRules, Observer, collect
-from nemo_gym.rollouts.outcome import FailureKind, Job, OutcomeCounts, ScoredRollout, ScoringRule
+from nemo_gym.rollouts.outcome import FailureKind, Job, OutcomeCounts, ScoredRollout
 from nemo_gym.rollouts.run_files import failures_path_for, files_of_run, remove_run
-from nemo_gym.rollouts.scoring_rules import scoring_rules
+from nemo_gym.rollouts.scoring_rules import verifier_rules
 from nemo_gym.rollouts.store import RolloutStore, RunHistory
 from nemo_gym.server_utils import ServerClient, get_response_json, raise_for_status
+from nemo_gym.transport.client_response import ERROR_HEADER
 from nemo_gym.wire.run_seed_verify import ReverifyMode
 from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row, StoredRollout
 
@@ -246,7 +247,7 @@ class Reverification:
                 [counts, *observers],
                 concurrency=self.config.num_samples_in_parallel or DEFAULT_CONCURRENCY,
                 store=self.store.write,
-                rules=AttemptRules(server_type=server_types(servers), scoring=_rules_without_model(servers)),
+                rules=AttemptRules(server_type=server_types(servers), scoring=verifier_rules(servers, self._verifiers)),
             )
         entries = [] if self.config.disable_aggregation else await self._aggregate(client)
         return ReverificationResult(counts, entries, len(history.finished), copied)
@@ -274,7 +275,9 @@ class Reverification:
             await raise_for_status(reply)
             return await get_response_json(reply)
         except ClientResponseError as error:
-            raise EnvFailed(f"/verify answered {error.status}: {response_text(error)[:500]}", where=server) from error
+            cause = error.headers.get(ERROR_HEADER) if error.headers else None
+            kind = InvalidReward if cause == InvalidReward.__name__ else EnvFailed
+            raise kind(f"/verify answered {error.status}: {response_text(error)[:500]}", where=server) from error
 
     async def _aggregate(self, client: ServerClient) -> list[Row]:
         """Compute the metrics of the output, with those of the verifiers' servers, and write them."""
@@ -299,11 +302,6 @@ async def reverify_mode(client: ServerClient, server: str) -> ReverifyMode:
         return ReverifyMode((await get_response_json(reply))["reverify_mode"])
     except (ClientResponseError, ValueError, KeyError, TypeError):
         return ReverifyMode.UNKNOWN
-
-
-def _rules_without_model(servers: Mapping[str, Any]) -> dict[str, ScoringRule]:
-    """Return the scoring rules without the check for a model call, which was done when the rollout was collected."""
-    return {agent: replace(rule, needs_model=False) for agent, rule in scoring_rules(servers).items()}
 
 
 def _rollout_id(record: Row, path: Path) -> RolloutId:

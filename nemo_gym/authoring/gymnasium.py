@@ -21,7 +21,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
     SimpleResourcesServer,
 )
-from nemo_gym.errors import EnvFailed
+from nemo_gym.errors import InvalidReward
 from nemo_gym.grading.extraction import assistant_texts, strip_reasoning
 from nemo_gym.grading.result_types import ExtractedAnswer
 from nemo_gym.openai_utils import NeMoGymResponse
@@ -205,8 +205,8 @@ class GymnasiumServer(SimpleResourcesServer):
         if episode.is_over:
             raise HTTPException(409, "the episode of this session is over")
         observation, reward, terminated, truncated, info = await self.step(action, metadata, session_id)
-        if not math.isfinite(reward):
-            raise EnvFailed(f"step {episode.steps + 1} returned the reward {reward}", where=self.config.name)
+        if not isinstance(reward, int | float) or not math.isfinite(reward):
+            raise InvalidReward(f"step {episode.steps + 1} returned the reward {reward}", where=self.config.name)
         episode.reward += reward
         episode.steps += 1
         episode.terminated, episode.truncated, episode.info = terminated, truncated, info

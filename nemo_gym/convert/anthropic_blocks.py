@@ -4,7 +4,6 @@ The `cache_control` of a block is dropped, because it is only a hint to the prov
 dropped, because the text of the result describes the error.
 """
 
-import json
 import re
 from typing import Any
 
@@ -22,6 +21,7 @@ from nemo_gym.convert.json_access import (
     optional_text_at,
     text_at,
 )
+from nemo_gym.wire.call_reply import parse_tool_arguments
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _IMAGE_FIX = f"send one of {', '.join(IMAGE_TYPES)}"
@@ -194,10 +194,8 @@ def _tool_use(item: Json, path: str) -> Json:
     """Convert a function call item to a tool use block."""
     arguments = text_at(item, "arguments", path)
     try:
-        tool_input = json.loads(arguments) if arguments else {}
-    except (ValueError, RecursionError):
-        tool_input = None
-    if not isinstance(tool_input, dict):
+        tool_input = parse_tool_arguments(arguments)
+    except ValueError:
         tool_input = {UNPARSED_ARGUMENTS: arguments}
     call_id, name = text_at(item, "call_id", path), text_at(item, "name", path)
     return {"type": "tool_use", "id": call_id, "name": name, "input": tool_input}

@@ -38,6 +38,7 @@ from nemo_gym.keys import (
     ROLLOUT_ID_KEY_NAME,
     TASK_INDEX_KEY_NAME,
 )
+from nemo_gym.metrics.column_statistics import mean
 from nemo_gym.wire.stored_rollout import REWARD_KEY, Row, StoredRollout
 
 __all__ = ["ExportDatasetConfig", "ExportResult", "export", "format_counts"]
@@ -196,7 +197,7 @@ class _RowBuilder:
             },
             "task": first.task,
             "num_rollouts": len(rewards),
-            "mean_reward": sum(rewards) / len(rewards),
+            "mean_reward": mean(rewards),
             "min_reward": min(rewards),
             "max_reward": max(rewards),
             **self._origin(first, record),

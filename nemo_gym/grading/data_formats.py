@@ -97,8 +97,18 @@ def _parse_float(text: str) -> float:
     return value
 
 
+def _parse_int(text: str) -> int:
+    if len(text) > _SAFE_DIGITS:
+        _parse_float(text)  # no other JSON parser reads an integer beyond the range of a double
+    return int(text)
+
+
+_SAFE_DIGITS = 300
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique_mapping, parse_constant=_reject_constant, parse_float=_parse_float
+    object_pairs_hook=_unique_mapping,
+    parse_constant=_reject_constant,
+    parse_float=_parse_float,
+    parse_int=_parse_int,
 )
 
 

@@ -35,6 +35,13 @@ class Number:
     """Digits after the decimal point."""
     base: int = 10
 
+    def as_float(self) -> float | None:
+        """Return the value as a float; None if it is beyond the range of floats."""
+        try:
+            return float(self.value)
+        except OverflowError:
+            return None
+
 
 _WHOLE = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+)"
 _EXPONENT = r"\^ ?(?:\{ ?(?P<exp1>[+-]? ?\d{1,4}) ?\}|(?P<exp2>[+-]?\d{1,4}))"
@@ -251,7 +258,7 @@ def last_number(text: str) -> Extraction[Number]:
 
 
 def last_value(text: str) -> float | None:
-    """Return the last number in a text as a float; None if it is missing or not in plain ASCII digits.
+    """Return the last number in a text as a float; None if it is missing, too large or not in plain ASCII digits.
 
     A fraction is unevaluated arithmetic, and superscripts or digits of other scripts may have another meaning.
     """
@@ -261,4 +268,4 @@ def last_value(text: str) -> float | None:
     source = text[slice(*extraction.span)]
     if any(character.isdigit() and not character.isascii() for character in source):
         return None
-    return float(extraction.value.value)
+    return extraction.value.as_float()

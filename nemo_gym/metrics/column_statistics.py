@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from itertools import chain
 from typing import Any
 
@@ -76,7 +77,7 @@ def mean(values: Sequence[float]) -> float:
     try:
         return math.fsum(values) / len(values)
     except OverflowError:  # the sum is too large for a float; the mean is not
-        return math.fsum(value / len(values) for value in values)
+        return float(sum(map(Fraction, values)) / len(values))
 
 
 def sample_std(values: Sequence[float]) -> float | None:

@@ -1,6 +1,7 @@
 """The 95 % interval of a mean, clustered by task: repeats of one task are not independent."""
 
 import math
+import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,10 @@ T95 = (
     2.200985, 2.178813, 2.160369, 2.144787, 2.131450, 2.119905, 2.109816, 2.100922, 2.093024, 2.085963,
 )  # fmt: skip
 """Two-sided 95 % points of Student's t for 1, 2, … 20 degrees of freedom."""
+
+LARGE_VALUE = 2.0**400
+SMALL_SCALE = 2.0**-600
+"""Factor that makes sums and squares of all floats finite."""
 
 
 def t95(freedom: int) -> float:
@@ -50,6 +55,8 @@ class ClusteredMean:
         """Start with the values of `pairs`: task and value."""
         self.is_pass_or_fail = True
         """True if every value so far is 0 or 1."""
+        self._scale = 1.0
+        """Factor of the sums: below 1 once a value is so large that sums or squares would overflow."""
         self._counts = array("q")
         self._sums = array("d")
         self._positions: dict[object, int] = {}
@@ -62,17 +69,26 @@ class ClusteredMean:
         if position == len(self._counts):
             self._counts.append(0)
             self._sums.append(0.0)
+        self._shrink_for(value)
         self._counts[position] += 1
-        self._sums[position] += value
+        self._sums[position] += value * self._scale
         if value not in PASS_OR_FAIL:
             self.is_pass_or_fail = False
 
     def add_tasks(self, values: Sequence[float], tasks: int = 1) -> None:
         """Add new tasks, by default one, that have these values each."""
+        self._shrink_for(max(map(abs, values), default=0.0))
+        scaled = values if self._scale == 1.0 else [value * self._scale for value in values]
         self._counts.extend([len(values)] * tasks)
-        self._sums.extend([math.fsum(values)] * tasks)
+        self._sums.extend([math.fsum(scaled)] * tasks)
         if self.is_pass_or_fail and not PASS_OR_FAIL.issuperset(values):
             self.is_pass_or_fail = False
+
+    def _shrink_for(self, value: float) -> None:
+        """Switch to small sums if the value is very large; the digits lost in other values are far below its own."""
+        if abs(value) > LARGE_VALUE and self._scale == 1.0:
+            self._scale = SMALL_SCALE
+            self._sums = array("d", (total * SMALL_SCALE for total in self._sums))
 
     def mean(self) -> Mean | None:
         """Return the mean so far; None before the first value."""
@@ -81,13 +97,14 @@ class ClusteredMean:
             return None
         value = math.fsum(self._sums) / count
         if tasks < 2:
-            return Mean(value, None, count, tasks)
+            return Mean(value / self._scale, None, count, tasks)
         # The sandwich estimator: residuals are summed within a task before they are squared.
         residuals = (total - n * value for n, total in zip(self._counts, self._sums, strict=True))
         squares = math.fsum(residual * residual for residual in residuals)
         error = math.sqrt(squares * tasks / (tasks - 1)) / count
-        low, high = self._interval(value, error, tasks)
-        return Mean(value, (high - low) / 2, count, tasks, error, low, high)
+        low, high = (clamp(bound / self._scale) for bound in self._interval(value, error, tasks))
+        error = clamp(error / self._scale)
+        return Mean(value / self._scale, high / 2 - low / 2, count, tasks, error, low, high)
 
     def _interval(self, value: float, error: float, tasks: int) -> tuple[float, float]:
         """Return Student's interval or, if every value is 0 or 1, Wilson's interval."""
@@ -97,6 +114,11 @@ class ClusteredMean:
         # the error is unknown; then each task counts as one trial.
         trials = value * (1 - value) / error**2 if error > 0 and 0 < value < 1 else tasks
         return wilson_interval(value, trials, t95(tasks - 1))
+
+
+def clamp(value: float) -> float:
+    """Return the finite float that is nearest to `value`."""
+    return max(-sys.float_info.max, min(sys.float_info.max, value))
 
 
 def wilson_interval(proportion: float, trials: float, z: float) -> tuple[float, float]:

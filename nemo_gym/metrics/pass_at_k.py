@@ -205,10 +205,10 @@ def _hashable_answer(answer: Any) -> Hashable:
 
 
 def _put_mean(metrics: dict[str, Any], key: str, values: Iterable[float]) -> None:
-    """Store the mean of `values` in percent; nothing if there are no values."""
+    """Store the mean of `values` in percent; nothing if there are no values or it is too large for a float."""
     listed = list(values)
-    if listed:
-        metrics[key] = 100.0 * mean(listed)
+    if listed and math.isfinite(percent := 100.0 * mean(listed)):
+        metrics[key] = percent
 
 
 def _add_spread_across_runs(
@@ -220,7 +220,8 @@ def _add_spread_across_runs(
         runs = (
             [task[run][name] for task in all_scores if run < len(task) and name in task[run]] for run in range(max_k)
         )
-        per_run[name] = [100.0 * mean(values) for values in runs if values]
+        percents = [100.0 * mean(values) for values in runs if values]
+        per_run[name] = percents if all(map(math.isfinite, percents)) else []
     metrics[PER_SAMPLE_AGGREGATE] = per_run
     for k in range(2, max_k + 1):
         for name in score_names:

@@ -13,6 +13,7 @@ from nemo_gym.errors import (
     DeadlineExceeded,
     EnvFailed,
     GymError,
+    InvalidReward,
     ModelFailed,
     RolloutFailed,
     ServerUnreachable,
@@ -140,6 +141,8 @@ def _failure_of_status(
         return Failure(kind, phase, message, server)
     if phase is Phase.MODEL and cause in _BAD_REPLY_ERRORS:
         return Failure(FailureKind.MODEL_BAD_REPLY, phase, message, server)
+    if phase in (Phase.VERIFY, Phase.ENVIRONMENT) and cause == InvalidReward.__name__:
+        return Failure(FailureKind.INVALID_REWARD, Phase.VERIFY, message, server)
     kind = FailureKind.TOOL_ERROR if phase is Phase.ENVIRONMENT and path else _KIND_OF_PHASE[phase]
     return Failure(kind, phase, message, server, retryable=_is_transient(status))
 
@@ -158,6 +161,8 @@ def _failure_of_rollout_error(error: RolloutFailed, agent: str) -> Failure:
     """Classify a `RolloutFailed` by its class."""
     if isinstance(error, ModelFailed):
         kind, phase = FailureKind.MODEL_REFUSED, Phase.MODEL
+    elif isinstance(error, InvalidReward):
+        kind, phase = FailureKind.INVALID_REWARD, Phase.VERIFY
     elif isinstance(error, EnvFailed):
         kind, phase = FailureKind.VERIFIER_ERROR, Phase.ENVIRONMENT
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 
 from nemo_gym.errors import ConfigError, ConfigPathNotFoundError
-from nemo_gym.journal import RolloutReader, line_location, parse_lenient, scan_lines
+from nemo_gym.journal import RolloutReader, line_location, mark_invalid_reward, parse_lenient, scan_lines
 from nemo_gym.rollouts.run_files import FAILURES_ENDING, MATERIALIZED_ENDING, PREVIOUS_ENDING, PROFILE_ENDING
 from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, Row
 
@@ -83,8 +83,7 @@ class MergedOutputs:
         with RolloutReader(self.paths) as reader:
             for _, _, file, begin in self._offsets:
                 line = reader.line(begin, file).removesuffix(b"\n")
-                row = parse_lenient(line) if self.lenient_lines else None
-                yield (line if row is None else orjson.dumps(row)) + b"\n"
+                yield (_strict_line(line) if self.lenient_lines else line) + b"\n"
 
     def _parse_record(self, line: bytes, path: Path, begin: int) -> Row | None:
         """Parse the record on a line; None for a torn last line."""
@@ -99,7 +98,16 @@ class MergedOutputs:
             self.lenient_lines.append(line_location(path, begin))
         if not isinstance(record, dict):
             raise _not_a_rollout("it is not an object", path, begin)
-        return record
+        return mark_invalid_reward(record)
+
+
+def _strict_line(line: bytes) -> bytes:
+    """Return a line unchanged if strict parsers accept it, else its row encoded again."""
+    try:
+        orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return orjson.dumps(parse_lenient(line))
+    return line
 
 
 def _rollout_id(record: Row, path: Path, begin: int) -> RolloutId:

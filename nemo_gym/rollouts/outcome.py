@@ -25,6 +25,10 @@ from nemo_gym.keys import (
 from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, RolloutKey, Row, StoredRollout
 
 LONGEST_MESSAGE = 4000
+LARGEST_REWARD = 1e100
+"""Largest reward of a server that declares no range; a larger one is a bug that would hide all other rewards."""
+NOT_FINITE_TEXTS = ("NaN", "Infinity", "-Infinity")
+"""Rewards that are not finite, as JSON contains them."""
 
 _COPIED_FIELDS = (AGENT_REF_KEY_NAME, SKILLS_REF_KEY_NAME, ATTEMPT_INDEX_KEY_NAME, ROLLOUT_ID_KEY_NAME)
 _NOT_FROM_A_MODEL = ("function_call_output", "computer_call_output", "local_shell_call_output", "mcp_approval_response")
@@ -154,6 +158,8 @@ class ScoringRule:
     """Fail a result that shows no successful model call (`needs_model: false` on the agent turns this off)."""
     judges: frozenset[str] = frozenset()
     """Models that only the resources server calls."""
+    verifier: str | None = None
+    """The resources server that computes the reward."""
 
 
 DEFAULT_RULE = ScoringRule()
@@ -176,7 +182,8 @@ def classify_result(
         return FailedRollout(job, _reported_failure(job, failure_class, stored), result)
     problem = reward_problem(result.get(REWARD_KEY)) or _range_problem(result[REWARD_KEY], rule)
     if problem is not None:
-        return FailedRollout(job, Failure(FailureKind.INVALID_REWARD, Phase.VERIFY, problem, job.agent), result)
+        server = rule.verifier or job.agent
+        return FailedRollout(job, Failure(FailureKind.INVALID_REWARD, Phase.VERIFY, problem, server), result)
     if rule.needs_model and not shows_model_call(stored):
         message = "no model call succeeded: the response has no model output and counts no tokens"
         return FailedRollout(job, Failure(FailureKind.MODEL_BAD_REPLY, Phase.MODEL, message, job.agent), result)
@@ -189,19 +196,24 @@ def reward_problem(reward: Any) -> str | None:
     """Explain why a reward cannot be averaged; None if it can."""
     if reward is None:
         return "the result has no reward"
+    if reward in NOT_FINITE_TEXTS:
+        return f"the reward is {reward}, which is not finite"
     if not isinstance(reward, int | float):
         return f"the reward is {type(reward).__name__}, not a number"
-    return None if math.isfinite(reward) else f"the reward is {reward}, which is not finite"
+    try:
+        is_finite = math.isfinite(reward)
+    except OverflowError:  # an integer of more than 308 digits
+        return "the reward is an integer too large for a float"
+    return None if is_finite else f"the reward is {reward}, which is not finite"
 
 
 def _range_problem(reward: float, rule: ScoringRule) -> str | None:
-    """Describe a reward outside the declared range; None if it is inside or no range is declared."""
-    if rule.reward_range is None:
-        return None
-    low, high = rule.reward_range
+    """Describe a reward outside the declared range, or too large for statistics if no range is declared."""
+    low, high = rule.reward_range or (-LARGEST_REWARD, LARGEST_REWARD)
     if low <= reward <= high:
         return None
-    return f"the reward is {reward:g}, outside the declared range {low:g} to {high:g}"
+    name = "the declared range" if rule.reward_range else "the largest range (declare reward_range to allow it)"
+    return f"the reward is {reward:g}, outside {name} {low:g} to {high:g}"
 
 
 def shows_model_call(stored: StoredRollout) -> bool:

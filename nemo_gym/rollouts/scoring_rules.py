@@ -29,8 +29,22 @@ def scoring_rules(config: Mapping[str, Any]) -> dict[str, ScoringRule]:
             reward_range=_reward_range(environment) if environment else None,
             needs_model=block.fields.get(NEEDS_MODEL_KEY) is not False,
             judges=_models(environment, instances) - _models(block, instances) if environment else frozenset(),
+            verifier=environment.name if environment else None,
         )
     return rules
+
+
+def verifier_rules(config: Mapping[str, Any], verifiers: Mapping[str | None, str]) -> dict[str, ScoringRule]:
+    """Return the scoring rule of each agent whose stored rollouts the server in `verifiers` verifies again.
+
+    The check for a model call is left out: it was done when the rollout was collected.
+    """
+    instances = server_instances(config)
+    return {
+        agent: ScoringRule(_reward_range(instances[server]), needs_model=False, verifier=server)
+        for agent, server in verifiers.items()
+        if agent is not None and server in instances
+    }
 
 
 def _reward_range(environment: ServerInstance) -> tuple[float, float] | None:

@@ -37,7 +37,7 @@ from nemo_gym.serve.failures import request_deadline_exceeded
 from nemo_gym.serve.session import COOKIE_ATTRIBUTES, SessionMiddleware, cookie_values
 from nemo_gym.transport import call_log, deadlines
 from nemo_gym.transport.asgi import collect_reply, run_app, scope_of, write_reply
-from nemo_gym.wire.call_reply import Call, Reply
+from nemo_gym.wire.call_reply import Call, Reply, encode_model
 
 _REQUEST_HEADERS = frozenset(
     {"accept", "content-encoding", "content-length", "content-type", "cookie", DEADLINE_HEADER, "host"}
@@ -331,5 +331,5 @@ def _as_response(result: Any) -> Response | BaseException:
     """Return a response or exception unchanged, and a model or bytes as a JSON response."""
     if isinstance(result, _UNUSUAL):
         return result
-    body = result if isinstance(result, bytes) else result.model_dump_json(by_alias=True).encode()
+    body = result if isinstance(result, bytes) else encode_model(result)
     return Response(body, media_type="application/json")

@@ -28,11 +28,12 @@ from fastapi.params import Form
 from fastapi.routing import APIRoute, APIRouter
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticSerializationError
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nemo_gym.wire.call_reply import encode_json, parse_json
+from nemo_gym.wire.call_reply import encode_json, encode_model, parse_json, replace_surrogates
 
 Handler = Callable[..., Any]
 
@@ -58,11 +59,11 @@ _UNSUPPORTED_PARTS = (
 
 
 def json_bytes(value: Any) -> bytes:
-    """Encode a value as JSON with orjson; use the slower `json` for values that orjson rejects (large integers)."""
+    """Encode a value as JSON with orjson; use the slower `json` for large integers and lone surrogates."""
     try:
         return orjson.dumps(value, default=jsonable_encoder, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
-        return json.dumps(value, default=jsonable_encoder).encode("ascii")
+        return replace_surrogates(json.dumps(value, default=jsonable_encoder, ensure_ascii=False)).encode()
 
 
 class GymRequest(Request):
@@ -117,7 +118,7 @@ def json_response(
     answer: BaseModel, arguments: Iterable[Any] = (), extra_fields: Mapping[str, Any] | None = None
 ) -> Response:
     """Return a model as a response, with the headers and status of a `Response` among the handler's arguments."""
-    body = answer.model_dump_json(by_alias=True).encode()
+    body = encode_model(answer)
     response = Response(_add_fields(body, extra_fields or {}), media_type="application/json")
     for argument in arguments:
         if isinstance(argument, Response):
@@ -335,7 +336,10 @@ class EndpointPlan:
             validated = self.answer.validator.validate_python(answer, from_attributes=True)
         except ValidationError as error:
             raise ResponseValidationError(_problems(error, "response"), body=answer) from None
-        return self.answer.serializer.to_json(validated, by_alias=True)
+        try:
+            return self.answer.serializer.to_json(validated, by_alias=True)
+        except PydanticSerializationError:  # a lone surrogate
+            return json_bytes(self.answer.serializer.to_python(validated, by_alias=True))
 
     def response(self, answer: Any, injected: Response | None) -> Response:
         """Return the value of the endpoint as a response, with the headers and status of the injected response."""

@@ -21,7 +21,7 @@ from yarl import URL
 
 from nemo_gym.errors import DeadlineExceeded, GymError
 from nemo_gym.transport.asgi import call_url, request_headers
-from nemo_gym.wire.call_reply import Call, Reply
+from nemo_gym.wire.call_reply import Call, Reply, parse_lenient_json
 
 FAILED_HEADER = "x-nemo-gym-failed"
 """Header of an error response: the instance that failed first. The failure is attributed to this instance."""
@@ -298,15 +298,26 @@ async def _fetch_at_most(response: Any, max_bytes: int) -> bytes | None:
     return b"".join(pieces)
 
 
+def _parse_body(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        try:
+            return parse_lenient_json(body)
+        except ValueError:
+            pass
+        raise
+
+
 async def get_response_json(response: ClientResponse | Any) -> Any:
     """Return the parsed JSON body of a response or mock."""
     if isinstance(response, LocalResponse):
-        return orjson.loads(await response.read())
+        return _parse_body(await response.read())
     if isinstance(response, ClientResponse):
-        return orjson.loads(await read_body(response))
+        return _parse_body(await read_body(response))
     body = await _try_read_body(response)
     if body is not None:
-        return orjson.loads(body)
+        return _parse_body(body)
     data = await _await_if_needed(response.json())
     if isinstance(data, _JSON_TYPES):
         return data

@@ -7,8 +7,10 @@ round of successful answers raises the limit by one.
 """
 
 import asyncio
+import json
 import math
 import random
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +30,7 @@ from nemo_gym.transport.event_loop import SlotQueue
 from nemo_gym.transport.http import send, with_header
 from nemo_gym.transport.retries import MODEL_CALL, describe_error, next_pause, parse_retry_after
 from nemo_gym.transport.shared_semaphore import SharedSemaphore, claim_semaphore
+from nemo_gym.wire.call_reply import replace_surrogates
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
@@ -36,6 +39,8 @@ RETRY_ERROR_CODES = [*RATE_LIMIT_ERROR_CODES, *sorted(MODEL_CALL.few_attempts_st
 
 TRUNCATED_BODY_ATTEMPTS = 3
 """Maximum attempts when the connection is lost in the middle of an answer."""
+
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 OVERLOAD_STATUSES = frozenset({429, 503})
 
@@ -98,17 +103,29 @@ class NeMoGymAsyncOpenAI(BaseModel):
 def _parse_object(body: bytes, url: str) -> dict[str, Any]:
     """Parse a model's answer as a JSON object. NaN is accepted, because it occurs in log probabilities.
 
+    A model may write half a character; the endpoint then answers with a lone surrogate, which becomes U+FFFD.
+
     Raises:
         ModelFailed: the answer is not a JSON object.
     """
     try:
-        answer = from_json(body, allow_inf_nan=True)
-    except ValueError as error:
+        answer = _parse_text(body)
+    except (ValueError, RecursionError) as error:
         start = body[:200].decode("utf-8", errors="replace")
         raise ModelFailed(f"the answer is not JSON: {start!r}", where=url) from error
     if not isinstance(answer, dict):
         raise ModelFailed(f"the answer is JSON but not an object: {type(answer).__name__}", where=url)
     return answer
+
+
+def _parse_text(body: bytes) -> Any:
+    try:
+        return from_json(body, allow_inf_nan=True)
+    except ValueError:
+        if not _SURROGATE_ESCAPE.search(body):
+            raise
+        text = json.dumps(json.loads(body), ensure_ascii=False)
+        return from_json(replace_surrogates(text), allow_inf_nan=True)
 
 
 class AdaptiveLimit:

@@ -13,6 +13,7 @@ from nemo_gym.metrics.intervals import t95
 from nemo_gym.metrics.pass_at_k import pass_at_k
 from nemo_gym.view.database import RunDatabase
 from nemo_gym.view.table_row import PHASES
+from nemo_gym.wire.stored_rollout import finite_float
 
 BINS = 20
 MAX_K = 64
@@ -98,9 +99,10 @@ def _reward(groups: Sequence[Group]) -> dict[str, Any]:
     mean = sum(total * weight for _, _, total, weight in groups) / n
     half_width = None
     if tasks > 1:
-        residuals = sum(weight * (total - count * mean) ** 2 for count, _, total, weight in groups)
-        half_width = t95(tasks - 1) * math.sqrt(residuals * tasks / (tasks - 1)) / n
-    return {"n": n, "tasks": tasks, "mean": mean, "half_width_95": half_width}
+        # `math.hypot` scales its arguments, so that squares of very large numbers do not overflow.
+        residual = math.hypot(*(math.sqrt(weight) * (total - count * mean) for count, _, total, weight in groups))
+        half_width = finite_float(t95(tasks - 1) * residual * math.sqrt(tasks / (tasks - 1)) / n)
+    return {"n": n, "tasks": tasks, "mean": finite_float(mean), "half_width_95": half_width}
 
 
 def _histogram(database: sqlite3.Connection) -> dict[str, Any]:

@@ -1,18 +1,29 @@
-"""`Call` and `Reply`: a request to a server and its answer, for every carrier; JSON encoding and parsing."""
+"""`Call` and `Reply`: a request to a server and its answer, for every carrier; JSON encoding and parsing.
+
+A lone surrogate (half a character, which models write as `\\ud83d`) cannot be encoded as UTF-8. Encoders write U+FFFD
+for it, so that what a model wrote can always be sent and stored.
+"""
 
 import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from http.cookies import Morsel
 from typing import Any
 
 import orjson
 from pydantic import BaseModel
-from pydantic_core import from_json, to_jsonable_python
+from pydantic_core import PydanticSerializationError, from_json, to_jsonable_python
 
 from nemo_gym.wire.stored_rollout import RolloutId
 
 Cookies = Mapping[str, "str | Morsel[str]"]
 Body = bytes | BaseModel
+
+MAX_ARGUMENT_DEPTH = 100
+"""Levels of nesting in the arguments of a tool call; encoders fail at about 250."""
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Call:
@@ -82,7 +93,7 @@ class Reply:
 
     def body_bytes(self) -> bytes:
         body = self.body
-        return body if isinstance(body, bytes) else body.model_dump_json(by_alias=True).encode()
+        return body if isinstance(body, bytes) else encode_model(body)
 
     def header_list(self) -> list[tuple[str, str]]:
         """Return all headers as pairs of name and value; `content-length` only if the body is bytes."""
@@ -111,9 +122,25 @@ def encode_json(value: Any) -> bytes:
     try:
         return orjson.dumps(value, default=to_jsonable_python, option=orjson.OPT_NON_STR_KEYS)
     except TypeError as error:
-        if "64-bit" not in str(error):
+        if not any(reason in str(error) for reason in ("64-bit", "surrogates")):
             raise
-        return json.dumps(value, default=to_jsonable_python, ensure_ascii=False, allow_nan=False).encode()
+        text = json.dumps(value, default=to_jsonable_python, ensure_ascii=False, allow_nan=False)
+        return replace_surrogates(text).encode()
+
+
+def encode_model(model: BaseModel) -> bytes:
+    """Encode all fields of a model under their aliases."""
+    try:
+        return model.model_dump_json(by_alias=True).encode()
+    except PydanticSerializationError as error:
+        if "surrogates" not in str(error):
+            raise
+        return encode_json(model.model_dump(by_alias=True))
+
+
+def replace_surrogates(text: str) -> str:
+    """Return `text` with U+FFFD in place of lone surrogates."""
+    return _LONE_SURROGATE.sub("\ufffd", text)
 
 
 def parse_json(body: bytes) -> Any:
@@ -127,3 +154,56 @@ def parse_json(body: bytes) -> Any:
         return from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise json.JSONDecodeError(str(error), "", 0) from error
+
+
+def parse_lenient_json(body: bytes) -> Any:
+    """Parse JSON that strict parsers reject; the result can be encoded by all of them.
+
+    Lone surrogates become U+FFFD. NaN, Infinity and numbers beyond the range of a double become null.
+
+    Raises:
+        ValueError: the body is not JSON, or is nested too deep.
+    """
+    try:
+        value = json.loads(body, parse_constant=lambda _: None, parse_int=_finite_int, parse_float=_finite_float)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    return orjson.loads(replace_surrogates(json.dumps(value, ensure_ascii=False)))
+
+
+def _finite_float(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def _finite_int(text: str) -> float | None:
+    return int(text) if len(text) < len("-9223372036854775808") else _finite_float(text)
+
+
+def parse_tool_arguments(text: str) -> dict[str, Any]:
+    """Parse the arguments of a model's tool call; agents and verifiers accept the same arguments.
+
+    Raises:
+        ValueError: the arguments are not a JSON object, or contain NaN, a number beyond the range of a double, a lone
+            surrogate or more than `MAX_ARGUMENT_DEPTH` levels. The message is written for the model.
+    """
+    text = text or "{}"
+    try:
+        orjson.loads(text)  # rejects numbers beyond the range of a double, but is not exact for large integers
+        arguments = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise ValueError(f"The arguments are not valid JSON: {error}.") from None
+    if not isinstance(arguments, dict):
+        raise ValueError("Tool arguments must be a JSON object.")
+    if text.count("{") + text.count("[") > MAX_ARGUMENT_DEPTH and _depth(arguments) > MAX_ARGUMENT_DEPTH:
+        raise ValueError(f"The arguments are nested more than {MAX_ARGUMENT_DEPTH} levels deep.")
+    return arguments
+
+
+def _depth(value: Any) -> int:
+    """Return the levels of nesting of parsed JSON."""
+    depth, level = 0, [value]
+    while level := [element for element in level if isinstance(element, (dict, list))]:
+        depth += 1
+        level = [inner for element in level for inner in (element.values() if isinstance(element, dict) else element)]
+    return depth

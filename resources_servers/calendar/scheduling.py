@@ -18,6 +18,7 @@ _CONSTRAINT = re.compile(
     re.IGNORECASE,
 )
 DAY = 24 * 60
+LONGEST_NUMBER = 100
 LONGEST_TIME = 20
 
 
@@ -108,7 +109,7 @@ def parse_event(entry: Any) -> PlacedEvent | str:
     at = parse_time(start) if isinstance(start, str) else None
     if at is None:
         return f"event {event_id}: start_time is not a time"
-    if isinstance(duration, str) and duration.strip().isdecimal():
+    if isinstance(duration, str) and duration.strip().isdecimal() and len(duration) < LONGEST_NUMBER:
         duration = int(duration)
     if isinstance(duration, float) and duration.is_integer():
         duration = int(duration)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from nemo_gym.base_resources_server import (
     BaseResourcesServerConfig,
@@ -18,6 +18,7 @@ from nemo_gym.base_resources_server import (
     normalize_tool_name,
 )
 from nemo_gym.openai_utils import NeMoGymFunctionCallOutput, NeMoGymResponseFunctionToolCall
+from nemo_gym.wire.call_reply import parse_tool_arguments
 
 LOOKUP, SUBMIT = "get_synonym_value", "extract_synonym_values"
 
@@ -68,8 +69,8 @@ class Steps:
 def parse_arguments(call: NeMoGymResponseFunctionToolCall, kind: type[Arguments]) -> Arguments | None:
     """Return the arguments as the tool reads them, or None if it would refuse them."""
     try:
-        return kind.model_validate_json(call.arguments)
-    except ValidationError:
+        return kind.model_validate(parse_tool_arguments(call.arguments))
+    except ValueError:  # also pydantic's ValidationError
         return None
 
 

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any, ClassVar, Literal, Self
 
 from fastapi import FastAPI
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nemo_gym.base_resources_server import (
     BaseMultiRewardVerifyResponse,
@@ -23,6 +23,7 @@ from nemo_gym.openai_utils import (
     NeMoGymResponseFunctionToolCall,
     NeMoGymResponseOutputMessage,
 )
+from nemo_gym.wire.call_reply import parse_tool_arguments
 
 SCALES = {
     "metre": (1.0, 0.0),
@@ -90,8 +91,8 @@ def only_call(output: Sequence[Any]) -> NeMoGymResponseFunctionToolCall | None:
 def is_same_call(call: NeMoGymResponseFunctionToolCall, tool: str, arguments: ConversionRequest) -> bool:
     """Return whether the tool would read the call's arguments as the expected ones."""
     try:
-        return TOOLS[tool].model_validate_json(call.arguments) == arguments
-    except ValidationError:
+        return TOOLS[tool].model_validate(parse_tool_arguments(call.arguments)) == arguments
+    except ValueError:  # also pydantic's ValidationError
         return False
 
 

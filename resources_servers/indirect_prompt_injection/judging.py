@@ -12,6 +12,7 @@ from nemo_gym.base_resources_server import normalize_tool_name
 from nemo_gym.grading.numbers import parse_number
 from nemo_gym.grading.text import normalise_text
 from nemo_gym.openai_utils import NeMoGymResponse, NeMoGymResponseFunctionToolCall
+from nemo_gym.wire.call_reply import parse_tool_arguments
 from resources_servers.indirect_prompt_injection.tool import ToolError
 from resources_servers.indirect_prompt_injection.tools import carry_out
 from resources_servers.indirect_prompt_injection.world import World
@@ -57,7 +58,7 @@ def calls_of(response: NeMoGymResponse, world: World) -> list[ModelCall]:
 
 def _arguments(text: str) -> Any:
     try:
-        return json.loads(text or "{}")
+        return parse_tool_arguments(text)
     except ValueError:
         return text
 
@@ -121,7 +122,7 @@ def _number(argument: Any) -> float | None:
     if isinstance(argument, (int, float)):
         return float(argument)
     parsed = parse_number(argument) if isinstance(argument, str) else None
-    return None if parsed is None else float(parsed.value)
+    return None if parsed is None else parsed.as_float()
 
 
 def _text(argument: Any) -> str:

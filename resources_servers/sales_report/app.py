@@ -1,6 +1,5 @@
 """Sales report: find the files, compute the figures, write the report, send it to the right person."""
 
-import json
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from nemo_gym.openai_utils import NeMoGymResponseFunctionToolCall
 from nemo_gym.reward_profile import compute_pass_majority_metrics, highest_k_metrics
 from nemo_gym.serve.session import SessionStore
 from nemo_gym.server_utils import SESSION_ID_KEY
+from nemo_gym.wire.call_reply import parse_tool_arguments
 from resources_servers.sales_report.desk import TOOLS, Desk, ToolError
 from resources_servers.sales_report.world import QUARTERS, REGIONS, expected_figures, expected_recipient
 
@@ -65,8 +65,8 @@ def replay_calls(seed: int, calls: Iterable[tuple[str, str]]) -> Desk:
         if name not in TOOLS or not TOOLS[name][2]:
             continue
         try:
-            run_tool(desk, name, json.loads(arguments or "{}"))
-        except (ToolError, ValueError, RecursionError):
+            run_tool(desk, name, parse_tool_arguments(arguments))
+        except (ToolError, ValueError):
             continue
     return desk
 

@@ -1,6 +1,5 @@
 """Workplace assistant: 27 tools change an office, whose final state must equal that after the reference calls."""
 
-import json
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from nemo_gym.openai_utils import NeMoGymResponseFunctionToolCall
 from nemo_gym.reward_profile import compute_pass_majority_metrics, compute_subset_metrics, highest_k_metrics
 from nemo_gym.serve.session import SessionStore
 from nemo_gym.server_utils import SESSION_ID_KEY
+from nemo_gym.wire.call_reply import parse_tool_arguments
 from resources_servers.workplace_assistant import business, desk
 from resources_servers.workplace_assistant.office import Office, differing_tables
 from resources_servers.workplace_assistant.tool import Tool, ToolError, as_text
@@ -50,12 +50,9 @@ def replay_calls(calls: Iterable[tuple[str, str]]) -> tuple[Office, list[str]]:
 
 def _parse_arguments(arguments: str) -> dict[str, Any]:
     try:
-        parsed = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        raise ToolError("the arguments are not JSON") from None
-    if not isinstance(parsed, dict):
-        raise ToolError("the arguments are not an object")
-    return parsed
+        return parse_tool_arguments(arguments)
+    except ValueError as problem:
+        raise ToolError(str(problem)) from None
 
 
 class WorkplaceConfig(BaseResourcesServerConfig):

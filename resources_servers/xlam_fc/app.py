@@ -86,7 +86,7 @@ def count_matches(expected: Sequence[Call], calls: Sequence[Call]) -> int:
 
 
 def extract_calls(response: NeMoGymResponse) -> list[Call | None]:
-    """Return every tool call of a reply; None where the arguments are not an object."""
+    """Return every tool call of a reply; None where the name is empty or the arguments are no object."""
     items = [item for item in response.output if isinstance(item, NeMoGymResponseFunctionToolCall)]
     return [_parse_call(item) for item in items]
 
@@ -99,7 +99,8 @@ def _parse_call(item: NeMoGymResponseFunctionToolCall) -> Call | None:
         arguments = parse_json(text)
     except MalformedData:
         return None
-    return Call(name=normalize_tool_name(item.name), arguments=arguments) if isinstance(arguments, dict) else None
+    name = normalize_tool_name(item.name)
+    return Call(name=name, arguments=arguments) if name and isinstance(arguments, dict) else None
 
 
 def find_failure(expected: Sequence[Call], calls: Sequence[Call | None]) -> Failure | None:

@@ -21,6 +21,7 @@ from nemo_gym.base_resources_server import (
     BaseVerifyResponse,
 )
 from nemo_gym.base_responses_api_agent import BaseResponsesAPIAgentConfig, Body, SimpleResponsesAPIAgent
+from nemo_gym.errors import EnvFailed
 from nemo_gym.keys import NG_FAILURE_CLASS_KEY, NG_FAILURE_DETAIL_KEY
 from nemo_gym.openai_utils import (
     NeMoGymEasyInputMessage,
@@ -39,6 +40,7 @@ from nemo_gym.server_utils import (
 )
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.client_response import ResponseTooLong, read_at_most
+from nemo_gym.wire.call_reply import parse_tool_arguments
 
 logger = logging.getLogger("nemo_gym.simple_agent")
 
@@ -83,10 +85,7 @@ def tool_arguments(call: NeMoGymResponseFunctionToolCall) -> dict[str, Any]:
     """
     if call.name in RESERVED_MCP_TOOL_NAMES or not TOOL_NAME.fullmatch(call.name):
         raise ValueError(f"There is no tool named {call.name!r}.")
-    arguments = json.loads(call.arguments or "{}")
-    if not isinstance(arguments, dict):
-        raise ValueError("Tool arguments must be a JSON object.")
-    return arguments
+    return parse_tool_arguments(call.arguments)
 
 
 def has_message(response: NeMoGymResponse) -> bool:
@@ -165,7 +164,11 @@ class SimpleAgent(SimpleResponsesAPIAgent):
         result = getattr(reply, "model", None)  # a server in this process returns the object itself
         if not isinstance(result, BaseVerifyResponse):
             result = await get_response_json(reply)
-        return SimpleAgentVerifyResponse.model_validate(dict(result))
+        try:
+            return SimpleAgentVerifyResponse.model_validate(dict(result))
+        except (TypeError, ValueError) as error:  # also pydantic's ValidationError
+            problem = f"/verify answered with an invalid result: {error}"
+            raise EnvFailed(problem, where=self.config.resources_server.name) from None
 
     async def responses(
         self, request: Request, response: Response, body: NeMoGymResponseCreateParamsNonStreaming = Body()

@@ -77,7 +77,7 @@ def parse_call(text: str) -> tuple[str, str] | None:
     body = text.strip().removeprefix(OPEN).removesuffix(CLOSE)
     try:
         call = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str) or "arguments" not in call:
         return None
@@ -106,6 +106,6 @@ def as_text(message: dict[str, Any]) -> dict[str, str]:
 def _call_as_text(function: dict[str, str]) -> str:
     try:
         arguments = json.loads(function["arguments"])
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = function["arguments"]  # invalid JSON of another model is sent unchanged
     return OPEN + json.dumps({"name": function["name"], "arguments": arguments}) + CLOSE

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from nemo_gym.wire.call_reply import replace_surrogates
 
 
 class ScriptPart(BaseModel):
@@ -15,9 +17,13 @@ class ScriptPart(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+ModelText = Annotated[str, AfterValidator(replace_surrogates)]
+"""Text of a model: half a character becomes U+FFFD, as in the answers of endpoints."""
+
+
 class ScriptedCall(ScriptPart):
-    name: str
-    arguments: dict[str, Any] | str = {}
+    name: ModelText
+    arguments: dict[str, Any] | ModelText = {}
     """An object, or text that is sent unchanged, for example invalid JSON."""
 
 
@@ -40,8 +46,8 @@ class Fault(ScriptPart):
 class Turn(ScriptPart):
     """One reply of the model: reasoning first, then the text, then the tool calls."""
 
-    text: str | None = None
-    reasoning: str | None = None
+    text: ModelText | None = None
+    reasoning: ModelText | None = None
     tool_calls: list[ScriptedCall] = []
     incomplete: Literal["max_output_tokens", "content_filter"] | None = None
     delay_seconds: Annotated[float, Field(ge=0)] = 0.0

@@ -23,7 +23,7 @@ def config(agent=None, environment=None):
 def test_an_agent_is_held_to_the_range_its_environment_declares():
     """A reward outside it is a bug of the verifier."""
     assert scoring_rules(config(environment={"reward_range": [-1, 1]}))["a"].reward_range == (-1, 1)
-    assert scoring_rules(config())["a"] == ScoringRule()
+    assert scoring_rules(config())["a"] == ScoringRule(verifier="r")
 
 
 @pytest.mark.parametrize("nonsense", [[], [0], [1, 0], ["0", "1"], [0, 1, 2], [0, True], [None, 1]])

@@ -139,7 +139,7 @@ def _read_rollouts(
         raise RolloutRowsError(error.problem, where=where, fix=error.fix) from None
     if lines := shards.lenient_lines:
         listed = ", ".join(lines[:MAX_LISTED]) + (", …" if len(lines) > MAX_LISTED else "")
-        problem = f"{len(lines)} lines contain NaN or Infinity, which is not JSON: {listed}"
+        problem = f"{len(lines)} lines contain NaN, Infinity or half a character, which is not JSON: {listed}"
         output.warn(f"{problem}; a rollout with such a reward counts as failed")
     return gathered
 

@@ -119,7 +119,7 @@ def _score_row(name: str, score: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _format_figure(value: Any) -> str:
-    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.1f}"
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.1f}" if abs(value) < 1e15 else f"{value:.4g}"
 
 
 def is_number(value: Any) -> bool:
