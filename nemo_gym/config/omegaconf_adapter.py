@@ -12,7 +12,7 @@ from omegaconf.basecontainer import BaseContainer
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_gym.config.secret_names import is_secret_name
-from nemo_gym.config.secret_text import has_known_secret, remember_secrets
+from nemo_gym.config.secret_text import has_known_secret, is_public_value, remember_secrets
 
 RESOLVE_ERRORS = (OmegaConfBaseException, RecursionError, ValueError, TypeError, OSError)
 """Errors of resolving an interpolation; a resolver such as `oc.decode` or `oc.env` may raise its own."""
@@ -86,7 +86,7 @@ class _RememberingResolver:
             is_secret = True
         result = self._resolver(root, parent, node, arguments, texts)
         if is_secret:
-            remember_secrets(_texts_in(result))
+            remember_secrets(text for text in _texts_in(result) if not is_public_value(text))
         return result
 
 

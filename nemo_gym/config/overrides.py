@@ -56,7 +56,9 @@ def mask_word(word: str) -> str:
     key, equals, value = word.partition("=")
     if equals and value and has_secret_name(key.lstrip("+-~").replace("-", "_").split(".")):
         return f"{key}={MASK}"
-    return f"{mask_text(key)}{equals}{mask_assignments(value)}"
+    masked = mask_assignments(value)
+    is_quoted = masked != value and value.startswith(("{", "["))  # a quoted text may continue after the masked part
+    return f"{mask_text(key)}{equals}{MASK if is_quoted else masked}"
 
 
 def _token_location(token: str) -> str:

@@ -31,6 +31,9 @@ _ASSIGNMENT = re.compile(
 )
 """`name=value` or `name: value`, as in connection strings and overrides."""
 
+_ENV_DEFAULT = re.compile(r"(\$\{oc\.env:\s*(?P<name>\w+)\s*,).*(?=\})", re.DOTALL)
+"""The default value of a variable."""
+
 _SHORTEST_PART = 6
 """Shorter known secrets are masked only as a whole word, because they would match inside ordinary words."""
 _SHORTEST_KNOWN = 3
@@ -51,8 +54,8 @@ _patterns: dict[str, re.Pattern[str]] = {}
 
 
 def remember_secrets(values: Iterable[str]) -> None:
-    """Mask these values in every text from now on, except values that are obviously not secret."""
-    new = {value for value in values if value not in _known and not is_public_value(value)}
+    """Mask these values in every text from now on, except trivial ones."""
+    new = {value for value in values if value not in _known and not _is_trivial(value.strip())}
     if new:
         _known.update(new)
         _compile()
@@ -76,24 +79,29 @@ def has_known_secret(text: str) -> bool:
 
 
 def is_public_value(text: str) -> bool:
-    """Return whether a value is obviously not secret: short, a number, a common word, a path or a plain URL.
+    """Return whether a value of any origin is obviously not secret: trivial, a path, or a plain URL.
 
     A path is public if it exists, or could be created in a folder that exists; a URL if it consists of a host, a port
     and short words. Everything else may be a secret, whatever it looks like.
     """
     text = text.strip()
-    if len(text) < _SHORTEST_KNOWN or _PUBLIC_WORDS.fullmatch(text) or text in (MASK, "???") or "${" in text:
-        return True
-    if _PUBLIC_NUMBER.fullmatch(text) or _PUBLIC_URL.fullmatch(text):
+    if _is_trivial(text) or _PUBLIC_URL.fullmatch(text):
         return True
     if "/" not in text or len(text) > 1000 or "\0" in text:
         return False
+    path = Path(text)
     try:
-        path = Path(text).expanduser()
-        is_in_folder = path.parent not in (Path(path.anchor), Path()) and path.parent.is_dir()
-        return path.exists() or is_in_folder
+        is_in_folder = path.is_absolute() and path.parent != Path(path.anchor) and path.parent.is_dir()
+        return is_in_folder or path.expanduser().exists()
     except (OSError, RuntimeError):  # RuntimeError: `~name` of an unknown user
         return False
+
+
+def _is_trivial(text: str) -> bool:
+    """Return whether a text is too short or too common to be masked in other texts, or a small number."""
+    if len(text) < _SHORTEST_KNOWN or text in (MASK, "???") or "${" in text:
+        return True
+    return bool(_PUBLIC_WORDS.fullmatch(text) or _PUBLIC_NUMBER.fullmatch(text))
 
 
 def _compile() -> None:
@@ -110,9 +118,14 @@ def _forms(value: str) -> Iterator[str]:
     pieces = {value, value.strip(), unquote(value), *(line.strip() for line in value.splitlines())}
     pieces |= {part for user in _URL_USER.findall(value) for part in _user_parts(value, user)}
     for piece in pieces:
-        if not is_public_value(piece):
-            yield from {piece, json.dumps(piece)[1:-1], json.dumps(piece, ensure_ascii=False)[1:-1]}
-            yield from {repr(piece)[1:-1], quote(piece, safe=""), quote(piece), quote_plus(piece)}
+        if not _is_trivial(piece):
+            yield from {piece, quote(piece, safe=""), quote(piece), quote_plus(piece)}
+            escaped = _escaped(piece)
+            yield from escaped.union(*map(_escaped, escaped))  # text in JSON in a log line
+
+
+def _escaped(text: str) -> set[str]:
+    return {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1]}
 
 
 def _user_parts(url: str, scheme: str) -> list[str]:
@@ -125,6 +138,8 @@ def mask_text(text: str) -> str:
     """Mask known secrets, user parts of URLs, secret query parameters, Authorization values and well-known keys."""
     if _patterns:
         text = _patterns["known"].sub(MASK, text)
+    if "${oc.env:" in text:
+        text = _ENV_DEFAULT.sub(lambda match: f"{match[1]}{MASK}" if is_secret_name(match["name"]) else match[0], text)
     if "://" in text:
         text = _URL_QUERY.sub(rf"\g<name>{MASK}", _URL_USER.sub(rf"\g<scheme>{MASK}@", text))
     return _KEY_SHAPE.sub(MASK, _AUTH_SCHEME.sub(rf"\g<scheme> {MASK}", text))

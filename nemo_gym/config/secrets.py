@@ -78,7 +78,8 @@ def _overwrite(node: Any, plain: Any, masked: Any) -> None:
     for key, value in list(omega.unresolved_items(node)):
         if omega.is_interpolation_node(value) or isinstance(value, str):
             if plain[key] != masked[key] and value != "???":
-                node[key] = masked[key]
+                text = masked[key]  # a `${…}` that is masked in part may be malformed
+                node[key] = MASK if isinstance(text, str) and "${" in text else text
         elif isinstance(value, dict | list | DictConfig | ListConfig) and not omega.is_empty_node(value):
             _overwrite(value, plain[key], masked[key])
 
