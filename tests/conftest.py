@@ -67,3 +67,6 @@ def _configuration_is_not_inherited() -> Iterator[None]:
     module = sys.modules.get("nemo_gym.global_config")
     if module is not None:
         module._GLOBAL_CONFIG_DICT = None
+    secret_text = sys.modules.get("nemo_gym.config.secret_text")
+    if secret_text is not None:  # a secret of one test may be an ordinary word in another
+        secret_text.forget_secrets()

@@ -187,7 +187,7 @@ def _check_sandboxes() -> Iterator[CheckResult]:
 
 def _check_keys() -> Iterator[CheckResult]:
     """List the names of the API keys that are set; never print a value."""
-    from nemo_gym.config.secrets import is_secret_name
+    from nemo_gym.config.secret_names import is_secret_name
 
     names = [name for name in KEY_VARIABLES if os.environ.get(name)]
     yield fine("Keys in the environment", ", ".join(names) or "none")

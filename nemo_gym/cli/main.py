@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from nemo_gym.cli.parser import build_parser, check_command, check_flags, find_leaf
 from nemo_gym.cli.terminal import output
+from nemo_gym.config.secret_text import MaskingFormatter
 from nemo_gym.errors import GymError, raising_file_problems
 
 INTERRUPTED = 130
@@ -41,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     verbose_log = getattr(args, "verbose_log", None)  # None for commands that use --verbose themselves
     if verbose_log or (verbose_log is not None and args.verbose_first):
-        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(MaskingFormatter("%(levelname)s %(name)s: %(message)s"))
+        logging.basicConfig(level=logging.WARNING, handlers=[handler])
         logging.getLogger("nemo_gym").setLevel(logging.DEBUG)
     args.verbose = args.verbose_first or bool(verbose_log) or getattr(args, "verbose", False)
     try:

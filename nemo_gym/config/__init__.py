@@ -12,6 +12,6 @@ order:
     omegaconf_adapter                   convert OmegaConf trees to plain data (`as_dict`)
     instances, checks, defaults         server instances: find them, check them, fill in addresses
     problems, error_locations           errors with file, line and column
-    secrets         secret masking
+    secret_names, secret_text, secrets  secret masking: by name, in texts, in trees
     schema_cli, schema_datasets, schema_servers     pydantic classes of commands, datasets and server blocks
 """

@@ -1,7 +1,8 @@
 """Checks of a configuration: global keys, server blocks, references between servers, addresses."""
 
+import re
 import warnings as python_warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,16 @@ from nemo_gym.config.schema_servers import (
     is_server_ref,
     read_server_instance,
 )
-from nemo_gym.config.secrets import MASK, has_secret_name, mask_text
+from nemo_gym.config.secret_names import has_secret_name
+from nemo_gym.config.secret_text import MASK, mask_text
+from nemo_gym.config.secrets import iter_fields
 from nemo_gym.config.trees import has_interpolation, iter_leaves
 from nemo_gym.errors import AlmostServerError, ConfigError, ConfigInterpolationError, ServerRefNotFoundError
 from nemo_gym.keys import MODELS, RESOURCES, SERVER_TYPES
 
 _UNION_LABELS = {"rows", "benchmark", "gitlab", "huggingface", "[key]"}
 """Parts of pydantic's error locations that are not keys of the configuration."""
+_USER_INFO = re.compile(r"https?://[^/?#]*@")
 _COMMON_FIELDS = {"datasets", "hosting", "domain", "verified", "verified_url", "description"}
 """Fields of every server block that a server's config class need not declare."""
 _FLAG_ADVICE = {
@@ -311,7 +315,7 @@ def _explain_dangling_reference(
 def check_addresses(
     instances: Sequence[ServerInstanceConfig], head: Mapping[str, Any], host: str
 ) -> list[ConfigProblem]:
-    """Return a problem for every invalid port and for every address that two servers have."""
+    """Return a problem for every invalid port, address that two servers have, and URL with a user and a key."""
     problems = []
     taken: dict[tuple[str, int], str] = {}
     if isinstance(head.get("port"), int):
@@ -319,6 +323,7 @@ def check_addresses(
     for instance in instances:
         config = instance.get_inner_run_server_config()
         path = (*instance.key_path, "port")
+        problems += _check_credentials(instance.key_path, config)
         if config.port is None or config.port == -1:
             continue
         if not 1 <= config.port <= 65535:
@@ -330,3 +335,16 @@ def check_addresses(
             problems.append(ConfigProblem(what, path, "give one of them another port, or none to have one chosen"))
         taken.setdefault(address, f"'{instance.name}'")
     return problems
+
+
+def _check_credentials(path: KeyPath, config: BaseModel) -> Iterator[ConfigProblem]:
+    """Yield a problem for every `*base_url` with a user beside an API key: a request has one Authorization header."""
+    fields = dict(iter_fields(config))
+    keys = [name for name, value in fields.items() if name.endswith("api_key") and value]
+    for name, value in fields.items() if keys else ():
+        urls = value if isinstance(value, list) else [value]
+        if name.endswith("base_url") and any(_USER_INFO.match(url) for url in urls if isinstance(url, str)):
+            what = (
+                f"'{name}' of '{path[0]}' contains a user and '{keys[0]}' is set; a request can have only one of them"
+            )
+            yield ConfigProblem(what, (*path, name), f"remove the user from the URL, or set {keys[0]} to an empty text")

@@ -11,7 +11,7 @@ from omegaconf.errors import InterpolationKeyError
 from nemo_gym.config.keys import KEYS
 from nemo_gym.config.omegaconf_adapter import RESOLVE_ERRORS
 from nemo_gym.config.problems import ConfigProblem, KeyPath, did_you_mean, dotted_path
-from nemo_gym.config.secrets import has_secret_name
+from nemo_gym.config.secret_names import has_secret_name
 from nemo_gym.config.trees import Tree, iter_leaves, lookup
 from nemo_gym.errors import ConfigInterpolationError
 
@@ -19,6 +19,7 @@ POLICY_KEYS = ("policy_base_url", "policy_api_key", "policy_model_name")
 MAX_VALUES = 50_000
 _LONGEST_CHAIN = 40
 _REFERENCE = re.compile(r"\$\{([^${}:]+)\}")
+_RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")
 _KEY_NOT_FOUND = re.compile(r"Interpolation key '([^']*)' not found")
 
 
@@ -44,7 +45,7 @@ def check_interpolations(
             continue
         problem = interpolation_problem(error, path, text, names=map(str, config))
         unset_key = _unset_key(error)
-        if path[0] not in strict_under:
+        if path[0] not in strict_under and not _is_malformed(error):
             warnings.append(f"{dotted_path(path)}: {problem.what}")
         elif unset_key in POLICY_KEYS:
             unset_policy.setdefault(unset_key, []).append(path)
@@ -91,9 +92,23 @@ def interpolation_problem(
     elif key:
         what = f"{what}, but '{key}' is not set{did_you_mean(key, names)}"
         fix = f"set '{key}' in env.yaml or pass ++{key}=<value>"
+    elif _is_malformed(error):
+        has_inner_value = "${" in text[2:]  # the reason quotes a part of it, which may be secret
+        reason = "" if is_secret or has_inner_value else f" ({_first_line(error)})"
+        what, fix = f"{what}, which cannot be parsed{reason}", "write a YAML value inside ${oc.decode:…}"
     else:
-        what = f"{what}: {type(error).__name__ if is_secret or not str(error) else str(error).splitlines()[0]}"
+        what = f"{what}: {type(error).__name__ if is_secret else _first_line(error)}"
     return ConfigProblem(what, path, fix, kind=ConfigInterpolationError)
+
+
+def _is_malformed(error: BaseException) -> bool:
+    """Return whether a resolver such as `oc.decode` could not parse its argument."""
+    return str(error).startswith("GrammarParseError raised")
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the reason of a failed resolution without the name of OmegaConf's error class."""
+    return _RAISED.sub("", str(error).splitlines()[0]) if str(error) else type(error).__name__
 
 
 def _policy_problem(unset: dict[str, list[KeyPath]], env_name: str | None) -> ConfigProblem:

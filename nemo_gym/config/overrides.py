@@ -12,7 +12,8 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from nemo_gym.config.problems import ConfigProblem, did_you_mean, dotted_path, raise_all
-from nemo_gym.config.secrets import MASK, is_secret_name, mask_text
+from nemo_gym.config.secret_names import has_secret_name
+from nemo_gym.config.secret_text import MASK, mask_assignments, mask_text
 from nemo_gym.config.trees import ABSENT, Tree, child_value, copy_tree, lookup, merge_into
 from nemo_gym.config.yaml_text import MAX_DEPTH
 
@@ -46,11 +47,18 @@ class Override:
 
 def display_token(token: str) -> str:
     """Return the token for messages, with secrets masked and long text shortened."""
-    key, equals, value = token.partition("=")
-    if equals and value and is_secret_name(key.rpartition(".")[2]):
-        return f"{key}={MASK}"
-    text = mask_text(token).encode("utf-8", "replace").decode()
+    text = mask_word(token).encode("utf-8", "replace").decode()
     return text if len(text) <= 200 else text[:200] + "…"
+
+
+def mask_word(word: str) -> str:
+    """Return a word of a command line with its secrets masked: `+a.password=x`, `--api-key=x`, `+a={token: x}`."""
+    key, equals, value = word.partition("=")
+    if equals and value and has_secret_name(key.lstrip("+-~").replace("-", "_").split(".")):
+        return f"{key}={MASK}"
+    masked = mask_assignments(value)
+    is_quoted = masked != value and value.startswith(("{", "["))  # a quoted text may continue after the masked part
+    return f"{mask_text(key)}{equals}{MASK if is_quoted else masked}"
 
 
 def _token_location(token: str) -> str:

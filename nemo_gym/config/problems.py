@@ -2,9 +2,10 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import ConfigError
 
 KeyPath: TypeAlias = tuple[str | int, ...]
@@ -22,6 +23,11 @@ class ConfigProblem:
     kind: type[ConfigError] = field(default=ConfigError)
     is_warning: bool = False
 
+    def without_secrets(self) -> "ConfigProblem":
+        """Return a copy with every known secret masked."""
+        what, where, fix = (None if text is None else mask_text(text) for text in (self.what, self.where, self.fix))
+        return replace(self, what=what or "", where=where, fix=fix)
+
     def __str__(self) -> str:
         return str(self.kind(self.what, where=self.where, fix=self.fix))
 
@@ -34,10 +40,13 @@ def raise_all(problems: Sequence[ConfigProblem]) -> None:
     unique = list(dict.fromkeys(problem for problem in problems if not problem.is_warning))
     if not unique:
         return
-    first = unique[0]
+    first = unique[0] = unique[0].without_secrets()
     if len(unique) == 1:
         raise first.kind(first.what, where=first.where, fix=first.fix)
-    texts = [f"{number}. {problem}".replace("\n", "\n   ") for number, problem in enumerate(unique, start=1)]
+    texts = [
+        f"{number}. {problem.without_secrets()}".replace("\n", "\n   ")
+        for number, problem in enumerate(unique, start=1)
+    ]
     raise first.kind(f"{len(unique)} problems in the configuration\n  " + "\n  ".join(texts))
 
 

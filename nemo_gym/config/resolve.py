@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,9 @@ from nemo_gym.config.load import CONFIG_PATHS, ConfigSource, load_files, path_li
 from nemo_gym.config.omegaconf_adapter import RESOLVE_ERRORS, as_plain_value, register_resolvers
 from nemo_gym.config.overrides import apply_overrides, apply_pending, parse_overrides
 from nemo_gym.config.problems import ConfigProblem, KeyPath, dotted_path, raise_all
-from nemo_gym.config.secrets import has_secret_name, mask_in_place, redact_text, scrub_text, secret_values
+from nemo_gym.config.secret_names import has_secret_name
+from nemo_gym.config.secret_text import forget_secrets, mask_text, remember_secrets
+from nemo_gym.config.secrets import mask_in_place, redact_text, secret_values
 from nemo_gym.config.trees import (
     Tree,
     copy_tree,
@@ -37,6 +39,7 @@ from nemo_gym.config.trees import (
     merge,
     merge_into,
     missing_values,
+    names_in,
 )
 from nemo_gym.errors import ConfigError, ConfigMissingValuesError
 from nemo_gym.keys import MODELS
@@ -73,11 +76,19 @@ def resolve(request: ResolveRequest, host: HostFacts) -> ResolvedConfig:
         ConfigError: the message lists every problem of the first step that has problems.
     """
     tree, locations, warnings = merge_sources(request, host)
+    _remember_secrets(tree)
     tree = expand_tree(tree, locations)
     config, instances, more_warnings = check_and_fill(tree, locations, request, host)
     if request.hide_secrets:
         mask_in_place(config)
-    return ResolvedConfig(config, list(dict.fromkeys([*warnings, *more_warnings])), instances, locations)
+    unique_warnings = dict.fromkeys(map(mask_text, [*warnings, *more_warnings]))
+    return ResolvedConfig(config, list(unique_warnings), instances, locations)
+
+
+def _remember_secrets(tree: Tree) -> None:
+    """Mask the secrets of the configuration in every text from now on; a key of the configuration is not a secret."""
+    remember_secrets(secret_values(tree))
+    forget_secrets(names_in(tree))
 
 
 def merge_sources(request: ResolveRequest, host: HostFacts) -> tuple[Tree, ErrorLocations, list[str]]:
@@ -98,6 +109,7 @@ def merge_sources(request: ResolveRequest, host: HostFacts) -> tuple[Tree, Error
     try:
         paths = path_list(_resolve_paths(without_files), location=location)
         files = load_files(paths, host.roots, named_in=location)
+        forget_secrets(paths)  # of files that exist
     except ConfigError as error:  # a path may be a secret that a `${…}` inserted
         what, fix = (redact_text(text or "", without_files) for text in (error.problem, error.fix))
         raise type(error)(what, where=error.where, fix=fix or None) from None
@@ -200,8 +212,9 @@ def check_and_fill(
     strict_under |= {name for name, key in KEYS.items() if key.type is not ANY}
     env_name = next((source.name for source in locations.sources if source.kind == "env"), None)
     problems, warnings = check_interpolations(config, tree, strict_under=strict_under, env_name=env_name)
-    _raise_located(problems, locations, tree)
+    raise_all(locations.locate(problems))
     resolved = resolve_tree(config, tree)
+    _remember_secrets(resolved)
     instances = check_instances(config, resolved)
     instance_problems, unused = _report_instances(instances, locations, resolved)
     host_name = default_host(resolved, host.own_address)
@@ -209,17 +222,10 @@ def check_and_fill(
     head = head or {"host": host_name, "port": DEFAULT_HEAD_SERVER_PORT}
     problems = [*check_keys(resolved), *instance_problems, *check_references(instances, resolved)]
     problems += check_addresses(instances.valid, head, host_name)
-    _raise_located(problems, locations, resolved)
+    raise_all(locations.locate(problems))
     fill_defaults(config, instances.valid, host_name, host, offline=request.offline)
     unused += misspelt_keys(resolved, used=referenced_names(tree))
     return config, instances, [*warnings, *instances.warnings, *map(str, locations.locate(unused))]
-
-
-def _raise_located(problems: Sequence[ConfigProblem], locations: ErrorLocations, tree: Mapping[Any, Any]) -> None:
-    """Raise the problems with their locations; secret values are masked, also where a `${…}` inserted them."""
-    if problems:
-        secrets = secret_values(tree)
-        raise_all([replace(p, what=scrub_text(p.what, secrets)) for p in locations.locate(problems)])
 
 
 def _report_instances(

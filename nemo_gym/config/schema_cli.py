@@ -11,7 +11,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from nemo_gym.config.omegaconf_adapter import as_plain_value
-from nemo_gym.config.secrets import MASK, MaskedRepr, is_secret_name
+from nemo_gym.config.secret_names import is_secret_name
+from nemo_gym.config.secret_text import MASK
+from nemo_gym.config.secrets import MaskedRepr
 
 DEPRECATED_UPLOAD_ROLLOUTS_KEY = "upload_rollouts_to_wandb"
 

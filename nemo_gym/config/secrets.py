@@ -1,12 +1,13 @@
-"""Secret masking: recognize secrets by name, and mask them in texts, trees and `repr`.
+"""Secret masking: find the secrets in a configuration, and mask them in trees and `repr`.
 
-A value is secret because its field is declared `Secret`, because of its name (`policy_api_key`, `hf_token`,
-`password`) or because it is the user part of a URL. Numbers and booleans are never secret: `max_output_tokens: 4096`
-is shown. Masking is for display only: clients get the real string.
+A value is secret because of its origin (the environment, a resolver; see `secret_text`), because its field is declared
+`Secret`, because of its name (`policy_api_key`, `hf_token`, `password`) or because it is the user part of a URL.
+Numbers and booleans are never secret: `max_output_tokens: 4096` is shown. Masking is for display only: clients get the
+real string.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
+import copy
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -14,52 +15,9 @@ from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from nemo_gym.config import omegaconf_adapter as omega
+from nemo_gym.config.secret_names import is_secret_block, is_secret_name
+from nemo_gym.config.secret_text import MASK, mask_text, scrub_text
 
-MASK = "****"
-
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_ALWAYS_SECRET = _words(
-    "password passwords passwd passphrase pwd secret secrets authorization credential credentials bearer cookie "
-    "cookies apikey apikeys"
-)
-"""Words that make a name secret at any position."""
-
-_REFERENCE_ENDINGS = _words(
-    "name names file fpath path paths dir env var variable field column length len count type ttl seconds timeout "
-    "enabled required header url metrics prefix"
-)
-"""Last words of names that refer to a secret but are not secret: `api_key_env`, `password_file`."""
-
-_PUBLIC_KEYS = _words(
-    "agent answer cache category column completion data dict dictionary domain expected field foreign group hash "
-    "id image index input item join json label lookup map message messages metadata metric metrics model option "
-    "order output partition primary prompt public question reference response result reward row sample score "
-    "shard sort source split subset target task text tool type value"
-)
-"""Words before `key` that make it not secret: `subset_key` is a column name; `api_key` and `key` are secret."""
-
-_PUBLIC_TOKENS = _words(
-    "assistant begin bos cls end eos eot first image last mask max min next num pad per prompt sep special start "
-    "stop think unk user video audio placeholder trigger"
-)
-"""Words before `token` that make it not secret: `eos_token` is a text token."""
-
-_SECRET_PLURALS = _words(
-    "access api auth bearer encryption hf github gitlab private refresh secret session signing ssh"
-)
-"""Words before `keys` or `tokens` that make them secret: `api_keys` is, `stop_tokens` and `group_keys` are not."""
-
-_URL_USER = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.\-]{0,30}://)[^\s/?#\"'<>]*@")
-_URL_QUERY = re.compile(
-    r"(?i)(?P<name>[?&](?:[a-z0-9]+[_-])*(?:key|apikey|token|password|secret|sig|signature)=)[^&\s#\"']+"
-)
-_AUTH_SCHEME = re.compile(r"(?i)\b(?P<scheme>bearer|basic)\s+(?=[A-Za-z0-9._~+/\-]*[0-9])[A-Za-z0-9._~+/\-]{8,}=*")
 _SHORTEST_SCRUBBED = 6
 """Shorter secrets are not replaced in other texts, because they would match ordinary text."""
 
@@ -81,42 +39,6 @@ class Secret(str):
         )
 
 
-def is_secret_name(name: str) -> bool:
-    """Return whether a value under this name must be masked."""
-    words = [word.lower() for word in _WORD.findall(name)]
-    while len(words) > 1 and words[-1].isdigit():
-        words.pop()
-    if not words or words[-1] in _REFERENCE_ENDINGS:
-        return False
-    if not _ALWAYS_SECRET.isdisjoint(words):
-        return True
-    previous = words[-2] if len(words) > 1 else ""
-    if words[-1] == "key":
-        return previous not in _PUBLIC_KEYS
-    if words[-1] == "token":
-        return previous not in _PUBLIC_TOKENS
-    return words[-1] in {"keys", "tokens"} and previous in _SECRET_PLURALS
-
-
-def has_secret_name(path: Iterable[str | int]) -> bool:
-    """Return whether a key of the path makes the value at its end secret."""
-    return any(is_secret_name(part) for part in path if isinstance(part, str))
-
-
-def mask_text(text: str) -> str:
-    """Mask user parts of URLs, secret query parameters and Authorization values in `text`."""
-    if "://" in text:
-        text = _URL_QUERY.sub(rf"\g<name>{MASK}", _URL_USER.sub(rf"\g<scheme>{MASK}@", text))
-    return _AUTH_SCHEME.sub(rf"\g<scheme> {MASK}", text)
-
-
-def scrub_text(text: str, secrets: list[str]) -> str:
-    """Mask the given `secrets` and credentials in URLs in `text`."""
-    for secret in secrets:
-        text = text.replace(secret, MASK)
-    return mask_text(text)
-
-
 def redact_text(text: str, config: Any) -> str:
     """Mask every secret value of `config` in `text`."""
     return scrub_text(text, secret_values(config))
@@ -130,28 +52,36 @@ def secret_values(config: Any) -> list[str]:
 
 def mask_secrets(container: Any) -> Any:
     """Return a masked copy of plain or OmegaConf data."""
-    secrets = secret_values(container)
     if OmegaConf.is_config(container):
-        tree = omega.as_plain_value(container, resolve=False)
-        return OmegaConf.create(_mask_copy(tree, secrets, secret=False))
-    return _mask_copy(container, secrets, secret=False)
+        masked = copy.deepcopy(container)
+        mask_in_place(masked)
+        return masked
+    return _mask_copy(container, secret_values(container), secret=False)
 
 
 def mask_in_place(container: Any) -> None:
-    """Overwrite every secret in a mutable container, including interpolations of secrets."""
-    if not omega.is_empty_node(container):
-        plain = omega.as_plain_value(container, resolve=False)
-        _overwrite(container, _mask_copy(plain, secret_values(container), secret=False))
+    """Overwrite every secret in a mutable container, including interpolations whose values contain a secret."""
+    if omega.is_empty_node(container):
+        return
+    secrets = secret_values(container)
+    plain = omega.as_plain_value(container, resolve=False)
+    _overwrite(container, plain, _mask_copy(plain, secrets, secret=False))
+    resolved = omega.resolve_leaves(container)  # a reference to a value that is masked by now is masked too
+    _overwrite(container, resolved, _mask_copy(resolved, secrets, secret=False))
 
 
-def _overwrite(node: Any, masked: Any) -> None:
-    """Replace every text in `node` that differs in its masked copy; nested containers stay the same objects."""
+def _overwrite(node: Any, plain: Any, masked: Any) -> None:
+    """Replace every text and `${…}` in `node` whose plain value differs from its masked value.
+
+    Nested containers stay the same objects.
+    """
     for key, value in list(omega.unresolved_items(node)):
         if omega.is_interpolation_node(value) or isinstance(value, str):
-            if value != masked[key] and value != "???":
-                node[key] = masked[key]
+            if plain[key] != masked[key] and value != "???":
+                text = masked[key]  # a `${…}` that is masked in part may be malformed
+                node[key] = MASK if isinstance(text, str) and "${" in text else text
         elif isinstance(value, dict | list | DictConfig | ListConfig) and not omega.is_empty_node(value):
-            _overwrite(value, masked[key])
+            _overwrite(value, plain[key], masked[key])
 
 
 class MaskedRepr:
@@ -184,13 +114,9 @@ def iter_fields(model: BaseModel) -> Iterator[tuple[str, Any]]:
 
 
 def _is_secret_child(key: Any, value: Any, secret: bool) -> bool:
-    """Return whether the value under `key` is secret; `secret` is True if its container is secret.
-
-    All values of a block called `credentials` are secret; in a block called `api_key_settings`, names decide.
-    """
-    words = _WORD.findall(str(key))
+    """Return whether the value under `key` is secret; `secret` is True if its container is secret."""
     if isinstance(value, Mapping):
-        return secret or (bool(words) and words[-1].lower() in _ALWAYS_SECRET)
+        return secret or is_secret_block(str(key), value)
     return secret or is_secret_name(str(key))
 
 

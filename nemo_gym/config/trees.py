@@ -56,6 +56,14 @@ def has_interpolation(value: Any) -> bool:
     return isinstance(value, str) and "${" in value
 
 
+def names_in(value: Any) -> Iterator[str]:
+    """Yield every key of a tree that is a text."""
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from names_in(item)
+    if isinstance(value, dict):
+        yield from (key for key in value if isinstance(key, str))
+
+
 def copy_tree(value: Any) -> Any:
     """Copy plain data deeply; faster than `copy.deepcopy`."""
     if isinstance(value, dict):

@@ -24,7 +24,7 @@ from nemo_gym.config.schema_datasets import (
     JsonlDatasetGitlabIdentifer,
     UploadJsonlDatasetGitlabConfig,
 )
-from nemo_gym.config.secrets import scrub_text
+from nemo_gym.config.secret_text import scrub_text
 from nemo_gym.data import hub
 from nemo_gym.data.file_transfer import (
     RETRYABLE_STATUSES,

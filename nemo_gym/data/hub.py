@@ -28,7 +28,7 @@ from nemo_gym.config.schema_datasets import (
     JsonlDatasetHuggingFaceIdentifer,
 )
 from nemo_gym.config.search_roots import component_search_roots, find_file
-from nemo_gym.config.secrets import scrub_text
+from nemo_gym.config.secret_text import scrub_text
 from nemo_gym.data.file_transfer import (
     LONGEST_PAUSE,
     RETRYABLE_STATUSES,

@@ -9,7 +9,8 @@ from typing import Any
 
 from nemo_gym.config.keys import ANY, Key, register_keys, value_of
 from nemo_gym.config.omegaconf_adapter import as_dict
-from nemo_gym.config.secrets import mask_secrets, scrub_text, secret_values
+from nemo_gym.config.secret_text import scrub_text
+from nemo_gym.config.secrets import mask_secrets, secret_values
 from nemo_gym.config_types import ExporterConfig
 from nemo_gym.exporters.base import BaseExporter
 from nemo_gym.keys import NG_MODEL_CALL_CAPTURE_KEY, NG_TRAJECTORY_KEY

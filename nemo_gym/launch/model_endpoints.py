@@ -12,6 +12,7 @@ import aiohttp
 
 from nemo_gym.config.checks import read_key
 from nemo_gym.config.instances import instances_of
+from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.transport import shared_semaphore
@@ -74,7 +75,7 @@ async def wait_for_endpoints(config: Mapping[str, Any], notify: Callable[[str], 
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALL_SECONDS)) as session:
         problems = await asyncio.gather(*[_wait_for(session, endpoint, limit, notify) for endpoint in endpoints])
     pairs = zip(endpoints, problems, strict=True)
-    failures = [f"{endpoint.url} ({endpoint.key}): {problem}" for endpoint, problem in pairs if problem]
+    failures = [mask_text(f"{endpoint.url} ({endpoint.key}): {problem}") for endpoint, problem in pairs if problem]
     if failures:
         raise ConfigError(
             "the model does not answer: " + "; ".join(failures),
@@ -95,7 +96,7 @@ async def _wait_for(
             return problem
         if waited >= NOTICE_SECONDS and not is_notified:
             is_notified = True
-            notify(f"waiting up to {limit:g} s for the model at {endpoint.url} ({problem})")
+            notify(mask_text(f"waiting up to {limit:g} s for the model at {endpoint.url} ({problem})"))
         await asyncio.sleep(PAUSE_SECONDS)
 
 

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from nemo_gym.config.checks import read_key
 from nemo_gym.config.omegaconf_adapter import as_dict
+from nemo_gym.config.secret_text import known_secrets
 from nemo_gym.launch.app_listener import AppListener, close_listeners
 from nemo_gym.launch.hosted_instances import Instance, find_instances
 from nemo_gym.launch.model_endpoints import SharedLimits
@@ -122,6 +123,7 @@ class Run:
             cell_listeners=[listener.fileno() for listener in listeners.cells],
             link_addresses=[unix_name(listener) for listener in listeners.cells],
             limits=limits.descriptors(),
+            secrets=known_secrets(),
         )
         run_secrets = {SESSION_SECRET_ENV_VAR: secrets.token_urlsafe(32), RUN_TOKEN_ENV_VAR: self._token}
         return ZygoteSpec(boot.model_dump(mode="json"), boot.descriptors(), {**os.environ, **run_secrets})
@@ -236,7 +238,12 @@ async def construct_servers(
             venv = venvs.get(instance.name)
             python = venv.python if venv else Path(sys.executable)
             env = venv_process_env(venv, instance.folder.parent.parent, os.environ) if venv else os.environ
-            boot = ServerBoot(config=dry_config, instances={instance.name: instance}, listeners={instance.name: null})
+            boot = ServerBoot(
+                config=dry_config,
+                instances={instance.name: instance},
+                listeners={instance.name: null},
+                secrets=known_secrets(),
+            )
             spec = ZygoteSpec(boot.model_dump(mode="json"), boot.descriptors(), env)
             spawner = ExecSpawner(python, spec, supervisor.handle_exit)
             request = {"kind": "process", "instance": instance.name}

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel
 
 from nemo_gym import global_config, server_utils  # noqa: F401 - server_utils: every server needs it, loaded before the fork
+from nemo_gym.config.secret_text import remember_secrets
 from nemo_gym.errors import GymError
 from nemo_gym.keys import CONFIG_PATH_ENV_VAR
 from nemo_gym.launch.cell import CellSockets, run_cell
@@ -39,6 +40,8 @@ class ServerBoot(BaseModel):
     link_addresses: list[str] = []
     """Name of the link listener of each cell."""
     limits: dict[str, list[tuple[int, int]]] = {}
+    secrets: list[str] = []
+    """Values that are masked in every text that is shown or stored."""
 
     def with_descriptors(self, numbers: Mapping[int, int]) -> "ServerBoot":
         """Return a copy for a process that has these descriptors under other numbers."""
@@ -61,6 +64,7 @@ class ServerBoot(BaseModel):
     def run(self, request: Mapping[str, Any], ready: int) -> None:
         """Run the cell or the instance of the request until a signal; report a failed start to descriptor `ready`."""
         config = global_config._GLOBAL_CONFIG_DICT = OmegaConf.create(self.config)
+        remember_secrets(self.secrets)
         try:
             if request["kind"] == "cell":
                 self._run_cell(request["cell"], config, ready)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import GymError
 from nemo_gym.launch.spawners import Spawner
 
@@ -40,7 +41,7 @@ class ServerDidNotStart(GymError, RuntimeError):
 
 
 class ProcessLog(asyncio.Protocol):
-    """The output of one process: writes it to a file, passes each line on, and keeps the last lines for errors."""
+    """The output of one process without secrets: written to a file, passed on by line, last lines kept for errors."""
 
     def __init__(self, name: str, path: Path | None, on_line: LineCallback | None = None) -> None:
         self._name = name
@@ -58,20 +59,22 @@ class ProcessLog(asyncio.Protocol):
         return self._closed
 
     def data_received(self, data: bytes) -> None:
-        if self._file:
-            self._file.write(data)
-            self._file.flush()
         *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
         if len(self._incomplete_line) > MAX_LINE_BYTES:
             lines, self._incomplete_line = [*lines, self._incomplete_line], b""
         for line in lines:
             self._add_line(line)
+        if self._file:
+            self._file.flush()
 
-    def _add_line(self, line: bytes) -> None:
+    def _add_line(self, line: bytes, ending: bytes = b"\n") -> None:
         text = line.decode("utf-8", "replace").rstrip("\r")
-        self._tail.append(text)
+        masked = mask_text(text)
+        if self._file:
+            self._file.write((line if masked == text else masked.encode()) + ending)
+        self._tail.append(masked)
         if self._on_line:
-            self._on_line(self._name, text)
+            self._on_line(self._name, masked)
 
     def tail(self) -> str:
         """Return the last lines, for an error message."""
@@ -79,7 +82,7 @@ class ProcessLog(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None = None) -> None:  # noqa: ARG002 - the protocol's signature
         if self._incomplete_line:
-            self._add_line(self._incomplete_line)
+            self._add_line(self._incomplete_line, b"")
             self._incomplete_line = b""
         if self._file:
             self._file.close()

@@ -18,7 +18,9 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nemo_gym.config.secrets import MASK, is_secret_name, mask_secrets
+from nemo_gym.config.secret_names import is_secret_name
+from nemo_gym.config.secret_text import MASK
+from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.serve.call_handler import CallHandler, has_only_known_layers
 from nemo_gym.serve.endpoints import OUTCOME_KEY, EndpointRouter, GymRequest, json_bytes
 from nemo_gym.serve.failures import FailureMiddleware

@@ -9,7 +9,7 @@ import orjson
 from aiohttp import ClientResponseError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nemo_gym.config.secrets import mask_text
+from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import DeadlineExceeded, GymError
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.serve.blocked_loop import handlers_by_task

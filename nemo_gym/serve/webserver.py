@@ -15,6 +15,7 @@ from omegaconf import DictConfig, open_dict
 from starlette.types import ASGIApp
 
 from nemo_gym.config.keys import value_of
+from nemo_gym.config.secret_text import MaskingFormatter
 from nemo_gym.errors import ConfigError
 from nemo_gym.serve.session import SESSION_SECRET_ENV_VAR, session_secret
 
@@ -218,5 +219,7 @@ def prefix_output(name: str) -> None:
 def start_logging(*, verbose: bool) -> None:
     """Log to stderr, unless logging is already configured; `verbose` sets level DEBUG for nemo_gym."""
     level = logging.DEBUG if verbose else logging.INFO
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(MaskingFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("nemo_gym").setLevel(level)

@@ -28,7 +28,7 @@ from aiohttp import (
 )
 from yarl import URL
 
-from nemo_gym.config.secrets import mask_text
+from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import CircuitOpen, ConfigError, DeadlineExceeded, ServerUnreachable
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.transport import deadlines, http_sessions, model_connections

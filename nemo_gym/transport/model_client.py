@@ -96,7 +96,9 @@ class NeMoGymAsyncOpenAI(BaseModel):
 
     async def _request(self, **options: Any) -> ClientResponse:
         """Send one request with the retries of `MODEL_CALL`. Subclasses override this to add headers."""
-        headers = {"Authorization": f"Bearer {self.api_key}", **self.default_headers, **(options.pop("headers", {}))}
+        has_user = not self.api_key and "@" in self.base_url  # the HTTP client sends the user of the URL
+        credentials = {} if has_user else {"Authorization": f"Bearer {self.api_key}"}
+        headers = {**credentials, **self.default_headers, **(options.pop("headers", {}))}
         return await send(policy=MODEL_CALL, safe_to_repeat=True, headers=headers, **options)
 
 

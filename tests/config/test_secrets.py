@@ -10,7 +10,9 @@ from omegaconf import OmegaConf
 from pydantic import BaseModel, ValidationError
 
 from nemo_gym.config.schema_servers import BaseRunServerInstanceConfig
-from nemo_gym.config.secrets import Secret, is_secret_name, mask_secrets, mask_text, redact_text, secret_values
+from nemo_gym.config.secret_names import is_secret_name
+from nemo_gym.config.secret_text import mask_text
+from nemo_gym.config.secrets import Secret, mask_secrets, redact_text, secret_values
 
 ADDRESS = {"host": "h", "port": 1, "entrypoint": "app.py", "name": "n"}
 

@@ -13,6 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from omegaconf import OmegaConf
 
+    from nemo_gym.config.omegaconf_adapter import resolve_leaves
+
     resolved = options.resolve_config(args, hide_secrets=True)
-    output.write(OmegaConf.to_yaml(resolved.config, resolve=True))
+    output.write(OmegaConf.to_yaml(OmegaConf.create(resolve_leaves(resolved.config))))
     return 0

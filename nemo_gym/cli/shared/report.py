@@ -16,7 +16,8 @@ from nemo_gym.cli.shared.scoring import is_number
 from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.live import format_number, format_time
 from nemo_gym.cli.terminal.progress import Progress
-from nemo_gym.config.secrets import MASK, is_secret_name
+from nemo_gym.config.overrides import mask_word
+from nemo_gym.config.secret_text import MASK
 from nemo_gym.errors import GymError
 from nemo_gym.exporters import export_metrics, export_rollouts, setup_exporters, teardown_exporters
 from nemo_gym.metrics.intervals import ClusteredMean, Mean
@@ -138,13 +139,11 @@ def resume_command(words: Sequence[str], *more: str, without: str | None = None)
     resumed: list[str] = []
     previous = ""
     for word in words:
-        name, equals, _ = word.partition("=")
+        name = word.partition("=")[0]
         if previous == "--model-api-key":
             resumed.append(MASK)
-        elif equals and is_secret_name(name.lstrip("+-~").rpartition(".")[2].replace("-", "_")):
-            resumed.append(f"{name}={MASK}")
         elif word not in RESUME_FLAGS and without not in (name, previous):
-            resumed.append(word)
+            resumed.append(mask_word(word))
         previous = "" if previous in ("--model-api-key", without) else word
     return f"gym {shlex.join([*resumed, *more])} --resume"
 

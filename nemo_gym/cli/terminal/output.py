@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, Self
 
+from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import GymError
 
 NOTICE_SECONDS = 5.0
@@ -44,8 +45,8 @@ def write_table(rows: Sequence[Sequence[str]]) -> None:
 
 
 def notify(text: str) -> None:
-    """Write a line to stderr."""
-    sys.stderr.write(f"{text}\n")
+    """Write a line to stderr, without secrets."""
+    sys.stderr.write(f"{mask_text(text)}\n")
     sys.stderr.flush()
 
 

@@ -1,0 +1,117 @@
+"""Recognize the names of secrets: `policy_api_key`, `hf_token`, `auth`, `webhook_url`, and misspelt ones."""
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
+
+from nemo_gym.keys import SERVER_TYPES
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_ALWAYS_SECRET = _words(
+    "password passwords passwd passphrase pwd secret secrets authorization credential credentials bearer cookie "
+    "cookies apikey apikeys passcode"
+)
+"""Words that make a name secret at any position."""
+
+_SECRET_ENDINGS = _words("auth dsn jwt pat psk pw pass webhook webhooks connstr")
+"""Words that make a name secret at its end."""
+
+_SECRET_PAIRS = _words(
+    "webhookurl webhookurls webhookuri hookurl connectionstring connectionstrings connectionstr connectionuri "
+    "connectionurl connstring connstr signedurl presignedurl sasurl"
+)
+"""Last two words, joined, that make a name secret."""
+
+_MISSPELLED_WORDS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "credential", "authorization")
+_MISSPELLED_PAIRS = ("apikey", "password", "connectionstring", "webhookurl")
+"""A last word, or the last two words joined, that nearly equals one of these makes a name secret."""
+_NEARLY = 0.8
+_ORDINARY_WORDS = _words("taken tokens tokenize tokenized tokenizer secretary keyword keywords")
+
+_REFERENCE_ENDINGS = _words(
+    "name names file fpath path paths dir env var variable field column length len count type ttl seconds timeout "
+    "enabled required header url metrics prefix"
+)
+"""Last words of names that refer to a secret but are not secret: `api_key_env`, `password_file`."""
+
+_PUBLIC_KEYS = _words(
+    "agent answer cache category column completion data dict dictionary domain expected field foreign group hash "
+    "id image index input item join json label lookup map message messages metadata metric metrics model option "
+    "order output partition primary prompt public question reference response result reward row sample score "
+    "shard sort source split subset target task text tool type value"
+)
+"""Words before `key` that make it not secret: `subset_key` is a column name; `api_key` and `key` are secret."""
+
+_PUBLIC_TOKENS = _words(
+    "assistant begin bos cls end eos eot first image last mask max min next num pad per prompt sep special start "
+    "stop think unk user video audio placeholder trigger"
+)
+"""Words before `token` that make it not secret: `eos_token` is a text token."""
+
+_SECRET_PLURALS = _words(
+    "access api auth bearer encryption hf github gitlab private refresh secret session signing ssh"
+)
+"""Words before `keys` or `tokens` that make them secret: `api_keys` is, `stop_tokens` and `group_keys` are not."""
+
+
+@lru_cache(maxsize=4096)
+def is_secret_name(name: str) -> bool:
+    """Return whether a value under this name must be masked."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    while len(words) > 1 and words[-1].isdigit():
+        words.pop()
+    if not words:
+        return False
+    previous = words[-2] if len(words) > 1 else ""
+    if previous + words[-1] in _SECRET_PAIRS:
+        return True
+    if words[-1] in _REFERENCE_ENDINGS:
+        return _is_nearly(previous + words[-1], ("webhookurl",))
+    if not _ALWAYS_SECRET.isdisjoint(words) or words[-1] in _SECRET_ENDINGS:
+        return True
+    if words[-1] == "key":
+        return previous not in _PUBLIC_KEYS
+    if words[-1] == "token":
+        return previous not in _PUBLIC_TOKENS
+    if words[-1] in {"keys", "tokens"}:
+        return previous in _SECRET_PLURALS
+    return _has_misspelled_ending(previous, words[-1])
+
+
+def _has_misspelled_ending(previous: str, last: str) -> bool:
+    """Return whether a name ends in a misspelled secret word: `pasword`, `acces_tokne`, `api_kye`."""
+    if _is_nearly(last, _MISSPELLED_WORDS) or (previous and _is_nearly(previous + last, _MISSPELLED_PAIRS)):
+        return previous not in _PUBLIC_TOKENS
+    return previous in _SECRET_PLURALS and last[0] == "k" and len(last) <= len("keyy")
+
+
+def _is_nearly(word: str, secret_words: tuple[str, ...]) -> bool:
+    is_candidate = 3 < len(word) < 30 and word not in _ORDINARY_WORDS
+    return is_candidate and bool(get_close_matches(word, secret_words, 1, _NEARLY))
+
+
+def has_secret_name(path: Iterable[str | int]) -> bool:
+    """Return whether a key of the path makes the value at its end secret; names of servers do not."""
+    parts = list(path)
+    if len(parts) > 2 and parts[1] in SERVER_TYPES:
+        parts = parts[3:]
+    return any(is_secret_name(part) for part in parts if isinstance(part, str))
+
+
+def is_secret_block(name: str, block: Any) -> bool:
+    """Return whether every text in the mapping `block` is secret because of its name, as in `credentials: {…}`.
+
+    The name of a server instance or of its implementation says nothing about its fields. In a block that is called
+    `api_key_settings`, the names in the block decide.
+    """
+    words = _WORD.findall(name)
+    is_server = "entrypoint" in block or any(kind in block for kind in SERVER_TYPES)
+    return bool(words) and not is_server and words[-1].lower() in _ALWAYS_SECRET | _SECRET_ENDINGS

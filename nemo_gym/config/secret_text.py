@@ -1,0 +1,170 @@
+"""Mask secrets in texts: credentials in URLs, headers and connection strings, well-known keys, and known secrets.
+
+A known secret is a value that came from the environment or from a resolver such as `${vault:…}`, or that has a secret
+name in the configuration of this process. It is masked in every text that is shown or stored, also inside a longer one.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from urllib.parse import quote, quote_plus, unquote
+
+from nemo_gym.config.secret_names import is_secret_name
+
+MASK = "****"
+
+_URL_USER = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.\-]{0,30}://)[^\s/?#\"'<>]*@")
+_URL_QUERY = re.compile(
+    r"(?i)(?P<name>[?&](?:[a-z0-9]+[_-])*(?:key|apikey|token|password|secret|sig|signature)=)[^&\s#\"']+"
+)
+_AUTH_SCHEME = re.compile(r"(?i)\b(?P<scheme>bearer|basic)\s+(?=[A-Za-z0-9._~+/\-]*[0-9])[A-Za-z0-9._~+/\-]{8,}=*")
+_KEY_SHAPE = re.compile(
+    r"(?<![A-Za-z0-9])(?:sk-(?=[\w\-]*\d)[\w\-]{16,}|nvapi-[\w\-]{16,}|hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
+    r"|github_pat_\w{20,}|glpat-[\w\-]{16,}|xox[abeprs]-[\w\-]{10,}|A[KS]IA[A-Z0-9]{16}|AIza[\w\-]{30,}"
+    r"|eyJ[\w\-]{8,}\.[\w\-]{8,}\.[\w\-]*)"
+)
+"""Keys of providers that are recognized by their prefix."""
+_ASSIGNMENT = re.compile(
+    r"(?P<name>(?<![\w\-])[A-Za-z][\w\-]{0,60})(?P<equals>[\"']?\s?[:=]\s?)(?P<quote>[\"']?)(?P<value>[^\s,;&}\]\"'*<…$][^\s,;&}\]\"']*)"
+)
+"""`name=value` or `name: value`, as in connection strings and overrides."""
+
+_ENV_DEFAULT = re.compile(r"(\$\{oc\.env:\s*(?P<name>\w+)\s*,).*(?=\})", re.DOTALL)
+"""The default value of a variable."""
+
+_SHORTEST_PART = 6
+"""Shorter known secrets are masked only as a whole word, because they would match inside ordinary words."""
+_SHORTEST_KNOWN = 3
+_PUBLIC_NUMBER = re.compile(r"[+-]?\d{0,6}(?:\.\d{0,6})?(?:[eE][+-]?\d{1,2})?")
+_PUBLIC_URL = re.compile(
+    r"(?:https?|grpc|wss?)://(?:\[::1\]|(?:[a-z\-]{1,20}\d{0,4}|\d{1,3})(?:\.(?:[a-z\-]{1,20}\d{0,4}|\d{1,3}))*)(?::\d{1,5})?"
+    r"(?:/[a-z]{0,8}\d{0,2})*"
+)
+_PUBLIC_WORDS = re.compile(
+    r"(?i)true|false|yes|no|on|off|null|none|auto|default|train|test|validation|dev|debug|info|warning|error|critical"
+    r"|production|staging|development|local|localhost|cpu|gpu|cuda|main|master|latest|json|yaml|text|utf-8|utc|low"
+    r"|medium|high|small|large|dummy"
+)
+
+_known: set[str] = set()
+_patterns: dict[str, re.Pattern[str]] = {}
+"""The pattern that matches every known secret, under the key "known"."""
+
+
+def remember_secrets(values: Iterable[str]) -> None:
+    """Mask these values in every text from now on, except trivial ones."""
+    new = {value for value in values if value not in _known and not _is_trivial(value.strip())}
+    if new:
+        _known.update(new)
+        _compile()
+
+
+def forget_secrets(values: Iterable[str] | None = None) -> None:
+    """Stop masking these values; all if None."""
+    before = len(_known)
+    _known.difference_update(_known.copy() if values is None else values)
+    if len(_known) != before:
+        _compile()
+
+
+def known_secrets() -> list[str]:
+    """Return the known secrets, to pass them to another process of the run."""
+    return sorted(_known)
+
+
+def has_known_secret(text: str) -> bool:
+    return bool(_patterns) and _patterns["known"].search(text) is not None
+
+
+def is_public_value(text: str) -> bool:
+    """Return whether a value of any origin is obviously not secret: trivial, a path, or a plain URL.
+
+    A path is public if it exists, or could be created in a folder that exists; a URL if it consists of a host, a port
+    and short words. Everything else may be a secret, whatever it looks like.
+    """
+    text = text.strip()
+    if _is_trivial(text) or _PUBLIC_URL.fullmatch(text):
+        return True
+    if "/" not in text or len(text) > 1000 or "\0" in text:
+        return False
+    path = Path(text)
+    try:
+        is_in_folder = path.is_absolute() and path.parent != Path(path.anchor) and path.parent.is_dir()
+        return is_in_folder or path.expanduser().exists()
+    except (OSError, RuntimeError):  # RuntimeError: `~name` of an unknown user
+        return False
+
+
+def _is_trivial(text: str) -> bool:
+    """Return whether a text is too short or too common to be masked in other texts, or a small number."""
+    if len(text) < _SHORTEST_KNOWN or text in (MASK, "???") or "${" in text:
+        return True
+    return bool(_PUBLIC_WORDS.fullmatch(text) or _PUBLIC_NUMBER.fullmatch(text))
+
+
+def _compile() -> None:
+    _patterns.clear()
+    forms = {form for value in _known for form in _forms(value)}
+    if forms:
+        parts = [re.escape(form) for form in sorted(forms, key=len, reverse=True)]
+        words = [part if len(part) >= _SHORTEST_PART else rf"(?<!\w){part}(?!\w)" for part in parts]
+        _patterns["known"] = re.compile("|".join(words))
+
+
+def _forms(value: str) -> Iterator[str]:
+    """Yield a value as it appears in texts: itself, its lines, quoted for JSON, Python and URLs, and its password."""
+    pieces = {value, value.strip(), unquote(value), *(line.strip() for line in value.splitlines())}
+    pieces |= {part for user in _URL_USER.findall(value) for part in _user_parts(value, user)}
+    for piece in pieces:
+        if not _is_trivial(piece):
+            yield from {piece, quote(piece, safe=""), quote(piece), quote_plus(piece)}
+            escaped = _escaped(piece)
+            yield from escaped.union(*map(_escaped, escaped))  # text in JSON in a log line
+
+
+def _escaped(text: str) -> set[str]:
+    return {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1], repr(text)[1:-1]}
+
+
+def _user_parts(url: str, scheme: str) -> list[str]:
+    """Return the user and the password of a URL."""
+    user_info = url.partition(scheme)[2].partition("/")[0].rpartition("@")[0]
+    return [part for part in user_info.split(":", 1) if len(part) >= _SHORTEST_PART]
+
+
+def mask_text(text: str) -> str:
+    """Mask known secrets, user parts of URLs, secret query parameters, Authorization values and well-known keys."""
+    if _patterns:
+        text = _patterns["known"].sub(MASK, text)
+    if "${oc.env:" in text:
+        text = _ENV_DEFAULT.sub(lambda match: f"{match[1]}{MASK}" if is_secret_name(match["name"]) else match[0], text)
+    if "://" in text:
+        text = _URL_QUERY.sub(rf"\g<name>{MASK}", _URL_USER.sub(rf"\g<scheme>{MASK}@", text))
+    return _KEY_SHAPE.sub(MASK, _AUTH_SCHEME.sub(rf"\g<scheme> {MASK}", text))
+
+
+def mask_assignments(text: str) -> str:
+    """Mask a text and, in `name=value` and `name: value`, the values of secret names."""
+    return _ASSIGNMENT.sub(_mask_assignment, mask_text(text))
+
+
+def _mask_assignment(match: re.Match[str]) -> str:
+    if not is_secret_name(match["name"]):
+        return match[0]
+    return f"{match['name']}{match['equals']}{match['quote']}{MASK}"
+
+
+def scrub_text(text: str, secrets: Iterable[str]) -> str:
+    """Mask the given `secrets`, and everything that `mask_text` masks."""
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return mask_text(text)
+
+
+class MaskingFormatter(logging.Formatter):
+    """Formats log records without secrets, tracebacks included."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return mask_text(super().format(record))
