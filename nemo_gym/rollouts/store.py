@@ -10,7 +10,6 @@ from nemo_gym.journal import (
     Entry,
     IndexWriter,
     LineIndex,
-    LineWriter,
     PeriodicSync,
     index_entry,
     read_rows,
@@ -28,6 +27,7 @@ from nemo_gym.rollouts.outcome import (
     ScoredRollout,
     outcome_record,
 )
+from nemo_gym.rollouts.output_guard import GuardedWriter, OpenCopy
 from nemo_gym.wire.call_reply import encode_json
 from nemo_gym.wire.stored_rollout import RolloutKey, Row, StoredRollout
 
@@ -64,7 +64,7 @@ class _Journal:
     """A JSONL file to which outcomes are appended, with its index. Opening it repairs a torn last line."""
 
     def __init__(self, lines: Path, index: Path) -> None:
-        self._writer = LineWriter(lines)
+        self._writer = GuardedWriter(lines)
         self._lines = LineIndex(index, lines)
         self._index: IndexWriter | None = None
         self.sync = self._writer.sync
@@ -171,6 +171,10 @@ class RolloutStore:
             closing.callback(scored.close)
             failed = _Journal(self.failures, self._index / "failed")
             closing.callback(failed.close)
+            for path in filter(Path.is_file, (self.materialized, self.run)):
+                copy = OpenCopy(path)
+                closing.callback(copy.close)
+                closing.callback(copy.restore_if_deleted)
             if self._sync_seconds is not None:
                 closing.callback(PeriodicSync([scored.sync, failed.sync], self._sync_seconds).stop)
             self._journals = scored, failed

@@ -269,8 +269,11 @@ def _print_first_failure(outcome: FailedRollout) -> None:
 def _print_report(args: argparse.Namespace, report: Report) -> int:
     """Print the report and the error that ended the collection early; return the exit status."""
     from nemo_gym.cli.shared.report import print_report, report_as_dict
+    from nemo_gym.journal import StoreError
 
     problem = report.problem
+    if problem is None and report.progress.tally.scored and not report.target.exists():
+        problem = StoreError("the results were deleted", where=str(report.target), fix="run the same command again")
     status = report.status if problem is None else max(report.status, status_of(problem))
     if args.json:
         details = {} if problem is None else {"error": str(problem)}
