@@ -51,6 +51,8 @@ def run_seed(folder: Path, seed: int) -> str:
         status, report = job.finish(process)
     if status != (0 if disturb in HARMLESS else 3):
         raise BrokenPromise(f"after {disturb.__name__} the run ended with status {status}:\n{job.log_tail()}")
+    if disturb in HARMLESS and job.rewards() != baseline.rewards:
+        raise BrokenPromise(f"after {disturb.__name__} results are missing although the run ended with status 0")
     if disturb is replace:
         saved = job.folder / "rollouts_recovered.jsonl"
         if not before <= {rollout_id(record) for record in read_records(saved)}:

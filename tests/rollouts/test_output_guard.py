@@ -21,7 +21,7 @@ def numbers(path):
     return [row["n"] for row in read_rows(path)]
 
 
-def scored(task):
+def scored_rollout(task):
     return ScoredRollout(job(task), {"reward": 1.0})
 
 
@@ -139,10 +139,10 @@ def test_a_run_whose_folder_is_removed_can_be_resumed(tmp_path):
     with store:
         store.begin([job(task) for task in range(4)])
         store.run.write_text("{}")
-        store.write(scored(0))
+        store.write(scored_rollout(0))
         store.write(failed_rollout(job(1)))
         shutil.rmtree(tmp_path / "results")
-        store.write(scored(2))
+        store.write(scored_rollout(2))
 
     assert store.can_resume()
     assert store.run.read_text() == "{}"

@@ -224,7 +224,7 @@ async def test_the_error_names_the_reason_and_the_key_to_fix():
 
 
 async def test_rollouts_given_up_by_earlier_versions_run_again_once(tmp_path):
-    """They stored neither status nor reason, so a wrong key cannot be told from a bad row: both are tried again."""
+    """They stored neither status nor reason, so a wrong key and a bad row look alike: both are tried again."""
     old = {"kind": "model_refused", "phase": "model", "retryable": False, "message": "/run of a answered 500: no"}
     own = {**old, "message": "the agent's own decision"}
     jobs = list(jobs_of(4))

@@ -5,7 +5,8 @@ an interrupted run. With --no-serve the servers must be running: those of the ru
 head server named by --run or by head_server.host and head_server.port.
 
 The first Ctrl-C lets rollouts in flight finish, saves, and prints how to continue; the second stops at once.
-Exit status: 0 all rollouts scored, 1 some failed, 2 wrong usage, 3 servers or disk failed, 130 interrupted.
+Exit status: 0 all rollouts scored, 1 some failed, 2 wrong usage, 3 servers or disk failed or the model endpoint refuses
+the run (wrong key, no quota), 130 interrupted.
 """
 
 from __future__ import annotations
