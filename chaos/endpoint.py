@@ -14,10 +14,15 @@ FAULTS = (*(f"status {status}" for status in STATUSES), "reset", "stall", "late"
 
 
 class FaultyEndpoint:
-    """Answer calls; a `fault_share` of them, chosen by the seed, gets one of `FAULTS`."""
+    """Answer calls; a `fault_share` of them, chosen by the seed, gets one of `FAULTS`.
+
+    With `refusal` (status and body), every call after the first `accepted_calls` is refused.
+    """
 
     def __init__(self, seed: int, fault_share: float) -> None:
         self.fault_share = fault_share
+        self.accepted_calls = 0
+        self.refusal: tuple[int, bytes] | None = None
         self.calls: Counter[str] = Counter()
         self._random = random.Random(seed)
 
@@ -31,6 +36,11 @@ class FaultyEndpoint:
                     continue
                 request = json.loads(await reader.readexactly(content_length(head)))
                 fault = self._random.choice(FAULTS) if self._random.random() < self.fault_share else "none"
+                if self.refusal and self.calls["none"] >= self.accepted_calls:
+                    self.calls["refused"] += 1
+                    status, body = self.refusal
+                    writer.write(b"HTTP/1.1 %d No\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body))
+                    continue
                 self.calls[fault] += 1
                 if not await self._answer(writer, fault, answer_to(request)):
                     break

@@ -52,6 +52,7 @@ from nemo_gym.rollouts.collect import (
 from nemo_gym.rollouts.identity import Identity, code_versions, server_fields
 from nemo_gym.rollouts.outcome import Job, Outcome, OutcomeCounts, ScoredRollout, outcome_record
 from nemo_gym.rollouts.plan import AgentNames, PlanOptions, PlanSummary
+from nemo_gym.rollouts.refusals import endpoint_refused
 from nemo_gym.rollouts.resume import CollectionRequest, check_request, prepare_run_in_thread
 from nemo_gym.rollouts.run_files import materialized_path_for
 from nemo_gym.rollouts.scoring_rules import AGENTS, scoring_rules
@@ -319,7 +320,12 @@ class RolloutCollectionHelper:
             )
         if stop.reason is not None:
             counts.stop(stop.reason, prepared.summary.to_run)
-            logger.warning("stopped early: %s; use --resume to run the rest", stop.reason)
+            log = logger.info if stop.refusal else logger.warning  # a refusal is reported as an error
+            log("stopped early: %s; use --resume to run the rest", stop.reason)
+        if stop.refusal is not None:
+            failed = f", {counts.failed.total()} failed" if counts.failed else ""
+            scored, left = prepared.summary.finished + counts.scored, counts.not_run + counts.cancelled
+            counts.problem = endpoint_refused(stop.refusal, servers, f"{scored} scored{failed}, {left} not tried")
         logger.info("%s: %s", store.output, counts)
         if not config.disable_aggregation:
             fetch, failures = partial(fetch_metrics, client), read_rows(store.failures)

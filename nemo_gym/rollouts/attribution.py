@@ -18,7 +18,7 @@ from nemo_gym.errors import (
     RolloutFailed,
     ServerUnreachable,
 )
-from nemo_gym.rollouts.outcome import Failure, FailureKind, Phase
+from nemo_gym.rollouts.outcome import ROW_STATUSES, Failure, FailureKind, Phase
 from nemo_gym.rollouts.scoring_rules import AGENTS, MODELS, RESOURCES_SERVERS
 from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.transport.deadlines import VERIFY_PATH, ModelCallTimeout, ToolCallTimeout, VerifyTimeout
@@ -130,8 +130,14 @@ def _failure_of_status(
     upstream = headers.get(UPSTREAM_STATUS_HEADER, "")
     status = int(upstream) if upstream.isdecimal() else error.status
     cause = headers.get(ERROR_HEADER, "")
+    is_transient = _is_transient(status)
+    # No row is at fault for a wrong key, so only the content of a row makes a refusal permanent.
+    is_refusal = not is_transient and status >= 400 and (phase is Phase.MODEL or server in judges)
+    refusal_status = status if is_refusal else None
+    is_retryable = is_transient or (is_refusal and status not in ROW_STATUSES)
     if server in judges:
-        return Failure(FailureKind.JUDGE_FAILED, Phase.VERIFY, message, server, retryable=_is_transient(status))
+        kind, phase = FailureKind.JUDGE_FAILED, Phase.VERIFY
+        return Failure(kind, phase, message, server, retryable=is_retryable, refusal_status=refusal_status)
     if status == 429:
         return Failure(FailureKind.RATE_LIMITED, phase, message, server)
     if status in _TIMEOUT_STATUS or cause in _TIMEOUT_ERRORS:
@@ -144,11 +150,11 @@ def _failure_of_status(
     if phase in (Phase.VERIFY, Phase.ENVIRONMENT) and cause == InvalidReward.__name__:
         return Failure(FailureKind.INVALID_REWARD, Phase.VERIFY, message, server)
     kind = FailureKind.TOOL_ERROR if phase is Phase.ENVIRONMENT and path else _KIND_OF_PHASE[phase]
-    return Failure(kind, phase, message, server, retryable=_is_transient(status))
+    return Failure(kind, phase, message, server, retryable=is_retryable, refusal_status=refusal_status)
 
 
 def _is_transient(status: int) -> bool:
-    """Return whether a retry can succeed. A 422 (malformed row) or a 401 (wrong key) would only be repeated."""
+    """Return whether a retry in the same run can succeed. A 422 (malformed row) or a 401 would only be repeated."""
     return status >= 500 or status in (408, 409, 425, 429)
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -28,6 +29,7 @@ from nemo_gym.rollouts.outcome import (
     classify_result,
     truncate_to_microseconds,
 )
+from nemo_gym.rollouts.refusals import RefusalBreaker, refusal_reason
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.call_log import phase_seconds, phases_from_error
 from nemo_gym.wire.stored_rollout import RolloutKey, StoredRollout
@@ -114,6 +116,8 @@ class StopCondition:
     tokens: int = 0
     """Tokens used so far; a resumed run starts with those of earlier runs."""
     failures: int = 0
+    refusal: Failure | None = field(default=None, init=False)
+    """The refusal of a model endpoint that stopped the run."""
     reason: str | None = field(default=None, init=False)
     """Reason why no further rollouts are started; None while they are."""
     is_immediate: bool = field(default=False, init=False)
@@ -136,6 +140,12 @@ class StopCondition:
             rollouts = "a rollout" if self.max_failures == 1 else f"{self.failures} rollouts"
             self.reason = f"{rollouts} failed (max_failures {self.max_failures})"
             self.is_immediate = True
+
+    def refuse(self, failure: Failure) -> None:
+        """Start no further rollouts, because a model endpoint refuses the run."""
+        if self.reason is None:
+            self.refusal = failure
+            self.reason = f"{failure.server}: {refusal_reason(failure)}"
 
     def _check_tokens(self) -> None:
         if self.max_tokens is not None and self.tokens >= self.max_tokens and self.reason is None:
@@ -205,14 +215,19 @@ async def collect(
     queue = iter(jobs)
 
     async def worker() -> None:
-        while workers.stop.reason is None and (job := next(queue, None)) is not None:  # taking a job never awaits
-            await workers.run(job)
+        try:
+            while workers.stop.reason is None and (job := next(queue, None)) is not None:  # taking a job never awaits
+                await workers.run(job)
+        finally:
+            workers.refusals.check()
 
     try:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(concurrency):
                 tasks.create_task(worker())
+        workers.refusals.close()
     except BaseExceptionGroup as group:
+        workers.refusals.abandon()
         first = group.exceptions[0]  # the other workers were cancelled because of it
         if not isinstance(first, _StopNow):
             raise first from None
@@ -222,7 +237,7 @@ class _StopNow(Exception):
     """Raised by a worker to end all workers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _WorkerContext:
     """The arguments of `collect` that all workers share, with the steps of one job."""
 
@@ -233,22 +248,39 @@ class _WorkerContext:
     retries: RolloutRetryPolicy
     stop: StopCondition
 
+    @cached_property
+    def refusals(self) -> RefusalBreaker:
+        return RefusalBreaker(self.stop, self.rules.in_flight, self._finish, self._report)
+
     async def run(self, job: Job) -> None:
         """Send a job, retry it as the policy allows, and report its final outcome."""
+        sent = time.monotonic()
         outcome = await attempt(job, self.send, self.rules, self.observers)
         attempts = 1
-        while (pause := self._store_attempt(outcome, attempts)) is not None:
+        while (group := self.refusals.hold(outcome, sent)) is None:
+            if (pause := self._store_attempt(outcome, attempts)) is None:
+                self._report(outcome)
+                self.stop.add_outcome(outcome)
+                break
             try:
                 await asyncio.sleep(pause)
+                sent = time.monotonic()
                 outcome = await attempt(job.with_attempt(job.key.attempt + attempts), self.send, self.rules)
             except asyncio.CancelledError:
                 self._report(outcome)  # the last attempt that is stored
                 raise
             attempts += 1
-        self._report(outcome)
-        self.stop.add_outcome(outcome)
+        if group is not None:
+            await self.refusals.wait(group)
         if self.stop.is_immediate:
             raise _StopNow
+
+    def _finish(self, outcome: Outcome) -> None:
+        """Store and report an outcome that was held back."""
+        self.store(outcome)
+        self._report(outcome)
+        self.stop.add_attempt(outcome)
+        self.stop.add_outcome(outcome)
 
     def _store_attempt(self, outcome: Outcome, attempts: int) -> float | None:
         """Store an attempt; return the pause before the next attempt, or None if there is no retry."""

@@ -23,6 +23,7 @@ from nemo_gym.config.search_roots import _resolve_under_cwd_or_install
 from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.journal import StoreError, unwritable_file
 from nemo_gym.rollouts.plan import Repeats
+from nemo_gym.rollouts.run_files import output_of, run_path_for
 
 FORMAT = 1
 DISTRIBUTION = "nemo-gym"
@@ -58,6 +59,8 @@ class Identity(BaseModel):
     """Recorded but not compared; a resumed run may have other limits."""
     file_stat: dict[str, Any] = Field(default={}, alias="input")
     """Name, size and time of the input file; while they are unchanged, the rows need not be hashed again."""
+    planned: dict[str, Any] = {}
+    """Count, hash, size and time of the planned rows (`<stem>_materialized_inputs.jsonl`); see `check_planned_rows`."""
 
     def with_values(self, **changes: Any) -> "Identity":
         """Return a copy with other values of some properties."""
@@ -95,6 +98,51 @@ def file_stat(path: Path) -> dict[str, Any]:
     except OSError:
         return {}
     return {"name": path.name, "size": stat.st_size, "modified_ns": stat.st_mtime_ns}
+
+
+def describe_planned_rows(path: Path) -> dict[str, Any]:
+    """Return the properties of the planned rows by which a damaged file is recognised later."""
+    count, digest = _hash_lines(path, path.stat().st_size)
+    return {"count": count, "hash": digest, **file_stat(path)}
+
+
+def check_planned_rows(path: Path, planned: Mapping[str, Any] | None = None) -> None:
+    """Check that the planned rows are those the run file describes; only if size or time differ, they are read.
+
+    Rows that were added are accepted: a run that was killed while it added repeats has not recorded them. Without
+    `planned`, the run file next to `path` is read; nothing is checked if it is missing or of another tool.
+
+    Raises:
+        StoreError: rows are missing or changed.
+    """
+    if planned is None:
+        try:
+            planned = Identity.model_validate_json(run_path_for(output_of(path)).read_bytes()).planned
+        except (OSError, ValueError):
+            return
+    current = file_stat(path)
+    if not planned or not current or {**planned, **current} == planned:
+        return
+    count, digest = _hash_lines(path, planned["size"])
+    if digest != planned["hash"]:
+        raise StoreError(
+            f"the planned rows were damaged after the run began: {count} of {planned['count']} rows are left"
+            if count < planned["count"]
+            else "the planned rows were changed after the run began",
+            where=str(path),
+            fix="restore the file from a copy, or start over without --resume",
+        )
+
+
+def _hash_lines(path: Path, size: int) -> tuple[int, str]:
+    """Return the number of lines in the first `size` bytes of a file, and their hash."""
+    digest, count = hashlib.blake2b(digest_size=16), 0
+    with path.open("rb") as file:
+        while block := file.read(min(size, 1 << 20)):
+            size -= len(block)
+            count += block.count(b"\n")
+            digest.update(block)
+    return count, f"blake2b:{digest.hexdigest()}"
 
 
 def server_fields(config: Mapping[str, Any]) -> dict[str, Any]:

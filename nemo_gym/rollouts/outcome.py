@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from nemo_gym.errors import GymError
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
     ATTEMPT_INDEX_KEY_NAME,
@@ -29,6 +30,10 @@ LARGEST_REWARD = 1e100
 """Largest reward of a server that declares no range; a larger one is a bug that would hide all other rewards."""
 NOT_FINITE_TEXTS = ("NaN", "Infinity", "-Infinity")
 """Rewards that are not finite, as JSON contains them."""
+ROW_STATUSES = frozenset({400, 413, 422})
+"""Statuses with which a model endpoint may refuse the content of a row; others concern the key, account or address."""
+
+REFUSAL_STATUS = "status"
 
 _COPIED_FIELDS = (AGENT_REF_KEY_NAME, SKILLS_REF_KEY_NAME, ATTEMPT_INDEX_KEY_NAME, ROLLOUT_ID_KEY_NAME)
 _NOT_FROM_A_MODEL = ("function_call_output", "computer_call_output", "local_shell_call_output", "mcp_approval_response")
@@ -103,6 +108,8 @@ class Failure:
     server: str
     """The instance that the failure is attributed to."""
     retryable: bool = True
+    refusal_status: int | None = None
+    """Only for a refusal: the status (4xx) that the model endpoint answered."""
     deadline_name: str | None = None
     """Only for a timeout: the deadline that passed (`rollout`, `model_call`, `tool_call`, `verify`, `request`)."""
 
@@ -260,6 +267,8 @@ def _failure_fields(failure: Failure, seconds: float | None) -> Row:
         "whom": failure.server,
     }
     fields: Row = {NG_FAILURE_CLASS_KEY: failure.kind, NG_FAILURE_DETAIL_KEY: detail}
+    if failure.refusal_status is not None:
+        detail[REFUSAL_STATUS] = failure.refusal_status
     if failure.deadline_name is not None:
         detail["which"] = failure.deadline_name
     if seconds is not None:
@@ -303,6 +312,8 @@ class OutcomeCounts:
         """Reason for an early stop; None if there was none."""
         self.not_run = 0
         """Rollouts that were never sent because of the early stop."""
+        self.problem: GymError | None = None
+        """The error to report for the early stop, if a model endpoint caused it."""
 
     def __call__(self, outcome: Outcome) -> None:
         if isinstance(outcome, ScoredRollout):

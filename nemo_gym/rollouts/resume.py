@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.identity import Identity, RowHash, file_stat, has_same_rows, read_identity, write_identity
+from nemo_gym.rollouts.identity import (
+    Identity,
+    RowHash,
+    describe_planned_rows,
+    file_stat,
+    has_same_rows,
+    read_identity,
+    write_identity,
+)
+from nemo_gym.rollouts.identity import check_planned_rows as check_stored_rows
 from nemo_gym.rollouts.outcome import Job
 from nemo_gym.rollouts.plan import Line, PlanOptions, PlanSummary, added_repeats, plan_jobs, plan_more, read_lines
 from nemo_gym.rollouts.plan import check_rows as check_planned_rows
@@ -112,6 +121,7 @@ def check_request(store: RolloutStore, request: CollectionRequest) -> None:
         stored = read_identity(store.run)
         if stored is not None:
             _match_identity(store, request, stored[0])
+            check_stored_rows(store.materialized, stored[0].planned)
         return
     _check_source(store, request)
     check_planned_rows(request.lines(), request.options, source=request.source_name)
@@ -134,7 +144,8 @@ def _start_run(store: RolloutStore, request: CollectionRequest, notes: list[str]
     stat = file_stat(request.source)
     jobs = plan_jobs(rows.hashing(request.lines()), request.options, source=request.source_name)
     previous_folder = store.begin(jobs, keep=not request.overwrite)
-    write_identity(store.run, request.identity.with_values(rows=rows.text(), file_stat=stat))
+    planned = describe_planned_rows(store.materialized)
+    write_identity(store.run, request.identity.with_values(rows=rows.text(), file_stat=stat, planned=planned))
     store.open()
     total = store.planned_count()
     if previous_folder is not None:
@@ -163,14 +174,18 @@ def _update_identity(store: RolloutStore, request: CollectionRequest) -> list[st
     stored = read_identity(store.run)
     if stored is None:
         if request.source.is_file():  # write the missing identity, for the next resume
-            current = request.identity.with_values(file_stat=file_stat(request.source))
+            planned = describe_planned_rows(store.materialized)
+            current = request.identity.with_values(file_stat=file_stat(request.source), planned=planned)
             write_identity(store.run, _with_row_hash(current, request))
         return [f"{store.run} was missing, so it was not checked that this is the same run"]
     earlier, content = stored
     current, notes, has_more_repeats = _match_identity(store, request, earlier)
+    check_stored_rows(store.materialized, earlier.planned)
+    current = current.with_values(planned=earlier.planned)
     if has_more_repeats:
         jobs = plan_more(request.lines, request.options, earlier_repeats=earlier.repeats, source=request.source_name)
         added = store.extend(jobs)
+        current = current.with_values(planned=describe_planned_rows(store.materialized))
         notes.append(f"num_repeats: {earlier.repeats} -> {request.identity.repeats}; {added} rollouts added")
     old, new = earlier.limits, current.limits
     if old != new:

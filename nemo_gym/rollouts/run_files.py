@@ -89,7 +89,7 @@ def find_runs(paths: Sequence[str | Path]) -> list[RunFiles]:
                 raise NothingToView("this folder contains no rollouts (*.jsonl)", where=str(path))
             outputs += inside
         elif path.is_file() or failures_path_for(path).is_file() or run_path_for(path).is_file():
-            outputs.append(_output_of(path))  # a run without scored rollouts has side files but no output
+            outputs.append(output_of(path))  # a run without scored rollouts has side files but no output
         else:
             raise NothingToView("file or folder not found", where=str(path), fix="gym eval run --output FILE")
     return [RunFiles(output) for output in dict.fromkeys(output.absolute() for output in outputs)]
@@ -99,7 +99,7 @@ def _is_output(path: Path) -> bool:
     return not path.name.endswith((FAILURES_ENDING, MATERIALIZED_ENDING))
 
 
-def _output_of(path: Path) -> Path:
+def output_of(path: Path) -> Path:
     """Return the output that a side file belongs to; other paths are returned unchanged."""
     for ending in (FAILURES_ENDING, MATERIALIZED_ENDING, AGGREGATE_METRICS_ENDING):
         if path.name.endswith(ending):

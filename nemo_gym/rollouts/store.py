@@ -10,7 +10,6 @@ from nemo_gym.journal import (
     Entry,
     IndexWriter,
     LineIndex,
-    LineWriter,
     PeriodicSync,
     index_entry,
     read_records,
@@ -20,7 +19,16 @@ from nemo_gym.journal import (
 )
 from nemo_gym.rollouts import run_files
 from nemo_gym.rollouts.lock import RunLock
-from nemo_gym.rollouts.outcome import CancelledRollout, Job, Outcome, ScoredRollout, outcome_record
+from nemo_gym.rollouts.outcome import (
+    REFUSAL_STATUS,
+    CancelledRollout,
+    FailureKind,
+    Job,
+    Outcome,
+    ScoredRollout,
+    outcome_record,
+)
+from nemo_gym.rollouts.output_guard import GuardedWriter, OpenCopy
 from nemo_gym.wire.call_reply import encode_json
 from nemo_gym.wire.stored_rollout import RolloutKey, Row, StoredRollout
 
@@ -57,7 +65,7 @@ class _Journal:
     """A JSONL file to which outcomes are appended, with its index. Opening it repairs a torn last line."""
 
     def __init__(self, lines: Path, index: Path) -> None:
-        self._writer = LineWriter(lines)
+        self._writer = GuardedWriter(lines)
         self._lines = LineIndex(index, lines)
         self._index: IndexWriter | None = None
         self.sync = self._writer.sync
@@ -164,6 +172,10 @@ class RolloutStore:
             closing.callback(scored.close)
             failed = _Journal(self.failures, self._index / "failed")
             closing.callback(failed.close)
+            for path in filter(Path.is_file, (self.materialized, self.run)):
+                copy = OpenCopy(path)
+                closing.callback(copy.close)
+                closing.callback(copy.restore_if_deleted)
             if self._sync_seconds is not None:
                 closing.callback(PeriodicSync([scored.sync, failed.sync], self._sync_seconds).stop)
             self._journals = scored, failed
@@ -193,7 +205,7 @@ class RolloutStore:
         """Load the stored rollouts from the index. Memory is a few dozen bytes per stored rollout.
 
         With `limits` (the current limits by name), a rollout that was stopped by a limit may run again if that limit
-        has been raised or removed since.
+        has been raised or removed since. Rollouts that earlier versions gave up because of a refusal run again, too.
         """
         scored, failed = self.open()
         history = RunHistory()
@@ -206,13 +218,16 @@ class RolloutStore:
             history.tokens += entry.tokens
             if entry.is_terminal:
                 history.terminal.add(key)
-        if limits is not None:  # reads only the lines of rollouts that were stopped by a limit
-            for row in select_rows(self.failures, failed.entries(), lambda entry: entry.is_limited):
-                key = _packed_key(RolloutKey.of(row))
-                if _is_limit_higher_now(StoredRollout(row).failure, limits):
-                    history.terminal.discard(key)
-                else:
-                    history.terminal.add(key)  # a later attempt was stopped by the current limit
+        # Only the lines of terminal failures are read.
+        for row in select_rows(self.failures, failed.entries(), lambda entry: entry.is_terminal):
+            key, stored = _packed_key(RolloutKey.of(row)), StoredRollout(row)
+            if _is_refusal_of_run(stored):
+                history.terminal.discard(key)
+                history.failures[key] -= 1
+            elif limits is not None and _is_limit_higher_now(stored.failure, limits):
+                history.terminal.discard(key)
+            else:
+                history.terminal.add(key)  # a later attempt was stopped by the current limit
         return history
 
     def write(self, outcome: Outcome) -> None:
@@ -262,6 +277,16 @@ class RolloutStore:
         if self._closing is None:
             raise RuntimeError("the store is not open; use it in a with block")
         return self._closing
+
+
+def _is_refusal_of_run(stored: StoredRollout) -> bool:
+    """Return whether an earlier version gave a rollout up because a model endpoint refused it, perhaps for its key.
+
+    Those versions did not store the status of the refusal; their messages name the `/run` call that failed.
+    """
+    failure = stored.failure
+    is_of_model = stored.failure_class in (FailureKind.MODEL_REFUSED, FailureKind.JUDGE_FAILED)
+    return is_of_model and REFUSAL_STATUS not in failure and str(failure.get("message")).startswith("/run of ")
 
 
 def _is_limit_higher_now(failure: Mapping[str, Any], limits: Mapping[str, int | None]) -> bool:

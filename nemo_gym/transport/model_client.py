@@ -16,8 +16,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
+from http import HTTPStatus
 from typing import Any, Literal, TypeVar
 
+import orjson
 from aiohttp import ClientPayloadError, ClientResponse, ClientResponseError
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import from_json
@@ -43,6 +45,9 @@ TRUNCATED_BODY_ATTEMPTS = 3
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 OVERLOAD_STATUSES = frozenset({429, 503})
+
+QUOTA_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached", "billing_not_active"})
+"""Error codes of a 429 that no waiting resolves; the error then gets status 402."""
 
 MAX_PAUSE_SECONDS = 60.0
 """Maximum seconds for which the `Retry-After` of one answer pauses the other calls."""
@@ -287,6 +292,9 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
             except ClientResponseError as rejection:
                 if rejection.status not in OVERLOAD_STATUSES:
                     raise
+                if is_quota_used_up(rejection):
+                    rejection.status = HTTPStatus.PAYMENT_REQUIRED  # no pause helps, unlike after a rate limit
+                    raise
                 retry_after = _retry_after(rejection)
                 self.limit.record_rejection(generation, retry_after)
                 rejections, first_rejection_at = rejections + 1, first_rejection_at or time.monotonic()
@@ -337,6 +345,15 @@ def _seconds_left() -> float | None:
 def _retry_after(rejection: ClientResponseError) -> float | None:
     value = rejection.headers.get("Retry-After") if rejection.headers else None
     return parse_retry_after(value, datetime.now(UTC))
+
+
+def is_quota_used_up(rejection: ClientResponseError) -> bool:
+    """Return whether a 429 reports an exhausted quota instead of a rate limit."""
+    try:
+        error = orjson.loads(getattr(rejection, "response_content", b""))["error"]
+        return not QUOTA_CODES.isdisjoint((error.get("code"), error.get("type")))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def _pause_after_rejection(rejections: int, first_rejection_at: float, retry_after: float | None) -> float | None:

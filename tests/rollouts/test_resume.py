@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import shutil
 import threading
 from collections import Counter
@@ -12,7 +13,8 @@ import orjson
 import pytest
 
 from nemo_gym.errors import ConfigError
-from nemo_gym.rollouts.identity import Identity
+from nemo_gym.journal import StoreError
+from nemo_gym.rollouts.identity import Identity, check_planned_rows
 from nemo_gym.rollouts.outcome import FailedRollout, Failure, ScoredRollout
 from nemo_gym.rollouts.plan import PlanOptions
 from nemo_gym.rollouts.resume import CollectionRequest, ResumeRefused, check_request, prepare_run, prepare_run_in_thread
@@ -245,3 +247,72 @@ async def test_planning_apart_is_planning(store, many):
 
         with pytest.raises(ResumeRefused):
             await prepare_run_in_thread(store, many(code="2", resume=True))
+
+
+def cut_rows(path):
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+
+
+def cut_in_a_line(path):
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def change_a_row(path):
+    path.write_bytes(path.read_bytes().replace(b'"input":"1"', b'"input":"7"'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (cut_rows, "2 of 3 rows are left"),
+        (cut_in_a_line, "2 of 3 rows are left"),
+        (lambda path: path.write_bytes(b""), "0 of 3 rows are left"),
+        (change_a_row, "the planned rows were changed"),
+    ],
+)
+@pytest.mark.parametrize("work", [prepare_run, check_request])
+@pytest.mark.parametrize("force", [True, False])
+def test_planned_rows_that_were_damaged_are_not_resumed(store, request_of, damage, problem, work, force):
+    """A run of two of three rows would end with status 0 and a wrong score."""
+    finish(store, request_of())
+    damage(store.materialized)
+
+    with store, pytest.raises(StoreError, match=problem) as caught:
+        work(store, request_of(resume=True, force=force))
+
+    assert caught.value.where == str(store.materialized)
+
+
+def test_planned_rows_that_were_copied_or_extended_are_resumed(store, request_of):
+    """A copy on another machine has another time; a run killed while adding repeats has not recorded them."""
+    finish(store, request_of())
+    os.utime(store.materialized, (1, 1))
+    finish(store, request_of(resume=True))
+    recorded = store.run.read_bytes()
+    finish(store, request_of(repeats=2, resume=True))
+    store.run.write_bytes(recorded)
+
+    with store:
+        assert prepare_run(store, request_of(repeats=2, resume=True)).summary.to_run == 0
+    cut_rows(store.materialized)
+    with store, pytest.raises(StoreError, match="2 of 6 rows are left"):
+        prepare_run(store, request_of(repeats=2, resume=True))
+
+
+def test_planned_rows_of_an_earlier_version_are_not_checked(store, request_of):
+    """Its run file does not describe them."""
+    finish(store, request_of())
+    content = orjson.loads(store.run.read_bytes())
+    assert content.pop("planned")["count"] == 3
+    store.run.write_bytes(orjson.dumps(content))
+    os.utime(store.materialized, (1, 1))
+
+    finish(store, request_of(resume=True))
+
+
+def test_a_run_file_of_another_tool_is_ignored(store):
+    """Aggregate and profile read it only to check the planned rows."""
+    store.materialized.write_bytes(b"{}\n")
+    for content in (b"[]", b"{", b'{"planned": 1}'):
+        store.run.write_bytes(content)
+        check_planned_rows(store.materialized)

@@ -89,6 +89,7 @@ def test_overwriting_keeps_nothing(tmp_path):
         store.begin([job(0)])
         store.write(ScoredRollout(job(0), {"reward": 1.0}))
 
+    with store:
         assert store.begin([job(5)], keep=False) is None
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x_index", "x_materialized_inputs.jsonl"]

@@ -363,6 +363,31 @@ def test_whatever_happens_the_limit_is_kept_and_nobody_is_forgotten(most, steps)
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("error", "is_final"),
+    [
+        ({"code": "insufficient_quota", "message": "plan"}, True),
+        ({"type": "billing_not_active", "code": None}, True),
+        ({"code": "rate_limit_exceeded", "type": "requests"}, False),
+        ("insufficient_quota", False),
+        (None, False),
+    ],
+)
+async def test_an_exhausted_quota_is_not_waited_out(scripted_server, say, error, is_final):
+    """No pause brings it back: waiting a quarter of an hour per rollout would only hide the reason."""
+    body = json.dumps({"error": error}).encode()
+    async with scripted_server(say(429, body), say(200, b'{"ok":1}')) as server:
+        client = PacedOpenAI(name="m", base_url=f"{server.url}/v1", api_key="k")
+        if not is_final:
+            assert await client.create_response(input="x") == {"ok": 1}
+            return
+        with pytest.raises(aiohttp.ClientResponseError) as refusal:
+            await client.create_response(input="x")
+
+    assert (refusal.value.status, refusal.value.response_content, len(server.requests)) == (402, body, 1)
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("status", [429, 503])
 async def test_an_overloaded_endpoint_is_asked_again(scripted_server, say, status):
     """Rate limits are ordinary; a rollout does not die of them."""

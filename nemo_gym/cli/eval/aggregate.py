@@ -45,10 +45,13 @@ def run(args: argparse.Namespace) -> int:
     from nemo_gym.catalog.atomic_files import whole_file
     from nemo_gym.cli.shared.scoring import print_scores, summarize_entry
     from nemo_gym.rollouts.aggregate import write_metrics
-    from nemo_gym.rollouts.run_files import aggregate_metrics_path_for
+    from nemo_gym.rollouts.identity import check_planned_rows
+    from nemo_gym.rollouts.run_files import aggregate_metrics_path_for, materialized_path_for
 
     resolved = options.resolve_config(args, needs_model=False)
     config, shards = _find_files(args, resolved.config)
+    for path in shards.paths:
+        check_planned_rows(materialized_path_for(path))
     target = Path(config.output_jsonl_fpath)
     is_merging = config.merge_shards and [path.resolve() for path in shards.paths] != [target.resolve()]
     gathered = _read_rollouts(shards, args.by, _metrics_filter(resolved.config), indexed=is_merging)

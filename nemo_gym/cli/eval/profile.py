@@ -44,11 +44,13 @@ def default_inputs(args: argparse.Namespace, config: Any) -> dict[str, Any]:
 def run(args: argparse.Namespace) -> int:
     from nemo_gym.metrics.scores import compute_scores
     from nemo_gym.reward_profile import RewardProfileConfig, RewardProfiler, RunProfile, count_reward_spread
+    from nemo_gym.rollouts.identity import check_planned_rows
     from nemo_gym.wire.stored_rollout import REWARD_KEY
 
     config = options.resolve_config(args, needs_model=False).config
     settings = options.load_options(RewardProfileConfig, config, args, default_inputs(args, config))
     rollouts = settings.rollouts_jsonl_fpath
+    check_planned_rows(Path(settings.materialized_inputs_jsonl_fpath))
     run_profile = RunProfile(Path(settings.materialized_inputs_jsonl_fpath), Path(rollouts))
     run_profile.check(allow_partial_rollouts=settings.allow_partial_rollouts)
     agents = run_profile.agents()

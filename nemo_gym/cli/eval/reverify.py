@@ -47,12 +47,14 @@ def run(args: argparse.Namespace) -> int:
     import uvloop
 
     from nemo_gym.rollout_reverification import Reverification, RolloutReverificationConfig, StoredRollouts
+    from nemo_gym.rollouts.identity import check_planned_rows
     from nemo_gym.rollouts.scoring_rules import find_verifiers
 
     resolved = options.resolve_config(args, needs_model=False)
     values = default_inputs(args, resolved.config)
     config = options.load_options(RolloutReverificationConfig, resolved.config, args, values)
     rollouts, inputs = Path(config.rollouts_jsonl_fpath), Path(config.materialized_inputs_jsonl_fpath)
+    check_planned_rows(inputs)
     stored = StoredRollouts(rollouts, inputs, judge_failed_only=config.judge_failed_only)
     servers = find_verifiers(resolved.config, stored.agents)
     job = Reverification(config, stored, servers)

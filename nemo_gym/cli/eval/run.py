@@ -5,7 +5,8 @@ an interrupted run. With --no-serve the servers must be running: those of the ru
 head server named by --run or by head_server.host and head_server.port.
 
 The first Ctrl-C lets rollouts in flight finish, saves, and prints how to continue; the second stops at once.
-Exit status: 0 all rollouts scored, 1 some failed, 2 wrong usage, 3 servers or disk failed, 130 interrupted.
+Exit status: 0 all rollouts scored, 1 some failed, 2 wrong usage, 3 servers or disk failed or the model endpoint refuses
+the run (wrong key, no quota), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from nemo_gym.cli.shared.eval_request import EvalRequest
     from nemo_gym.cli.shared.report import Report
     from nemo_gym.cli.terminal.progress import Progress
-    from nemo_gym.rollouts.outcome import FailedRollout
+    from nemo_gym.rollouts.outcome import FailedRollout, OutcomeCounts
     from nemo_gym.rollouts.plan import PlanSummary
 
 USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
@@ -185,7 +186,8 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     gc_tuning.freeze()
     progress = Progress(on_first_failure=_print_first_failure)
     start = time.monotonic()
-    interrupted, stop_reason, problem = False, None, None
+    interrupted, stop_reason = False, None
+    problem: GymError | None = None
 
     def stop_sending() -> float:
         nonlocal interrupted
@@ -197,7 +199,8 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
 
     async with showing_progress(progress, quiet=args.quiet, wait_query=session.wait_query):
         try:
-            stop_reason = await cancel_on(stop, _run_collector(request, session, progress), grace=stop_sending)
+            counts = await cancel_on(stop, _run_collector(request, session, progress), grace=stop_sending)
+            stop_reason, problem = counts.stop_reason, counts.problem
         except GymError as error:
             if progress.plan is None:
                 raise  # no rollout was sent, so there is no result to report
@@ -222,20 +225,20 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     return replace(report, problem=problem)
 
 
-async def _run_collector(request: EvalRequest, session: Session, progress: Progress) -> str | None:
-    """Run the collector, or the driver of the configuration; return the limit that stopped it early, or None."""
+async def _run_collector(request: EvalRequest, session: Session, progress: Progress) -> OutcomeCounts:
+    """Run the collector, or the driver of the configuration; return its counts, which tell why it stopped early."""
     from nemo_gym.cli.shared.collection import Collector, run_driver
     from nemo_gym.transport import in_process
 
     collection = request.collection
     if request.driver is None:
         collector = Collector(session, progress, on_plan=_print_plan)
-        return (await collector.collect_from_config(collection)).stop_reason
+        return await collector.collect_from_config(collection)
     for instance in session.run.instances if session.run else ():  # cell links work on this event loop only
         in_process.unmount(instance.host, instance.port)
     driver = partial(request.driver, collection, session.config)
     await run_driver(driver, str(collection.rollout_collection_driver), collection.output_jsonl_fpath, progress)
-    return None
+    return progress.tally
 
 
 def command_line(args: argparse.Namespace) -> list[str]:
@@ -267,8 +270,11 @@ def _print_first_failure(outcome: FailedRollout) -> None:
 def _print_report(args: argparse.Namespace, report: Report) -> int:
     """Print the report and the error that ended the collection early; return the exit status."""
     from nemo_gym.cli.shared.report import print_report, report_as_dict
+    from nemo_gym.journal import StoreError
 
     problem = report.problem
+    if problem is None and report.progress.tally.scored and not report.target.exists():
+        problem = StoreError("the results were deleted", where=str(report.target), fix="run the same command again")
     status = report.status if problem is None else max(report.status, status_of(problem))
     if args.json:
         details = {} if problem is None else {"error": str(problem)}

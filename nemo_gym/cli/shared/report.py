@@ -201,7 +201,7 @@ def print_report(report: Report) -> None:
             output.write_table([(f"  {name}", f"{value:.4g}", bounds.get(name, "")) for name, value in figures.items()])
     output.write("")
     output.write_table([(name, path) for name, path in {**report.files(), **report.pages}.items()])
-    if report.stopped:
+    if report.stopped and report.problem is None:
         output.write(f"\nstopped early: {report.stopped}")
     if commands := report.next_commands():
         output.write("")

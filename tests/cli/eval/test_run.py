@@ -121,6 +121,23 @@ def test_a_model_that_fails_gives_failures_and_no_reward(tmp_path: Path, rows: s
     assert 0 < failure["_ng_phases"]["model"] < failure["_ng_seconds"]
 
 
+def test_a_refused_key_is_one_error_with_the_way_to_go_on(tmp_path: Path, rows: str) -> None:
+    """The run cannot succeed, and no row may be given up for it."""
+    config = model_file(tmp_path, {"fault": {"kind": "status", "status": 401, "message": "unknown key"}})
+
+    done = gym(*ARITHMETIC, "--config", config, "-i", rows, "--num-repeats", "3", "--json", cwd=tmp_path)
+
+    assert done.returncode == 3, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["exit_status"], result["scored"], result["failed"], result["missing"]) == (3, 0, {}, 12)
+    error = "policy_model: the endpoint refuses the key (401: unknown key): 0 scored, 12 not tried\n  try: fix "
+    assert error in result["error"]
+    assert result["error"].endswith(" and run the same command with --resume")
+    assert result["next"]["continue"].endswith("--resume")
+    assert done.stderr.count("refuses the key") == 1
+    assert (tmp_path / "out_failures.jsonl").read_bytes() == b""
+
+
 class RunInFlight:
     """A running command whose first rollouts are in flight."""
 

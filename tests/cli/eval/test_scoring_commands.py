@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nemo_gym.cli.main import main
+from nemo_gym.rollouts.identity import Identity, describe_planned_rows, write_identity
 
 GYM = (sys.executable, "-m", "nemo_gym.cli.main")
 Rows = Sequence[dict[str, Any]]
@@ -237,6 +238,32 @@ def test_reverify_starts_only_the_verifier_and_stops_it(tmp_path: Path) -> None:
     assert result["agents"][0]["key_metrics"]["mean/reward"] == 0.5
     rows = [json.loads(line) for line in (tmp_path / "new.jsonl").read_text().splitlines()]
     assert {row["_ng_task_index"]: row["reward"] for row in rows} == {0: 1.0, 1: 0.0}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "aggregate -i run.jsonl",
+        "profile --rollouts run.jsonl --allow-partial",
+        "reverify --resources-server arithmetic --rollouts run.jsonl -o new.jsonl --limit 1",
+    ],
+)
+def test_planned_rows_that_were_cut_are_one_clear_error(
+    here: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """What is left of a run must not look like the whole run."""
+    arithmetic_run(here)
+    inputs = here / "run_materialized_inputs.jsonl"
+    identity = Identity(rows="", plan={}, servers={}, code={}, planned=describe_planned_rows(inputs))
+    write_identity(here / "run_run.json", identity)
+    for path in (inputs, here / "run.jsonl"):
+        path.write_text(path.read_text().splitlines(keepends=True)[0])
+
+    assert main(["eval", *command.split()]) != 0
+
+    assert "run_materialized_inputs.jsonl: the planned rows were damaged" in (error := capsys.readouterr().err)
+    assert "1 of 2 rows are left" in error
+    assert not (here / "new.jsonl").exists()
 
 
 def test_aggregate_starts_a_server_with_custom_metrics(tmp_path: Path) -> None:

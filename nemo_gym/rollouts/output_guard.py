@@ -1,0 +1,149 @@
+"""Notice that another program deletes, replaces or cuts a file of the run, and lose no result because of it.
+
+A deleted file stays readable as long as it is open, so it is written again. A file that was replaced is left alone: the
+results are saved next to it, and the run stops. What was cut off cannot be read any more: the run stops, and a resumed
+run repeats those rollouts.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from nemo_gym.journal import LineWriter, StoreError, repair, sync_folder, unwritable_file
+
+logger = logging.getLogger("nemo_gym.rollouts")
+
+
+class OpenCopy:
+    """A file that is kept open, so that it can be written again after it was deleted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: BinaryIO = path.open("rb")
+        self._is_regular = stat.S_ISREG(os.fstat(self._file.fileno()).st_mode)
+
+    def is_in_place(self) -> bool:
+        """Return whether the path still names this file; also True for a pipe or a device."""
+        try:
+            return not self._is_regular or os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
+        except OSError:
+            return False
+
+    def restore_if_deleted(self) -> bool:
+        """Write the file again if nothing has its name, and return whether that was so."""
+        if os.path.lexists(self.path):
+            return False
+        self.save_to(self.path)
+        logger.warning("%s was deleted during the run; it has been written again", self.path)
+        return True
+
+    def save_to(self, path: Path, more: bytes = b"") -> None:
+        """Write the content, then `more`, to another path.
+
+        Raises:
+            StoreError: the path cannot be written.
+        """
+        partial = path.with_name(f"{path.name}.partial")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file.seek(0)
+            with partial.open("wb") as copy:
+                shutil.copyfileobj(self._file, copy, 1 << 20)
+                copy.write(more)
+                copy.flush()
+                os.fsync(copy.fileno())
+            partial.replace(path)
+            sync_folder(path.parent)
+        except OSError as error:
+            raise unwritable_file(path, error) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class GuardedWriter(LineWriter):
+    """Append lines to a file that other programs may delete, replace or cut in the meantime."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            self._copy = OpenCopy(path)
+        except BaseException:
+            self._file.close()
+            raise
+        self._closing = contextlib.ExitStack()
+        """Closes files that were deleted, at the end: the sync thread may still use them."""
+        self._is_out_of_place = False
+        self._loss: StoreError | None = None
+        """The error after which nothing more is written."""
+
+    def append(self, line: bytes) -> int:
+        """Append a line; see `LineWriter.append`.
+
+        Raises:
+            StoreError: as there; or another program replaced or cut the file.
+        """
+        if self._loss is not None:
+            raise self._loss
+        status = os.fstat(self._file.fileno())
+        if status.st_nlink == 0 or status.st_size < self._end or self._is_out_of_place:
+            self._recover(line)
+        return super().append(line)
+
+    def sync(self) -> None:
+        self._is_out_of_place = not self._copy.is_in_place()  # the next `append` recovers, on the writer's thread
+        super().sync()
+
+    def close(self) -> None:
+        try:
+            if self._loss is None:
+                self._recover()
+        finally:
+            super().close()
+            self._copy.close()
+            self._closing.close()
+
+    def _recover(self, line: bytes = b"") -> None:
+        """Write a deleted file again.
+
+        Raises:
+            StoreError: the file was replaced or cut; what is left of it and `line` are saved.
+        """
+        self._is_out_of_place = False
+        if self._copy.is_in_place():
+            size = os.fstat(self._file.fileno()).st_size
+            if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode) and size < self._end:
+                self._loss = self._cut_file(size, line)
+        elif self._copy.restore_if_deleted():
+            self._closing.callback(self._copy.close)
+            self._closing.callback(self._file.close)
+            self._copy, self._file = OpenCopy(self.path), self.path.open("ab", buffering=0)
+        else:
+            self._loss = self._replaced_file(line)
+        if self._loss is not None:
+            raise self._loss
+
+    def _cut_file(self, size: int, line: bytes) -> StoreError:
+        earlier_end, self._end = self._end, repair(self.path)
+        super().append(line)
+        return StoreError(
+            f"another program cut this file from {earlier_end:,} to {size:,} bytes during the run",
+            where=str(self.path),
+            fix="run the same command with --resume; it repeats the rollouts that are missing",
+        )
+
+    def _replaced_file(self, line: bytes) -> StoreError:
+        numbers = iter(range(2, 1000))
+        saved = self.path.with_name(f"{self.path.stem}_recovered{self.path.suffix}")
+        while saved.exists():
+            saved = saved.with_name(f"{self.path.stem}_recovered{next(numbers)}{self.path.suffix}")
+        self._copy.save_to(saved, line)
+        return StoreError(
+            f"another program replaced this file during the run; the results are saved in {saved}",
+            where=str(self.path),
+            fix=f"move {saved.name} to {self.path.name} and run the same command with --resume",
+        )

@@ -1,0 +1,248 @@
+"""A refusal of a model endpoint: of one row, or of the whole run."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from nemo_gym.rollouts.collect import AttemptRules, StopCondition, collect
+from nemo_gym.rollouts.outcome import CancelledRollout, FailedRollout, Failure, Job, ScoredRollout, ScoringRule
+from nemo_gym.rollouts.refusals import ENOUGH_REFUSALS, MAX_GROUPS, endpoint_refused, refusal_reason
+from nemo_gym.rollouts.store import RolloutStore
+from tests.rollouts.test_attribution import TYPES, status_error
+
+pytestmark = pytest.mark.asyncio
+
+SCORED = {"reward": 1.0, "response": {"usage": {"total_tokens": 10}}}
+
+
+def jobs_of(count, agents="a"):
+    for task, agent in zip(range(count), itertools.cycle(agents), strict=False):
+        yield Job.of({"_ng_task_index": task, "_ng_rollout_index": 0, "agent_ref": {"name": agent}})
+
+
+def refusal(status, body="no", whom="m"):
+    return status_error(500, body, whom=whom, upstream=status)
+
+
+async def collect_with(send, count=60, *, concurrency=4, agents="a", judges=(), **conditions):
+    """Collect and return the outcomes by kind, and the stop condition."""
+    outcomes, stop = [], StopCondition(**conditions)
+    rules = AttemptRules(server_type=TYPES.get, scoring={"a": ScoringRule(judges=frozenset(judges))})
+    await asyncio.wait_for(
+        collect(jobs_of(count, agents), send, [outcomes.append], concurrency=concurrency, rules=rules, stop=stop), 20
+    )
+    kinds = (ScoredRollout, FailedRollout, CancelledRollout)
+    return [[outcome for outcome in outcomes if isinstance(outcome, kind)] for kind in kinds], stop
+
+
+def failing_after(good, error):
+    """A sender whose endpoint accepts the first `good` calls; an accepted call takes longer than a refused one."""
+    calls = itertools.count()
+
+    async def send(_job):
+        if next(calls) >= good:
+            raise error
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return SCORED
+
+    return send
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404])
+@pytest.mark.parametrize(("good", "concurrency"), [(0, 1), (23, 1), (23, 7), (0, 40)])
+async def test_a_key_that_expires_stops_the_run_and_leaves_its_rows_open(status, good, concurrency):
+    """Every further row would be refused, too; after the key is replaced, all of them must be runnable."""
+    (scored, failed, cancelled), stop = await collect_with(
+        failing_after(good, refusal(status)), concurrency=concurrency
+    )
+
+    assert (len(scored), len(failed)) == (good, 0)
+    assert len(cancelled) <= concurrency + ENOUGH_REFUSALS - 1, "no rows are sent in vain"
+    assert (stop.refusal.refusal_status, stop.is_immediate) == (status, False)
+    assert stop.reason.startswith("m: the endpoint ")
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_a_run_that_is_refused_like_a_row_stays_open_for_a_limited_number_of_attempts(status):
+    """Some providers answer 400 to a wrong key; a row that is always refused must still be given up at some point."""
+    (scored, failed, cancelled), stop = await collect_with(failing_after(23, refusal(status, "key req-81f")))
+
+    assert (len(scored), len(cancelled)) == (23, 0)
+    assert ENOUGH_REFUSALS <= len(failed) < 12
+    assert all(outcome.failure.retryable for outcome in failed)
+    assert stop.refusal.refusal_status == status
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 100])
+@pytest.mark.parametrize("body", ["prompt of {0} tokens exceeds 8192", "the prompt is too long"])
+async def test_rows_that_are_too_long_fail_alone(concurrency, body):
+    """They are refused faster than others are answered, but those others show that the endpoint accepts requests."""
+
+    async def send(job):
+        if job.key.task % 5 == 2:
+            raise refusal(400, body.format(job.key.task + 9000))
+        await asyncio.sleep(0.01)
+        return SCORED
+
+    (scored, failed, cancelled), stop = await collect_with(send, concurrency=concurrency)
+
+    assert (len(scored), len(failed), len(cancelled)) == (48, 12, 0)
+    assert not any(outcome.failure.retryable for outcome in failed)
+    assert stop.reason is None
+
+
+async def test_a_flaky_gateway_does_not_stop_the_run():
+    """One replica with an old key refuses some calls; the others answer, so those rows are tried again on resume."""
+
+    async def send(job):
+        if job.key.task % 4 == 0:
+            raise refusal(401)
+        await asyncio.sleep(0.001)
+        return SCORED
+
+    (scored, failed, cancelled), stop = await collect_with(send, count=61, concurrency=3)
+
+    assert len(scored) == 45
+    assert len(failed) + len(cancelled) == 16
+    assert len(cancelled) <= 3, "only the last ones are undecided"
+    assert all(outcome.failure.retryable for outcome in failed)
+    assert stop.reason is None or stop.refusal is not None
+
+
+async def test_the_success_of_another_agent_proves_nothing():
+    """Its model may be another one with another key."""
+
+    async def send(job):
+        if job.agent == "a":
+            raise refusal(401)
+        await asyncio.sleep(0)
+        return SCORED
+
+    (scored, failed, cancelled), stop = await collect_with(send, count=400, agents="ab", concurrency=4)
+
+    assert not failed
+    assert len(cancelled) <= 4 + ENOUGH_REFUSALS
+    assert len(scored) < 50
+    assert stop.refusal is not None
+
+
+async def test_refusals_of_different_rows_are_not_those_of_the_run():
+    """Each body names another field: nothing says that the next row is refused, and memory stays bounded."""
+
+    async def send(job):
+        raise refusal(422, f"field {'x' * job.key.task} is unknown")
+
+    (_, failed, cancelled), stop = await collect_with(send, count=3 * MAX_GROUPS)
+
+    assert (len(failed), len(cancelled), stop.reason) == (3 * MAX_GROUPS, 0, None)
+
+
+@pytest.mark.parametrize("count", [1, ENOUGH_REFUSALS - 1])
+async def test_a_short_run_with_a_wrong_key_stays_open(count):
+    """A run with fewer rows than refusals that stop a run has the same problem."""
+    (_, failed, cancelled), stop = await collect_with(failing_after(0, refusal(401)), count=count)
+
+    assert (len(failed), len(cancelled)) == (0, count)
+    assert stop.refusal is not None
+
+
+async def test_one_refused_row_at_the_end_is_its_own_problem():
+    """No rollout is sent after it, but all others were answered."""
+    (scored, failed, _), stop = await collect_with(failing_after(59, refusal(400)))
+
+    assert (len(scored), len(failed), stop.reason) == (59, 1, None)
+    assert not failed[0].failure.retryable
+
+
+async def test_a_limit_on_failures_is_kept():
+    """`-x` must not wait for further refusals."""
+    (_, failed, cancelled), stop = await collect_with(failing_after(0, refusal(400)), concurrency=1, max_failures=1)
+
+    assert (len(failed), len(cancelled)) == (1, 0)
+    assert stop.reason == "a rollout failed (max_failures 1)"
+    assert (stop.is_immediate, stop.refusal) == (True, None)
+
+
+async def test_a_refused_judge_is_a_refusal_too():
+    """An expired key of the judge must not cost every rollout of the policy."""
+
+    (scored, failed, cancelled), stop = await collect_with(failing_after(2, refusal(402)), concurrency=1, judges=["m"])
+
+    assert (len(scored), len(failed), len(cancelled)) == (2, 0, ENOUGH_REFUSALS)
+    assert stop.refusal.kind == "judge_failed"
+
+
+async def test_workers_that_wait_for_a_decision_end_when_the_collection_fails():
+    """A full disk ends the run at once; undecided rollouts are open."""
+    outcomes, finish = [], asyncio.Event()
+
+    async def send(job):
+        if job.key.task == 0:
+            await finish.wait()
+            return SCORED
+        if job.key.task == ENOUGH_REFUSALS + 2:
+            finish.set()
+        raise refusal(401)
+
+    def store(outcome):
+        raise OSError("disk full")
+
+    rules = AttemptRules(server_type=TYPES.get)
+    with pytest.raises(OSError, match="disk full"):
+        await asyncio.wait_for(
+            collect(jobs_of(20), send, [outcomes.append], concurrency=20, rules=rules, store=store), 20
+        )
+
+    assert {type(outcome) for outcome in outcomes} == {CancelledRollout}
+    assert len(outcomes) == 19
+
+
+async def test_the_error_names_the_reason_and_the_key_to_fix():
+    """One sentence instead of nested JSON; a secret is never part of it."""
+    message = (
+        '/run of a answered 500: Hit an exception in a calling an inner server: "Hit an exception in m calling an '
+        'inner server: {\\"error\\": {\\"code\\": 1, \\"message\\": \\"No such key\\"}}"'
+    )
+    block = {"openai_model": {"entrypoint": "app.py", "openai_api_key": "s3cret", "openai_base_url": "http://h/v1"}}
+    config = {"my_key": "s3cret", "m": {"responses_api_models": block}}
+    failure = Failure("model_refused", "model", message, "m", refusal_status=401)
+
+    error = endpoint_refused(failure, config, "30 scored, 30 not tried")
+
+    assert str(error) == (
+        "m: the endpoint refuses the key (401: No such key): 30 scored, 30 not tried\n"
+        "  try: fix my_key and run the same command with --resume"
+    )
+    del config["my_key"]
+    assert "fix m.openai_api_key and" in str(endpoint_refused(failure, config, ""))
+    assert "fix the configuration of x and" in str(
+        endpoint_refused(Failure("model_refused", "model", "no", "x", refusal_status=410), config, "")
+    )
+    assert refusal_reason(Failure("model_refused", "model", "oh " * 300, "x", refusal_status=418)).endswith("oh oh…)")
+
+
+async def test_rollouts_given_up_by_earlier_versions_run_again_once(tmp_path):
+    """They stored neither status nor reason, so a wrong key and a bad row look alike: both are tried again."""
+    old = {"kind": "model_refused", "phase": "model", "retryable": False, "message": "/run of a answered 500: no"}
+    own = {**old, "message": "the agent's own decision"}
+    jobs = list(jobs_of(4))
+    store = RolloutStore(tmp_path / "x.jsonl")
+    with store:
+        store.begin(jobs)
+        for job, detail in zip(jobs[:2], (old, own), strict=True):
+            answer = {"_ng_failure_class": "model_refused", "_ng_failure": detail, "_ng_failure_terminal": True}
+            store.open()[1].add(job.key, job.with_key(answer))
+        for job in jobs[2:]:
+            failure = Failure("model_refused", "model", "/run of a …", "m", retryable=False, refusal_status=400)
+            store.write(FailedRollout(job, failure))
+
+    with store:
+        history = store.history()
+        assert [str(job.key) for job in store.unfinished_jobs(history, 3)] == ["0-0"]
+        assert history.count_given_up(3) == 3
+        store.write(FailedRollout(jobs[0], Failure("model_refused", "model", "/run", "m", False, refusal_status=400)))
+
+    with store:
+        assert store.history().count_given_up(3) == 4
