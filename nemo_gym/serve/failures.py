@@ -76,7 +76,7 @@ class FailureMiddleware:
             if has_started:  # the status is already sent: close the connection, so that the caller gets an error
                 raise
             headers = attribution_headers(error, self.server_name, scope["path"]) | phase_headers(error)
-            await _send_json_text(send, status, self.redact(text), headers)
+            await _send_json_text(send, status, self.redact(text[:MAX_INNER_CONTENT]), headers)
         finally:
             if outer_handler is None:
                 handlers_by_task.pop(task, None)

@@ -251,7 +251,7 @@ async def _try_read_body(response: Any) -> bytes | None:
 
 
 async def read_body(
-    response: ClientResponse | LocalResponse, max_bytes: int | None = None, reserve: Reserve | None = None
+    response: ClientResponse | LocalResponse | Any, max_bytes: int | None = None, reserve: Reserve | None = None
 ) -> bytes:
     """Read the whole body of at most `max_bytes` (default: `max_body_bytes`).
 

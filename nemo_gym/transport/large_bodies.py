@@ -51,6 +51,11 @@ def too_long(max_bytes: int, callee: str | None = None) -> ResponseTooLong:
     return ResponseTooLong(f"the answer is longer than {max_bytes:,} bytes", where=callee)
 
 
+def too_long_request(max_bytes: int) -> str:
+    """Return the text of the answer 413."""
+    return f"the request body is larger than {max_bytes} bytes (max_body_bytes)"
+
+
 class AnswerMemory:
     """The memory of one event loop that is reserved for large answers, first come, first served."""
 
