@@ -7,6 +7,7 @@ from traceback import format_exception
 
 import orjson
 from aiohttp import ClientResponseError
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.config.secrets import mask_text
@@ -93,6 +94,9 @@ class FailureMiddleware:
             problem = f"{error.request_info.real_url} answered {error.status}: {inner[:2000]}"
             logger.error("%s: %s failed: %s", server, request, self._for_log(problem))
             return 500, f"Hit an exception in {server} calling an inner server: {inner}"
+        if isinstance(error, ClientDisconnect):
+            logger.warning("%s: %s: the client closed the connection before its request was complete", server, request)
+            return 400, "the request is not complete"
         if isinstance(error, DeadlineExceeded):
             logger.error("%s: %s: %s", server, request, self._for_log(str(error)))
             return 504, str(error)
