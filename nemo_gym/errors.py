@@ -17,6 +17,7 @@ GymError                              the problem, its location and the fix
 ├── CircuitOpen                       an endpoint failed repeatedly and is not called (ConnectionError)
 └── RolloutFailed                     a rollout has no reward
     ├── ModelFailed
+    │   └── ModelAnswerTooLarge
     ├── EnvFailed
     │   └── InvalidReward             the verifier returned no usable number
     └── AgentFailed
@@ -146,6 +147,10 @@ class RolloutFailed(GymError):
 
 class ModelFailed(RolloutFailed):
     """The model endpoint did not give a usable answer."""
+
+
+class ModelAnswerTooLarge(ModelFailed):
+    """The answer of the model endpoint is larger than `max_model_answer_bytes`."""
 
 
 class EnvFailed(RolloutFailed):

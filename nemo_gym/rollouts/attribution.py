@@ -14,6 +14,7 @@ from nemo_gym.errors import (
     EnvFailed,
     GymError,
     InvalidReward,
+    ModelAnswerTooLarge,
     ModelFailed,
     RolloutFailed,
     ServerUnreachable,
@@ -22,6 +23,7 @@ from nemo_gym.rollouts.outcome import ROW_STATUSES, Failure, FailureKind, Phase
 from nemo_gym.rollouts.scoring_rules import AGENTS, MODELS, RESOURCES_SERVERS
 from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.transport.deadlines import VERIFY_PATH, ModelCallTimeout, ToolCallTimeout, VerifyTimeout
+from nemo_gym.transport.large_bodies import ResponseTooLong
 
 ServerTypeOf = Callable[[str], str | None]
 """Returns the server type (`responses_api_models`, …) of an instance, or None for an unknown instance."""
@@ -102,6 +104,8 @@ def classify_error(error: Exception, agent: str, server_type: ServerTypeOf, *, j
         message = message or "the call took too long"
         deadline_name = _passed_deadline(type(error).__name__)
         return Failure(FailureKind.TIMEOUT, Phase.DISPATCH, message, server, deadline_name=deadline_name)
+    if isinstance(error, ResponseTooLong):
+        return Failure(FailureKind.AGENT_ERROR, Phase.AGENT, f"/run: {message}", agent, retryable=False)
     if isinstance(error, orjson.JSONDecodeError):
         return Failure(FailureKind.AGENT_ERROR, Phase.AGENT, f"/run did not answer with JSON: {message}", agent)
     return Failure(FailureKind.INTERNAL, Phase.DISPATCH, f"{type(error).__name__}: {message}", "collector")
@@ -130,14 +134,17 @@ def _failure_of_status(
     upstream = headers.get(UPSTREAM_STATUS_HEADER, "")
     status = int(upstream) if upstream.isdecimal() else error.status
     cause = headers.get(ERROR_HEADER, "")
-    is_transient = _is_transient(status)
+    is_too_large = cause == ModelAnswerTooLarge.__name__
+    is_transient = _is_transient(status) and not is_too_large
     # No row is at fault for a wrong key, so only the content of a row makes a refusal permanent.
-    is_refusal = not is_transient and status >= 400 and (phase is Phase.MODEL or server in judges)
+    is_refusal = not is_transient and not is_too_large and status >= 400 and (phase is Phase.MODEL or server in judges)
     refusal_status = status if is_refusal else None
     is_retryable = is_transient or (is_refusal and status not in ROW_STATUSES)
     if server in judges:
         kind, phase = FailureKind.JUDGE_FAILED, Phase.VERIFY
         return Failure(kind, phase, message, server, retryable=is_retryable, refusal_status=refusal_status)
+    if is_too_large:
+        return Failure(FailureKind.MODEL_ANSWER_TOO_LARGE, Phase.MODEL, message, server, retryable=False)
     if status == 429:
         return Failure(FailureKind.RATE_LIMITED, phase, message, server)
     if status in _TIMEOUT_STATUS or cause in _TIMEOUT_ERRORS:
@@ -165,6 +172,9 @@ def _passed_deadline(cause: str, phase: Phase | None = None) -> str:
 
 def _failure_of_rollout_error(error: RolloutFailed, agent: str) -> Failure:
     """Classify a `RolloutFailed` by its class."""
+    if isinstance(error, ModelAnswerTooLarge):
+        kind = FailureKind.MODEL_ANSWER_TOO_LARGE
+        return Failure(kind, Phase.MODEL, str(error), error.where or agent, retryable=False)
     if isinstance(error, ModelFailed):
         kind, phase = FailureKind.MODEL_REFUSED, Phase.MODEL
     elif isinstance(error, InvalidReward):

@@ -76,6 +76,7 @@ class FailureKind(StrEnum):
     MODEL_UNREACHABLE = "model_unreachable"
     MODEL_REFUSED = "model_refused"
     MODEL_BAD_REPLY = "model_bad_reply"
+    MODEL_ANSWER_TOO_LARGE = "model_answer_too_large"
     RATE_LIMITED = "rate_limited"
     AGENT_ERROR = "agent_error"
     TOOL_ERROR = "tool_error"

@@ -8,7 +8,6 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.datastructures import Default
-from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.responses import JSONResponse
@@ -18,12 +17,10 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from nemo_gym.config.secret_names import is_secret_name
-from nemo_gym.config.secret_text import MASK
-from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.serve.call_handler import CallHandler, has_only_known_layers
 from nemo_gym.serve.endpoints import OUTCOME_KEY, EndpointRouter, GymRequest, json_bytes
 from nemo_gym.serve.failures import FailureMiddleware
+from nemo_gym.serve.validation_problems import shown_problems
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import run_app
 from nemo_gym.transport.in_process import Handle
@@ -126,24 +123,10 @@ class GymJSONResponse(JSONResponse):
 async def answer_invalid_request(request: Request, error: Exception) -> Response:
     """Answer 422 in the format of FastAPI with secrets masked, and log the problems."""
     assert isinstance(error, RequestValidationError)
-    problems = [_without_secrets(problem) for problem in error.errors()]
+    problems = shown_problems(list(error.errors()))
     summary = "; ".join(f"{'.'.join(map(str, p.get('loc', ())))}: {p.get('msg', '')}" for p in problems[:5])
     logger.warning("%s %s: 422, %d problem(s): %s", request.method, request.url.path, len(problems), summary)
     return Response(json_bytes({"detail": problems}), status_code=422, media_type="application/json")
-
-
-def _without_secrets(problem: dict[str, Any]) -> dict[str, Any]:
-    """Return a validation problem as JSON data with secrets masked in its `input`."""
-    fields = {key: value for key, value in problem.items() if key != "input"}
-    detail: dict[str, Any] = jsonable_encoder(fields, custom_encoder={ValueError: str, AssertionError: str})
-    if "input" in problem:
-        is_secret = any(isinstance(part, str) and is_secret_name(part) for part in problem.get("loc", ()))
-        detail["input"] = MASK if is_secret else mask_secrets(_as_json_data(problem["input"]))
-    return detail
-
-
-def _as_json_data(value: Any) -> Any:
-    return value.decode("utf-8", errors="replace") if isinstance(value, bytes | bytearray) else jsonable_encoder(value)
 
 
 def create_app(title: str = "NeMo Gym server", **options: Any) -> FastAPI:

@@ -33,15 +33,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from nemo_gym.serve.validation_problems import list_problems
+from nemo_gym.transport.large_bodies import limits, too_long_request
 from nemo_gym.wire.call_reply import encode_json, encode_model, parse_json, replace_surrogates
 
 Handler = Callable[..., Any]
 
 OUTCOME_KEY = "nemo_gym.endpoint_outcome"
 """Key in the ASGI scope: the `EndpointOutcome` of a handler that has already run."""
-
-MAX_BODY_BYTES = 512 * 1024 * 1024
-"""A longer request body is rejected with 413 before it is read completely."""
 
 _PLAIN_PATH = re.compile(r"(/[A-Za-z0-9_-][A-Za-z0-9_.~-]*)+")
 
@@ -70,7 +69,7 @@ class GymRequest(Request):
     """A starlette request with strict JSON parsing and a limit on the body size."""
 
     async def body(self) -> bytes:
-        """Return the body; raise 413 if it is longer than `MAX_BODY_BYTES`."""
+        """Return the body; raise 413 if it is longer than `max_body_bytes`."""
         if not hasattr(self, "_body"):
             chunks = []
             size = 0
@@ -92,8 +91,8 @@ class GymRequest(Request):
 
 
 def _check_body_size(size: int) -> None:
-    if size > MAX_BODY_BYTES:
-        raise HTTPException(413, f"the request body is larger than {MAX_BODY_BYTES} bytes")
+    if size > limits.body:
+        raise HTTPException(413, too_long_request(limits.body))
 
 
 def json_endpoint(handler: Handler) -> Handler:
@@ -288,7 +287,7 @@ class EndpointPlan:
         try:
             return self.body.validator.validate_python(body, from_attributes=True)
         except ValidationError as error:
-            raise RequestValidationError(_problems(error, "body"), body=body) from None
+            raise RequestValidationError(list_problems(error, "body"), body=body) from None
 
     def arguments(self, body: Any, request: Any, injected: Response | None) -> dict[str, Any]:
         """Return the keyword arguments for the handler; `body` must be validated."""
@@ -335,7 +334,7 @@ class EndpointPlan:
         try:
             validated = self.answer.validator.validate_python(answer, from_attributes=True)
         except ValidationError as error:
-            raise ResponseValidationError(_problems(error, "response"), body=answer) from None
+            raise ResponseValidationError(list_problems(error, "response"), body=answer) from None
         try:
             return self.answer.serializer.to_json(validated, by_alias=True)
         except PydanticSerializationError:  # a lone surrogate
@@ -496,7 +495,3 @@ def _parse_body(body: bytes) -> Any:
             "ctx": {"error": error.msg},
         }
         raise RequestValidationError([problem]) from error
-
-
-def _problems(error: ValidationError, location: str) -> list[dict[str, Any]]:
-    return [{**problem, "loc": (location, *problem["loc"])} for problem in error.errors(include_url=False)]

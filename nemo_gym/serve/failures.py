@@ -7,6 +7,7 @@ from traceback import format_exception
 
 import orjson
 from aiohttp import ClientResponseError
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.config.secret_text import mask_text
@@ -76,7 +77,7 @@ class FailureMiddleware:
             if has_started:  # the status is already sent: close the connection, so that the caller gets an error
                 raise
             headers = attribution_headers(error, self.server_name, scope["path"]) | phase_headers(error)
-            await _send_json_text(send, status, self.redact(text), headers)
+            await _send_json_text(send, status, self.redact(text[:MAX_INNER_CONTENT]), headers)
         finally:
             if outer_handler is None:
                 handlers_by_task.pop(task, None)
@@ -93,6 +94,9 @@ class FailureMiddleware:
             problem = f"{error.request_info.real_url} answered {error.status}: {inner[:2000]}"
             logger.error("%s: %s failed: %s", server, request, self._for_log(problem))
             return 500, f"Hit an exception in {server} calling an inner server: {inner}"
+        if isinstance(error, ClientDisconnect):
+            logger.warning("%s: %s: the client closed the connection before its request was complete", server, request)
+            return 400, "the request is not complete"
         if isinstance(error, DeadlineExceeded):
             logger.error("%s: %s: %s", server, request, self._for_log(str(error)))
             return 504, str(error)

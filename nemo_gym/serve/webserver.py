@@ -55,10 +55,12 @@ def is_fastapi_entrypoint(file_path: str) -> bool:
 
 def uvicorn_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the uvicorn options for a global configuration."""
+    from nemo_gym.serve.http_protocol import GuardedHttpProtocol  # imports uvicorn
+
     show_access = bool(config.get("uvicorn_logging_show_200_ok", False))
     return {
         "loop": "uvloop",
-        "http": "httptools",
+        "http": GuardedHttpProtocol,
         "timeout_graceful_shutdown": GRACEFUL_SHUTDOWN_SECONDS,
         "timeout_keep_alive": KEEP_ALIVE_SECONDS,
         "timeout_worker_healthcheck": int(value_of(config, "uvicorn_timeout_worker_healthcheck")),
@@ -159,7 +161,10 @@ def serve_in_thread(app: ASGIApp, *, host: str, port: int) -> "tuple[uvicorn.Ser
     listener = listen(host, port)
     import uvicorn  # only a serving process needs it
 
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, loop="asyncio"))
+    from nemo_gym.serve.http_protocol import GuardedHttpProtocol
+
+    options: dict[str, Any] = {"log_level": "warning", "access_log": False, "loop": "asyncio"}
+    server = uvicorn.Server(uvicorn.Config(app, http=GuardedHttpProtocol, **options))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="nemo-gym-head", daemon=True)
     thread.start()
     return server, thread

@@ -6,7 +6,8 @@ The reading functions also accept the mock responses of server folders' tests: o
 
 import inspect
 import json as standard_json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from http import HTTPStatus
 from http.cookies import SimpleCookie
@@ -19,8 +20,9 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import BaseModel
 from yarl import URL
 
-from nemo_gym.errors import DeadlineExceeded, GymError
+from nemo_gym.errors import DeadlineExceeded
 from nemo_gym.transport.asgi import call_url, request_headers
+from nemo_gym.transport.large_bodies import LARGE_BYTES, MAX_ERROR_BYTES, limits, too_long
 from nemo_gym.wire.call_reply import Call, Reply, parse_lenient_json
 
 FAILED_HEADER = "x-nemo-gym-failed"
@@ -34,11 +36,10 @@ ERROR_HEADER = "x-nemo-gym-error"
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
+Reserve = Callable[[int], Awaitable[None]]
+"""Called once with the size of a body of more than `LARGE_BYTES`, before the rest of the body is read."""
+
 _JSON_TYPES = (dict, list, str, int, float, bool, type(None))
-
-
-class ResponseTooLong(GymError, ValueError):
-    """The response body is longer than the limit of the caller."""
 
 
 class LocalContent:
@@ -249,21 +250,36 @@ async def _try_read_body(response: Any) -> bytes | None:
     return None
 
 
-async def read_body(response: ClientResponse | LocalResponse) -> bytes:
-    """Read the whole body.
+async def read_body(
+    response: ClientResponse | LocalResponse | Any, max_bytes: int | None = None, reserve: Reserve | None = None
+) -> bytes:
+    """Read the whole body of at most `max_bytes` (default: `max_body_bytes`).
 
     Raises:
         DeadlineExceeded: the body did not arrive before the timeout of the request.
+        ResponseTooLong: the body is longer.
     """
     if isinstance(response, LocalResponse):
         return await response.read()
+    max_bytes = max_bytes or limits.body
+    with _naming_deadline(response):
+        if not isinstance(response, ClientResponse):
+            return await _try_read_body(response) or b""
+        body = await _fetch_at_most(response, max_bytes, reserve)
+    if body is None:
+        raise too_long(max_bytes, str(response.url))
+    return body
+
+
+@contextmanager
+def _naming_deadline(response: Any) -> Iterator[None]:
+    """Raise `DeadlineExceeded` in place of the timeout of a request whose answer has begun."""
     try:
-        body = await _try_read_body(response)
+        yield
     except TimeoutError as error:
         raise DeadlineExceeded(
             "the answer began but did not end in time", where=str(getattr(response, "url", "")) or None
         ) from error
-    return body or b""
 
 
 async def read_at_most(response: Any, max_bytes: int, *, callee: str) -> bytes:
@@ -277,25 +293,51 @@ async def read_at_most(response: Any, max_bytes: int, *, callee: str) -> bytes:
     else:
         body = await _fetch_at_most(response, max_bytes)
     if body is None or len(body) > max_bytes:
-        raise ResponseTooLong(f"the answer is longer than {max_bytes:,} bytes", where=callee)
+        raise too_long(max_bytes, callee)
     return body
 
 
-async def _fetch_at_most(response: Any, max_bytes: int) -> bytes | None:
+async def _fetch_at_most(response: Any, max_bytes: int, reserve: Reserve | None = None) -> bytes | None:
     """Read a body from the network; if it is longer than `max_bytes`, close the connection and return None."""
-    pieces: list[bytes] = []
     size = response.content_length or 0
-    if size <= max_bytes:
-        size = 0
-        async for piece in response.content.iter_any():
-            pieces.append(piece)
-            size += len(piece)
-            if size > max_bytes:
-                break
     if size > max_bytes:
         response.close()
         return None
-    return b"".join(pieces)
+    if response.content.at_eof() or (size and "Content-Encoding" not in response.headers):
+        if reserve is not None and size > LARGE_BYTES:
+            await reserve(size)
+        body: bytes = await response.read()
+        return body
+    pieces = await _read_pieces(response, max_bytes, reserve)
+    if sum(map(len, pieces)) <= max_bytes:
+        return b"".join(pieces)
+    response.close()
+    return None
+
+
+async def _read_pieces(response: Any, max_bytes: int, reserve: Reserve | None = None) -> list[bytes]:
+    """Read the pieces of a body until its end, or until they are longer than `max_bytes`."""
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.content.iter_any():
+        if reserve is not None and size <= LARGE_BYTES < size + len(piece):
+            await reserve(max_bytes)
+        pieces.append(piece)
+        size += len(piece)
+        if size > max_bytes:
+            break
+    return pieces
+
+
+async def _read_error_body(response: Any) -> bytes:
+    """Read the start of an error body, at most `MAX_ERROR_BYTES`."""
+    if not isinstance(response, ClientResponse) or response.content.at_eof():
+        return (await read_body(response))[:MAX_ERROR_BYTES]
+    with _naming_deadline(response):
+        content = b"".join(await _read_pieces(response, MAX_ERROR_BYTES))
+    if len(content) > MAX_ERROR_BYTES:
+        response.close()
+    return content[:MAX_ERROR_BYTES]
 
 
 def _parse_body(body: bytes) -> Any:
@@ -350,7 +392,7 @@ async def raise_for_status(response: ClientResponse) -> None:
     """Raise aiohttp's ClientResponseError for 4xx and 5xx, with the body as its attribute `response_content`."""
     if is_ok(response):
         return
-    content = await read_body(response)
+    content = await _read_error_body(response)
     error = await _response_error(response)
     error.response_content = content  # type: ignore[attr-defined]  # callers read it; aiohttp has no such field
     raise error

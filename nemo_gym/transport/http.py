@@ -6,6 +6,7 @@ was sent, the server may have executed it.
 """
 
 import asyncio
+import errno
 import logging
 import math
 import random
@@ -79,6 +80,8 @@ class _HttpCall:
     """True if `model_connections` can send the request; False if aiohttp must."""
     has_own_timeout: bool
     """True if the caller passed `timeout` in addition to the deadline."""
+    max_bytes: int | None
+    """Maximum size of the answer of a caller that releases it; None for replies of servers."""
     started_at: float = field(default_factory=time.monotonic)
     failures: int = 0
 
@@ -105,19 +108,22 @@ async def send(
     callee: str | None = None,
     safe_to_repeat: bool = False,
     session: ClientSession | None = None,
+    max_bytes: int | None = None,
     **options: Any,
 ) -> ClientResponse:
     """Send a request and return the response of any status. `options` are those of `ClientSession.request`.
 
-    `callee` is the name of the server in errors and logs; the default is `host:port`.
+    `callee` is the name of the server in errors and logs; the default is `host:port`. A caller that passes `max_bytes`,
+    the maximum size of the answer, must call `release` of the response.
 
     Raises:
+        ResponseTooLong: the answer is longer than `max_bytes`; or reading it raises this error.
         ServerUnreachable: no answer, and the retry budget is exhausted or repeating is not safe.
         CircuitOpen: the circuit breaker of the endpoint stays open for longer than the call may wait.
         DeadlineExceeded: the deadline passed; without a deadline, `request_timeout_seconds`.
         ConfigError: `url` is not an HTTP address.
     """
-    call = _prepare(method, url, policy, callee, safe_to_repeat, options)
+    call = _prepare(method, url, policy, callee, safe_to_repeat, max_bytes, options)
     while True:
         if len(health):  # at least one endpoint failed
             await _wait_for_circuit(call)
@@ -152,6 +158,7 @@ def _prepare(
     policy: RetryPolicy,
     callee: str | None,
     safe_to_repeat: bool,
+    max_bytes: int | None,
     options: dict[str, Any],
 ) -> _HttpCall:
     """Validate the arguments of `send`, encode the JSON body and compute when the call expires."""
@@ -182,6 +189,7 @@ def _prepare(
         address=address,
         is_simple=model_connections.can_send(method, address, options),
         has_own_timeout=timeout is not None,
+        max_bytes=max_bytes,
     )
 
 
@@ -272,6 +280,7 @@ async def _attempt_with_pool(call: _HttpCall) -> ClientResponse:
         call.options.get("headers") or {},
         call.options.get("data", b""),
         varying_header=(DEADLINE_HEADER, _deadline_header(left)),
+        max_bytes=call.max_bytes,
     )
     if not call.has_own_timeout and deadlines.covering_alarm() is not None:
         response = await request
@@ -279,6 +288,7 @@ async def _attempt_with_pool(call: _HttpCall) -> ClientResponse:
         async with asyncio.timeout(left):
             response = await request
     if response.status in REDIRECTS:
+        response.release()
         call.is_simple = False  # a redirect executed nothing, and aiohttp can follow it
         return await _attempt_with_aiohttp(call, http_sessions.current_session())
     return cast("ClientResponse", response)
@@ -354,7 +364,9 @@ def _abandon(call: _HttpCall) -> None:
 def _unreachable(call: _HttpCall, error: Exception, never_connected: bool) -> ServerUnreachable:
     """Return the error for a call that got no answer."""
     attempts = f" after {call.failures} attempts" if call.failures > 1 else ""
-    if never_connected:
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        fix = "raise the open-file limit (ulimit -n), or run fewer rollouts at once"
+    elif never_connected:
         fix = "check that it runs and that its host and port are right"
     else:
         fix = "look at its log; a request that may have been executed is not sent again"

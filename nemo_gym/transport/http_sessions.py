@@ -7,7 +7,9 @@ cookies of resources servers are in `serve.session`.
 import asyncio
 import atexit
 import os
+import resource
 import socket
+import sys
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -17,6 +19,7 @@ from pydantic import BaseModel, Field
 
 from nemo_gym.config.keys import KEYS
 from nemo_gym.transport.event_loop import PerLoop
+from nemo_gym.transport.large_bodies import limits
 from nemo_gym.transport.model_connections import ConnectionPool
 
 KEEPALIVE_SECONDS = 15.0
@@ -25,6 +28,9 @@ KEEPALIVE_SECONDS = 15.0
 
 PER_HOST_KEY = "global_aiohttp_connector_limit_per_host"
 CONCURRENCY_KEY = "num_samples_in_parallel"
+
+OTHER_OPEN_FILES = 256
+"""Open files that a process keeps for other purposes than connections to one host."""
 
 
 class GlobalAIOHTTPAsyncClientConfig(BaseModel):
@@ -49,6 +55,8 @@ class GlobalAIOHTTPAsyncClientConfig(BaseModel):
     The time counts from the first failed connection of any call. It is ten times as long for an endpoint that answered
     before, because it may be restarting.
     """
+    max_model_answer_bytes: int = Field(KEYS["max_model_answer_bytes"].default, ge=1)
+    max_body_bytes: int = Field(KEYS["max_body_bytes"].default, ge=1)
 
     @classmethod
     def from_global_config(cls, config: Mapping[str, Any]) -> Self:
@@ -82,8 +90,10 @@ _DEFAULTS = GlobalAIOHTTPAsyncClientConfig()
 
 
 def configure(settings: GlobalAIOHTTPAsyncClientConfig | None) -> None:
-    """Set the settings for new sessions; None restores the defaults."""
+    """Set the settings for new sessions and the limits on bodies; None restores the defaults."""
     _sessions.settings = settings
+    values = settings or _DEFAULTS
+    limits.answer, limits.body = values.max_model_answer_bytes, values.max_body_bytes
 
 
 def settings() -> GlobalAIOHTTPAsyncClientConfig:
@@ -124,15 +134,25 @@ def _current_entry() -> Entry:
         return entry
     _drop_closed_loops()
     options = settings()
+    configured = max(1, options.global_aiohttp_connector_limit_per_host // _worker_count())
+    possible = max(1, open_files_limit() - OTHER_OPEN_FILES)
+    advice = {} if configured <= possible else {"advice": f"raise the open-file limit (ulimit -n {configured + 1024})"}
     pool = ConnectionPool(
-        per_host=max(1, options.global_aiohttp_connector_limit_per_host // _worker_count()),
+        per_host=min(configured, possible),
         idle_seconds=KEEPALIVE_SECONDS,
         connect_seconds=options.connect_timeout_seconds,
         configure=lambda connection: _enable_keepalive(connection, options),
+        **advice,
     )
     owner = _managed_session(options, pool)
     entry = _sessions.by_loop[loop] = (_run_to_first_yield(owner), owner, pool)
     return entry
+
+
+def open_files_limit() -> int:
+    """Return the maximum number of open files of this process."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def _worker_count() -> int:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from http import HTTPStatus
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import orjson
 from aiohttp import ClientPayloadError, ClientResponse, ClientResponseError
@@ -25,11 +25,18 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import from_json
 
 from nemo_gym.config.secrets import Secret
-from nemo_gym.errors import DeadlineExceeded, GymError, ModelFailed, ServerUnreachable
+from nemo_gym.errors import DeadlineExceeded, GymError, ModelAnswerTooLarge, ModelFailed, ServerUnreachable
 from nemo_gym.transport import deadlines, http_sessions
-from nemo_gym.transport.client_response import is_ok, raise_for_status, read_body
+from nemo_gym.transport.client_response import LocalResponse, is_ok, raise_for_status, read_body
 from nemo_gym.transport.event_loop import SlotQueue
 from nemo_gym.transport.http import send, with_header
+from nemo_gym.transport.large_bodies import (
+    LARGE_BYTES,
+    ResponseTooLong,
+    check_parsed_size,
+    current_memory,
+    limits,
+)
 from nemo_gym.transport.retries import MODEL_CALL, describe_error, next_pause, parse_retry_after
 from nemo_gym.transport.shared_semaphore import SharedSemaphore, claim_semaphore
 from nemo_gym.wire.call_reply import replace_surrogates
@@ -88,11 +95,12 @@ class NeMoGymAsyncOpenAI(BaseModel):
         """Send a request and return the JSON object of the answer; repeat it if the answer is truncated."""
         url = f"{(root or self.base_url).rstrip('/')}/{path}"
         for attempt in range(1, TRUNCATED_BODY_ATTEMPTS + 1):
-            response = await self._request(method=method, url=url, **options)
             try:
-                if not is_ok(response):
-                    await raise_for_status(response)
-                return _parse_object(await read_body(response), url)
+                return await _read_object(await self._request(method=method, url=url, **options), url)
+            except ResponseTooLong as error:
+                raise ModelAnswerTooLarge(
+                    error.problem, where=url, fix="raise max_model_answer_bytes if such answers are intended"
+                ) from None
             except ClientPayloadError as error:
                 if attempt == TRUNCATED_BODY_ATTEMPTS:
                     raise ServerUnreachable(f"the answer broke off ({describe_error(error)})", where=url) from error
@@ -104,7 +112,37 @@ class NeMoGymAsyncOpenAI(BaseModel):
         has_user = not self.api_key and "@" in self.base_url  # the HTTP client sends the user of the URL
         credentials = {} if has_user else {"Authorization": f"Bearer {self.api_key}"}
         headers = {**credentials, **self.default_headers, **(options.pop("headers", {}))}
-        return await send(policy=MODEL_CALL, safe_to_repeat=True, headers=headers, **options)
+        return await send(policy=MODEL_CALL, safe_to_repeat=True, headers=headers, max_bytes=limits.answer, **options)
+
+
+async def _read_object(response: ClientResponse | LocalResponse, url: str) -> dict[str, Any]:
+    """Read and parse a model's answer. The memory reserved for a large answer is released when it is parsed.
+
+    Raises:
+        ResponseTooLong: the answer is longer than `max_model_answer_bytes` or has too many JSON values.
+        ModelFailed: the answer is not a JSON object.
+    """
+    release: Callable[[], None] | None = response.release if isinstance(response, LocalResponse) else None
+
+    async def reserve(size: int) -> None:
+        nonlocal release
+        release = await current_memory().reserve(size)
+
+    try:
+        if not is_ok(response):
+            await raise_for_status(cast("ClientResponse", response))
+        body = await read_body(response, limits.answer, reserve)
+        if len(body) <= LARGE_BYTES:
+            return _parse_object(body, url)
+        return await asyncio.to_thread(_parse_large_object, body, url)
+    finally:
+        if release is not None:
+            release()
+
+
+def _parse_large_object(body: bytes, url: str) -> dict[str, Any]:
+    check_parsed_size(body, limits.answer)
+    return _parse_object(body, url)
 
 
 def _parse_object(body: bytes, url: str) -> dict[str, Any]:
@@ -314,7 +352,14 @@ class PacedOpenAI(NeMoGymAsyncOpenAI):
             headers = {**headers, **options.pop("headers")}
         if self.default_query:
             options["params"] = {**self.default_query, **(options.get("params") or {})}
-        return await send(policy=_WITHOUT_OVERLOAD, callee=self.name, safe_to_repeat=True, headers=headers, **options)
+        return await send(
+            policy=_WITHOUT_OVERLOAD,
+            callee=self.name,
+            safe_to_repeat=True,
+            headers=headers,
+            max_bytes=limits.answer,
+            **options,
+        )
 
     async def _enter(self) -> int:
         """Wait for a slot until the deadline; raise `DeadlineExceeded` after it."""

@@ -27,6 +27,7 @@ from yarl import URL
 
 from nemo_gym.transport.client_response import LocalResponse
 from nemo_gym.transport.event_loop import SlotQueue, current_wake_up_queue, current_write_batch
+from nemo_gym.transport.large_bodies import LARGE_BYTES, Decompressor, current_memory, limits, too_long
 from nemo_gym.wire.call_reply import Call, Reply
 
 logger = logging.getLogger("nemo_gym.transport")
@@ -34,15 +35,11 @@ logger = logging.getLogger("nemo_gym.transport")
 Address = tuple[str, int]
 Configure = Callable[[socket.socket], None]
 
-GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
 DNS_CACHE_SECONDS = 10.0
 MAX_CONNECTING = 256
 """Maximum connections opened concurrently per host. More could overflow the accept queue of the server."""
 
-POOL_IS_FULL = (
-    "all %d connections to %s:%d are in use; further calls wait for one. If the endpoint can handle more, raise "
-    "global_aiohttp_connector_limit_per_host"
-)
+POOL_IS_FULL = "all %d connections to %s:%d are in use; further calls wait for one. If the endpoint can handle more, %s"
 
 _UNSUPPORTED_HEADERS = frozenset({"expect", "transfer-encoding", "connection", "upgrade", "content-length", "host"})
 _SUPPORTED_OPTIONS = frozenset({"data", "headers"})
@@ -112,7 +109,10 @@ class _Connection(asyncio.Protocol):
         self.headers: list[tuple[str, str]] = []
         self._chunks: list[bytes] = []
         self._has_head = self._has_length = self._is_complete = self._is_kept_alive = self.is_compressed = False
-        self._status = 0
+        self._status = self._size = self._declared_size = 0
+        self._failure: Exception | None = None
+        self.release_memory: Callable[[], None] | None = None
+        """Releases the memory that a large answer reserved; the owner of the answer calls it."""
         self.body_error: ClientPayloadError | None = None
         """The error that left the body incomplete; None for a complete body."""
 
@@ -120,23 +120,31 @@ class _Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, request: bytes) -> tuple[int, bytes]:
-        """Send a request and return the status and body.
+    async def exchange(self, request: bytes, max_bytes: int, *, reserves_memory: bool = False) -> tuple[int, bytes]:
+        """Send a request and return the status and body. With `reserves_memory`, reserve the memory of a large body.
 
-        `reason`, `headers`, `is_compressed` and `body_error` describe the answer until the next request.
+        `reason`, `headers`, `is_compressed`, `body_error` and `release_memory` describe the answer until the next
+        request.
 
         Raises:
             ServerDisconnectedError: the server closed the connection before it answered.
             ClientPayloadError: the answer is not HTTP.
+            ResponseTooLong: the body is longer than `max_bytes`.
         """
         assert self._transport is not None
         self._reset()
+        self._max_bytes = max_bytes
+        self._large_bytes = LARGE_BYTES if reserves_memory else max_bytes
         self._answer = asyncio.get_running_loop().create_future()
         self._write_batch.put(self._transport, [request])
         try:
             await self._answer
+            if not self._is_complete:
+                await self._read_large()
         except BaseException:
             self.close()  # a late answer would be mistaken for the answer to the next request
+            if self.release_memory is not None:
+                self.release_memory()
             raise
         finally:
             self._answer = None
@@ -144,6 +152,18 @@ class _Connection(asyncio.Protocol):
             self.close()
         body = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
         return self._status, body
+
+    async def _read_large(self) -> None:
+        """Reserve memory for an answer whose first part has been read, then read the rest."""
+        assert self._transport is not None
+        declared = 0 if self.is_compressed else self._declared_size
+        self.release_memory = await current_memory().reserve(declared or self._max_bytes)
+        self._answer = asyncio.get_running_loop().create_future()
+        if self._failure is not None:
+            raise self._failure
+        if not self._is_complete:
+            self._transport.resume_reading()
+            await self._answer
 
     def close(self) -> None:
         if self._transport is not None:
@@ -177,6 +197,7 @@ class _Connection(asyncio.Protocol):
             self._fail(ServerDisconnectedError())
 
     def _fail(self, error: Exception) -> None:
+        self._failure = error
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(error)
 
@@ -192,6 +213,7 @@ class _Connection(asyncio.Protocol):
         lowered = name.lower()
         if lowered in (b"content-length", b"transfer-encoding"):
             self._has_length = True
+            self._declared_size = int(value) if value.isdigit() else 0
         elif lowered == b"content-encoding":
             self.is_compressed = value.lower() in (b"gzip", b"deflate")
         self.headers.append((name.decode("latin-1"), value.decode("utf-8", "surrogateescape")))
@@ -200,9 +222,34 @@ class _Connection(asyncio.Protocol):
         self._has_head = True
         self._status = self._parser.get_status_code()
         self._is_kept_alive = self._parser.should_keep_alive()  # not available after the body was parsed
+        if self._declared_size > self._max_bytes:
+            self._refuse()
 
     def on_body(self, body: bytes) -> None:
+        """Keep a part of the body; refuse a body that is too long, stop reading one that must reserve memory first."""
+        if self._failure is not None:
+            return
+        was_small = self._size <= self._large_bytes
+        self._size += len(body)
+        if self._size > self._max_bytes:
+            self._refuse()
+            return
         self._chunks.append(body)
+        if was_small and self._size > self._large_bytes and self._transport is not None:
+            self._transport.pause_reading()
+            self._wake()
+
+    def _refuse(self) -> None:
+        """End the exchange with `ResponseTooLong`, without reading the rest of the answer."""
+        self._chunks.clear()
+        self._fail(too_long(self._max_bytes))
+        self.close()
+
+    def _wake(self) -> None:
+        """Resume the task that waits for the answer."""
+        answer = self._answer
+        if answer is not None:
+            self._wake_ups.put(lambda: None if answer.done() else answer.set_result(None))
 
     def on_message_complete(self) -> None:
         """Deliver the answer; discard an interim answer (status 1xx)."""
@@ -210,18 +257,18 @@ class _Connection(asyncio.Protocol):
             self._reset()
         elif self._answer is not None:
             self._is_complete = True
-            answer = self._answer
-            self._wake_ups.put(lambda: None if answer.done() else answer.set_result(None))
+            self._wake()
 
 
 class EndpointResponse(LocalResponse):
-    """A complete answer of a model endpoint; reading a truncated body raises `body_error`."""
+    """A complete answer of a model endpoint; reading a truncated body raises its error."""
 
-    def __init__(self, url: URL, call: Call, reply: Reply, reason: str, body_error: ClientPayloadError | None) -> None:
-        super().__init__(call, reply)
+    def __init__(self, url: URL, call: Call, status: int, content: bytes, connection: _Connection) -> None:
+        super().__init__(call, Reply(status, content, headers=connection.headers))
         self._url = url
-        self._reason = reason
-        self._body_error = body_error
+        self._reason = connection.reason
+        self._body_error = connection.body_error
+        self._release_memory = connection.release_memory
 
     @property
     def reason(self) -> str:
@@ -237,6 +284,26 @@ class EndpointResponse(LocalResponse):
         if self._body_error is not None:
             raise self._body_error
         return await super().read()
+
+    async def decompress(self, max_bytes: int, *, reserves_memory: bool) -> None:
+        """Decompress the body, a large one on a thread; raise `ResponseTooLong` if it is longer than `max_bytes`."""
+        decompressor = Decompressor(self.reply.body_bytes(), max_bytes)
+        try:
+            if not decompressor.decode(LARGE_BYTES):
+                if reserves_memory and self._release_memory is None:
+                    self._release_memory = await current_memory().reserve(max_bytes)
+                await asyncio.to_thread(decompressor.decode)
+            self.reply.body = decompressor.body()
+        except zlib.error as problem:
+            self._body_error = self._body_error or ClientPayloadError(f"the answer cannot be decompressed: {problem}")
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Release the memory that a large answer reserved."""
+        if self._release_memory is not None:
+            self._release_memory()
 
 
 class _HostConnections:
@@ -261,7 +328,17 @@ class ConnectionPool:
     Idle connections are reused for `idle_seconds`. `configure` is called with each new socket.
     """
 
-    def __init__(self, *, per_host: int, idle_seconds: float, connect_seconds: float, configure: Configure) -> None:
+    def __init__(
+        self,
+        *,
+        per_host: int,
+        idle_seconds: float,
+        connect_seconds: float,
+        configure: Configure,
+        advice: str = "raise global_aiohttp_connector_limit_per_host",
+    ) -> None:
+        """Create an empty pool. `advice` says how to allow more connections."""
+        self._advice = advice
         self._per_host = per_host
         self._keep_seconds = idle_seconds
         self._connect_seconds = connect_seconds
@@ -279,29 +356,36 @@ class ConnectionPool:
         body: bytes,
         *,
         varying_header: tuple[str, str] | None = None,
+        max_bytes: int | None = None,
     ) -> LocalResponse:
         """Send a request and return its complete answer of any status. Only connecting has a timeout.
+
+        A caller that passes `max_bytes` (default: `max_body_bytes`) must call `release` of the response when the body
+        is no longer needed: a large body reserves memory.
 
         Raises:
             ClientConnectorError, ConnectionTimeoutError: the connection could not be established.
             ServerDisconnectedError, ClientPayloadError: the connection was lost, or the answer is not HTTP.
+            ResponseTooLong: the answer is longer than `max_bytes`, compressed or decompressed.
         """
         request = encode_request(method, url, headers, body, varying_header)
         address = (url.host or "", url.port or 80)
         host = self._hosts.get(address)
         if host is None:
             host = self._hosts[address] = _HostConnections()
-        connection = await self._acquire(host, address, url)
-        try:
-            status, content = await connection.exchange(request)
-            reason, answer_headers, body_error = connection.reason, connection.headers, connection.body_error
-            if connection.is_compressed:  # some servers compress although the request does not accept it
-                content, body_error = _decompress(content, body_error)
-        finally:
-            self._release(host, connection)
         sent_headers = headers if varying_header is None else {**headers, varying_header[0]: varying_header[1]}
         call = Call(method, "", "", body, sent_headers)
-        return EndpointResponse(url, call, Reply(status, content, headers=answer_headers), reason, body_error)
+        reserves_memory, max_bytes = max_bytes is not None, max_bytes or limits.body
+        connection = await self._acquire(host, address, url)
+        try:
+            status, content = await connection.exchange(request, max_bytes, reserves_memory=reserves_memory)
+            response = EndpointResponse(url, call, status, content, connection)
+            is_compressed = connection.is_compressed
+        finally:
+            self._release(host, connection)
+        if is_compressed:  # some servers compress although the request does not accept it
+            await response.decompress(max_bytes, reserves_memory=reserves_memory)
+        return response
 
     async def _acquire(self, host: _HostConnections, address: Address, url: URL) -> _Connection:
         """Return an idle connection or open a new one; wait if the limit per host is reached."""
@@ -316,7 +400,7 @@ class ConnectionPool:
                 break
             if not host.was_full:
                 host.was_full = True
-                logger.warning(POOL_IS_FULL, self._per_host, *address)
+                logger.warning(POOL_IS_FULL, self._per_host, *address, self._advice)
             await host.queue.wait(host.queue.grant)
         host.open += 1
         try:
@@ -398,11 +482,3 @@ class ConnectionPool:
         for _, resolution in self._resolutions.values():
             resolution.cancel()
         self._hosts.clear()
-
-
-def _decompress(content: bytes, error: ClientPayloadError | None) -> tuple[bytes, ClientPayloadError | None]:
-    """Return the decompressed body and its error; `error` is the error of the compressed body, if any."""
-    try:
-        return zlib.decompress(content, wbits=GZIP_OR_ZLIB), error
-    except zlib.error as problem:
-        return content, error or ClientPayloadError(f"the answer cannot be decompressed: {problem}")

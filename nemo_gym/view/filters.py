@@ -131,5 +131,7 @@ def _operand(node: ast.expr) -> Condition:
         value = int(node.value) if isinstance(node.value, bool) else node.value
         if isinstance(value, int) and abs(value) >= 2**63:
             raise FilterError(f"{value} is too large")
+        if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+            raise FilterError(f"{value!r} is not a valid text")
         return Condition("?", (value,))
     raise FilterError(f"{ast.unparse(node)!r} is neither a column nor a value")

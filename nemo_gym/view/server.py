@@ -6,6 +6,7 @@ On any other address than loopback a token is required.
 
 import asyncio
 import hmac
+import re
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -32,6 +33,8 @@ from nemo_gym.wire.stored_rollout import RolloutId
 POLL_SECONDS = 1.0
 """Pause between two checks for new lines in the files."""
 MAX_ROWS = 500
+MAX_DIGITS = 19
+_DIGITS = re.compile(r"[0-9]+")
 TOKEN_COOKIE = "gym_view"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 POLICY = (
@@ -107,6 +110,9 @@ class AccessCheck:
         rejection = self._rejection_reason(request)
         if rejection is not None:
             await PlainTextResponse(rejection, 403, headers=HEADERS)(scope, receive, send)
+            return
+        if any(_is_too_large(digits) for digits in _DIGITS.findall(scope["path"])):
+            await PlainTextResponse("a number in the path is too large", 400, headers=HEADERS)(scope, receive, send)
             return
         query_token = request.query_params.get("token")
 
@@ -252,6 +258,12 @@ async def _follow_files(runs: Sequence[RunDatabase]) -> None:
 
 async def _bad_filter(_: Request, error: Exception) -> Response:
     return JsonResponse({"error": str(error)}, 400)
+
+
+def _is_too_large(digits: str) -> bool:
+    """Return whether a number is too large for the database, which has integers of 64 bits."""
+    significant = digits.lstrip("0")
+    return len(significant) > MAX_DIGITS or int(significant or 0) >= 2**63
 
 
 def _host(netloc: str) -> str:

@@ -158,6 +158,21 @@ class TypedObjectParam(OpenDict):
     type: str
 
 
+def _stop_lists_at_first_problem(schema: Any) -> None:
+    """Make the lists of a model report their first invalid item only.
+
+    An answer may be a list of a million invalid items; collecting their problems takes seconds and gigabytes. Nested
+    models are skipped, because each applies this function itself.
+    """
+    parts = [schema]
+    while parts:
+        part = parts.pop()
+        values = part.values() if isinstance(part, dict) else part if isinstance(part, list | tuple) else ()
+        if isinstance(part, dict) and part.get("type") == "list":
+            part["fail_fast"] = True
+        parts += [value for value in values if not (isinstance(value, dict) and value.get("type") == "model")]
+
+
 class WireModel(BaseModel):
     """A model that keeps unknown fields and accepts objects of other packages."""
 
@@ -177,6 +192,12 @@ class WireModel(BaseModel):
 
         # Makes pydantic skip this constructor when parsing: a parsed object has exactly the fields of its input as set.
         __init__.__pydantic_base_init__ = True
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        _stop_lists_at_first_problem(schema)
+        return schema
 
     @model_validator(mode="before")
     @classmethod

@@ -39,7 +39,8 @@ from nemo_gym.server_utils import (
     raise_for_status,
 )
 from nemo_gym.transport import deadlines
-from nemo_gym.transport.client_response import ResponseTooLong, read_at_most
+from nemo_gym.transport.client_response import read_at_most
+from nemo_gym.transport.large_bodies import ResponseTooLong
 from nemo_gym.wire.call_reply import parse_tool_arguments
 
 logger = logging.getLogger("nemo_gym.simple_agent")

@@ -6,10 +6,19 @@ from aiohttp import ClientResponseError, RequestInfo
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from nemo_gym.errors import AgentFailed, CircuitOpen, DeadlineExceeded, EnvFailed, ModelFailed, ServerUnreachable
+from nemo_gym.errors import (
+    AgentFailed,
+    CircuitOpen,
+    DeadlineExceeded,
+    EnvFailed,
+    ModelAnswerTooLarge,
+    ModelFailed,
+    ServerUnreachable,
+)
 from nemo_gym.rollouts.attribution import classify_error
 from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.transport.deadlines import ModelCallTimeout
+from nemo_gym.transport.large_bodies import ResponseTooLong
 
 TYPES = {"m": "responses_api_models", "r": "resources_servers", "a": "responses_api_agents"}
 
@@ -63,6 +72,9 @@ def classify(error):
         (status_error(500, "ServerUnreachable", whom="r"), ("verifier_error", "environment", "r", True)),
         (status_error(500, whom="m", cause="ValidationError"), ("model_bad_reply", "model", "m", True)),
         (status_error(500, whom="m", cause="ModelFailed"), ("model_bad_reply", "model", "m", True)),
+        (status_error(500, whom="m", cause="ModelAnswerTooLarge"), ("model_answer_too_large", "model", "m", False)),
+        (ModelAnswerTooLarge("long", where="m"), ("model_answer_too_large", "model", "m", False)),
+        (ResponseTooLong("long"), ("agent_error", "agent", "a", False)),
         (status_error(500, whom="m", upstream=429), ("rate_limited", "model", "m", True)),
         (status_error(500, whom="m", upstream=401), ("model_refused", "model", "m", True)),
         (status_error(500, whom="m", upstream=404), ("model_refused", "model", "m", True)),
@@ -122,3 +134,12 @@ def test_a_model_only_the_verifier_calls_is_a_judge():
     failure = classify_error(error, "a", TYPES.get, judges={"m"})
 
     assert (failure.kind, failure.phase, failure.server) == ("judge_failed", "verify", "m")
+
+
+def test_a_judge_whose_answer_is_too_large_is_not_asked_again():
+    """The next answer would be as long, and it is paid for as well."""
+    error = status_error(500, whom="m", cause="ModelAnswerTooLarge")
+
+    failure = classify_error(error, "a", TYPES.get, judges={"m"})
+
+    assert (failure.kind, failure.retryable) == ("judge_failed", False)

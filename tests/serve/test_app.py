@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 
 import pytest
 from fastapi import Request
@@ -13,6 +14,8 @@ from pydantic import BaseModel, field_validator
 from nemo_gym.serve import endpoints
 from nemo_gym.serve.app import add_liveness, create_app
 from nemo_gym.serve.failures import FailureMiddleware
+from nemo_gym.serve.validation_problems import MAX_PROBLEMS
+from nemo_gym.transport.large_bodies import limits
 
 
 class Task(BaseModel):
@@ -28,8 +31,29 @@ class Task(BaseModel):
         return value
 
 
+class Wide(BaseModel):
+    """Many problems that all show the same input: one for every missing field."""
+
+    one: int
+    two: int
+    numbers: list[int]
+    names: dict[str, int] = {}
+
+
 def client() -> TestClient:
     app = create_app()
+
+    @app.post("/wide")
+    async def wide(body: Wide) -> Wide:
+        return body
+
+    @app.post("/wide/{kind}")
+    async def wide_of_kind(kind: str, body: Wide) -> Wide:
+        return body
+
+    @app.post("/wrong_answer")
+    async def answer_wrongly(body: dict[str, object]) -> Wide:
+        return body  # type: ignore[return-value]
 
     @app.post("/task")
     async def task(body: Task) -> Task:
@@ -88,7 +112,7 @@ def test_both_ways_through_fastapi_say_the_same(body):
 
 def test_a_body_that_is_too_large_is_refused(monkeypatch):
     """One huge request would otherwise use up the memory of all rollouts of the server."""
-    monkeypatch.setattr(endpoints, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(limits, "body", 1000)
 
     for path in ("/task", "/task/any"):
         answer = client().post(path, content=b'{"number": 1, "extra": "' + b"x" * 2000 + b'"}', headers=JSON)
@@ -123,6 +147,61 @@ def test_a_validation_error_shows_the_problem_but_no_secret(caplog):
     assert "sk-secret-1" not in answer.text + missing.text + caplog.text
     assert missing.json()["detail"][0]["input"]["max_output_tokens"] == 5
     assert "body.number" in caplog.text
+
+
+LONG_BODIES = {
+    "one large input for several problems": {"text": "x" * 500_000, "items": [{"a": 1}] * 50_000},
+    "many problems": {"one": 1, "two": 2, "numbers": ["no"] * 100_000},
+    "long key": {"one": 1, "two": 2, "numbers": [], "names": {"k" * 300_000: "no"}},
+    "long keys": {"one": 1, "two": 2, "numbers": [], "names": {f"{n}" + "k" * 30_000: "no" for n in range(30)}},
+    "long number text": {"one": "7" * 100_000 + "x", "two": 2, "numbers": []},
+    "deep": {"one": json.loads("[" * 180 + "]" * 180), "two": {"a": [["b"] * 9000] * 90}, "numbers": []},
+}
+
+
+@pytest.mark.parametrize("path", ["/wide", "/wide/any"])
+@pytest.mark.parametrize("body", LONG_BODIES.values(), ids=LONG_BODIES.keys())
+def test_an_answer_to_an_invalid_request_is_short_whatever_the_request_contains(path, body, caplog):
+    """200 MB of mistakes were echoed as 629 MB, and one megabyte blocked all servers of a cell for four seconds."""
+    encoded, start = json.dumps(body).encode(), time.process_time()
+
+    answer = client().post(path, content=encoded, headers=JSON)
+
+    assert answer.status_code == 422
+    assert time.process_time() - start < 5  # the general way builds a dictionary for each of 100,000 problems
+    assert len(answer.content) < 100_000
+    assert len(caplog.text) < 100_000
+    assert len(answer.json()["detail"]) <= MAX_PROBLEMS + 1
+    assert all({"type", "loc", "msg"} <= problem.keys() for problem in answer.json()["detail"])
+
+
+@pytest.mark.parametrize("path", ["/wide", "/wide/any"])
+def test_problems_that_are_not_listed_are_counted(path):
+    """The reader must know that the list is not complete."""
+    body = {"one": 1, "two": 2, "numbers": ["no"] * 2500}
+
+    problems = client().post(path, json=body).json()["detail"]
+
+    assert problems[0]["loc"] == ["body", "numbers", 0]
+    assert problems[-1] == {"type": "more_problems", "loc": ["body"], "msg": "2,480 more problems are not listed"}
+
+
+def test_a_short_input_is_echoed_completely():
+    """The common mistake, a wrong field in a small request, is explained by the request itself."""
+    body = {"one": 1, "numbers": [1, None, 2.5, True], "names": {"a": {"b": []}}, "note": "ü" * 500}
+
+    problems = client().post("/wide", json=body).json()["detail"]
+
+    assert [problem["input"] for problem in problems if problem["loc"] == ["body", "two"]] == [body]
+
+
+def test_an_answer_of_a_handler_that_does_not_validate_is_short_too(caplog):
+    """The error of the server's own answer repeated that answer once for each problem."""
+    answer = client().post("/wrong_answer", json=LONG_BODIES["one large input for several problems"])
+
+    assert answer.status_code == 500
+    assert len(answer.content) < 100_000
+    assert len(caplog.text) < 200_000
 
 
 ONE_CLIENT = client()

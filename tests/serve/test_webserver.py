@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.serve import webserver
+from nemo_gym.serve.http_protocol import GuardedHttpProtocol
 
 
 def test_uvicorn_is_told_what_the_configuration_says():
@@ -21,7 +22,7 @@ def test_uvicorn_is_told_what_the_configuration_says():
     assert options["access_log"] is True
     assert options["timeout_worker_healthcheck"] == 99
     assert options["timeout_keep_alive"] == 30
-    assert (options["loop"], options["http"]) == ("uvloop", "httptools")
+    assert (options["loop"], options["http"]) == ("uvloop", GuardedHttpProtocol)
     assert webserver.uvicorn_options({})["access_log"] is False
 
 

@@ -11,8 +11,9 @@ import pytest
 from aiohttp import web
 
 from nemo_gym.errors import DeadlineExceeded
-from nemo_gym.transport.client_response import ResponseTooLong, get_response_json, raise_for_status, read_at_most
+from nemo_gym.transport.client_response import get_response_json, raise_for_status, read_at_most
 from nemo_gym.transport.http import send
+from nemo_gym.transport.large_bodies import ResponseTooLong
 
 
 def reads(value):

@@ -59,6 +59,38 @@ def test_a_missing_resource_is_a_404(client: TestClient, path: str) -> None:
     assert client.get(path).status_code == 404
 
 
+NUMBER_PATHS = (
+    "/api/runs/{}",
+    "/api/runs/0/rollouts/{}/0",
+    "/api/runs/0/rollouts/0/{}/raw",
+    "/api/runs/0/rollouts/1/0/text/{}",
+    "/api/runs/0/rollouts/1/0/tokens/{}",
+    "/api/compare/0/{}",
+)
+
+
+@pytest.mark.parametrize("path", NUMBER_PATHS)
+@pytest.mark.parametrize("number", [2**63, 2**64 + 7, "9" * 60, "1" * 5000])
+def test_a_number_that_no_database_can_hold_is_a_400(client: TestClient, path: str, number: int | str) -> None:
+    """SQLite has integers of 64 bits; a larger one became an error of the viewer, with a traceback in its log."""
+    answer = client.get(path.format(number))
+
+    assert answer.status_code == 400
+    assert "too large" in answer.text
+
+
+@pytest.mark.parametrize("path", NUMBER_PATHS)
+def test_the_largest_number_is_only_missing(client: TestClient, path: str) -> None:
+    """The limit must not refuse what the database can look up."""
+    assert client.get(path.format(2**63 - 1)).status_code in (200, 404)
+
+
+@pytest.mark.parametrize("where", [f"turns > {2**63}", f"reward < -{2**70}", 'answer == "\\ud800"', '"\\0" in answer'])
+def test_strange_values_in_a_filter_are_no_server_error(client: TestClient, where: str) -> None:
+    """A filter comes from the address bar; whatever it says must not be a traceback."""
+    assert client.get("/api/runs/0/rollouts", params={"where": where}).status_code in (200, 400)
+
+
 def test_a_filter_that_cannot_be_read_is_explained(client: TestClient) -> None:
     """The page shows the reason under the filter."""
     answer = client.get("/api/runs/0/rollouts", params={"where": "rewrd < 1"})

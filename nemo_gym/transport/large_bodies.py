@@ -1,0 +1,156 @@
+"""Limits on the size of bodies, memory for large answers, and work on them that must not block the event loop.
+
+An answer of at most `LARGE_BYTES` is handled on the event loop. A larger answer of a model endpoint first reserves its
+memory, so that many of them at once wait for each other instead of filling the memory, and is decompressed and parsed
+on a thread.
+"""
+
+import asyncio
+import math
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nemo_gym.config.keys import KEYS
+from nemo_gym.errors import GymError
+from nemo_gym.transport.event_loop import PerLoop
+
+LARGE_BYTES = 1024 * 1024
+MAX_ERROR_BYTES = 1024 * 1024
+"""Maximum bytes of an error body that are read."""
+LARGEST_ANSWERS_AT_ONCE = 4
+"""Answers of the maximum size whose memory may be reserved at the same time on one event loop."""
+
+GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
+INPUT_BYTES = 64 * 1024
+
+PARSED_BYTES = ((b",", 64), (b"[", 64), (b"{", 232))
+"""Approximate memory of a parsed JSON value by the character that starts or separates it."""
+MAX_GROWTH = 16
+"""Maximum memory of a parsed answer, as a multiple of the maximum size of its text."""
+
+
+class ResponseTooLong(GymError, ValueError):
+    """The response body is longer than the limit of the caller."""
+
+
+@dataclass(slots=True)
+class BodyLimits:
+    """The limits of this process, set by `http_sessions.configure`."""
+
+    body: int = KEYS["max_body_bytes"].default
+    answer: int = KEYS["max_model_answer_bytes"].default
+
+
+limits = BodyLimits()
+
+
+def too_long(max_bytes: int, callee: str | None = None) -> ResponseTooLong:
+    """Return the error for a body of more than `max_bytes`."""
+    return ResponseTooLong(f"the answer is longer than {max_bytes:,} bytes", where=callee)
+
+
+def too_long_request(max_bytes: int) -> str:
+    """Return the text of the answer 413."""
+    return f"the request body is larger than {max_bytes} bytes (max_body_bytes)"
+
+
+class AnswerMemory:
+    """The memory of one event loop that is reserved for large answers, first come, first served."""
+
+    def __init__(self, _: asyncio.AbstractEventLoop) -> None:
+        self._reserved = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def reserve(self, size: int) -> Callable[[], None]:
+        """Wait until `size` bytes are free, reserve them and return the function that releases them once."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        self._admit()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._release(size)
+            else:
+                self._waiting.remove((size, turn))
+                self._admit()
+            raise
+        held = [size]
+        return lambda: self._release(held.pop() if held else 0)
+
+    def _release(self, size: int) -> None:
+        self._reserved -= size
+        self._admit()
+
+    def _admit(self) -> None:
+        """Reserve memory for the answers that waited longest; a single answer is always admitted."""
+        while self._waiting:
+            size, turn = self._waiting[0]
+            if self._reserved and self._reserved + size > LARGEST_ANSWERS_AT_ONCE * limits.answer:
+                return
+            self._waiting.popleft()
+            self._reserved += size
+            turn.set_result(None)
+
+
+_memories = PerLoop(AnswerMemory)
+
+
+def current_memory() -> AnswerMemory:
+    return _memories.of(asyncio.get_running_loop())
+
+
+class Decompressor:
+    """Decompress a gzip or zlib body step by step, at most to `max_bytes`."""
+
+    def __init__(self, content: bytes, max_bytes: int) -> None:
+        self._content = content
+        self._position = 0
+        self._max_bytes = max_bytes
+        self._decoder = zlib.decompressobj(wbits=GZIP_OR_ZLIB)
+        self._chunks: list[bytes] = []
+        self._size = 0
+
+    def decode(self, max_output: float = math.inf) -> bool:
+        """Decompress about `max_output` bytes; return True at the end of the body.
+
+        Raises:
+            ResponseTooLong: the decompressed body is longer than `max_bytes`.
+            zlib.error: the body is damaged or incomplete.
+        """
+        goal = self._size + max_output
+        while not self._decoder.eof:
+            if self._size >= goal:
+                return False
+            data = self._decoder.unconsumed_tail
+            if not data:
+                data = self._content[self._position : self._position + INPUT_BYTES]
+                self._position += len(data)
+            if not data:
+                self._add(self._decoder.flush())  # at most a few kilobytes
+                if not self._decoder.eof:
+                    raise zlib.error("incomplete or truncated stream")
+            else:
+                self._add(self._decoder.decompress(data, LARGE_BYTES))
+        return True
+
+    def _add(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        if self._size > self._max_bytes:
+            raise too_long(self._max_bytes)
+
+    def body(self) -> bytes:
+        return b"".join(self._chunks)
+
+
+def check_parsed_size(body: bytes, max_bytes: int) -> None:
+    """Refuse JSON with so many values that the parsed answer would fill the memory.
+
+    Raises:
+        ResponseTooLong: the parsed values would take more than `MAX_GROWTH` times `max_bytes`.
+    """
+    if sum(body.count(mark) * size for mark, size in PARSED_BYTES) > MAX_GROWTH * max_bytes:
+        raise ResponseTooLong("the answer contains too many JSON values")
