@@ -32,6 +32,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from nemo_gym.serve.failures import contain_stream
 from nemo_gym.wire.call_reply import encode_json, parse_json
 
 Handler = Callable[..., Any]
@@ -312,7 +313,7 @@ class EndpointPlan:
         answer = await self.endpoint(**self.arguments(body, request, injected))
         if not isinstance(answer, Response):
             answer = self.response(answer, injected)
-        await answer(scope, receive, send)
+        await contain_stream(answer)(scope, receive, send)
 
     def new_response(self) -> Response | None:
         """Return an empty response for the handler to set cookies, headers and a status on; None if it takes none."""
@@ -423,7 +424,7 @@ class EndpointOutcome:
             scope["session"] = self.session
         if isinstance(self.answer, BaseException):
             raise self.answer
-        await self.answer(scope, receive, send)
+        await contain_stream(self.answer)(scope, receive, send)
 
 
 class EndpointRouter:
