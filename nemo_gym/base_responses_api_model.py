@@ -114,6 +114,9 @@ class _ModelMethod:
 class SimpleResponsesAPIModel(BaseResponsesAPIModel, SimpleServer):
     """Base class of model servers: routes for three API dialects, implemented by two methods."""
 
+    SESSION_POLICY = "cookie-only"
+    """Model servers keep nothing between calls, so an episode goes on after a restart."""
+
     def setup_webserver(self) -> FastAPI:
         """Build the app with the routes of every model server."""
         app = create_app(title=type(self).__name__)

@@ -13,6 +13,7 @@ GymError                              the problem, its location and the fix
 ├── ConversionError                   an API dialect cannot express something (NotImplementedError, ValueError)
 ├── FileProblem                       a file cannot be read or written (OSError)
 ├── ServerUnreachable                 no server answers at an address (ConnectionError)
+│   └── SessionLost                   the process that kept the state of a session has ended
 ├── DeadlineExceeded                  the time allowed for a call ran out (TimeoutError)
 ├── CircuitOpen                       an endpoint failed repeatedly and is not called (ConnectionError)
 └── RolloutFailed                     a rollout has no reward
@@ -131,6 +132,10 @@ def raising_file_problems() -> Iterator[None]:
 
 class ServerUnreachable(GymError, ConnectionError):
     """No server answers at an address."""
+
+
+class SessionLost(ServerUnreachable):
+    """The process that kept the state of a session has ended, so the rollout cannot go on."""
 
 
 class DeadlineExceeded(GymError, TimeoutError):

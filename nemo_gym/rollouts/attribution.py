@@ -18,6 +18,7 @@ from nemo_gym.errors import (
     ModelFailed,
     RolloutFailed,
     ServerUnreachable,
+    SessionLost,
 )
 from nemo_gym.rollouts.outcome import ROW_STATUSES, Failure, FailureKind, Phase
 from nemo_gym.rollouts.scoring_rules import AGENTS, MODELS, RESOURCES_SERVERS
@@ -45,7 +46,7 @@ _DEADLINE_OF_ERROR = {
 }
 _DEADLINE_OF_PHASE = {Phase.MODEL: "model_call", Phase.ENVIRONMENT: "tool_call", Phase.VERIFY: "verify"}
 _TIMEOUT_STATUS = frozenset({408, 504})
-_UNREACHABLE_ERRORS = frozenset({ServerUnreachable.__name__, CircuitOpen.__name__})
+_UNREACHABLE_ERRORS = frozenset({ServerUnreachable.__name__, SessionLost.__name__, CircuitOpen.__name__})
 _TIMEOUT_ERRORS = frozenset({DeadlineExceeded.__name__, *_DEADLINE_OF_ERROR})
 _BAD_REPLY_ERRORS = frozenset({"ValidationError", "ConversionError", "JSONDecodeError", ModelFailed.__name__})
 

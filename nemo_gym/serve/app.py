@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nemo_gym.serve.call_handler import CallHandler, has_only_known_layers
 from nemo_gym.serve.endpoints import OUTCOME_KEY, EndpointRouter, GymRequest, json_bytes
-from nemo_gym.serve.failures import FailureMiddleware
+from nemo_gym.serve.failures import ExitGuard, FailureMiddleware, contain_stream
 from nemo_gym.serve.validation_problems import shown_problems
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import run_app
@@ -38,7 +38,7 @@ class GymRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
-            return await handler(GymRequest(request.scope, request.receive))
+            return contain_stream(await handler(GymRequest(request.scope, request.receive)))
 
         return handle
 
@@ -80,7 +80,7 @@ class GymApp(FastAPI):
         if FailureMiddleware not in layers:
             return super().build_middleware_stack()
         handlers = {key: value for key, value in self.exception_handlers.items() if key not in (500, Exception)}
-        stack: ASGIApp = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers=handlers)
+        stack: ASGIApp = ExceptionMiddleware(AsyncExitStackMiddleware(ExitGuard(self.router)), handlers=handlers)
         instances: list[Any] = []
         for cls, args, kwargs in reversed(self.user_middleware):
             stack = cls(stack, *args, **kwargs)

@@ -20,8 +20,10 @@ from contextvars import Context
 from typing import Any, Generic, Protocol, TypeVar
 
 from fastapi import FastAPI, Response
+from pydantic import BaseModel
 from starlette.types import Message, Receive, Scope, Send
 
+from nemo_gym.errors import SessionLost
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.serve.blocked_loop import handlers_by_task
 from nemo_gym.serve.correlation import ROLLOUT_PREFIX_SCOPE_KEY, ROLLOUT_PREFIX_START, adopt_rollout, split_path
@@ -37,6 +39,7 @@ from nemo_gym.serve.failures import request_deadline_exceeded
 from nemo_gym.serve.session import COOKIE_ATTRIBUTES, SessionMiddleware, cookie_values
 from nemo_gym.transport import call_log, deadlines
 from nemo_gym.transport.asgi import collect_reply, run_app, scope_of, write_reply
+from nemo_gym.transport.event_loop import result_or_error
 from nemo_gym.wire.call_reply import Call, Reply, encode_model
 
 _REQUEST_HEADERS = frozenset(
@@ -176,7 +179,7 @@ class CallHandler:
         self.sessions = sessions
         self._has_rollout_prefixes = has_rollout_prefixes
         self._reads_cookies = sessions is not None and sessions.policy != "stateless"
-        self._sets_cookies = sessions is not None and sessions.policy == "per-session"
+        self._sets_cookies = sessions is not None and sessions.has_cookie
 
     def handle(self, call: Call, alarm: deadlines.Alarm | None = None) -> Awaitable[Reply]:
         """Answer a call. With `alarm` the caller enforces the deadline, otherwise this method does."""
@@ -204,13 +207,21 @@ class CallHandler:
         request = GymRequest(self._route_scope(dict(scope), plan, prefix), receive, send)
         if self.sessions is not None:
             cookies = cookie_values(scope, self.sessions.cookie_name)
-            request.scope["session"] = self.sessions.open_session(cookies)
+            try:
+                request.scope["session"] = self.sessions.open_session(cookies, plan.route.path)
+            except SessionLost:
+                return False  # raised again, and answered, in the stack
         seconds = deadlines.parse_seconds(headers.get(DEADLINE_HEADER))
         call = Call(scope["method"], "", scope["path"], headers=headers, server=self.server_name, seconds=seconds)
         outcome = await self._run_within_deadline(call, plan, None, prefix, request)
         if isinstance(outcome, Reply):
-            await write_reply(outcome, send)
-            return True
+            try:
+                outcome.body = outcome.body_bytes()
+            except Exception as error:  # a value that JSON cannot express, such as half of a surrogate pair
+                outcome = EndpointOutcome(error, None)
+            else:
+                await write_reply(outcome, send)
+                return True
         scope[OUTCOME_KEY] = outcome
         return False
 
@@ -272,23 +283,17 @@ class CallHandler:
         if prefix is not None:
             adopt_rollout(prefix)
         session: dict[str, Any] | None = None
-        if request is None and self._reads_cookies and self.sessions is not None:
-            cookie = call.cookie(self.sessions.cookie_name)
-            session = self.sessions.open_session(() if cookie is None else (cookie,))
         task = alarm.task if alarm is not None else asyncio.current_task()
         outer_handler = handlers_by_task.get(task)
         handlers_by_task[task] = (self.server_name, call.method, call.path)
         try:
+            if request is None and self._reads_cookies and self.sessions is not None:
+                cookie = call.cookie(self.sessions.cookie_name)
+                session = self.sessions.open_session(() if cookie is None else (cookie,), plan.route.path)
             if request is None and plan.request_name is not None:
                 request = CallRequest(self, call, plan, session)
-            if plan.body is not None:
-                body = plan.validate_body(await request.body() if body is None and request is not None else body)
-            injected = plan.new_response() if plan.response_name is not None else None
-            answer = await plan.handler(**plan.arguments(body, request, injected))
-            result: Any = plan.result(answer, injected)
-        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:  # also `sys.exit` in a verifier: one handler must not end the server
+            result: Any = await result_or_error(_run_handler(plan, body, request))
+        except SessionLost as error:
             result = error
         finally:
             if outer_handler is None:
@@ -327,9 +332,20 @@ class CallHandler:
         return scope | self.router.route_scope(plan) | {"app": self.app}
 
 
+async def _run_handler(plan: EndpointPlan, body: Any, request: GymRequest | None) -> Response | BaseModel | bytes:
+    """Read the body if it is None, validate it, run the handler and return the result."""
+    if plan.body is not None:
+        body = plan.validate_body(await request.body() if body is None and request is not None else body)
+    injected = plan.new_response() if plan.response_name is not None else None
+    return plan.result(await plan.handler(**plan.arguments(body, request, injected)), injected)
+
+
 def _as_response(result: Any) -> Response | BaseException:
     """Return a response or exception unchanged, and a model or bytes as a JSON response."""
     if isinstance(result, _UNUSUAL):
         return result
-    body = result if isinstance(result, bytes) else encode_model(result)
+    try:
+        body = result if isinstance(result, bytes) else encode_model(result)
+    except Exception as error:  # a model may contain values that JSON cannot express
+        return error
     return Response(body, media_type="application/json")

@@ -33,6 +33,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from nemo_gym.serve.failures import contain_stream
 from nemo_gym.serve.validation_problems import list_problems
 from nemo_gym.transport.large_bodies import limits, too_long_request
 from nemo_gym.wire.call_reply import encode_json, encode_model, parse_json, replace_surrogates
@@ -312,7 +313,7 @@ class EndpointPlan:
         answer = await self.endpoint(**self.arguments(body, request, injected))
         if not isinstance(answer, Response):
             answer = self.response(answer, injected)
-        await answer(scope, receive, send)
+        await contain_stream(answer)(scope, receive, send)
 
     def new_response(self) -> Response | None:
         """Return an empty response for the handler to set cookies, headers and a status on; None if it takes none."""
@@ -426,7 +427,7 @@ class EndpointOutcome:
             scope["session"] = self.session
         if isinstance(self.answer, BaseException):
             raise self.answer
-        await self.answer(scope, receive, send)
+        await contain_stream(self.answer)(scope, receive, send)
 
 
 class EndpointRouter:

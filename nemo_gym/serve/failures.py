@@ -2,22 +2,25 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from traceback import format_exception
+from typing import Any
 
 import orjson
 from aiohttp import ClientResponseError
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nemo_gym.config.secret_text import mask_text
-from nemo_gym.errors import DeadlineExceeded, GymError
+from nemo_gym.errors import DeadlineExceeded, GymError, SessionLost
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.serve.blocked_loop import handlers_by_task
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import CALLER_ENFORCES_DEADLINE
 from nemo_gym.transport.call_log import phase_headers
 from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
+from nemo_gym.transport.event_loop import result_or_error
 
 logger = logging.getLogger("nemo_gym.serve")
 
@@ -33,11 +36,46 @@ MAX_INNER_CONTENT = 64 * 1024
 """Maximum bytes of a callee's error body that are copied into the answer."""
 
 
+class HandlerExit(Exception):
+    """A handler raised `SystemExit` or `KeyboardInterrupt`, the cause of this exception."""
+
+
+class ExitGuard:
+    """ASGI app around the router: raises `HandlerExit` for exceptions that would end the event loop from a new task.
+
+    Some middleware and all streaming responses run handlers in new tasks.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self.app(scope, receive, send)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise HandlerExit from error
+
+
+def contain_stream(response: Response) -> Response:
+    """Return the response; if it is a stream, its body raises `HandlerExit` as `ExitGuard` does."""
+
+    async def chunks(body: AsyncIterable[Any]) -> AsyncIterator[Any]:
+        try:
+            async for chunk in body:
+                yield chunk
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise HandlerExit from error
+
+    if isinstance(response, StreamingResponse):
+        response.body_iterator = chunks(response.body_iterator)
+    return response
+
+
 class FailureMiddleware:
-    """Turn exceptions into JSON answers: 504 for an exceeded deadline, 500 for all others.
+    """Turn exceptions into JSON answers: 504 for an exceeded deadline, 410 for a lost session, 500 for all others.
 
     The answer to a failed nested call contains the body of the callee's error. The headers of every error answer name
-    the server that failed first. A cancellation is re-raised. `redact` removes secrets from the text.
+    the server that failed first. A cancellation of the task passes. `redact` removes secrets from the text.
     """
 
     LAYER = "failures"
@@ -48,7 +86,7 @@ class FailureMiddleware:
         self.redact = redact
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; answer an exception as JSON if the response has not started."""
+        """Serve a request; answer an exception of any class as JSON if the response has not started."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -57,6 +95,8 @@ class FailureMiddleware:
         async def attributing_send(message: Message) -> None:
             nonlocal has_started
             if message["type"] == "http.response.start":
+                if not isinstance(message["status"], int) or not 200 <= message["status"] < 600:
+                    raise ValueError(f"the response has the status {message['status']!r}, which is not one of HTTP")
                 has_started = True
                 if message["status"] >= 400:
                     message = {
@@ -69,20 +109,29 @@ class FailureMiddleware:
         outer_handler = handlers_by_task.get(task)
         handlers_by_task[task] = (self.server_name, scope["method"], scope["path"])
         try:
-            await self.app(scope, receive, attributing_send)
-        except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:  # also `sys.exit` in a verifier: one handler must not end the server
-            status, text = self._answer(scope, error)
-            if has_started:  # the status is already sent: close the connection, so that the caller gets an error
-                raise
-            headers = attribution_headers(error, self.server_name, scope["path"]) | phase_headers(error)
-            await _send_json_text(send, status, self.redact(text[:MAX_INNER_CONTENT]), headers)
+            error = await result_or_error(self.app(scope, receive, attributing_send))
         finally:
             if outer_handler is None:
                 handlers_by_task.pop(task, None)
             else:
                 handlers_by_task[task] = outer_handler
+        if isinstance(error, BaseException):
+            error = error.__cause__ or error if isinstance(error, HandlerExit) else error
+            status, text, headers = self._error_answer(scope, error)
+            if has_started:  # the status is already sent: close the connection, so that the caller gets an error
+                raise error if isinstance(error, Exception) else RuntimeError(text) from error
+            await _send_json_text(send, status, text, headers)
+
+    def _error_answer(self, scope: Scope, error: BaseException) -> tuple[int, str, dict[str, str]]:
+        """Log an exception; return the status, text and headers of the answer, also if the exception has no text."""
+        try:
+            headers = attribution_headers(error, self.server_name, scope["path"]) | phase_headers(error)
+            status, text = self._answer(scope, error)
+            return status, self.redact(text[:MAX_INNER_CONTENT]), headers
+        except BaseException:  # `str` and `repr` of an exception may raise anything, for example on a deep value
+            name = type(error).__name__
+            logger.error("%s: %s %s failed with %s", self.server_name, scope["method"], scope["path"], name)
+            return 500, name, {FAILED_HEADER: self.server_name, FAILED_PATH_HEADER: scope["path"], ERROR_HEADER: name}
 
     def _answer(self, scope: Scope, error: BaseException) -> tuple[int, str]:
         """Log an exception; return the status and text of the answer."""
@@ -97,9 +146,9 @@ class FailureMiddleware:
         if isinstance(error, ClientDisconnect):
             logger.warning("%s: %s: the client closed the connection before its request was complete", server, request)
             return 400, "the request is not complete"
-        if isinstance(error, DeadlineExceeded):
+        if isinstance(error, DeadlineExceeded | SessionLost):
             logger.error("%s: %s: %s", server, request, self._for_log(str(error)))
-            return 504, str(error)
+            return 504 if isinstance(error, DeadlineExceeded) else 410, str(error)
         if not isinstance(error, Exception):
             logger.error("%s: %s ended by %s", server, request, type(error).__name__)
             return 500, f"An unknown error occurred in {server}: {type(error).__name__}"

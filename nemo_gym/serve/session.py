@@ -2,7 +2,9 @@
 
 `request.session` is a dict that always contains `session_id`. Session policies:
 
-- `per-session` (default): the session cookie contains the session and is sent with every response.
+- `per-session` (default): the session cookie contains the session and is sent with every response. The server may keep
+  state for it in memory, so the session ends with the process: the session id names the life of the process.
+- `cookie-only`: the same cookie, but the server keeps no state in memory, so any later process continues the session.
 - `stateless`: no cookie is read or written; every request has a new session id.
 - `shared`: no cookie is read or written; every request has the same session id.
 """
@@ -24,11 +26,12 @@ from itsdangerous import BadData, TimestampSigner
 from itsdangerous.signer import SigningAlgorithm
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nemo_gym.errors import ConfigError
+from nemo_gym.errors import ConfigError, SessionLost
 from nemo_gym.keys import SESSION_ID_KEY
+from nemo_gym.processes import start_ticks
 
 ValueT = TypeVar("ValueT")
-SessionPolicy = Literal["per-session", "stateless", "shared"]
+SessionPolicy = Literal["per-session", "stateless", "shared", "cookie-only"]
 
 SESSION_SECRET_ENV_VAR = "NEMO_GYM_SESSION_SECRET"
 CELL_ENV_VAR = "NEMO_GYM_CELL"
@@ -37,8 +40,13 @@ MAX_AGE_SECONDS = 14 * 24 * 60 * 60
 REFRESH_SECONDS = 60 * 60
 """Age after which a cookie is signed again, so that an active session does not expire."""
 CACHED_COOKIES = 4096
+FIRST_PATHS = frozenset({"/seed_session", "/run"})
+"""Paths whose requests begin a rollout: with a lost session they get a new one instead of an error."""
+LIFE_KEY = "_ng_life"
+"""Key in a signed session, never in `request.session`: the life, if a handler replaced the session id."""
 COOKIE_ATTRIBUTES = f"path=/; Max-Age={MAX_AGE_SECONDS}; httponly; samesite=lax"
 
+_LIFE = re.compile(r"(?P<cell>\d+\.)?(?P<pid>[0-9a-f]+)-(?P<ticks>[0-9a-f]+)\.")
 _ILLEGAL_IN_NAME = re.compile(r"[^A-Za-z0-9!#$%&'*+.^_`|~-]")
 
 
@@ -53,9 +61,25 @@ def session_secret() -> str:
 
 
 def session_id_prefix() -> str:
-    """Return the prefix of session ids: the number of this cell, so that other cells can route requests to it."""
-    cell = os.environ.get(CELL_ENV_VAR)
-    return f"{cell}." if cell else ""
+    """Return the prefix of session ids: the cell number, for routing between cells, and the life of this process."""
+    cell, pid = os.environ.get(CELL_ENV_VAR), os.getpid()
+    return f"{cell}." * bool(cell) + f"{pid:x}-{start_ticks(pid):x}."
+
+
+def is_current(session_id: str, prefix: str) -> bool:
+    """Return True if the process that created a session lives: this process, or another worker of the same server.
+
+    `prefix` is that of this process. A cell does not have the state of other cells.
+    """
+    if session_id.startswith(prefix):
+        return True
+    life = _LIFE.match(session_id)
+    if life is None:  # the id was chosen by a handler, in this process: other processes sign it with their life
+        return True
+    if life["cell"] or cell_of(prefix) is not None:
+        return False
+    ticks = int(life["ticks"], 16)
+    return not ticks or start_ticks(int(life["pid"], 16)) == ticks  # without ticks (not Linux) it is unknown
 
 
 def cell_of(session_id: str) -> int | None:
@@ -83,13 +107,15 @@ class OneShotHMAC(SigningAlgorithm):
 class SessionCodec:
     """Encodes sessions as signed cookie values and decodes them.
 
-    Sessions that contain only `session_id` are cached, because signing costs 8 % of a rollout's CPU.
+    Sessions that contain only `session_id` are cached, because signing costs 8 % of a rollout's CPU. `life` is signed
+    with sessions whose id does not name a life.
     """
 
-    def __init__(self, secret: str, salt: str, clock: Any = time.time) -> None:
+    def __init__(self, secret: str, salt: str, clock: Any = time.time, life: str = "") -> None:
         key = TimestampSigner(secret, salt=f"nemo-gym-session:{salt}").derive_key()
         self._signer = TimestampSigner(key, key_derivation="none", algorithm=OneShotHMAC())
         self._clock = clock
+        self._life = life
         self._cookie_by_id: OrderedDict[str, tuple[str, float]] = (
             OrderedDict()
         )  # session id -> cookie and time of signing
@@ -124,6 +150,8 @@ class SessionCodec:
         return cookie
 
     def _sign(self, session: dict[str, Any]) -> str:
+        if self._life and not _LIFE.match(str(session.get(SESSION_ID_KEY))):
+            session = {**session, LIFE_KEY: self._life}
         # Without padding, because cookie jars quote values that contain `=`.
         return self._signer.sign(base64.urlsafe_b64encode(orjson.dumps(session)).rstrip(b"=")).decode("ascii")
 
@@ -165,15 +193,16 @@ class SessionMiddleware:
         self.app = app
         self.policy = policy
         self.cookie_name = cookie_name(key)
-        self.codec = SessionCodec(secret or session_secret(), key)
         self.prefix = session_id_prefix()
+        self.codec = SessionCodec(secret or session_secret(), key, life=self.prefix)
+        self.has_cookie = policy in ("per-session", "cookie-only")
         self.shared_id = str(uuid5(NAMESPACE_URL, f"nemo-gym:{key}"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request with its session; with the policy `per-session`, also set the session cookie."""
+        """Serve a request with its session; set the session cookie if the policy has one."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
-        elif self.policy == "per-session":
+        elif self.has_cookie:
             await self._serve_with_cookie(scope, receive, send)
         else:
             scope["session"] = self.open_session(())
@@ -182,19 +211,33 @@ class SessionMiddleware:
     def _new_id(self) -> str:
         return f"{self.prefix}{new_session_id()}"
 
-    def open_session(self, cookies: Iterable[str]) -> dict[str, Any]:
-        """Return the session of the last valid cookie, or a new session."""
+    def open_session(self, cookies: Iterable[str], path: str = "") -> dict[str, Any]:
+        """Return the session of the last valid cookie, or a new session. `path` is that of the request.
+
+        Raises:
+            SessionLost: the process that created the session has ended, and its state with it.
+        """
         if self.policy == "shared":
             return {SESSION_ID_KEY: self.shared_id}
         session: dict[str, Any] | None = None
-        if self.policy == "per-session":
+        if self.has_cookie:
             for cookie in cookies:
                 session = self.codec.decode(cookie) or session
-        return session if session is not None else {SESSION_ID_KEY: self._new_id()}
+        if session is None:
+            return {SESSION_ID_KEY: self._new_id()}
+        life = session.pop(LIFE_KEY, session[SESSION_ID_KEY])
+        if self.policy == "cookie-only" or is_current(life, self.prefix):
+            return session
+        if path in FIRST_PATHS:
+            return {SESSION_ID_KEY: self._new_id()}
+        raise SessionLost(
+            "the process that kept this session has ended, and its state is lost", fix="begin a new session"
+        )
 
     async def _serve_with_cookie(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request with the session of its cookie and add `Set-Cookie` to the response."""
-        scope["session"] = self.open_session(cookie_values(scope, self.cookie_name))
+        cookies = cookie_values(scope, self.cookie_name)
+        scope["session"] = self.open_session(cookies, scope["path"])
 
         async def send_with_cookie(message: Message) -> None:
             if message["type"] == "http.response.start":

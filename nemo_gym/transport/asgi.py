@@ -13,6 +13,7 @@ from yarl import URL
 
 from nemo_gym.keys import DEADLINE_HEADER
 from nemo_gym.transport import deadlines
+from nemo_gym.transport.event_loop import result_or_error
 from nemo_gym.transport.retries import SAFE_METHODS
 from nemo_gym.wire.call_reply import Call, Reply
 
@@ -87,7 +88,7 @@ class _ReplyCollector:
         self._chunks: list[bytes] = []
         self._status = 500
         self._headers: list[tuple[str, str]] = []
-        self._is_complete = False
+        self.reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     async def receive(self) -> Message:
         if not self._body_was_read:
@@ -103,37 +104,49 @@ class _ReplyCollector:
         elif message["type"] == "http.response.body":
             self._chunks.append(bytes(message.get("body", b"")))
             if not message.get("more_body", False):
-                self._is_complete = True
-                self._done.set()
+                body = b"" if self._call.method == "HEAD" else b"".join(self._chunks)
+                self._finish(Reply(self._status, body, headers=self._headers))
 
-    async def run(self, app: ASGIApp, scope: MutableMapping[str, Any]) -> Reply:
-        """Run the app and return its complete response; 500 if it raised or ended without one."""
+    def _finish(self, reply: Reply) -> None:
+        self._done.set()
+        if not self.reply.done():
+            self.reply.set_result(reply)
+
+    async def run(self, app: ASGIApp, scope: MutableMapping[str, Any]) -> None:
+        """Run the app; like uvicorn, log an exception and answer 500 unless the response was already complete."""
         try:
-            await app(scope, self.receive, self.send)
-        except Exception:
-            # Like uvicorn: log the exception and answer 500, unless the response was already complete.
-            if not self._is_complete:
-                logger.exception("%s %s failed", scope["method"], scope["path"])
+            error = await result_or_error(app(scope, self.receive, self.send))
+            if isinstance(error, BaseException) and not self.reply.done():
+                logger.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
         finally:
-            self._done.set()
-        if not self._is_complete:
-            return Reply(500, b"Internal Server Error", headers=[("Content-Type", "text/plain; charset=utf-8")])
-        body = b"" if self._call.method == "HEAD" else b"".join(self._chunks)
-        return Reply(self._status, body, headers=self._headers)
+            text = [("Content-Type", "text/plain; charset=utf-8")]
+            self._finish(Reply(500, b"Internal Server Error", headers=text))
 
 
-async def collect_reply(app: ASGIApp, call: Call, scope: MutableMapping[str, Any]) -> Reply:
-    """Run an app and return its complete response; an exception becomes a 500, as under uvicorn."""
-    return await _ReplyCollector(call).run(app, scope)
+_apps_running: set["asyncio.Task[None]"] = set()
+"""Tasks of apps, which may still run background tasks after the reply."""
+
+
+async def collect_reply(
+    app: ASGIApp, call: Call, scope: MutableMapping[str, Any], context: contextvars.Context | None = None
+) -> Reply:
+    """Run an app in a new task and return its response as soon as it is complete. Cancelling cancels the app."""
+    collector = _ReplyCollector(call)
+    task = asyncio.get_running_loop().create_task(collector.run(app, scope), context=context)
+    _apps_running.add(task)
+    task.add_done_callback(_apps_running.discard)
+    try:
+        return await collector.reply
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task])
+        raise
 
 
 async def run_app(app: ASGIApp, call: Call, *, caller_enforces_deadline: bool) -> Reply:
-    """Run an app in a new task with an empty context. Cancelling the caller cancels the task.
-
-    As over HTTP, the handler cannot read or change the context variables of its caller.
-    """
-    reply = collect_reply(app, call, scope_of(call, caller_enforces_deadline=caller_enforces_deadline))
-    return await asyncio.get_running_loop().create_task(reply, context=contextvars.Context())
+    """Run an app in an empty context: as over HTTP, it cannot read or change the context variables of its caller."""
+    scope = scope_of(call, caller_enforces_deadline=caller_enforces_deadline)
+    return await collect_reply(app, call, scope, contextvars.Context())
 
 
 async def write_reply(reply: Reply, send: Send) -> None:

@@ -7,6 +7,7 @@ can be mounted like an app of this process.
 
 import asyncio
 import itertools
+import logging
 import re
 import secrets
 import socket
@@ -23,10 +24,13 @@ from nemo_gym.keys import ROLLOUT_PATH_PREFIX
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import ASGIApp, Message, Receive, Send, read_body, write_reply
 from nemo_gym.transport.call_log import pending_calls
-from nemo_gym.transport.event_loop import CoalescingTransport, current_wake_up_queue
+from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER
+from nemo_gym.transport.event_loop import CoalescingTransport, current_wake_up_queue, is_cancelled
 from nemo_gym.transport.in_process import answer_call
 from nemo_gym.wire.call_reply import Call, Reply
 from nemo_gym.wire.stored_rollout import RolloutId
+
+logger = logging.getLogger("nemo_gym.transport")
 
 LENGTHS = struct.Struct("!II")
 MAX_FRAME_BYTES = 1024 * 1024 * 1024
@@ -76,10 +80,17 @@ class FrameProtocol(asyncio.Protocol):
             del self._buffer[:position]
 
     def send(self, head: Mapping[str, Any], body: bytes = b"") -> None:
-        """Write a frame; do nothing if the connection is closed."""
+        """Write a frame; do nothing if the connection is closed.
+
+        Raises:
+            ValueError: the frame is too long, and the receiver would close the connection.
+            TypeError: the head is not JSON.
+        """
         if self._transport is None or self._transport.is_closing():
             return
         encoded = orjson.dumps(head)
+        if len(encoded) + len(body) > MAX_FRAME_BYTES:
+            raise ValueError(f"the message of {len(body):,} bytes is longer than {MAX_FRAME_BYTES:,}")
         self._transport.write(b"".join((LENGTHS.pack(len(encoded), len(body)), encoded, body)))
 
     def close(self) -> None:
@@ -141,8 +152,8 @@ class CellLink:
             number = next(self._numbers)
             reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
             self._replies[number] = reply
-            protocol.send(_call_head(number, instance, call), call.body_bytes())
             try:
+                protocol.send(_call_head(number, instance, call), call.body_bytes())
                 return await reply
             except asyncio.CancelledError:
                 protocol.send({"cancel": number})
@@ -321,16 +332,31 @@ class CellConnection:
         task.add_done_callback(lambda _: self._tasks.pop(number, None))
 
     async def _answer(self, number: int, call: Call) -> None:
-        """Run the instance's app and send its reply; 404 for an unknown instance, 500 for an exception."""
+        """Run the instance's app and send its reply; 404 for an unknown instance.
+
+        Exactly one frame leaves, whatever the app does and also if its reply cannot be encoded. The caller ignores the
+        frame of a call that it cancelled.
+        """
         app = self._apps.get(call.server or "")
         try:
             if app is None:
                 reply = _error_reply(404, f"unknown instance '{call.server}' in this cell")
             else:
                 reply = await answer_call(app, call)
-        except Exception as error:  # an exception in an app must not end the cell
-            reply = _error_reply(500, repr(error))
-        self.protocol.send(_reply_head(number, reply), reply.body_bytes())
+            self.protocol.send(_reply_head(number, reply), reply.body_bytes())
+        except BaseException as error:
+            # A cancellation that the caller did not request comes from the end of this process.
+            is_end = isinstance(error, asyncio.CancelledError) and is_cancelled()
+            reply = _error_reply(500, f"no answer: {type(error).__name__}")
+            headers = {
+                FAILED_HEADER: call.server or "",
+                FAILED_PATH_HEADER: call.path,
+                ERROR_HEADER: ServerUnreachable.__name__ if is_end else type(error).__name__,
+            }
+            reply.headers = [*reply.header_list(), *headers.items()]
+            if not is_end:
+                logger.error("%s: %s ended without an answer", call.server, call.path, exc_info=error)
+            self.protocol.send(_reply_head(number, reply), reply.body_bytes())
 
     def _on_disconnect(self) -> None:
         self._queued.clear()

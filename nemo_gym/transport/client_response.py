@@ -20,7 +20,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from pydantic import BaseModel
 from yarl import URL
 
-from nemo_gym.errors import DeadlineExceeded
+from nemo_gym.errors import DeadlineExceeded, GymError, ServerUnreachable, SessionLost
 from nemo_gym.transport.asgi import call_url, request_headers
 from nemo_gym.transport.large_bodies import LARGE_BYTES, MAX_ERROR_BYTES, limits, too_long
 from nemo_gym.wire.call_reply import Call, Reply, parse_lenient_json
@@ -99,7 +99,11 @@ class LocalResponse:
     @property
     def _body(self) -> bytes:
         if self._encoded is None:  # not a cached_property: its lock costs more than encoding most bodies
-            self._encoded = self.reply.body_bytes()
+            try:
+                self._encoded = self.reply.body_bytes()
+            except Exception as error:
+                problem = f"the answer to {self._call.path} cannot be encoded as JSON ({type(error).__name__})"
+                raise GymError(problem, where=self._call.server) from error
         return self._encoded
 
     @property
@@ -386,6 +390,20 @@ def is_ok(response: Any) -> bool:
         return ok
     status = getattr(response, "status", None)
     return not isinstance(status, int) or status < 400
+
+
+def raise_for_lost_session(response: Any, callee: str) -> None:
+    """Raise `ServerUnreachable` for the answer of a restarted server to a session of its previous process.
+
+    An agent would otherwise show the answer to the model as that of a tool, and the episode would go on.
+    """
+    headers = response.headers
+    if headers.get(ERROR_HEADER) == SessionLost.__name__:
+        raise ServerUnreachable(
+            "was restarted, and the session of this call was lost with the previous process",
+            where=headers.get(FAILED_HEADER) or callee,
+            fix="run the rollout again; the log of the server shows why its process ended",
+        )
 
 
 async def raise_for_status(response: ClientResponse) -> None:

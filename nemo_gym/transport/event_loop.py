@@ -1,11 +1,11 @@
-"""Event-loop helpers: one object per loop, tasks that wait for a slot, coalesced socket writes, limited wake-ups.
+"""Event-loop helpers: one object per loop, handlers that raise anything, slots, coalesced writes, limited wake-ups.
 
 A round is one iteration of the event loop.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, ref
 
@@ -35,6 +35,26 @@ class PerLoop(Generic[Item]):
             item = self._by_loop[loop] = self._make(loop)
         self._last = (ref(loop), item)
         return item
+
+
+def is_cancelled() -> bool:
+    """Return True if the running task is being cancelled. If not, a `CancelledError` comes from the code it runs."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def result_or_error(work: Awaitable[Item]) -> Item | BaseException:
+    """Return the result of a handler, or the exception it raised, of any class. A cancellation of the task passes.
+
+    When this coroutine is closed, its awaiter receives `GeneratorExit` in any case; a `GeneratorExit` that is returned
+    therefore comes from the handler.
+    """
+    try:
+        return await work
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise
+        return error
 
 
 class SlotQueue:
@@ -156,11 +176,13 @@ class WakeUpQueue:
     def _run_round(self) -> None:
         """Run the callbacks of the next round and schedule another round if any ran."""
         self._count = 0
-        while self._callbacks and self._count < WAKE_UPS_PER_ROUND:
-            self._count += 1
-            self._callbacks.popleft()()
-        if self._count:
-            self._schedule_round()
+        try:
+            while self._callbacks and self._count < WAKE_UPS_PER_ROUND:
+                self._count += 1
+                self._callbacks.popleft()()
+        finally:  # also after an exception, or the other callbacks would never run
+            if self._count:
+                self._schedule_round()
 
     def _schedule_round(self) -> None:
         loop = self._loop()

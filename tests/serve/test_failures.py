@@ -129,7 +129,8 @@ async def test_cancellation_is_not_an_answer():
     sent = []
 
     async def app(scope, receive, send):
-        raise asyncio.CancelledError
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
 
     async def send(message):
         sent.append(message)

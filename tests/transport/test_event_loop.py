@@ -191,6 +191,23 @@ async def test_who_comes_later_does_not_overtake() -> None:
     assert begun == ["first"] * (WAKE_UPS_PER_ROUND + 1) + ["last"]
 
 
+async def test_a_callback_that_fails_does_not_hold_back_the_others() -> None:
+    """The others are replies to calls: without their turn, their callers would wait for the whole deadline."""
+    loop = asyncio.get_running_loop()
+    problems: list[object] = []
+    loop.set_exception_handler(lambda _, context: problems.append(context["exception"]))
+    turns, done = WakeUpQueue(loop), asyncio.Event()
+    for _ in range(WAKE_UPS_PER_ROUND):
+        turns.put(lambda: None)
+
+    turns.put(lambda: 1 // 0)
+    turns.put(done.set)
+
+    async with asyncio.timeout(10):
+        await done.wait()
+    assert isinstance(problems[0], ZeroDivisionError)
+
+
 async def test_all_who_share_a_loop_share_its_turns() -> None:
     """Separate queues would together wake more tasks per round than the limit allows."""
     assert current_wake_up_queue() is current_wake_up_queue()
