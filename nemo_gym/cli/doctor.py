@@ -178,6 +178,11 @@ def _check_sandboxes() -> Iterator[CheckResult]:
     sandbox = probe()
     if sandbox.available:
         yield fine("Sandbox on this machine", sandbox.describe())
+        if sandbox.sampled:
+            limits = " and ".join(sandbox.sampled)
+            message = f"{limits} of a program are measured, not limited by the kernel: it can exceed them briefly"
+            fix = "run as root, or let your user create control groups for memory and pids below its own"
+            yield note("Sandbox limits", message, fix)
     else:
         message = f"{sandbox.describe()}: environments that run code will not start"
         yield note("Sandbox on this machine", message, sandbox.fix or "")

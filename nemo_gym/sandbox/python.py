@@ -68,7 +68,7 @@ class PythonResult:
 
     `kind` is None if the program exited by itself, with `exit_code` (1 for an uncaught exception). Otherwise `kind` is
     one of `SandboxErrorKind`: timeout, cpu_time, memory, output, processes, disk, forbidden, crashed, sandbox. The
-    program causes all of them except `sandbox`.
+    program causes all of them except `sandbox`. `sampled_limits` are those of `SandboxExecDetail`.
     """
 
     stdout: str = ""
@@ -77,6 +77,7 @@ class PythonResult:
     exit_code: int = 0
     seconds: float = 0.0
     isolated: bool = True
+    sampled_limits: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -358,4 +359,5 @@ def _python_result(result: SandboxExecResult) -> PythonResult:
         exit_code=result.return_code,
         seconds=0.0 if detail is None else detail.seconds or 0.0,
         isolated=detail is not None and detail.isolated,
+        sampled_limits=() if detail is None else detail.sampled_limits,
     )

@@ -112,6 +112,8 @@ class SandboxExecDetail:
     seconds: float | None = None
     cpu_s: float | None = None
     peak_memory_mib: float | None = None
+    sampled_limits: tuple[str, ...] = ()
+    """Limits (`memory`, `pids`) that the kernel did not enforce; the provider measured and could react late."""
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ import os
 import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from nemo_gym.sandbox import SandboxResources, SandboxSpec
 from nemo_gym.sandbox.providers.local import LocalProvider, probe
+from nemo_gym.sandbox.providers.local.box import find_bwrap, launch
 from nemo_gym.sandbox.spec import SandboxExecResult
 
 GONE_S = 20.0
@@ -54,11 +56,11 @@ class Traces:
 class Hostile:
     """Runs programs on a separate event loop, all with the same small limits."""
 
-    def __init__(self) -> None:
+    def __init__(self, provider=LocalProvider) -> None:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
-        self.provider = LocalProvider(warm=1, memory_mib=64, disk_mib=16, processes=24, max_output_bytes=1 << 18)
+        self.provider = provider(warm=1, memory_mib=64, disk_mib=16, processes=24, max_output_bytes=1 << 18)
 
     def wait(self, work):
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(120)
@@ -100,6 +102,20 @@ def _isolation():
 @pytest.fixture(scope="session")
 def hostile(_isolation):
     runner = Hostile()
+    yield runner
+    runner.close()
+
+
+class ProviderWithoutGroups(LocalProvider):
+    """The provider of an ordinary user, who may not create control groups."""
+
+    async def _prepare_launcher(self):
+        return partial(launch, find_bwrap() or "", None)
+
+
+@pytest.fixture(scope="session")
+def hostile_without_groups(_isolation):
+    runner = Hostile(ProviderWithoutGroups)
     yield runner
     runner.close()
 

@@ -66,6 +66,21 @@ CALLS = {
     "prlimit of process 1": ((302, 261), "1, 7, ctypes.create_string_buffer(16), 0"),
     "quotactl": ((179, 60), "0, 0, 0, 0"),
     "acct": ((163, 89), "0"),
+    "sync, which waits for the disks of the host": ((162, 81), ""),
+    "syncfs of the system's file system": ((306, 267), 'os.open("/usr", 0)'),
+    "setpriority of oneself": ((141, 140), "0, 0, 5"),
+    "setpriority of every process of the user": ((141, 140), "2, 0, 19"),
+    "ioprio_set": ((251, 30), "1, 0, 3 << 13"),
+    "sched_setattr": ((314, 274), "0, ctypes.create_string_buffer(b'\\x30', 48), 0"),
+    "sched_setscheduler": ((144, 119), "0, 3, ctypes.create_string_buffer(4)"),
+    "inotify_init1, limited per user of the host": ((294, 26), "0"),
+    "io_setup, limited for all users together": ((206, 0), "8, ctypes.byref(ctypes.c_ulong())"),
+    "vmsplice, which keeps large pages in a pipe": ((278, 75), "os.pipe()[1], 0, 0, 0"),
+    "an access control list of 64 KB": ((188, 5), "b'.', b'system.posix_acl_access', b'x', 1, 0"),
+    "a lease on a file of the host": ((72, 25), "os.open(sys.executable or '/bin/sh', 0), 1024, 0"),
+    "dnotify on a folder of the host": ((72, 25), "os.open('/usr', 0), 1026, 1"),
+    "a larger pipe": ((72, 25), "os.pipe()[1], 1031, 1 << 20"),
+    "a lock without an owner": ((72, 25), "os.open('f', 66), 37, ctypes.create_string_buffer(32)"),
 }
 
 HAS_TABLE = pytest.mark.skipif(MACHINE not in ("x86_64", "aarch64"), reason="no numbers for this processor")
@@ -81,6 +96,17 @@ def test_a_forbidden_call_fails_and_the_program_goes_on(hostile, name):
 
     assert result.stdout == "refused EPERM\n", result
     assert result.error_type is None
+
+
+@pytest.mark.parametrize("option", ["SO_SNDBUF", "SO_RCVBUF", "32", "33"])
+def test_the_buffers_of_a_socket_cannot_grow(hostile, option):
+    """The largest size that the host allows may be a hundred times the default."""
+    number = f"socket.{option}" if option.startswith("SO_") else option
+    code = f"import socket; socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, {number}, 1 << 22); print('ESCAPED')"
+
+    result = hostile.run(code)
+
+    assert (result.error_type, result.stdout) == ("forbidden", "")
 
 
 def test_clone3_fails_with_enosys(hostile):

@@ -61,6 +61,11 @@ class Box:
         return self.folder is None
 
     @property
+    def writable(self) -> list[str]:
+        """Return the folders in memory that a program may write to."""
+        return BoxShape(self.workdir).writable
+
+    @property
     def alive(self) -> bool:
         """Return whether the init process is running."""
         return not self.is_closed and not _is_readable(self.pidfd, 0.0)

@@ -7,6 +7,7 @@ the init process: `run` (with a request), `kill`, `interrupt`, `pause` or `resum
 import asyncio
 import contextlib
 import io
+import itertools
 import json
 import marshal
 import os
@@ -23,7 +24,10 @@ from nemo_gym.sandbox.providers.local.limits import (
     BoxLimits,
     ProcessUsage,
     counts_processes_by_namespace,
+    measure_buffers,
+    measure_locks,
     measure_processes,
+    measure_terminals,
 )
 from nemo_gym.sandbox.spec import SandboxErrorKind, SandboxExecDetail, SandboxExecResult
 
@@ -35,7 +39,12 @@ START_S = 60.0
 
 _CHUNK = 1 << 16
 _MESSAGE = 1 << 16
-_POLL_S = 0.05
+_BUFFER_POLL_S = 0.01
+"""Interval of measuring buffers and files, which one program fills at gigabytes per second."""
+_PROCESS_POLLS = 5
+"""Number of these intervals between two measurements of the processes, which cost more."""
+_LOCK_TURNS = 5
+"""Number of measurements of the processes between two of their file locks."""
 
 _INIT_MEMORY = 16 << 20
 """Memory of the init process, added to the limit so that a program can use its full limit."""
@@ -234,7 +243,7 @@ def build_result(
         error_text,
         program_end.exit_code,
         kind,
-        SandboxExecDetail(box.is_isolated, program_end.signal, seconds, program_end.cpu_s, peak),
+        SandboxExecDetail(box.is_isolated, program_end.signal, seconds, program_end.cpu_s, peak, sampled_limits(box)),
     )
 
 
@@ -279,17 +288,31 @@ async def _wait_for_resource_limit(box: Box, usage_before: Usage, limits: BoxLim
     if not watched:
         await asyncio.Event().wait()  # until cancelled
     must_measure = bool(watched - counted)
+    has_buffers = MEMORY in watched and box.is_isolated
+    max_memory = limits.memory_bytes + _INIT_MEMORY
+    locks, turns = 0, itertools.count(1)
     initial = measure_processes(box.pid) if must_measure else ProcessUsage()
     while True:
         current = measure_processes(box.pid) if must_measure else ProcessUsage()
         cpu_s = box_usage(box).since(usage_before).cpu_s if CPU in counted else current.cpu_s - initial.cpu_s
-        if MEMORY in watched and current.memory_bytes > limits.memory_bytes + _INIT_MEMORY:
+        if has_buffers and next(turns) % _LOCK_TURNS == 0:
+            locks = measure_locks(box.pid)
+        memory = current.memory_bytes + locks + (measure_terminals(box.pid) if has_buffers else 0)
+        if MEMORY in watched and memory > max_memory:
             return SandboxErrorKind.MEMORY
         if PIDS in watched and current.tasks > limits.processes + 1:
             return SandboxErrorKind.PROCESSES
         if limits.cpu_s is not None and (cpu_s or 0.0) >= limits.cpu_s:
             return SandboxErrorKind.CPU_TIME
-        await asyncio.sleep(_POLL_S)
+        for _ in range(_PROCESS_POLLS):
+            if has_buffers and memory + measure_buffers(box.pid, box.writable) > max_memory:
+                return SandboxErrorKind.MEMORY
+            await asyncio.sleep(_BUFFER_POLL_S)
+
+
+def sampled_limits(box: Box) -> tuple[str, ...]:
+    """Return the limits of the box as a whole that no control group enforces, so that they are measured instead."""
+    return tuple(name for name in (MEMORY, PIDS) if box.group is None or name not in box.group.folders)
 
 
 def box_usage(box: Box) -> Usage:

@@ -11,6 +11,8 @@ from nemo_gym.sandbox.providers.local.bubblewrap import BoxShape
 from nemo_gym.sandbox.providers.local.cgroups import CPU, MEMORY, PIDS, Cgroups
 from nemo_gym.sandbox.spec import SandboxCreateError, SandboxUnsupportedError
 
+_RESOURCES = {MEMORY: "memory", PIDS: "processes", CPU: "processor time"}
+
 
 @dataclass(frozen=True)
 class Isolation:
@@ -23,7 +25,7 @@ class Isolation:
     own_user: bool = False
     """Programs run with a host user id that no other process uses."""
     counted: tuple[str, ...] = ()
-    """Resources that control groups limit for a box as a whole; the others have rlimits per process."""
+    """Resources that control groups limit for a box as a whole; the others have rlimits per process and are sampled."""
 
     @property
     def available(self) -> bool:
@@ -47,9 +49,13 @@ class Isolation:
         layers = ["bubblewrap", "seccomp"]
         layers.append(f"Landlock {self.landlock}" if self.landlock else "no Landlock")
         layers.append("a separate user" if self.own_user else "the same user")
-        names = {MEMORY: "memory", PIDS: "processes", CPU: "processor time"}
-        counted = ", ".join(text for name, text in names.items() if name in self.counted)
+        counted = ", ".join(text for name, text in _RESOURCES.items() if name in self.counted)
         return ", ".join([*layers, f"groups ({counted})" if counted else "rlimits only"])
+
+    @property
+    def sampled(self) -> list[str]:
+        """Return the limits of a box as a whole that the kernel does not enforce here."""
+        return [_RESOURCES[name] for name in (MEMORY, PIDS) if self.available and name not in self.counted]
 
 
 @functools.cache

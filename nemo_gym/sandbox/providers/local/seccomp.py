@@ -96,6 +96,25 @@ _FORBIDDEN: dict[str, tuple[int | None, int | None]] = {
     "vhangup": (153, 58),
     "iopl": (172, None),
     "ioperm": (173, None),
+    "sync": (162, 81),
+    "syncfs": (306, 267),
+    # priorities
+    "setpriority": (141, 140),
+    "ioprio_set": (251, 30),
+    "sched_setattr": (314, 274),
+    "sched_setscheduler": (144, 119),
+    "sched_setparam": (142, 118),
+    # allowances that a box shares with the user who started it, or with all users
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "inotify_add_watch": (254, 27),
+    "io_setup": (206, 0),
+    # kernel memory that even control groups do not count: access control lists, large pages held by a pipe
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "vmsplice": (278, 75),
 }
 
 _FORBIDDEN_WITHOUT_CGROUP: dict[str, tuple[int | None, int | None]] = {"memfd_create": (319, 279)}
@@ -104,8 +123,23 @@ _FORBIDDEN_WITHOUT_CGROUP: dict[str, tuple[int | None, int | None]] = {"memfd_cr
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
 _IOCTL, _PRLIMIT, _PERSONALITY = (16, 29), (302, 261), (135, 92)
+_SETSOCKOPT, _FCNTL = (54, 208), (72, 25)
 
 _AF_UNIX = 1
+_STREAM, _SEQPACKET, _SOCKET_FLAGS = 1, 5, (0, 0x800, 0x80000, 0x80800)
+_CONNECTED_TYPES = [kind | flags for kind in (_STREAM, _SEQPACKET) for flags in _SOCKET_FLAGS]
+"""Socket types whose unread data counts for the sender, with every combination of SOCK_NONBLOCK and SOCK_CLOEXEC.
+
+A datagram socket holds the data of ten senders, also of those that have closed theirs.
+"""
+_BUFFER_SIZES = (7, 8, 32, 33)
+"""SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE of SOL_SOCKET, the only level that Unix sockets have."""
+_FILE_COMMANDS = (37, 38, 1024, 1026, 1031)
+"""Forbidden commands of `fcntl`.
+
+F_OFD_SETLK and F_OFD_SETLKW: locks that a mapped file keeps without a descriptor. F_SETLEASE and F_NOTIFY reach the
+host's files. F_SETPIPE_SZ: the kernel limits the total per user.
+"""
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _QUERY_PERSONALITY = 0xFFFFFFFF
 
@@ -141,7 +175,9 @@ def filter_program(machine: str | None = None, *, counts_memory: bool = True) ->
     code += _when(_CLONE3[column], [_step(_RETURN, _ERRNO | errno.ENOSYS)])
     code += _when(_CLONE[column], _check_argument(0, [_NEW_NAMESPACES], denied, _ALLOW, jump=_JUMP_ANY_BIT))
     for call in (_SOCKET, _SOCKETPAIR):
-        code += _when(call[column], _check_argument(0, [_AF_UNIX], _ALLOW, denied))
+        code += _when(call[column], _check_socket(denied, any_type=counts_memory))
+    code += _when(_SETSOCKOPT[column], _check_argument(2, _BUFFER_SIZES, denied, _ALLOW))
+    code += _when(_FCNTL[column], _check_argument(1, _FILE_COMMANDS, denied, _ALLOW))
     code += _when(_IOCTL[column], _check_argument(1, [_TIOCSTI, _TIOCLINUX], denied, _ALLOW))
     code += _when(_PRLIMIT[column], _check_argument(0, [0], _ALLOW, denied))
     code += _when(_PERSONALITY[column], _check_argument(0, [0, _QUERY_PERSONALITY], _ALLOW, denied))
@@ -167,3 +203,11 @@ def _check_argument(
     """
     tests = [part for value in values for part in (_step(jump, value, 0, 1), _step(_RETURN, if_listed))]
     return [_step(_LOAD, _AT_ARGUMENTS + 8 * index), *tests, _step(_RETURN, otherwise)]
+
+
+def _check_socket(denied: int, *, any_type: bool) -> list[bytes]:
+    """Allow Unix sockets of any type, or of the connected types."""
+    if any_type:
+        return _check_argument(0, [_AF_UNIX], _ALLOW, denied)
+    is_unix = [_step(_LOAD, _AT_ARGUMENTS), _step(_JUMP_EQUAL, _AF_UNIX, 1, 0), _step(_RETURN, denied)]
+    return [*is_unix, *_check_argument(1, _CONNECTED_TYPES, _ALLOW, denied)]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from nemo_gym.cli import doctor
 from nemo_gym.sandbox import SandboxUnsupportedError
 from nemo_gym.sandbox.providers.local import Isolation, probe
 from nemo_gym.sandbox.providers.local.cgroups import MEMORY, PIDS
@@ -59,3 +60,15 @@ def test_one_line_describes_the_isolation(isolation, line):
 def test_the_probe_runs_once():
     """Starting a box for every check would slow down every server."""
     assert probe() is probe()
+
+
+def test_limits_that_the_kernel_does_not_enforce_are_named(monkeypatch):
+    """An ordinary user without control groups must know that memory is measured, not limited."""
+    assert Isolation(counted=(MEMORY, PIDS)).sampled == []
+    assert Isolation(counted=(PIDS,)).sampled == ["memory"]
+    assert Isolation("bubblewrap is not installed").sampled == []
+    monkeypatch.setattr("nemo_gym.sandbox.providers.local.probe", Isolation)
+
+    lines = [f"{result.level} {result.subject}: {result.message}" for result in doctor._check_sandboxes()]
+
+    assert "note Sandbox limits: memory and processes of a program are measured, not limited by the kernel" in lines[1]

@@ -81,6 +81,18 @@ def test_uncounted_memory_is_refused_without_a_cgroup(machine):
     assert (answer(machine, memfd), answer(machine, memfd, counts_memory=False)) == (ALLOW, DENIED)
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("call", ["socket", "socketpair"])
+def test_datagram_sockets_are_refused_without_a_cgroup(machine, call):
+    """One keeps the data of senders that are closed; the other types serve asyncio and multiprocessing."""
+    number = {"socket": (41, 198), "socketpair": (53, 199)}[call][MACHINES.index(machine) - 1]
+    kinds = (1, 5, 1 | 0x80000, 5 | 0x80800, 2, 3, 2 | 0x80000)
+
+    assert {answer(machine, number, 1, kind) for kind in kinds} == {ALLOW}
+    assert [answer(machine, number, 1, kind, counts_memory=False) for kind in kinds] == [*[ALLOW] * 4, *[DENIED] * 3]
+    assert {answer(machine, number, 2, kind, counts_memory=False) for kind in kinds} == {DENIED}
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     machine=st.sampled_from(MACHINES),

@@ -1,11 +1,14 @@
 """The tasks of a child of the init process: a command, a program, a session, file transfer."""
 
-# ruff: noqa: PTH103, PTH109, PTH112, PTH113, PTH119, PTH120, PTH123
+# ruff: noqa: PTH103, PTH109, PTH112, PTH113, PTH119, PTH120, PTH123, SIM105
 # pathlib and contextlib would slow down every cold start.
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` is this with names as enums
+import atexit
+import gc
+import io
 import os
 import sys
 
@@ -56,7 +59,7 @@ def run_command(request: dict[str, Any]) -> NoReturn:
 def run_program(request: Mapping[str, Any]) -> None:
     """Run source text as the main program, as `python main.py` would."""
     module = _new_main_module("__main__", request)
-    sys.exit(_run_source(request["code"], module))
+    _exit(_run_source(request["code"], module), module)
 
 
 def run_session(request: Mapping[str, Any]) -> None:
@@ -158,6 +161,29 @@ def _exit_status(error: SystemExit) -> int:
         return (error.code or 0) & 0xFF
     sys.stderr.write(f"{error.code}\n")
     return 1
+
+
+def _exit(status: int, module: ModuleType) -> NoReturn:
+    """Exit like the interpreter, but without its slow teardown.
+
+    Waits for threads, runs exit functions, deletes the program's variables and flushes open files. The full teardown
+    takes ten times as long as a small program.
+    """
+    try:
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        module.__dict__.clear()
+    except BaseException as error:
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    files = [value for value in gc.get_objects() if isinstance(value, io.IOBase)]
+    for file in (*files, sys.stdout, sys.stderr):
+        try:
+            file.flush()
+        except Exception:
+            pass
+    os._exit(status)
 
 
 def _run_snippet(code: str, name: str, module: ModuleType) -> bool:

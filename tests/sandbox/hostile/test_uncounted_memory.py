@@ -1,0 +1,155 @@
+"""Programs that fill kernel memory where no control group counts it, as for an ordinary user."""
+
+import pytest
+
+PRELUDE = """
+import fcntl, os, pty, socket, time
+def in_children(work):
+    for _ in range(16):
+        if os.fork() == 0:
+            try:
+                work()
+            except OSError:
+                pass
+            time.sleep(60)
+            os._exit(0)
+    time.sleep(60)
+def fill(*ends):
+    for end in ends:
+        end.setblocking(False)
+        try:
+            while True:
+                end.send(bytes(1 << 16))
+        except OSError:
+            pass
+"""
+
+PAIRS = """
+def work():
+    held = []
+    while True:
+        held.append(socket.socketpair())
+        fill(*held[-1])
+in_children(work)
+"""
+PACKETS = PAIRS.replace("socketpair()", "socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)")
+
+CONNECTIONS_NOT_ACCEPTED = """
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("/tmp/socket")
+listener.listen(4096)
+while True:
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect("/tmp/socket")
+        fill(caller)
+"""
+
+SOCKETS_IN_TRANSIT = """
+held = [socket.socketpair() for _ in range(25)]
+while True:
+    for carrier, _ in held:
+        pair = socket.socketpair()
+        fill(*pair)
+        socket.send_fds(carrier, [b"x"], [end.fileno() for end in pair])
+        for end in pair:
+            end.close()
+"""
+
+FOLDERS = "import os\nfor n in range(10 ** 7): os.mkdir(f'/tmp/{n:0250}')"
+LINKS = "import os\nopen('f', 'w').close()\nfor n in range(10 ** 7): os.link('f', f'{n:0250}')"
+SYMBOLIC_LINKS = "import os\nfor n in range(10 ** 7): os.symlink('x' * 120, f'/dev/shm/{n}')"
+FILES_IN_ALL_FOLDERS = """
+for folder in ("/work", "/tmp", "/dev/shm"):
+    with open(f"{folder}/full", "wb") as file:
+        file.write(bytes(15 << 20))
+held = bytearray(50 << 20)
+import time
+time.sleep(60)
+"""
+
+TERMINALS = """
+def work():
+    held = []
+    while True:
+        held.append(pty.openpty())
+in_children(work)
+"""
+
+LOCKS = """
+def work():
+    files = [os.open(f"{os.getpid()}-{n}", os.O_CREAT | os.O_RDWR) for n in range(40)]
+    for start in range(0, 10 ** 9, 40):
+        for file in files:
+            for number in range(start, start + 40):
+                fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * number)
+in_children(work)
+"""
+
+DESCRIPTORS = "import os\nwhile True: print(os.pipe()[0], flush=True)"
+TIMERS = """
+import ctypes
+libc = ctypes.CDLL(None)
+for number in range(10 ** 6):
+    assert libc.timer_create(0, None, ctypes.byref(ctypes.c_void_p())) == 0
+    print(number, flush=True)
+"""
+
+FILLED = {
+    "socket pairs": PRELUDE + PAIRS,
+    "packets": PRELUDE + PACKETS,
+    "connections that are not accepted": PRELUDE + CONNECTIONS_NOT_ACCEPTED,
+    "folders": FOLDERS,
+    "hard links": LINKS,
+    "symbolic links": SYMBOLIC_LINKS,
+    "files and memory together": FILES_IN_ALL_FOLDERS,
+    "terminals": PRELUDE + TERMINALS,
+    "file locks": PRELUDE + LOCKS,
+}
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_kernel_memory_counts_as_memory(hostile_without_groups, name):
+    """These filled gigabytes with 64 MiB allowed; the last sign would be the end of the server."""
+    result = hostile_without_groups.run(FILLED[name], timeout_s=60)
+
+    assert result.error_type == "memory", result
+    assert result.detail.sampled_limits == ("memory", "pids")
+
+
+def test_sockets_in_transit_are_few(hostile_without_groups):
+    """A socket that is sent to nobody has no descriptor, but its data stays."""
+    result = hostile_without_groups.run(PRELUDE + SOCKETS_IN_TRANSIT, timeout_s=60)
+
+    assert result.error_type == "memory" or "Too many references" in result.stderr
+
+
+@pytest.mark.parametrize(("code", "bound"), [(DESCRIPTORS, 64), (TIMERS, 256)], ids=["descriptors", "timers"])
+def test_kernel_objects_have_a_small_limit(hostile_without_groups, code, bound):
+    """An epoll file watches every other descriptor: their memory grows with the square of this limit."""
+    result = hostile_without_groups.run(code)
+
+    assert result.return_code == 1
+    assert 8 < int(result.stdout.split()[-1]) < bound
+
+
+def test_ordinary_programs_run_without_groups(hostile_without_groups):
+    """The limits must leave room for asyncio, processes, threads, locks and a database in a file."""
+    code = """
+import asyncio, multiprocessing, sqlite3, subprocess, tempfile, threading
+async def main():
+    process = await asyncio.create_subprocess_exec("echo", "one", stdout=subprocess.PIPE)
+    print((await process.communicate())[0].decode().strip())
+asyncio.run(main())
+ours, theirs = multiprocessing.Pipe()
+child = multiprocessing.get_context("fork").Process(target=theirs.send, args=("two",))
+child.start(); print(ours.recv()); child.join()
+with sqlite3.connect("data.db") as database:
+    database.execute("create table numbers (value)")
+    database.execute("insert into numbers values ('three')")
+    print(database.execute("select value from numbers").fetchone()[0])
+with tempfile.TemporaryFile() as file:
+    file.write(bytes(1 << 20))
+"""
+    result = hostile_without_groups.run(code)
+
+    assert (result.stdout, result.error_type) == ("one\ntwo\nthree\n", None), result
