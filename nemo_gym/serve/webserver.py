@@ -32,6 +32,8 @@ LISTEN_FD_ENV_VAR = "NEMO_GYM_LISTEN_FD"
 READY_FD_ENV_VAR = "NEMO_GYM_READY_FD"
 """File descriptor of the pipe on which the server reports readiness to the launcher."""
 
+CHECKED_PROTOCOL = "nemo_gym.serve.access:CheckedProtocol"
+"""Name of the protocol class for uvicorn, which imports it: only a serving process needs uvicorn."""
 OPEN_FILES = 65535
 KEEP_ALIVE_SECONDS = 30
 """Longer than the 15 s of our clients, so that the client closes idle connections and not the server."""
@@ -57,7 +59,7 @@ def uvicorn_options(config: Mapping[str, Any]) -> dict[str, Any]:
     show_access = bool(config.get("uvicorn_logging_show_200_ok", False))
     return {
         "loop": "uvloop",
-        "http": "httptools",
+        "http": CHECKED_PROTOCOL,
         "timeout_graceful_shutdown": GRACEFUL_SHUTDOWN_SECONDS,
         "timeout_keep_alive": KEEP_ALIVE_SECONDS,
         "timeout_worker_healthcheck": int(value_of(config, "uvicorn_timeout_worker_healthcheck")),
@@ -158,7 +160,8 @@ def serve_in_thread(app: ASGIApp, *, host: str, port: int) -> "tuple[uvicorn.Ser
     listener = listen(host, port)
     import uvicorn  # only a serving process needs it
 
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, loop="asyncio"))
+    config = uvicorn.Config(app, log_level="warning", access_log=False, loop="asyncio", http=CHECKED_PROTOCOL)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="nemo-gym-head", daemon=True)
     thread.start()
     return server, thread

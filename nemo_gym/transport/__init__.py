@@ -16,4 +16,5 @@ Other modules:
 - `client_response`: reading responses; `asgi`: ASGI to `Call` and `Reply` and back
 - `event_loop`: one object per event loop, waiting for slots, coalesced writes
 - `blocking_get`: a GET request without an event loop
+- `run_token`: the secret that the processes of a run send to each other
 """
