@@ -303,7 +303,8 @@ async def test_the_token_is_not_sent_to_another_user(monkeypatch: pytest.MonkeyP
     listener: socket.socket = listen_on_unix_socket()
     monkeypatch.setattr(cell_link.os, "geteuid", lambda: 4242)
     with listener, pytest.raises(ServerUnreachable, match="another user"):
-        await CellLink(unix_name(listener), "token", "cell 0").send("one", Call("POST", BASE, "/add"))
+        async with asyncio.timeout(10):
+            await CellLink(unix_name(listener), "token", "cell 0").send("one", Call("POST", BASE, "/add"))
 
 
 async def test_a_token_that_arrives_in_parts_is_accepted() -> None:
