@@ -42,6 +42,7 @@ from nemo_gym.serve import webserver
 from nemo_gym.serve.addresses import (
     AddressBook,
     address_of,
+    adopt_run_token,
     base_url,
     entrypoint_of,
     rollout_prefix,
@@ -60,7 +61,7 @@ from nemo_gym.serve.head import (
 from nemo_gym.serve.session import SessionMiddleware, SessionPolicy
 from nemo_gym.serve.webserver import is_fastapi_entrypoint as is_nemo_gym_fastapi_entrypoint
 from nemo_gym.serve.webserver import is_fastapi_worker as is_nemo_gym_fastapi_worker
-from nemo_gym.transport import call_log, deadlines, http, http_sessions, in_process
+from nemo_gym.transport import call_log, deadlines, http, http_sessions, in_process, run_token
 from nemo_gym.transport.blocking_get import get_blocking
 from nemo_gym.transport.client_response import (
     get_response_json,
@@ -164,7 +165,11 @@ class ServerClient(BaseModel):
             ValueError: the head server does not answer.
         """
         head = head_server_config or cls.load_head_server_config()
+        token = run_token.token_for(head.host, head.port) or os.environ.get(run_token.RUN_TOKEN_ENV_VAR)
+        run_token.adopt([(head.host, head.port)], token)
         config = OmegaConf.create(fetch_config_yaml(head.host, head.port, HEAD_TIMEOUT_SECONDS))
+        assert isinstance(config, DictConfig)
+        adopt_run_token(config, token)
         return cls(head_server_config=head, global_config_dict=config)
 
     def _build_server_base_url(self, server_config_dict: Any) -> str:
@@ -375,6 +380,7 @@ class SimpleServer(BaseServer):
         global_config = get_global_config_dict()
         config = cls.load_config_from_global_config()
         http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(global_config))
+        adopt_run_token(global_config, os.environ.get(run_token.RUN_TOKEN_ENV_VAR))
         if global_config.get("ray_head_node_address"):
             initialize_ray()
         webserver.prefix_output(config.name)

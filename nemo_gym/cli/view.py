@@ -83,7 +83,7 @@ def _serve(runs: Sequence[RunFiles], args: argparse.Namespace) -> int:
     import uvicorn
 
     from nemo_gym.launch.ports import listen
-    from nemo_gym.serve.http_protocol import GuardedHttpProtocol
+    from nemo_gym.serve.webserver import CHECKED_PROTOCOL, GUARDED_PROTOCOL
     from nemo_gym.view.database import RunDatabase
     from nemo_gym.view.server import LOOPBACK, view_app
 
@@ -92,7 +92,8 @@ def _serve(runs: Sequence[RunFiles], args: argparse.Namespace) -> int:
     with listen("gym view", host, args.port) as listener:
         address = f"http://{host}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
         app = view_app([RunDatabase(run) for run in runs], token=token, hosts=LOOPBACK | {host})
-        server = uvicorn.Server(uvicorn.Config(app, http=GuardedHttpProtocol, log_level="warning", lifespan="on"))
+        http = CHECKED_PROTOCOL if token is None else GUARDED_PROTOCOL  # other users of this machine share loopback
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on", http=http))
         output.write(address)
         output.notify("press Ctrl-C to stop")
         if not args.no_browser:

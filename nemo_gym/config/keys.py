@@ -46,6 +46,8 @@ INT_LIST = ValueType("a list of whole numbers", lambda value: isinstance(value, 
 TEXT_LIST = ValueType(
     "a list of requirements", lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value)
 )
+ACCESS_MODES = ("same-user", "token", "open")
+ACCESS = ValueType("one of " + ", ".join(ACCESS_MODES), lambda value: value in ACCESS_MODES)
 ADDRESS = ValueType("a mapping with host and port", lambda value: isinstance(value, dict))
 
 
@@ -117,6 +119,8 @@ _TABLE = (
     Key("head_server", ADDRESS, "Host and port of the head server.",
         default_note=f"`default_host` and port {DEFAULT_HEAD_SERVER_PORT}, or another port if that is taken",
         reserved=True),
+    Key("server_access", ACCESS, "Requests without the run token that servers answer: those of processes of the same "
+        "user, none, or all.", "same-user", reserved=True, nullable=False),
     Key("port_range_low", PORT, "Lowest port for servers whose block has no port.", 10001, reserved=True),
     Key("port_range_high", PORT, "Highest port for servers whose block has no port.", 20000, reserved=True),
     Key("disallowed_ports", INT_LIST, "Ports that are never assigned; assigned ports are added.",

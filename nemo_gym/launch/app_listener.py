@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
 from nemo_gym.errors import ConfigError
+from nemo_gym.serve.access import AccessPolicy, policies
 from nemo_gym.transport.event_loop import CoalescingTransport
 
 logger = logging.getLogger(__name__)
@@ -30,14 +31,22 @@ def coalescing_protocol(protocol: Any) -> Any:
 
 
 class AppListener:
-    """One app served on one listening socket."""
+    """One app served on one listening socket. `policy` replaces the access policy of this process."""
 
     def __init__(
-        self, app: ASGIApp, listener: socket.socket, options: Mapping[str, Any], *, lifespan: bool = True
+        self,
+        app: ASGIApp,
+        listener: socket.socket,
+        options: Mapping[str, Any],
+        *,
+        lifespan: bool = True,
+        policy: AccessPolicy | None = None,
     ) -> None:
         app_options = {key: value for key, value in options.items() if key not in PROCESS_OPTIONS}
         self._config = uvicorn.Config(app, log_config=None, lifespan="auto" if lifespan else "off", **app_options)
         self._config.load()
+        if policy is not None:
+            policies[self._config] = policy
         self._lifespan = self._config.lifespan_class(self._config)
         self._state = ServerState()
         self._listener = listener

@@ -20,6 +20,7 @@ from nemo_gym.keys import SESSION_ID_KEY
 from nemo_gym.launch.app_listener import AppListener, close_listeners
 from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.serve import gc_tuning, webserver
+from nemo_gym.serve.addresses import adopt_run_token
 from nemo_gym.serve.blocked_loop import LoopWatch
 from nemo_gym.serve.failures import FailureMiddleware
 from nemo_gym.serve.session import (
@@ -39,6 +40,7 @@ from nemo_gym.server_utils import (
 )
 from nemo_gym.transport import http_sessions, in_process
 from nemo_gym.transport.cell_link import WAITING_CALLS, CellLink, CellListener, RemoteInstance, waiting_calls_app
+from nemo_gym.transport.run_token import RUN_TOKEN_ENV_VAR
 
 GRACE_SECONDS = 5.0
 
@@ -117,6 +119,7 @@ class SessionRouter:
 def _build_servers(config: DictConfig, hosted: Sequence[Instance]) -> dict[str, tuple[SimpleServer, ASGIApp]]:
     """Construct every server and its app, and make the apps reachable from within the process."""
     http_sessions.configure(GlobalAIOHTTPAsyncClientConfig.from_global_config(config))
+    adopt_run_token(config, os.environ.get(RUN_TOKEN_ENV_VAR))
     client = ServerClient(head_server_config=ServerClient.load_head_server_config(), global_config_dict=config)
     servers: dict[str, tuple[SimpleServer, ASGIApp]] = {}
     for instance in hosted:

@@ -24,10 +24,12 @@ from nemo_gym.launch.supervisor import LineCallback, ServerDidNotStart, ServerUn
 from nemo_gym.launch.venv import Venv, VenvSettings, instance_venvs, venv_process_env
 from nemo_gym.launch.venv_build import build_venvs
 from nemo_gym.launch.zygote import ZygoteSpec
-from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR, head_app
+from nemo_gym.serve.access import AccessPolicy
+from nemo_gym.serve.addresses import adopt_run_token, run_addresses
+from nemo_gym.serve.head import head_app
 from nemo_gym.serve.session import SESSION_SECRET_ENV_VAR
 from nemo_gym.serve.webserver import uvicorn_options
-from nemo_gym.transport import in_process
+from nemo_gym.transport import in_process, run_token
 from nemo_gym.transport.cell_link import CellLink, RemoteInstance, fetch_waiting_calls
 from nemo_gym.wire.stored_rollout import RolloutId
 
@@ -77,7 +79,7 @@ class Run:
         self._limits: SharedLimits | None = None
         self._listeners: Listeners | None = None
         self._head: AppListener | None = None
-        self._token = secrets.token_urlsafe(32)
+        self._token = run_token.choose_token()
         self._links: list[CellLink] = []
         self._with_links = links
         self._start_time = time.time()
@@ -102,6 +104,7 @@ class Run:
         self.instances = [
             replace(instance, port=listeners.instances[instance.name].getsockname()[1]) for instance in instances
         ]
+        adopt_run_token(self.config, self._token)
         self._limits = SharedLimits(as_dict(self.config), instances, self._cells)
         if self._log_dir:
             self._log_dir.mkdir(parents=True, exist_ok=True)
@@ -109,7 +112,8 @@ class Run:
         await self._zygote.start(spec)
         await self._supervisor.start(self._units(spec, venvs, cells))
         app = head_app(lambda: self.config, self.server_instances, self.pending_calls)
-        self._head = AppListener(app, listeners.head, uvicorn_options(self.config), lifespan=False)
+        policy = AccessPolicy.from_config(self.config, self._token)
+        self._head = AppListener(app, listeners.head, uvicorn_options(self.config), lifespan=False, policy=policy)
         await self._head.open()
         if self._with_links:
             self._mount_links()
@@ -125,7 +129,7 @@ class Run:
             limits=limits.descriptors(),
             secrets=known_secrets(),
         )
-        run_secrets = {SESSION_SECRET_ENV_VAR: secrets.token_urlsafe(32), RUN_TOKEN_ENV_VAR: self._token}
+        run_secrets = {SESSION_SECRET_ENV_VAR: secrets.token_urlsafe(32), run_token.RUN_TOKEN_ENV_VAR: self._token}
         return ZygoteSpec(boot.model_dump(mode="json"), boot.descriptors(), {**os.environ, **run_secrets})
 
     def _units(self, spec: ZygoteSpec, venvs: Mapping[str, Venv], cells: int) -> list[ServerUnit]:
@@ -213,6 +217,7 @@ class Run:
         await self._supervisor.stop()
         await self._zygote.close()
         if self._listeners is not None:
+            run_token.forget(run_addresses(self.config))
             self._listeners.close()
             self._listeners = None
         if self._limits is not None:

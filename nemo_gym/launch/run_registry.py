@@ -1,26 +1,36 @@
 """A registry of the runs of this user on this machine, so that commands find running servers without a port.
 
-Commands that use running servers (`gym eval run --no-serve`) call `choose_run(selector)`.
+Commands that use running servers (`gym eval run --no-serve`) call `choose_run(selector)`. The folder may be in a
+directory that all users write to, so it is opened without following links and used only if this user owns it and no
+other user can read it. An entry contains the run token.
 """
 
 import json
+import logging
 import os
+import re
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_gym.catalog.atomic_files import whole_file
 from nemo_gym.errors import ConfigError, GymError
 from nemo_gym.processes import start_ticks
+from nemo_gym.transport import run_token
+
+logger = logging.getLogger(__name__)
+
+MAX_ENTRY_BYTES = 1024 * 1024
+_ENTRY_NAME = re.compile(r"[0-9]{1,10}-[0-9]{1,5}\.json", re.ASCII)
 
 
 @dataclass(frozen=True)
 class RunEntry:
-    """A registered run: the address of its head server and details for the user. Contains no secret."""
+    """A registered run: the address of its head server and details for the user."""
 
     host: str
     port: int
@@ -33,6 +43,8 @@ class RunEntry:
     folder: str = ""
     """The working directory of the process."""
     servers: tuple[str, ...] = ()
+    token: str = field(default="", repr=False)
+    """The run token; empty for a run that is not registered here."""
 
     @property
     def address(self) -> str:
@@ -56,52 +68,112 @@ class RunNotChosen(ConfigError, LookupError):
     exit_status = 2
 
 
+class UnsafeRegistry(GymError, PermissionError):
+    """The folder of the registry is not a folder that only this user can use."""
+
+    exit_status = 3
+
+
 def registry_folder() -> Path:
-    """Return the folder of the registry, which only this user can read; create it if it is missing.
+    """Return the path of the registry's folder; create it if it is missing. `_open_folder` checks it."""
+    path = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()) / f"nemo-gym-{os.geteuid()}"
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    return path
+
+
+@contextmanager
+def _open_folder() -> Iterator[int]:
+    """Open the registry's folder and yield its descriptor.
 
     Raises:
-        PermissionError: the folder belongs to another user.
+        UnsafeRegistry: the path is a link or a file, belongs to another user, or is open to other users.
     """
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    folder = Path(base) / f"nemo-gym-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise PermissionError(f"{folder} belongs to another user")
-    return folder
+    path = registry_folder()
+    fix = "remove it, or set XDG_RUNTIME_DIR to a folder that only you can use"
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise UnsafeRegistry("is not a folder that can be opened", where=str(path), fix=fix) from error
+    try:
+        status = os.fstat(folder)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise UnsafeRegistry("belongs to another user or is open to other users", where=str(path), fix=fix)
+        yield folder
+    finally:
+        os.close(folder)
 
 
 @contextmanager
 def registering(config: Mapping[str, Any]) -> Iterator[RunEntry]:
-    """Register a run of this process while the block runs. A process may have several runs."""
+    """Register a run of this process while the block runs. A process may have several runs.
+
+    Without a safe folder the run continues unregistered, because another user could otherwise prevent every run.
+    """
     from nemo_gym.config.instances import server_instances  # OmegaConf, which `gym env status --help` does not need
 
     head, pid, servers = config["head_server"], os.getpid(), tuple(server_instances(config))
-    entry = RunEntry(head["host"], head["port"], pid, start_ticks(pid), time.time(), str(Path.cwd()), servers)
-    path = registry_folder() / f"{pid}-{entry.port}.json"
-    with whole_file(path) as stream:
-        stream.write(json.dumps(asdict(entry)).encode())
+    token = run_token.token_for(head["host"], head["port"]) or ""
+    entry = RunEntry(head["host"], head["port"], pid, start_ticks(pid), time.time(), str(Path.cwd()), servers, token)
+    name = f"{pid}-{entry.port}.json"
+    try:
+        with _open_folder() as folder:
+            _write_entry(folder, name, entry)
+    except UnsafeRegistry as problem:
+        logger.warning("this run is not registered: %s", problem)
     try:
         yield entry
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(UnsafeRegistry, FileNotFoundError), _open_folder() as folder:
+            os.unlink(name, dir_fd=folder)
+
+
+def _write_entry(folder: int, name: str, entry: RunEntry) -> None:
+    """Write an entry that only this user can read; at any time the name has the complete entry or none."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    temporary = f".{name}"
+    with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=folder), "wb") as stream:
+        stream.write(json.dumps(asdict(entry)).encode())
+    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def live_runs() -> list[RunEntry]:
-    """Return the registered runs whose process still exists, newest first; delete the other entries."""
+    """Return the registered runs whose process still exists, newest first; delete the other entries.
+
+    The tokens of the runs are added to `run_token`, so that this process can call their head servers.
+
+    Raises:
+        UnsafeRegistry: the folder of the registry is not this user's.
+    """
     entries = []
-    for path in registry_folder().glob("*.json"):
-        try:
-            fields = json.loads(path.read_bytes())
-            entry = RunEntry(**{**fields, "servers": tuple(fields["servers"])})
-        except FileNotFoundError:  # the run has just ended
-            continue
-        except (ValueError, TypeError, KeyError):
-            entry = None
-        if entry is None or entry.pid is None or start_ticks(entry.pid) != entry.born:
-            path.unlink(missing_ok=True)
-            continue
-        entries.append(entry)
+    with _open_folder() as folder:
+        for name in filter(_ENTRY_NAME.fullmatch, os.listdir(folder)):  # noqa: PTH208 - a descriptor
+            with suppress(OSError):  # the run has just ended, or the name is a link
+                entry = _read_entry(folder, name)
+                if entry is not None:
+                    entries.append(entry)
+    for entry in entries:
+        run_token.adopt([(entry.host, entry.port)], entry.token)
     return sorted(entries, key=lambda entry: -entry.started)
+
+
+def _read_entry(folder: int, name: str) -> RunEntry | None:
+    """Return an entry; delete it if it is damaged or its process ended. A file that is not ours is left alone."""
+    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with os.fdopen(file, "rb") as stream:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:
+            return None
+        text = stream.read(MAX_ENTRY_BYTES)
+    try:
+        fields = json.loads(text)
+        entry = RunEntry(**{**fields, "servers": tuple(fields["servers"])})
+    except (ValueError, TypeError, KeyError):
+        entry = None
+    if entry is None or entry.pid is None or start_ticks(entry.pid) != entry.born:
+        os.unlink(name, dir_fd=folder)
+        return None
+    return entry
 
 
 def choose_run(selector: str | None = None) -> RunEntry:

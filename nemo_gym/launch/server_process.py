@@ -25,8 +25,8 @@ from nemo_gym.launch.cell import CellSockets, run_cell
 from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.model_endpoints import adopt_limits
 from nemo_gym.processes import exit_with_parent
-from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR
 from nemo_gym.serve.webserver import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, report_ready
+from nemo_gym.transport.run_token import RUN_TOKEN_ENV_VAR
 
 
 class ServerBoot(BaseModel):

@@ -33,6 +33,7 @@ PRELOADED_MODULES = (
     "nemo_gym.base_responses_api_model",
     "nemo_gym.judge",
     "nemo_gym.serve.http_protocol",
+    "nemo_gym.serve.access",
     "nemo_gym.serve.uvicorn_server",
     "uvicorn.lifespan.on",
     "uvicorn.loops.uvloop",

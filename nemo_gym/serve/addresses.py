@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from nemo_gym.config.checks import check_server_block
-from nemo_gym.config.instances import is_server_block
+from nemo_gym.config.instances import is_server_block, server_instances
 from nemo_gym.errors import ConfigError, ServerRefNotFoundError
 from nemo_gym.keys import ROLLOUT_PATH_PREFIX
 from nemo_gym.serve.correlation import (
@@ -18,7 +18,8 @@ from nemo_gym.serve.correlation import (
     maybe_rollout_id_from_run_body,
     rollout_path_prefix,
 )
-from nemo_gym.transport.in_process import address_key
+from nemo_gym.transport import run_token
+from nemo_gym.transport.run_token import address_key
 
 logger = logging.getLogger("nemo_gym.serve")
 
@@ -98,6 +99,18 @@ def address_of(config: Mapping[str, Any], name: str) -> Address:
     if not isinstance(host, str) or not isinstance(port, int):
         raise ConfigError("the instance has no host and port", where=name, fix="start the servers or set both")
     return Address(name, server_type, host, port)
+
+
+def run_addresses(config: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """Return host and port of the head server and of every instance; None for a value that is not set."""
+    blocks = [config.get("head_server") or {}, *(instance.fields for instance in server_instances(config).values())]
+    return [(block.get("host"), block.get("port")) for block in blocks]
+
+
+def adopt_run_token(config: Mapping[str, Any], token: str | None) -> None:
+    """Send the run token with the requests of this process to the servers of a configuration."""
+    if token:
+        run_token.adopt(run_addresses(config), token)
 
 
 def needs_rollout_ids(config: Mapping[str, Any]) -> bool:

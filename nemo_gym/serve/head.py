@@ -1,12 +1,10 @@
 """Routes of the head server: configuration and server instances of a run, and pending calls of its rollouts."""
 
-import os
-import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, Field
 
@@ -16,10 +14,6 @@ from nemo_gym.serve.app import add_liveness, create_app
 from nemo_gym.serve.failures import FailureMiddleware
 from nemo_gym.transport.blocking_get import get_blocking
 from nemo_gym.wire.stored_rollout import RolloutId
-
-RUN_TOKEN_ENV_VAR = "NEMO_GYM_RUN_TOKEN"
-RUN_TOKEN_HEADER = "x-nemo-gym-run-token"
-"""Header with the token shared by the processes of a run; requests without it get the configuration without secrets."""
 
 WAITING_PATH = "/rollouts_waiting_for"
 MAX_ROLLOUTS = 100
@@ -50,12 +44,6 @@ class HeadServerUnreachable(ServerUnreachable, ValueError):
     """The head server cannot be reached, or another program answers at its address."""
 
 
-def run_token_headers() -> dict[str, str]:
-    """Return the header with the run token; empty if this process has no token."""
-    token = os.environ.get(RUN_TOKEN_ENV_VAR)
-    return {RUN_TOKEN_HEADER: token} if token else {}
-
-
 def fetch_config_yaml(host: str, port: int, timeout: float) -> str:
     """Fetch the configuration from the head server at this address.
 
@@ -63,9 +51,7 @@ def fetch_config_yaml(host: str, port: int, timeout: float) -> str:
         HeadServerUnreachable: no answer within `timeout` seconds, or the answer of another program.
     """
     try:
-        status, body = get_blocking(
-            host, port, "/global_config_dict_yaml", timeout=timeout, headers=run_token_headers(), callee="head server"
-        )
+        status, body = get_blocking(host, port, "/global_config_dict_yaml", timeout=timeout, callee="head server")
     except GymError as error:
         raise _unreachable(host, port, str(error)) from error
     try:
@@ -83,18 +69,6 @@ def _unreachable(host: str, port: int, reason: str) -> HeadServerUnreachable:
         where="head_server",
         fix="start the servers first, or set head_server.host and head_server.port to where they run",
     )
-
-
-def has_run_token(request: Request) -> bool:
-    """Return True if the request has the token of this run; False if the run has no token."""
-    expected = os.environ.get(RUN_TOKEN_ENV_VAR)
-    token = request.headers.get(RUN_TOKEN_HEADER)
-    return bool(expected and token) and secrets.compare_digest(str(expected).encode(), str(token).encode())
-
-
-def config_yaml(config: DictConfig, *, with_secrets: bool) -> str:
-    """Return the configuration as YAML, with interpolations unresolved and, unless `with_secrets`, secrets masked."""
-    return OmegaConf.to_yaml(config if with_secrets else mask_secrets(config))
 
 
 class WaitingFor(BaseModel):
@@ -118,8 +92,8 @@ def head_app(
     app = create_app("NeMo Gym head server")
 
     @app.get("/global_config_dict_yaml")
-    async def global_config_dict_yaml(request: Request) -> str:
-        return config_yaml(config(), with_secrets=has_run_token(request))
+    async def global_config_dict_yaml() -> str:
+        return OmegaConf.to_yaml(mask_secrets(config()))
 
     @app.get("/server_instances")
     async def server_instances() -> list[dict[str, Any]]:

@@ -33,6 +33,9 @@ LISTEN_FD_ENV_VAR = "NEMO_GYM_LISTEN_FD"
 READY_FD_ENV_VAR = "NEMO_GYM_READY_FD"
 """File descriptor of the pipe on which the server reports readiness to the launcher."""
 
+CHECKED_PROTOCOL = "nemo_gym.serve.access:CheckedProtocol"
+GUARDED_PROTOCOL = "nemo_gym.serve.http_protocol:GuardedHttpProtocol"
+"""Name of the protocol class for uvicorn, which imports it: only a serving process needs uvicorn."""
 OPEN_FILES = 65535
 KEEP_ALIVE_SECONDS = 30
 """Longer than the 15 s of our clients, so that the client closes idle connections and not the server."""
@@ -55,12 +58,11 @@ def is_fastapi_entrypoint(file_path: str) -> bool:
 
 def uvicorn_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the uvicorn options for a global configuration."""
-    from nemo_gym.serve.http_protocol import GuardedHttpProtocol  # imports uvicorn
 
     show_access = bool(config.get("uvicorn_logging_show_200_ok", False))
     return {
         "loop": "uvloop",
-        "http": GuardedHttpProtocol,
+        "http": CHECKED_PROTOCOL,
         "timeout_graceful_shutdown": GRACEFUL_SHUTDOWN_SECONDS,
         "timeout_keep_alive": KEEP_ALIVE_SECONDS,
         "timeout_worker_healthcheck": int(value_of(config, "uvicorn_timeout_worker_healthcheck")),
@@ -161,10 +163,8 @@ def serve_in_thread(app: ASGIApp, *, host: str, port: int) -> "tuple[uvicorn.Ser
     listener = listen(host, port)
     import uvicorn  # only a serving process needs it
 
-    from nemo_gym.serve.http_protocol import GuardedHttpProtocol
-
-    options: dict[str, Any] = {"log_level": "warning", "access_log": False, "loop": "asyncio"}
-    server = uvicorn.Server(uvicorn.Config(app, http=GuardedHttpProtocol, **options))
+    config = uvicorn.Config(app, log_level="warning", access_log=False, loop="asyncio", http=CHECKED_PROTOCOL)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="nemo-gym-head", daemon=True)
     thread.start()
     return server, thread

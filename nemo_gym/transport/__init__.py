@@ -17,4 +17,5 @@ Other modules:
 - `large_bodies`: limits on the size of bodies, memory for large answers, decompression
 - `event_loop`: one object per event loop, waiting for slots, coalesced writes
 - `blocking_get`: a GET request without an event loop
+- `run_token`: the secret that the processes of a run send to each other
 """

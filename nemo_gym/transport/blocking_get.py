@@ -1,9 +1,9 @@
 """A blocking GET request for code without an event loop, used for requests to the head server."""
 
 import http.client
-from collections.abc import Mapping
 
 from nemo_gym.errors import DeadlineExceeded, ServerUnreachable
+from nemo_gym.transport import run_token
 
 
 def get_blocking(
@@ -12,10 +12,9 @@ def get_blocking(
     path: str,
     *,
     timeout: float,
-    headers: Mapping[str, str] | None = None,
     callee: str | None = None,
 ) -> tuple[int, bytes]:
-    """Send one GET request and return its status and body.
+    """Send one GET request, with the run token of the address, and return its status and body.
 
     `timeout` is the limit in seconds of each socket operation; `callee` names the server in errors.
 
@@ -26,7 +25,7 @@ def get_blocking(
     callee = callee or f"{host}:{port}"
     connection = http.client.HTTPConnection("127.0.0.1" if host == "0.0.0.0" else host, port, timeout=timeout)
     try:
-        connection.request("GET", path, headers=dict(headers or {}))
+        connection.request("GET", path, headers=run_token.headers_for(host, port))
         response = connection.getresponse()
         return response.status, response.read()
     except TimeoutError as error:

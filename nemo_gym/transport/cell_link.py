@@ -2,12 +2,14 @@
 
 A frame consists of two lengths, a JSON head and a body. `CellLink` is the client and multiplexes concurrent calls on
 one connection; `CellListener` is the server in a cell. `RemoteInstance` represents an instance of another process and
-can be mounted like an app of this process.
+can be mounted like an app of this process. Any local user can connect to the socket, so a connection of another user
+is closed at once, and the first frame, which is small, must contain the token.
 """
 
 import asyncio
 import itertools
 import logging
+import os
 import re
 import secrets
 import socket
@@ -33,7 +35,11 @@ from nemo_gym.wire.stored_rollout import RolloutId
 logger = logging.getLogger("nemo_gym.transport")
 
 LENGTHS = struct.Struct("!II")
+_CREDENTIALS = struct.Struct("iII")
+"""Process, user and group: `struct ucred` of Linux."""
 MAX_FRAME_BYTES = 1024 * 1024 * 1024
+TOKEN_SECONDS = 10.0
+"""Time within which a new connection must send the token."""
 
 WAITING_CALLS = "(waiting calls)"
 """Reserved instance name: a call to it returns the pending calls of rollouts (`waiting_calls_app`)."""
@@ -88,10 +94,7 @@ class FrameProtocol(asyncio.Protocol):
         """
         if self._transport is None or self._transport.is_closing():
             return
-        encoded = orjson.dumps(head)
-        if len(encoded) + len(body) > MAX_FRAME_BYTES:
-            raise ValueError(f"the message of {len(body):,} bytes is longer than {MAX_FRAME_BYTES:,}")
-        self._transport.write(b"".join((LENGTHS.pack(len(encoded), len(body)), encoded, body)))
+        self._transport.write(_encode_frame(head, body))
 
     def close(self) -> None:
         """Close the connection after sending the buffered frames."""
@@ -100,6 +103,19 @@ class FrameProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - signature of asyncio.Protocol
         self._on_disconnect()
+
+
+def _encode_frame(head: Mapping[str, Any], body: bytes = b"") -> bytes:
+    encoded = orjson.dumps(head)
+    if len(encoded) + len(body) > MAX_FRAME_BYTES:
+        raise ValueError(f"the message of {len(body):,} bytes is longer than {MAX_FRAME_BYTES:,}")
+    return b"".join((LENGTHS.pack(len(encoded), len(body)), encoded, body))
+
+
+def is_own_user(connection: socket.socket) -> bool:
+    """Return True if the process at the other end of a Unix socket runs as the user of this process."""
+    _, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return bool(user == os.geteuid())
 
 
 class CellLink:
@@ -138,6 +154,9 @@ class CellLink:
         except OSError as error:
             connection.close()
             raise ServerUnreachable(f"cannot be reached: {error.strerror}", where=self._name) from error
+        if not is_own_user(connection):
+            connection.close()
+            raise ServerUnreachable("cannot be reached: another user listens at its address", where=self._name)
         return connection
 
     async def send(self, instance: str, call: Call) -> Reply:
@@ -294,25 +313,63 @@ class CellListener:
         await asyncio.sleep(0)  # the loop calls `connection_lost`, which cancels the calls, in its next iteration
 
 
+class TokenFrameProtocol(FrameProtocol):
+    """The protocol of an accepted connection. It closes a connection of another user, or without the token.
+
+    Nothing is parsed before the token: the first bytes must equal the frame that `CellLink` sends first.
+    """
+
+    def __init__(self, token: str, on_frame: OnFrame, on_disconnect: Callable[[], None]) -> None:
+        super().__init__(on_frame, on_disconnect)
+        self._first_frame = _encode_frame({"token": token})
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_authenticated = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._timer = asyncio.get_running_loop().call_later(TOKEN_SECONDS, self.close)
+        if not is_own_user(transport.get_extra_info("socket")):
+            self.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Read frames after the token; close the connection if the token is wrong."""
+        if self._is_authenticated:
+            super().data_received(data)
+            return
+        self._buffer += data
+        size = len(self._first_frame)
+        if len(self._buffer) < size:
+            return
+        self._is_authenticated = secrets.compare_digest(self._buffer[:size], self._first_frame)
+        if not self._is_authenticated:
+            self.close()
+            return
+        self._stop_timer()
+        rest, self._buffer = bytes(self._buffer[size:]), bytearray()
+        super().data_received(rest)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 class CellConnection:
     """One accepted connection and its pending calls. The first frame must contain the token."""
 
     def __init__(self, apps: Mapping[str, ASGIApp], token: str, on_closed: Callable[["CellConnection"], None]) -> None:
         self._apps = apps
-        self._token = token
         self._on_closed = on_closed
-        self._is_authenticated = False
         self._queued: set[int] = set()
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self.protocol = FrameProtocol(self._on_frame, self._on_disconnect)
+        self.protocol = TokenFrameProtocol(token, self._on_frame, self._on_disconnect)
 
     def _on_frame(self, head: dict[str, Any], body: bytes) -> None:
-        """Check the token, cancel a call, or queue a new call."""
-        if not self._is_authenticated:
-            self._is_authenticated = secrets.compare_digest(str(head.get("token", "")), self._token)
-            if not self._is_authenticated:
-                self.protocol.close()
-        elif "cancel" in head:
+        """Cancel a call, or queue a new call."""
+        if "cancel" in head:
             self._queued.discard(head["cancel"])
             task = self._tasks.get(head["cancel"])
             if task is not None:

@@ -32,7 +32,7 @@ from yarl import URL
 from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import CircuitOpen, ConfigError, DeadlineExceeded, ServerUnreachable
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.transport import deadlines, http_sessions, model_connections
+from nemo_gym.transport import deadlines, http_sessions, model_connections, run_token
 from nemo_gym.transport.retries import (
     SAFE_METHODS,
     SERVER_CALL,
@@ -161,7 +161,7 @@ def _prepare(
     max_bytes: int | None,
     options: dict[str, Any],
 ) -> _HttpCall:
-    """Validate the arguments of `send`, encode the JSON body and compute when the call expires."""
+    """Validate the arguments of `send`, encode the JSON body, add the run token, compute when the call expires."""
     method = method.upper()
     try:
         address, endpoint = _parse_address(url)
@@ -170,6 +170,9 @@ def _prepare(
             f"{mask_text(str(url))!r} is not an HTTP address", where=callee, fix="http://<host>:<port>/<path>"
         ) from None
     _encode_json(options)
+    token = run_token.token_for(address.host, address.port)
+    if token is not None:
+        options["headers"] = with_header(options.get("headers"), run_token.RUN_TOKEN_HEADER, token)
     timeout, limit = options.get("timeout"), deadlines.seconds_left()
     if timeout is not None:
         limit = deadlines.shorter_of(limit, _total_seconds(timeout))

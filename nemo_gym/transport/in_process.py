@@ -17,6 +17,7 @@ from nemo_gym.errors import DeadlineExceeded
 from nemo_gym.transport import deadlines, http_sessions
 from nemo_gym.transport.asgi import ASGIApp, call_url, run_app
 from nemo_gym.transport.client_response import LocalResponse
+from nemo_gym.transport.run_token import address_key
 from nemo_gym.wire.call_reply import Call, Cookies, Reply, json_body
 from nemo_gym.wire.stored_rollout import RolloutId
 
@@ -28,14 +29,8 @@ SUPPORTED_OPTIONS = frozenset({"json", "data", "params", "headers", "cookies", "
 
 MAX_REDIRECTS = 10
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "0.0.0.0", "::1", "::"})
 
 _apps: dict[tuple[str, int], ASGIApp] = {}
-
-
-def address_key(host: str, port: int) -> tuple[str, int]:
-    """Return the registry key of an address. All loopback names have the same key."""
-    return ("localhost" if host.lower() in _LOOPBACK else host.lower(), port)
 
 
 def mount(host: str, port: int, app: ASGIApp) -> None:

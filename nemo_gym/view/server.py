@@ -1,7 +1,7 @@
 """Serve the viewer's page and its JSON on loopback, for browsers on this machine.
 
 Only GET and HEAD are allowed. Other web pages cannot read from it: the headers Host and Origin must name the server.
-On any other address than loopback a token is required.
+On any other address than loopback a token is required; on loopback `gym view` answers processes of the user only.
 """
 
 import asyncio

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from nemo_gym.launch.run_registry import NoRunFound, RunNotChosen, choose_run, live_runs, registering, registry_folder
+from nemo_gym.launch.run_registry import (
+    NoRunFound,
+    RunNotChosen,
+    UnsafeRegistry,
+    choose_run,
+    live_runs,
+    registering,
+    registry_folder,
+)
+from nemo_gym.transport import run_token
 
 CONFIG = {
     "head_server": {"host": "127.0.0.1", "port": 11000},
@@ -113,3 +122,86 @@ def test_entries_hold_no_configuration_values():
     """API keys must not be on disk, even in a private folder."""
     with registering(CONFIG):
         assert "hush" not in next(registry_folder().glob("*.json")).read_text()
+
+
+def test_the_token_of_a_run_is_read_by_its_user_only():
+    """Commands of the user call the run with its token; other users must not read it."""
+    run_token.adopt([("127.0.0.1", 11000)], "token-of-the-run-1")
+    try:
+        with registering(CONFIG):
+            run_token.forget([("127.0.0.1", 11000)])
+            path = next(registry_folder().glob("*.json"))
+            run = choose_run()
+        assert (run.token, run_token.token_for("localhost", 11000)) == ("token-of-the-run-1", "token-of-the-run-1")
+    finally:
+        run_token.forget([("127.0.0.1", 11000)])
+    assert (path.parent.stat().st_mode if path.parent.exists() else 0o700) & 0o077 == 0
+    assert "token-of-the-run-1" not in f"{run} {run!r}"
+
+
+def test_an_entry_is_written_for_the_user_only():
+    """The mode must not depend on the umask of the shell."""
+    previous = os.umask(0)
+    try:
+        with registering(CONFIG):
+            path = next(registry_folder().glob("*.json"))
+            modes = [path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777]
+    finally:
+        os.umask(previous)
+
+    assert modes == [0o600, 0o700]
+
+
+def test_a_folder_that_is_a_link_is_not_followed(tmp_path: Path):
+    """Another user can put a link to any folder of ours into the shared temporary directory."""
+    documents = tmp_path / "documents"
+    documents.mkdir(mode=0o700)
+    for name in ("settings.json", "7-7.json"):
+        (documents / name).write_text("{}")
+    (tmp_path / f"nemo-gym-{os.geteuid()}").symlink_to(documents)
+
+    with pytest.raises(UnsafeRegistry, match="XDG_RUNTIME_DIR") as caught:
+        live_runs()
+    with registering(CONFIG):
+        pass
+
+    assert caught.value.exit_status == 3
+    assert sorted(path.name for path in documents.iterdir()) == ["7-7.json", "settings.json"]
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o707])
+def test_a_folder_that_other_users_can_use_is_refused(mode: int):
+    """They could read tokens, or write entries that lead to their own head server."""
+    folder = registry_folder()
+    folder.chmod(mode)
+
+    with pytest.raises(UnsafeRegistry, match="open to other users"):
+        live_runs()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_folder_of_another_user_stops_no_run(caplog: pytest.LogCaptureFixture):
+    """Its name is predictable, so any user can create it first; an evaluation must still run."""
+    os.chown(registry_folder(), 65534, 65534)
+
+    with registering(CONFIG), pytest.raises(UnsafeRegistry, match="belongs to another user"):
+        live_runs()
+
+    assert "this run is not registered" in caplog.text
+
+
+def test_only_entries_are_deleted(tmp_path: Path):
+    """Whatever else is in the folder is not ours to delete."""
+    folder = registry_folder()
+    (tmp_path / "notes").write_text("keep")
+    names = ["notes.json", "1-1.json.bak", "x1-1.json", "1-1.JSON", "1-123456.json", "99999999999-1.json"]
+    for name in names:
+        (folder / name).write_text("{}")
+    (folder / "2-2.json").symlink_to(tmp_path / "notes")
+    (folder / "3-3.json").mkdir()
+    os.mkfifo(folder / "4-4.json")
+    os.link(tmp_path / "notes", folder / "5-5.json")
+
+    assert live_runs() == []
+    assert {path.name for path in folder.iterdir()} == {*names, "2-2.json", "3-3.json", "4-4.json", "5-5.json"}
+    assert (tmp_path / "notes").read_text() == "keep"

@@ -4,7 +4,7 @@ import pytest
 from fastapi.testclient import TestClient
 from omegaconf import OmegaConf
 
-from nemo_gym.serve.head import RUN_TOKEN_HEADER, HeadServerUnreachable, fetch_config_yaml, head_app, run_token_headers
+from nemo_gym.serve.head import HeadServerUnreachable, fetch_config_yaml, head_app
 
 CONFIG = OmegaConf.create(
     {
@@ -21,37 +21,20 @@ def client() -> TestClient:
     return TestClient(head_app(lambda: CONFIG, lambda: [{"process_name": "env", "port": 1}]))
 
 
-def fetch_yaml(client: TestClient, **headers: str):
-    text = client.get("/global_config_dict_yaml", headers=headers).json()
+def fetch_yaml(client: TestClient):
+    text = client.get("/global_config_dict_yaml").json()
     assert isinstance(text, str)
     return OmegaConf.create(text)
 
 
 def test_hosts_and_ports_are_told_and_secrets_are_not(client):
-    """Anybody on the machine can ask; a client needs only addresses."""
+    """A client needs only addresses; servers of the run get the keys from their launcher, never from the head."""
     config = fetch_yaml(client)
 
     assert config.env.resources_servers.sums.port == 1
     assert config.max_output_tokens == 5
     assert config.policy_api_key == "****"
     assert "sk-secret-1" not in client.get("/global_config_dict_yaml").text
-
-
-def test_a_process_of_the_run_sees_everything(client, monkeypatch):
-    """Servers of the run need the real keys; other users of the machine must not get them."""
-    monkeypatch.setenv("NEMO_GYM_RUN_TOKEN", "of-this-run")
-
-    assert fetch_yaml(client, **run_token_headers()).policy_api_key == "sk-secret-1"
-    assert fetch_yaml(client, **{RUN_TOKEN_HEADER: "guessed"}).policy_api_key == "****"
-
-
-def test_without_a_token_of_the_run_no_token_opens_anything(client, monkeypatch):
-    """An empty expectation must not match an empty header."""
-    monkeypatch.delenv("NEMO_GYM_RUN_TOKEN", raising=False)
-
-    assert run_token_headers() == {}
-    for guess in ("", "None", "x"):
-        assert fetch_yaml(client, **{RUN_TOKEN_HEADER: guess}).policy_api_key == "****"
 
 
 def test_instances_and_liveness(client):

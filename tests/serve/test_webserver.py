@@ -12,7 +12,6 @@ from omegaconf import OmegaConf
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.serve import webserver
-from nemo_gym.serve.http_protocol import GuardedHttpProtocol
 
 
 def test_uvicorn_is_told_what_the_configuration_says():
@@ -22,7 +21,7 @@ def test_uvicorn_is_told_what_the_configuration_says():
     assert options["access_log"] is True
     assert options["timeout_worker_healthcheck"] == 99
     assert options["timeout_keep_alive"] == 30
-    assert (options["loop"], options["http"]) == ("uvloop", GuardedHttpProtocol)
+    assert (options["loop"], options["http"]) == ("uvloop", "nemo_gym.serve.access:CheckedProtocol")
     assert webserver.uvicorn_options({})["access_log"] is False
 
 

@@ -16,7 +16,7 @@ from nemo_gym.launch.ports import listen_on_unix_socket, unix_name
 from nemo_gym.serve.app import create_app
 from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
 from nemo_gym.serve.session import SessionMiddleware
-from nemo_gym.transport import deadlines, in_process
+from nemo_gym.transport import cell_link, deadlines, in_process
 from nemo_gym.transport.cell_link import CellLink, CellListener, FrameProtocol, RemoteInstance
 from nemo_gym.wire.call_reply import Call, Reply
 
@@ -236,3 +236,88 @@ async def test_frames_of_one_round_are_one_write_and_arrive_before_a_close() -> 
     assert [head["id"] for head, _ in arrived] == [0, 1, 2, 3, 4, 5]
     assert [body for _, body in arrived] == [b"0", b"1", b"2", b"3", b"4", b"last"]
     server.close()
+
+
+@asynccontextmanager
+async def raw_connection(loop_app: Any) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect to a cell without sending the token."""
+    listener: socket.socket = listen_on_unix_socket()
+    server = await asyncio.get_running_loop().create_unix_server(
+        CellListener({"one": loop_app}, "token").protocol, sock=listener
+    )
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(unix_name(listener))
+    reader, writer = await asyncio.open_unix_connection(sock=client)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        server.close()
+        await asyncio.sleep(0)
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    try:
+        async with asyncio.timeout(10):
+            return await reader.read() == b""
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        cell_link.LENGTHS.pack(13, 900_000_000) + b'{"token":"x"}' + b"x" * 100_000,
+        cell_link.LENGTHS.pack(900_000_000, 0) + b"x" * 100_000,
+        cell_link._encode_frame({"token": "wrong"}) + cell_link._encode_frame({"token": "token"}),
+        cell_link._encode_frame({"token": "töken"}),
+        cell_link.LENGTHS.pack(2, 0) + b"[]" + b" " * 100,
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+async def test_before_the_token_nothing_is_kept_or_parsed(first: bytes) -> None:
+    """Every local user can connect; a gigabyte announced by a stranger must not be awaited."""
+    async with raw_connection(build()) as (reader, writer):
+        writer.write(first)
+        assert await is_closed(reader)
+
+
+async def test_a_connection_without_the_token_is_closed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silent connections would use up the descriptors of a cell."""
+    monkeypatch.setattr(cell_link, "TOKEN_SECONDS", 0.01)
+    async with raw_connection(build()) as (reader, writer):
+        writer.write(cell_link._encode_frame({"token": "token"})[:-1])
+        assert await is_closed(reader)
+
+
+async def test_another_user_is_refused_even_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel knows the user of a Unix connection; a leaked token alone opens nothing."""
+    monkeypatch.setattr(cell_link.os, "geteuid", lambda: 4242)
+    async with raw_connection(build()) as (reader, writer):
+        writer.write(cell_link._encode_frame({"token": "token"}))
+        assert await is_closed(reader)
+
+
+async def test_the_token_is_not_sent_to_another_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger who listens at the address of a cell must not learn the token."""
+    listener: socket.socket = listen_on_unix_socket()
+    monkeypatch.setattr(cell_link.os, "geteuid", lambda: 4242)
+    with listener, pytest.raises(ServerUnreachable, match="another user"):
+        async with asyncio.timeout(10):
+            await CellLink(unix_name(listener), "token", "cell 0").send("one", Call("POST", BASE, "/add"))
+
+
+async def test_a_token_that_arrives_in_parts_is_accepted() -> None:
+    """A socket may deliver any number of bytes at a time, and calls follow the token at once."""
+    call = cell_link._encode_frame({"id": 1, "call": "one", "method": "POST", "url": BASE, "path": "/add"}, b'{"a":3}')
+    data = cell_link._encode_frame({"token": "token"}) + call
+    async with raw_connection(build()) as (reader, writer):
+        for part in (data[:3], data[3:12], data[12:]):
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            head_size, body_size = cell_link.LENGTHS.unpack(await reader.readexactly(cell_link.LENGTHS.size))
+            answer = await reader.readexactly(head_size + body_size)
+
+    assert b'"sum":3' in answer

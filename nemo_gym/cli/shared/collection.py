@@ -17,7 +17,7 @@ from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import GymError, RolloutFailed
 from nemo_gym.journal import read_rows
 from nemo_gym.launch.run import Run
-from nemo_gym.launch.run_registry import choose_run
+from nemo_gym.launch.run_registry import choose_run, live_runs
 from nemo_gym.rollout_collection import RolloutCollectionHelper
 from nemo_gym.rollouts.plan import PlanSummary
 from nemo_gym.rollouts.store import RolloutStore
@@ -118,6 +118,7 @@ def find_head(run: str | None, config: DictConfig) -> BaseServerConfig:
     """
     head = config["head_server"]
     if run is None and head["port"] != OFFLINE_PORT:
+        live_runs()  # adopts the run tokens of the runs on this machine
         return BaseServerConfig(host=head["host"], port=head["port"])
     entry = choose_run(run)
     return BaseServerConfig(host=entry.host, port=entry.port)
