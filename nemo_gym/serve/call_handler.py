@@ -15,15 +15,14 @@ change.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextvars import Context
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Response
 from starlette.types import Message, Receive, Scope, Send
 
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.serve.blocked_loop import handlers_by_task
 from nemo_gym.serve.correlation import ROLLOUT_PREFIX_SCOPE_KEY, ROLLOUT_PREFIX_START, adopt_rollout, split_path
 from nemo_gym.serve.endpoints import (
     OUTCOME_KEY,
@@ -34,6 +33,7 @@ from nemo_gym.serve.endpoints import (
     is_json_type,
 )
 from nemo_gym.serve.failures import request_deadline_exceeded
+from nemo_gym.serve.process_status import handler_label, run_handler
 from nemo_gym.serve.session import COOKIE_ATTRIBUTES, SessionMiddleware, cookie_values
 from nemo_gym.transport import call_log, deadlines
 from nemo_gym.transport.asgi import collect_reply, run_app, scope_of, write_reply
@@ -45,8 +45,6 @@ _REQUEST_HEADERS = frozenset(
 """Headers about the body, the session or the deadline. A call that sets one of them goes through the ASGI stack."""
 
 _UNUSUAL = (Response, BaseException)
-
-Result = TypeVar("Result")
 
 
 class Layer(Protocol):
@@ -70,40 +68,6 @@ def has_only_known_layers(layers: Sequence[Layer]) -> bool:
         and len(set(inner_names)) == len(inner_names)
         and all(layer.kwargs.get("store") is None for layer in layers)
     )
-
-
-class run_in_context(Generic[Result]):  # noqa: N801 - awaited like a function, once for every call
-    """`await run_in_context(coroutine, context)`: run a coroutine in this task with other context variables.
-
-    As over HTTP, a handler cannot read or change the context variables of its caller. A separate task would cost more
-    than most handlers; this class steps the coroutine in another context instead. Cancelling the task cancels the
-    coroutine.
-    """
-
-    __slots__ = ("_context", "_coroutine")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Result], context: Context) -> None:
-        self._coroutine = coroutine
-        self._context = context
-
-    def __await__(self) -> Generator[Any, Any, Result]:
-        """Step the coroutine inside the context; pass its futures to the event loop and errors back to it."""
-        step, coroutine = self._context.run, self._coroutine
-        try:
-            future = step(coroutine.send, None)
-            while True:
-                try:
-                    value = yield future
-                except GeneratorExit:
-                    step(coroutine.close)
-                    raise
-                except BaseException as error:  # usually a cancellation, which the coroutine must handle
-                    future = step(coroutine.throw, error)
-                else:
-                    future = step(coroutine.send, value)
-        except StopIteration as returned:
-            result: Result = returned.value
-            return result
 
 
 class CallRequest(GymRequest):
@@ -175,6 +139,7 @@ class CallHandler:
         self.server_name = server_name
         self.sessions = sessions
         self._has_rollout_prefixes = has_rollout_prefixes
+        self._labels: dict[str, bytes] = {}
         self._reads_cookies = sessions is not None and sessions.policy != "stateless"
         self._sets_cookies = sessions is not None and sessions.policy == "per-session"
 
@@ -191,7 +156,7 @@ class CallHandler:
             outcome = self._run_within_deadline(call, plan, body, prefix)
         else:
             outcome = self._run(call, plan, body, alarm, prefix)
-        return run_in_context(outcome, Context())  # type: ignore[arg-type]  # always a Reply without `request`
+        return run_handler(outcome, self._label(plan), Context())  # type: ignore[arg-type]  # a Reply without `request`
 
     async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Answer an HTTP request to a plain JSON endpoint; False if the app's ASGI stack must answer it."""
@@ -207,12 +172,20 @@ class CallHandler:
             request.scope["session"] = self.sessions.open_session(cookies)
         seconds = deadlines.parse_seconds(headers.get(DEADLINE_HEADER))
         call = Call(scope["method"], "", scope["path"], headers=headers, server=self.server_name, seconds=seconds)
-        outcome = await self._run_within_deadline(call, plan, None, prefix, request)
+        outcome = await run_handler(self._run_within_deadline(call, plan, None, prefix, request), self._label(plan))
         if isinstance(outcome, Reply):
             await write_reply(outcome, send)
             return True
         scope[OUTCOME_KEY] = outcome
         return False
+
+    def _label(self, plan: EndpointPlan) -> bytes:
+        """Return the label of an endpoint in `process_status`."""
+        label = self._labels.get(plan.route.path)
+        if label is None:
+            label = handler_label(self.server_name, " ".join(plan.route.methods), plan.route.path)
+            self._labels[plan.route.path] = label
+        return label
 
     def _find_plan(self, method: str, path: str) -> tuple[EndpointPlan | None, re.Match[str] | None]:
         """Return the plan of the endpoint at a path, and the rollout prefix of the path; each None if absent."""
@@ -275,9 +248,6 @@ class CallHandler:
         if request is None and self._reads_cookies and self.sessions is not None:
             cookie = call.cookie(self.sessions.cookie_name)
             session = self.sessions.open_session(() if cookie is None else (cookie,))
-        task = alarm.task if alarm is not None else asyncio.current_task()
-        outer_handler = handlers_by_task.get(task)
-        handlers_by_task[task] = (self.server_name, call.method, call.path)
         try:
             if request is None and plan.request_name is not None:
                 request = CallRequest(self, call, plan, session)
@@ -290,11 +260,6 @@ class CallHandler:
             raise
         except BaseException as error:  # also `sys.exit` in a verifier: one handler must not end the server
             result = error
-        finally:
-            if outer_handler is None:
-                handlers_by_task.pop(task, None)
-            else:
-                handlers_by_task[task] = outer_handler
         if request is not None:
             session = request.final_session()
         reply = self._plain_reply(result, session)

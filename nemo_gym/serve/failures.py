@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nemo_gym.config.secrets import mask_text
 from nemo_gym.errors import DeadlineExceeded, GymError
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.serve.blocked_loop import handlers_by_task
+from nemo_gym.serve.process_status import handler_label, run_handler
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import CALLER_ENFORCES_DEADLINE
 from nemo_gym.transport.call_log import phase_headers
@@ -64,11 +64,11 @@ class FailureMiddleware:
                     }
             await send(message)
 
-        task = asyncio.current_task()
-        outer_handler = handlers_by_task.get(task)
-        handlers_by_task[task] = (self.server_name, scope["method"], scope["path"])
-        try:
+        async def run_app() -> None:
             await self.app(scope, receive, attributing_send)
+
+        try:
+            await run_handler(run_app(), handler_label(self.server_name, scope["method"], scope["path"]))
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # also `sys.exit` in a verifier: one handler must not end the server
@@ -77,11 +77,6 @@ class FailureMiddleware:
                 raise
             headers = attribution_headers(error, self.server_name, scope["path"]) | phase_headers(error)
             await _send_json_text(send, status, self.redact(text), headers)
-        finally:
-            if outer_handler is None:
-                handlers_by_task.pop(task, None)
-            else:
-                handlers_by_task[task] = outer_handler
 
     def _answer(self, scope: Scope, error: BaseException) -> tuple[int, str]:
         """Log an exception; return the status and text of the answer."""
