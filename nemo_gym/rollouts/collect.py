@@ -4,15 +4,17 @@ Also defines the rollouts in flight (`InFlight`), the early stop (`StopCondition
 """
 
 import asyncio
+import itertools
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
+from nemo_gym.errors import DeadlineExceeded, ServerUnreachable
 from nemo_gym.keys import NG_PHASES_KEY, NG_SECONDS_KEY
 from nemo_gym.rollouts.attribution import ServerTypeOf, classify_error, is_call_timeout
 from nemo_gym.rollouts.outcome import (
@@ -49,6 +51,9 @@ MAX_ATTEMPTS_PER_RUN = 2
 left for a resumed run, after the cause is fixed."""
 RETRIED_KINDS = frozenset(FailureKind) - {FailureKind.INVALID_REWARD, FailureKind.INTERNAL}
 """Kinds that an agent defines are not retried within a run either."""
+
+MAX_REPETITIONS = 10
+"""How often an attempt is repeated because of servers that its rollout does not use."""
 
 ROLLOUT_DEADLINE = "rollout"
 
@@ -114,6 +119,8 @@ class StopCondition:
     tokens: int = 0
     """Tokens used so far; a resumed run starts with those of earlier runs."""
     failures: int = 0
+    lost_servers: set[str] = field(default_factory=set, init=False)
+    """Servers that ended for good; rollouts that need them are not started."""
     reason: str | None = field(default=None, init=False)
     """Reason why no further rollouts are started; None while they are."""
     is_immediate: bool = field(default=False, init=False)
@@ -136,6 +143,11 @@ class StopCondition:
             rollouts = "a rollout" if self.max_failures == 1 else f"{self.failures} rollouts"
             self.reason = f"{rollouts} failed (max_failures {self.max_failures})"
             self.is_immediate = True
+
+    def finish(self) -> None:
+        """Set the reason if rollouts were not started because of a lost server."""
+        if self.lost_servers and self.reason is None:
+            self.reason = f"{', '.join(sorted(self.lost_servers))} ended and will not be restarted"
 
     def _check_tokens(self) -> None:
         if self.max_tokens is not None and self.tokens >= self.max_tokens and self.reason is None:
@@ -179,6 +191,25 @@ class AttemptRules:
     max_steps: int | None = None
     max_tokens: int | None = None
     in_flight: InFlight = field(default_factory=InFlight)
+    needed_servers: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """For each instance, the instances that it uses, itself included."""
+    lost_servers: Callable[[], Collection[str]] = frozenset
+    """Returns the servers that ended and will not be restarted."""
+
+    def lost_server(self, agent: str) -> str | None:
+        """Return a lost server that the rollouts of an agent need; None if they can run."""
+        lost = self.lost_servers()
+        return next((name for name in self.needed_servers.get(agent, (agent,)) if name in lost), None) if lost else None
+
+    def is_innocent(self, job: Job, error: Exception) -> bool:
+        """Return True if the call of a job failed because of a server that its rollout does not use.
+
+        Such a server shares a process with the agent and ended or blocked it.
+        """
+        if not isinstance(error, ServerUnreachable | DeadlineExceeded):
+            return False
+        needed = self.needed_servers.get(job.agent)
+        return needed is not None and error.where in self.needed_servers and error.where not in needed
 
 
 async def collect(
@@ -206,6 +237,10 @@ async def collect(
 
     async def worker() -> None:
         while workers.stop.reason is None and (job := next(queue, None)) is not None:  # taking a job never awaits
+            lost_server = workers.rules.lost_server(job.agent)
+            if lost_server is not None:
+                workers.stop.lost_servers.add(lost_server)
+                continue
             await workers.run(job)
 
     try:
@@ -216,6 +251,7 @@ async def collect(
         first = group.exceptions[0]  # the other workers were cancelled because of it
         if not isinstance(first, _StopNow):
             raise first from None
+    workers.stop.finish()
 
 
 class _StopNow(Exception):
@@ -256,6 +292,8 @@ class _WorkerContext:
         self.stop.add_attempt(outcome)
         if self.stop.reason is not None or not isinstance(outcome, FailedRollout):
             return None
+        if self.rules.lost_server(outcome.job.agent) is not None:
+            return None
         return self.retries.pause_after(outcome, attempts)
 
     def _report(self, outcome: Outcome) -> None:
@@ -264,18 +302,25 @@ class _WorkerContext:
 
 
 async def attempt(job: Job, send: Send, rules: AttemptRules, on_cancel: Iterable[Observer] = ()) -> Outcome:
-    """Send one job and return its outcome. A cancellation is reported to `on_cancel` and raised again."""
-    start_time = time.monotonic()
+    """Send one job and return its outcome. A cancellation is reported to `on_cancel` and raised again.
+
+    A job that failed because of a server that it does not use is sent again, which does not count as an attempt.
+    """
     rule = rules.scoring.get(job.agent, DEFAULT_RULE)
-    try:
-        with rules.in_flight.sending(job):
-            result = await send(job)
-    except asyncio.CancelledError:
-        for observer in on_cancel:
-            observer(CancelledRollout(job))
-        raise
-    except Exception as error:
-        return _failed_attempt(job, error, time.monotonic() - start_time, rules, rule)
+    for repetition in itertools.count():
+        start_time = time.monotonic()
+        try:
+            with rules.in_flight.sending(job):
+                result = await send(job)
+            break
+        except asyncio.CancelledError:
+            for observer in on_cancel:
+                observer(CancelledRollout(job))
+            raise
+        except Exception as error:
+            if repetition == MAX_REPETITIONS or not rules.is_innocent(job, error):
+                return _failed_attempt(job, error, time.monotonic() - start_time, rules, rule)
+            logger.info("rollout %s is run again: %s", job.key, error)
     seconds = time.monotonic() - start_time
     outcome = classify_result(job, add_timing(result, seconds), rule=rule, max_tokens=rules.max_tokens)
     if isinstance(outcome, LimitedRollout):

@@ -10,5 +10,6 @@ on. Such endpoints are called directly; all others through FastAPI.
 - `mcp`, `mcp_tools`: tools over the Model Context Protocol; `profiling`: CPU profiles of a server
 - `head`: routes of the head server; `addresses`: addresses of the instances of a configuration
 - `webserver`, `uvicorn_server`: serve an app in this process
-- `blocked_loop`: detection of blocked event loops; `process_status`: the running handler, readable from outside; `gc_tuning`: garbage collection thresholds
+- `blocked_loop`: detection of blocked event loops; `gc_tuning`: garbage collection thresholds
+- `process_status`: heartbeat and running handler of a process, readable from outside
 """

@@ -183,7 +183,7 @@ class CallHandler:
         """Return the label of an endpoint in `process_status`."""
         label = self._labels.get(plan.route.path)
         if label is None:
-            label = handler_label(self.server_name, " ".join(plan.route.methods), plan.route.path)
+            label = handler_label(self.server_name, " ".join(plan.route.methods or ()), plan.route.path)
             self._labels[plan.route.path] = label
         return label
 

@@ -80,7 +80,7 @@ class ProcessStatus:
         self._map(mmap.mmap(fd, PAGE_BYTES))
         with suppress(OSError):  # without /proc there are no stacks
             stacks = os.fdopen(os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), "wb", 0)
-            faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True)  # type: ignore[arg-type]  # has a fileno
+            faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True)
         os.close(fd)
 
     def beat(self) -> None:
@@ -104,9 +104,10 @@ class StatusReader:
         os.ftruncate(self.fd, PAGE_BYTES)
         self._last_beat = 0.0
         self._last_check = time.monotonic()
-        self._blocked = 0.0
+        self.seconds_blocked = 0.0
+        """The result of the last `check`."""
 
-    def blocked_seconds(self) -> float:
+    def check(self) -> float:
         """Return how long the event loop has not run, as seen by calls of this method; 0 before its first heartbeat.
 
         A call adds at most one second, so that a launcher that was itself suspended does not find a hang.
@@ -115,10 +116,10 @@ class StatusReader:
         elapsed, self._last_check = now - self._last_check, now
         beat = self._beat()
         if beat != self._last_beat or not beat:
-            self._last_beat, self._blocked = beat, 0.0
+            self._last_beat, self.seconds_blocked = beat, 0.0
         else:
-            self._blocked += min(elapsed, 1.0)
-        return self._blocked
+            self.seconds_blocked += min(elapsed, 1.0)
+        return self.seconds_blocked
 
     def _beat(self) -> float:
         return float(memoryview(os.pread(self.fd, _WORD, 0)).cast("d")[0])

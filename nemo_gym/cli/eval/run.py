@@ -180,7 +180,9 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     from nemo_gym.cli.terminal.progress import Progress
     from nemo_gym.rollout_collection import _get_max_rollout_attempts
     from nemo_gym.serve import gc_tuning
+    from nemo_gym.transport import http_sessions
 
+    http_sessions.configure(http_sessions.GlobalAIOHTTPAsyncClientConfig.from_global_config(session.config))
     global_config._GLOBAL_CONFIG_DICT = session.config
     gc_tuning.freeze()
     progress = Progress(on_first_failure=_print_first_failure)

@@ -62,7 +62,11 @@ class Collector(RolloutCollectionHelper):
                 raise CommandInterrupted("interrupted before the first rollout; nothing was changed")
 
         super().__init__(
-            observers=[progress], in_flight=progress.in_flight, on_plan=report_plan, on_reading=report_reading
+            observers=[progress],
+            in_flight=progress.in_flight,
+            on_plan=report_plan,
+            on_reading=report_reading,
+            lost_servers=session.run.lost_instances if session.run else frozenset,
         )
         self._session = session
 
