@@ -7,7 +7,7 @@ Public entry point: trainers call `RolloutCollectionHelper`, server folders impo
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,7 @@ from nemo_gym.rollouts.collect import (
     Observer,
     RolloutRetryPolicy,
     Send,
+    ServerMonitor,
     StopCondition,
     collect,
 )
@@ -205,8 +206,7 @@ class RolloutCollectionHelper:
 
     `observers` receive every outcome after it is stored. `on_reading` is called periodically, on another thread, with
     the number of rows read so far and the fraction of the file; then `on_plan` is called once with the summary of the
-    plan. `in_flight` lists the rollouts in flight. `lost_servers` returns the servers that ended and will not be
-    restarted: rollouts that need them are not sent.
+    plan. `in_flight` lists the rollouts in flight. `monitor` knows the crashes of the servers.
     """
 
     def __init__(
@@ -216,9 +216,9 @@ class RolloutCollectionHelper:
         in_flight: InFlight | None = None,
         on_plan: Callable[[PlanSummary], None] = lambda _: None,
         on_reading: Callable[[int, float], None] = lambda _rows, _fraction: None,
-        lost_servers: Callable[[], Collection[str]] = frozenset,
+        monitor: ServerMonitor | None = None,
     ) -> None:
-        self.lost_servers = lost_servers
+        self.monitor = monitor
         self.observers = list(observers)
         self.in_flight = in_flight if in_flight is not None else InFlight()
         self.on_plan = on_plan
@@ -302,7 +302,7 @@ class RolloutCollectionHelper:
             max_tokens=config.max_tokens_per_rollout,
             in_flight=self.in_flight,
             needed_servers=needed_servers(servers),
-            lost_servers=self.lost_servers,
+            monitor=self.monitor,
         )
         counts = OutcomeCounts()
         with RolloutStore(config.output_jsonl_fpath, sync_seconds=config.sync_seconds) as store:

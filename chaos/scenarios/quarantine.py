@@ -15,7 +15,10 @@ def run_seed(folder: Path, seed: int) -> str:
     faults = {task: chance.choice((*CRASHES, *CRASHES, *BLOCKS)) for task in range(chance.choice((2, 3)))}
     cells = chance.choice((1, 2))
     job = FaultyEvaluation(
-        folder, faults, tasks=6, overrides=["+blocked_cell_timeout_seconds=2", f"++num_cells={cells}", "--max-attempts=2"]
+        folder,
+        faults,
+        tasks=6,
+        overrides=["+blocked_cell_timeout_seconds=2", f"++num_cells={cells}", "--max-attempts=2"],
     )
     status, _ = job.run()
     if status not in (1, 3):  # 3: the quarantined server crashed six times in a minute and was given up

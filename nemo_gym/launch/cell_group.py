@@ -7,7 +7,7 @@ over a link. A cell that still hosts it keeps its sessions until it crashes itse
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from nemo_gym.serve.process_status import RunningHandler
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.cell_link import CellLink, RemoteInstance
 from nemo_gym.wire.call_reply import Call, Reply
+from nemo_gym.wire.stored_rollout import RolloutId
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ class CellGroup:
         self._token = ""
         self.lost_instances: set[str] = set()
         """Instances that no process serves or will serve."""
+        self.culprit_rollouts: defaultdict[str, set[RolloutId]] = defaultdict(set)
+        """The rollouts whose requests were running when an instance ended or blocked its process, by instance."""
 
     def create_units(self, make_unit: MakeUnit, token: str) -> list[ServerUnit]:
         """Return the units of the cells; `token` opens their links."""
@@ -86,6 +89,8 @@ class CellGroup:
         if handler is None and frames:  # a thread holds the interpreter lock
             handler = RunningHandler(str(self._server_of(frames[0].path)), frames[0].function)
         crash = unit.last_crash = replace(crash, handler=handler, frames=frames)
+        if handler is not None and handler.rollout is not None:
+            self.culprit_rollouts[handler.server].add(handler.rollout)
         if handler is None or unit not in self.units or handler.server not in self._hosted:
             return
         self._crashes[handler.server] += 1

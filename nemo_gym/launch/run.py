@@ -197,6 +197,10 @@ class Run:
         """Return the instances that no process serves or will serve."""
         return self._cell_group.lost_instances if self._cell_group else set()
 
+    def culprit_rollouts(self, instance: str) -> set[RolloutId]:
+        """Return the rollouts whose requests were running when an instance ended or blocked its process."""
+        return self._cell_group.culprit_rollouts.get(instance, set()) if self._cell_group else set()
+
     def lost_processes(self) -> list[str]:
         """Return the names of processes that ended and will not be restarted."""
         return [unit.name for unit in self._supervisor.units if unit.is_lost]

@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
-from nemo_gym.errors import DeadlineExceeded, ServerUnreachable
 from nemo_gym.keys import NG_PHASES_KEY, NG_SECONDS_KEY
 from nemo_gym.rollouts.attribution import ServerTypeOf, classify_error, is_call_timeout
 from nemo_gym.rollouts.outcome import (
@@ -26,13 +25,14 @@ from nemo_gym.rollouts.outcome import (
     Job,
     LimitedRollout,
     Outcome,
+    Phase,
     ScoringRule,
     classify_result,
     truncate_to_microseconds,
 )
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.call_log import phase_seconds, phases_from_error
-from nemo_gym.wire.stored_rollout import RolloutKey, StoredRollout
+from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, StoredRollout
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
@@ -54,6 +54,8 @@ RETRIED_KINDS = frozenset(FailureKind) - {FailureKind.INVALID_REWARD, FailureKin
 
 MAX_REPETITIONS = 10
 """How often an attempt is repeated because of servers that its rollout does not use."""
+MAX_SHARED_REPETITIONS = 3
+"""How often an attempt is repeated because of another rollout's request to a server that both use."""
 
 ROLLOUT_DEADLINE = "rollout"
 
@@ -179,6 +181,18 @@ class RolloutRetryPolicy:
 NO_RETRIES = RolloutRetryPolicy()
 
 
+class ServerMonitor(Protocol):
+    """What the process that runs the servers knows about crashes."""
+
+    def lost_instances(self) -> Collection[str]:
+        """Return the servers that ended and will not be restarted."""
+        ...
+
+    def culprit_rollouts(self, instance: str) -> Collection[RolloutId]:
+        """Return the rollouts whose requests were running when a server ended or blocked its process."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttemptRules:
     """The settings by which attempts are classified."""
@@ -193,23 +207,30 @@ class AttemptRules:
     in_flight: InFlight = field(default_factory=InFlight)
     needed_servers: Mapping[str, Collection[str]] = field(default_factory=dict)
     """For each instance, the instances that it uses, itself included."""
-    lost_servers: Callable[[], Collection[str]] = frozenset
-    """Returns the servers that ended and will not be restarted."""
+    monitor: ServerMonitor | None = None
 
     def lost_server(self, agent: str) -> str | None:
         """Return a lost server that the rollouts of an agent need; None if they can run."""
-        lost = self.lost_servers()
+        lost = self.monitor.lost_instances() if self.monitor is not None else ()
         return next((name for name in self.needed_servers.get(agent, (agent,)) if name in lost), None) if lost else None
 
-    def is_innocent(self, job: Job, error: Exception) -> bool:
-        """Return True if the call of a job failed because of a server that its rollout does not use.
+    def max_repetitions(self, job: Job, failure: Failure) -> int:
+        """Return how often an attempt may be repeated after a failure without counting.
 
-        Such a server shares a process with the agent and ended or blocked it.
+        A server that the rollout does not use can end or block the process of its agent, and so can the request of
+        another rollout to a server that both use.
         """
-        if not isinstance(error, ServerUnreachable | DeadlineExceeded):
-            return False
         needed = self.needed_servers.get(job.agent)
-        return needed is not None and error.where in self.needed_servers and error.where not in needed
+        is_crash = failure.kind == FailureKind.SERVER_DIED or (
+            failure.kind == FailureKind.TIMEOUT and failure.phase == Phase.DISPATCH
+        )
+        if not is_crash or needed is None or failure.server not in self.needed_servers:
+            return 0
+        if failure.server not in needed:
+            return MAX_REPETITIONS if failure.phase == Phase.DISPATCH else 0
+        culprits = self.monitor.culprit_rollouts(failure.server) if self.monitor is not None else ()
+        is_innocent = culprits and job.key.rollout_id not in culprits and self.lost_server(job.agent) is None
+        return MAX_SHARED_REPETITIONS if is_innocent and failure.kind == FailureKind.SERVER_DIED else 0
 
 
 async def collect(
@@ -318,8 +339,9 @@ async def attempt(job: Job, send: Send, rules: AttemptRules, on_cancel: Iterable
                 observer(CancelledRollout(job))
             raise
         except Exception as error:
-            if repetition == MAX_REPETITIONS or not rules.is_innocent(job, error):
-                return _failed_attempt(job, error, time.monotonic() - start_time, rules, rule)
+            failed = _failed_attempt(job, error, time.monotonic() - start_time, rules, rule)
+            if repetition >= rules.max_repetitions(job, failed.failure):
+                return failed
             logger.info("rollout %s is run again: %s", job.key, error)
     seconds = time.monotonic() - start_time
     outcome = classify_result(job, add_timing(result, seconds), rule=rule, max_tokens=rules.max_tokens)

@@ -33,11 +33,12 @@ from nemo_gym.serve.endpoints import (
     is_json_type,
 )
 from nemo_gym.serve.failures import request_deadline_exceeded
-from nemo_gym.serve.process_status import handler_label, run_handler
+from nemo_gym.serve.process_status import handler_label, handler_name, run_handler
 from nemo_gym.serve.session import COOKIE_ATTRIBUTES, SessionMiddleware, cookie_values
 from nemo_gym.transport import call_log, deadlines
 from nemo_gym.transport.asgi import collect_reply, run_app, scope_of, write_reply
 from nemo_gym.wire.call_reply import Call, Reply
+from nemo_gym.wire.stored_rollout import RolloutId
 
 _REQUEST_HEADERS = frozenset(
     {"accept", "content-encoding", "content-length", "content-type", "cookie", DEADLINE_HEADER, "host"}
@@ -139,7 +140,7 @@ class CallHandler:
         self.server_name = server_name
         self.sessions = sessions
         self._has_rollout_prefixes = has_rollout_prefixes
-        self._labels: dict[str, bytes] = {}
+        self._names: dict[str, bytes] = {}
         self._reads_cookies = sessions is not None and sessions.policy != "stateless"
         self._sets_cookies = sessions is not None and sessions.policy == "per-session"
 
@@ -156,7 +157,7 @@ class CallHandler:
             outcome = self._run_within_deadline(call, plan, body, prefix)
         else:
             outcome = self._run(call, plan, body, alarm, prefix)
-        return run_handler(outcome, self._label(plan), Context())  # type: ignore[arg-type]  # a Reply without `request`
+        return run_handler(outcome, self._label(plan, call.rollout), Context())  # type: ignore[arg-type]  # a Reply without `request`
 
     async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Answer an HTTP request to a plain JSON endpoint; False if the app's ASGI stack must answer it."""
@@ -179,13 +180,13 @@ class CallHandler:
         scope[OUTCOME_KEY] = outcome
         return False
 
-    def _label(self, plan: EndpointPlan) -> bytes:
-        """Return the label of an endpoint in `process_status`."""
-        label = self._labels.get(plan.route.path)
-        if label is None:
-            label = handler_label(self.server_name, " ".join(plan.route.methods or ()), plan.route.path)
-            self._labels[plan.route.path] = label
-        return label
+    def _label(self, plan: EndpointPlan, rollout: RolloutId | None = None) -> bytes:
+        """Return the label of a request in `process_status`."""
+        name = self._names.get(plan.route.path)
+        if name is None:
+            name = handler_name(self.server_name, " ".join(plan.route.methods or ()), plan.route.path)
+            self._names[plan.route.path] = name
+        return handler_label(name, rollout)
 
     def _find_plan(self, method: str, path: str) -> tuple[EndpointPlan | None, re.Match[str] | None]:
         """Return the plan of the endpoint at a path, and the rollout prefix of the path; each None if absent."""

@@ -12,10 +12,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nemo_gym.config.secrets import mask_text
 from nemo_gym.errors import DeadlineExceeded, GymError
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.serve.process_status import handler_label, run_handler
+from nemo_gym.serve.process_status import handler_label, handler_name, run_handler
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import CALLER_ENFORCES_DEADLINE
-from nemo_gym.transport.call_log import phase_headers
+from nemo_gym.transport.call_log import current_rollout, phase_headers
 from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 
 logger = logging.getLogger("nemo_gym.serve")
@@ -68,7 +68,8 @@ class FailureMiddleware:
             await self.app(scope, receive, attributing_send)
 
         try:
-            await run_handler(run_app(), handler_label(self.server_name, scope["method"], scope["path"]))
+            name = handler_name(self.server_name, scope["method"], scope["path"])
+            await run_handler(run_app(), handler_label(name, current_rollout()))
         except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # also `sys.exit` in a verifier: one handler must not end the server

@@ -10,6 +10,7 @@ import mmap
 import os
 import re
 import signal
+import struct
 import time
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
@@ -17,11 +18,16 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from nemo_gym.wire.stored_rollout import RolloutId
+
 STACK_SIGNAL = signal.SIGRTMIN + 5
 PAGE_BYTES = 4096
-LABEL_BYTES = 192
-MAX_STACK_BYTES = 64 * 1024
+NAME_BYTES = 192
 _WORD = 8
+_ROLLOUT = struct.Struct("qq")
+LABEL_BYTES = NAME_BYTES + _ROLLOUT.size
+NO_ROLLOUT = _ROLLOUT.pack(-1, -1)
+MAX_STACK_BYTES = 64 * 1024
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 
 Result = TypeVar("Result")
@@ -29,10 +35,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class RunningHandler:
-    """A server and its endpoint, such as `POST /verify`."""
+    """A server and its endpoint, such as `POST /verify`, and the rollout of the request, if it is known."""
 
     server: str
     endpoint: str
+    rollout: RolloutId | None = None
 
     def __str__(self) -> str:
         return f"{self.server}: {self.endpoint}"
@@ -50,17 +57,23 @@ class Frame:
         return f"{self.path}:{self.line} in {self.function}"
 
 
-def handler_label(server: str, method: str, path: str) -> bytes:
-    """Return the text that names a handler in the shared memory."""
-    return f"{server}\n{method} {path}".encode(errors="replace")[:LABEL_BYTES].ljust(LABEL_BYTES, b"\0")
+def handler_name(server: str, method: str, path: str) -> bytes:
+    """Return the part of a label that names a handler."""
+    return f"{server}\n{method} {path}".encode(errors="replace")[:NAME_BYTES].ljust(NAME_BYTES, b"\0")
+
+
+def handler_label(name: bytes, rollout: RolloutId | None = None) -> bytes:
+    """Return the label of a request in the shared memory: the name of its handler and its rollout."""
+    return name + (NO_ROLLOUT if rollout is None else _ROLLOUT.pack(*rollout))
 
 
 NO_LABEL = bytes(LABEL_BYTES)
 
 
 def _read_label(label: bytes) -> RunningHandler | None:
-    server, separator, endpoint = label.rstrip(b"\0").decode(errors="replace").partition("\n")
-    return RunningHandler(server, endpoint) if separator else None
+    server, separator, endpoint = label[:NAME_BYTES].rstrip(b"\0").decode(errors="replace").partition("\n")
+    task, rollout = _ROLLOUT.unpack(label[NAME_BYTES:])
+    return RunningHandler(server, endpoint, None if task < 0 else (task, rollout)) if separator else None
 
 
 class ProcessStatus:

@@ -66,7 +66,7 @@ class Collector(RolloutCollectionHelper):
             in_flight=progress.in_flight,
             on_plan=report_plan,
             on_reading=report_reading,
-            lost_servers=session.run.lost_instances if session.run else frozenset,
+            monitor=session.run,
         )
         self._session = session
 
