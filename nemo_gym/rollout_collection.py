@@ -22,6 +22,7 @@ from nemo_gym.config.secrets import mask_secrets
 from nemo_gym.config_types import BaseNeMoGymCLIConfig, BaseServerConfig, UploadRolloutsConfigMixin
 from nemo_gym.data.prompt import PromptConfig, apply_prompt_to_row, load_prompt_config
 from nemo_gym.data.skills import SkillsConfig, load_skill_directory
+from nemo_gym.errors import GymError
 from nemo_gym.global_config import get_global_config_dict, maybe_get_global_config_dict
 from nemo_gym.journal import read_rows
 from nemo_gym.keys import (
@@ -37,7 +38,7 @@ from nemo_gym.keys import (
     TASK_INDEX_KEY_NAME,
 )
 from nemo_gym.rollouts.aggregate import aggregate_to_file, fetch_metrics
-from nemo_gym.rollouts.attribution import server_types
+from nemo_gym.rollouts.attribution import needed_servers, server_types
 from nemo_gym.rollouts.capture_join import attach_trajectory_record, with_captures
 from nemo_gym.rollouts.collect import (
     DEFAULT_CONCURRENCY,
@@ -46,6 +47,7 @@ from nemo_gym.rollouts.collect import (
     Observer,
     RolloutRetryPolicy,
     Send,
+    ServerMonitor,
     StopCondition,
     collect,
 )
@@ -205,7 +207,7 @@ class RolloutCollectionHelper:
 
     `observers` receive every outcome after it is stored. `on_reading` is called periodically, on another thread, with
     the number of rows read so far and the fraction of the file; then `on_plan` is called once with the summary of the
-    plan. `in_flight` lists the rollouts in flight.
+    plan. `in_flight` lists the rollouts in flight. `monitor` knows the crashes of the servers.
     """
 
     def __init__(
@@ -215,7 +217,9 @@ class RolloutCollectionHelper:
         in_flight: InFlight | None = None,
         on_plan: Callable[[PlanSummary], None] = lambda _: None,
         on_reading: Callable[[int, float], None] = lambda _rows, _fraction: None,
+        monitor: ServerMonitor | None = None,
     ) -> None:
+        self.monitor = monitor
         self.observers = list(observers)
         self.in_flight = in_flight if in_flight is not None else InFlight()
         self.on_plan = on_plan
@@ -298,6 +302,8 @@ class RolloutCollectionHelper:
             max_steps=config.max_steps_per_rollout,
             max_tokens=config.max_tokens_per_rollout,
             in_flight=self.in_flight,
+            needed_servers=needed_servers(servers),
+            monitor=self.monitor,
         )
         counts = OutcomeCounts()
         with RolloutStore(config.output_jsonl_fpath, sync_seconds=config.sync_seconds) as store:
@@ -329,7 +335,14 @@ class RolloutCollectionHelper:
         logger.info("%s: %s", store.output, counts)
         if not config.disable_aggregation:
             fetch, failures = partial(fetch_metrics, client), read_rows(store.failures)
-            for entry in await aggregate_to_file(store.aggregate_metrics, store.records(), fetch, failures=failures):
+            try:
+                entries = await aggregate_to_file(store.aggregate_metrics, store.records(), fetch, failures=failures)
+            except GymError as error:
+                if not stop.lost_servers:
+                    raise
+                logger.warning("no metrics were computed: %s", error)
+                return counts
+            for entry in entries:
                 logger.info("%s: %s", entry[AGENT_REF_KEY_NAME]["name"], entry["key_metrics"])
         return counts
 

@@ -162,6 +162,9 @@ _TABLE = (
     Key("policy_api_key", ANY, "API key of the evaluated model's endpoint.",
         flag=Flag("--model-api-key", "KEY", title=MODEL, note="better kept in env.yaml")),
     Key("policy_model", ANY, "Conventional instance name of the evaluated model."),
+    Key("blocked_cell_timeout_seconds", POSITIVE_NUMBER,
+        "Seconds without a running event loop after which a cell is ended and restarted; ten times as long for a "
+        "server in a separate process; never longer than `request_timeout_seconds`.", 30),
     Key("request_timeout_seconds", POSITIVE_NUMBER, "Longest duration of a call without a deadline.", 3600),
     Key("connect_timeout_seconds", POSITIVE_NUMBER, "Longest time to open a connection.", 30),
     Key("unreachable_timeout_seconds", POSITIVE_NUMBER,

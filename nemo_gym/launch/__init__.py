@@ -6,6 +6,7 @@ which cells and other server processes are forked.
 - `run`: `Run`, the servers of one configuration; `background_run`: `BackgroundRun`, for synchronous callers
 - `hosted_instances`: `find_instances`; `server_block_check`: check server blocks; `ports`: listening sockets
 - `supervisor`, `spawners`, `prefork`, `zygote`: start, watch and restart processes
+- `cell_group`: the cells of a run, calls to them and quarantine
 - `server_process`, `cell`, `app_listener`: the code that runs inside a server process
 - `requirements`, `venv`, `venv_build`: virtual environments of servers; `folder_tests`: run the tests of server folders
 - `model_endpoints`: wait for model endpoints and limit requests to them; `run_registry`: find the runs of this machine

@@ -84,6 +84,8 @@ class CellSockets:
     link_listener: socket.socket
     link_addresses: Sequence[str]
     token: str
+    is_shared: bool
+    """True if other cells listen on the same ports."""
 
 
 class SessionRouter:
@@ -131,10 +133,17 @@ def _build_servers(config: DictConfig, hosted: Sequence[Instance]) -> dict[str, 
     return servers
 
 
-async def _serve(config: DictConfig, hosted: Sequence[Instance], sockets: CellSockets, ready: int) -> None:
+async def _serve(
+    config: DictConfig,
+    hosted: Sequence[Instance],
+    sockets: CellSockets,
+    ready: int,
+    elsewhere: Sequence[tuple[Instance, int]],
+) -> None:
     """Serve until a signal; report to the descriptor `ready` when all servers accept requests.
 
-    At the end, let calls in flight finish within GRACE_SECONDS, then close every server, link and session.
+    `elsewhere` are instances in quarantine with the numbers of their cells. At the end, let calls in flight finish
+    within GRACE_SECONDS, then close every server, link and session.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -142,10 +151,13 @@ async def _serve(config: DictConfig, hosted: Sequence[Instance], sockets: CellSo
         loop.add_signal_handler(number, stop.set)
     servers = _build_servers(config, hosted)
     links = [CellLink(address, sockets.token, f"cell {n}") for n, address in enumerate(sockets.link_addresses)]
+    for instance, cell in elsewhere:
+        link = links[cell] = CellLink(sockets.link_addresses[cell], sockets.token, instance.name)
+        in_process.mount(instance.host, instance.port, RemoteInstance(instance.name, [link]))
     options = webserver.uvicorn_options(config)
     app_listeners = []
     for name, (server, app) in servers.items():
-        routed = SessionRouter(app, server, sockets.number, links) if len(links) > 1 else app
+        routed = SessionRouter(app, server, sockets.number, links) if sockets.is_shared else app
         app_listeners.append(AppListener(routed, sockets.listeners[name], options))
         await app_listeners[-1].open()
     cell_listener = CellListener(
@@ -168,10 +180,16 @@ async def _serve(config: DictConfig, hosted: Sequence[Instance], sockets: CellSo
     await http_sessions.close_current_session()
 
 
-def run_cell(config: DictConfig, hosted: Sequence[Instance], sockets: CellSockets, ready: int) -> None:
-    """Serve every hosted instance in this process until a signal ends it."""
+def run_cell(
+    config: DictConfig,
+    hosted: Sequence[Instance],
+    sockets: CellSockets,
+    ready: int,
+    elsewhere: Sequence[tuple[Instance, int]] = (),
+) -> None:
+    """Serve every hosted instance in this process until a signal ends it; call those `elsewhere` over their links."""
     os.environ[CELL_ENV_VAR] = str(sockets.number)
     webserver.start_logging(verbose=bool(config.get("verbose")))
     webserver.raise_open_files_limit()
     sys.argv = ["gym"]
-    uvloop.run(_serve(config, hosted, sockets, ready))
+    uvloop.run(_serve(config, hosted, sockets, ready, elsewhere))

@@ -126,7 +126,8 @@ class SharedLimits:
             holders = cells if instance.hosting == "cell" else instance.num_workers
             if holders > 1 and isinstance(limit, int) and limit > 0:
                 endpoints = max(1, len(model_endpoints({instance.name: config[instance.name]})))
-                self._semaphores[instance.name] = [SharedSemaphore.create(limit, holders) for _ in range(endpoints)]
+                slots = holders + len(self._cell_instances)  # each instance may get a separate cell
+                self._semaphores[instance.name] = [SharedSemaphore.create(limit, slots) for _ in range(endpoints)]
 
     def descriptors(self) -> LimitDescriptors:
         """Return the descriptors that server processes inherit."""

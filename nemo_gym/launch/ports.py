@@ -6,8 +6,8 @@ import random
 import secrets
 import socket
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 
 from omegaconf import DictConfig
 
@@ -105,13 +105,27 @@ def listen_for_head(host: str, port: int) -> socket.socket:
     return listen(HEAD, host, 0)
 
 
-def listen_on_unix_socket() -> socket.socket:
+def new_unix_name() -> str:
+    """Return an unused abstract name of a Unix socket."""
+    return f"\0nemo-gym-{secrets.token_hex(12)}"
+
+
+def listen_on_unix_socket(name: str | None = None) -> socket.socket:
     """Return a listening Unix socket with an abstract name, which exists until the last process closes it."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(f"\0nemo-gym-{secrets.token_hex(12)}")
+    listener.bind(name or new_unix_name())
     listener.listen(BACKLOG)
     listener.setblocking(False)
     return listener
+
+
+def refuse_connections(listener: socket.socket) -> None:
+    """Refuse connections to a listening socket that other processes hold open too, and close the waiting ones."""
+    with suppress(OSError):  # not connected: some systems report it for a listening socket
+        listener.shutdown(socket.SHUT_RDWR)
+    with suppress(OSError):  # no further connection waits
+        while True:
+            listener.accept()[0].close()
 
 
 def unix_name(listener: socket.socket) -> str:
@@ -127,9 +141,11 @@ class Listeners:
     instances: dict[str, socket.socket]
     cells: list[socket.socket]
     head: socket.socket
+    quarantine: dict[str, socket.socket] = field(default_factory=dict)
+    """The link listeners of instances that got a separate cell during the run."""
 
     def close(self) -> None:
-        for listener in [*self.instances.values(), *self.cells, self.head]:
+        for listener in [*self.instances.values(), *self.cells, self.head, *self.quarantine.values()]:
             listener.close()
 
 

@@ -12,12 +12,14 @@ from typing import Any, Self
 from omegaconf import DictConfig
 
 from nemo_gym.config.checks import read_key
+from nemo_gym.config.keys import value_of
 from nemo_gym.config.omegaconf_adapter import as_dict
 from nemo_gym.config.secret_text import known_secrets
 from nemo_gym.launch.app_listener import AppListener, close_listeners
+from nemo_gym.launch.cell_group import CellGroup, CellInstance
 from nemo_gym.launch.hosted_instances import Instance, find_instances
 from nemo_gym.launch.model_endpoints import SharedLimits
-from nemo_gym.launch.ports import Listeners, bind_listeners, unix_name
+from nemo_gym.launch.ports import Listeners, bind_listeners
 from nemo_gym.launch.server_process import ServerBoot
 from nemo_gym.launch.spawners import ExecSpawner, ZygoteSpawner
 from nemo_gym.launch.supervisor import LineCallback, ServerDidNotStart, ServerUnit, Supervisor
@@ -30,7 +32,7 @@ from nemo_gym.serve.head import head_app
 from nemo_gym.serve.session import SESSION_SECRET_ENV_VAR
 from nemo_gym.serve.webserver import uvicorn_options
 from nemo_gym.transport import in_process, run_token
-from nemo_gym.transport.cell_link import CellLink, RemoteInstance, fetch_waiting_calls
+from nemo_gym.transport.cell_link import fetch_waiting_calls
 from nemo_gym.wire.stored_rollout import RolloutId
 
 CONSTRUCT_SECONDS = 600.0
@@ -74,13 +76,13 @@ class Run:
         self._cells = read_key(config, "num_cells") or cells
         self._log_dir = Path(configured_log_dir) if configured_log_dir else log_dir
         self._watch = watch
-        self._supervisor = Supervisor(on_line=watch, on_end=self._release_limits)
+        self._supervisor = Supervisor(on_line=watch, on_end=self._handle_end, on_lost=self._handle_lost)
         self._zygote = ZygoteSpawner(self._supervisor.handle_exit)
         self._limits: SharedLimits | None = None
         self._listeners: Listeners | None = None
         self._head: AppListener | None = None
         self._token = run_token.choose_token()
-        self._links: list[CellLink] = []
+        self._cell_group: CellGroup | None = None
         self._with_links = links
         self._start_time = time.time()
 
@@ -105,36 +107,38 @@ class Run:
             replace(instance, port=listeners.instances[instance.name].getsockname()[1]) for instance in instances
         ]
         adopt_run_token(self.config, self._token)
+        group = self._cell_group = CellGroup(self.instances, listeners, self._supervisor)
         self._limits = SharedLimits(as_dict(self.config), instances, self._cells)
         if self._log_dir:
             self._log_dir.mkdir(parents=True, exist_ok=True)
-        spec = self._zygote_spec(listeners, self._limits)
+        spec = self._zygote_spec(listeners, group, self._limits)
         await self._zygote.start(spec)
-        await self._supervisor.start(self._units(spec, venvs, cells))
+        cell_units = group.create_units(self._unit, self._token)
+        await self._supervisor.start([*cell_units, *self._process_units(spec, venvs)])
         app = head_app(lambda: self.config, self.server_instances, self.pending_calls)
         policy = AccessPolicy.from_config(self.config, self._token)
         self._head = AppListener(app, listeners.head, uvicorn_options(self.config), lifespan=False, policy=policy)
         await self._head.open()
         if self._with_links:
-            self._mount_links()
+            self._mount_links(group)
 
-    def _zygote_spec(self, listeners: Listeners, limits: SharedLimits) -> ZygoteSpec:
+    def _zygote_spec(self, listeners: Listeners, group: CellGroup, limits: SharedLimits) -> ZygoteSpec:
         """Return the boot message, open files and environment (ours plus secrets of the run) of server processes."""
         boot = ServerBoot(
             config=as_dict(self.config),
             instances={instance.name: instance for instance in self.instances},
             listeners={name: listener.fileno() for name, listener in listeners.instances.items()},
             cell_listeners=[listener.fileno() for listener in listeners.cells],
-            link_addresses=[unix_name(listener) for listener in listeners.cells],
+            link_addresses=group.addresses,
             limits=limits.descriptors(),
             secrets=known_secrets(),
         )
         run_secrets = {SESSION_SECRET_ENV_VAR: secrets.token_urlsafe(32), run_token.RUN_TOKEN_ENV_VAR: self._token}
         return ZygoteSpec(boot.model_dump(mode="json"), boot.descriptors(), {**os.environ, **run_secrets})
 
-    def _units(self, spec: ZygoteSpec, venvs: Mapping[str, Venv], cells: int) -> list[ServerUnit]:
-        """Return the processes to start: the cells, and every worker of the instances that are not hosted in cells."""
-        units = [self._unit(f"cell {number}", {"kind": "cell", "cell": number}) for number in range(cells)]
+    def _process_units(self, spec: ZygoteSpec, venvs: Mapping[str, Venv]) -> list[ServerUnit]:
+        """Return the processes of the instances that are not hosted in cells, one for every worker."""
+        units = []
         for instance in self.instances:
             if instance.hosting == "cell":
                 continue
@@ -151,19 +155,17 @@ class Run:
 
     def _unit(self, name: str, request: Mapping[str, Any], spawner: ExecSpawner | None = None) -> ServerUnit:
         path = self._log_dir / f"{name.replace('/', '_').replace(' ', '_')}.log" if self._log_dir else None
-        return ServerUnit(name, {**request, "id": name}, spawner or self._zygote, path)
+        seconds = value_of(self.config, "blocked_cell_timeout_seconds") * (1 if request["kind"] == "cell" else 10)
+        seconds = min(seconds, value_of(self.config, "request_timeout_seconds"))
+        return ServerUnit(
+            name, {**request, "id": name}, spawner or self._zygote, path, max_blocked_seconds=float(seconds)
+        )
 
-    def _mount_links(self) -> None:
+    def _mount_links(self, group: CellGroup) -> None:
         """Route calls of this process to servers in cells over the link of the cell with the fewest calls in flight."""
-        self._create_links()
         for instance in self.instances:
             if instance.hosting == "cell":
-                in_process.mount(instance.host, instance.port, RemoteInstance(instance.name, self._links))
-
-    def _create_links(self) -> None:
-        if self._listeners is not None and not self._links:
-            names = [unix_name(listener) for listener in self._listeners.cells]
-            self._links = [CellLink(name, self._token, f"cell {number}") for number, name in enumerate(names)]
+                in_process.mount(instance.host, instance.port, CellInstance(instance.name, group))
 
     def server_instances(self) -> list[dict[str, Any]]:
         """Return every instance as the head server lists it (contract: ServerInstanceDisplayConfig)."""
@@ -187,9 +189,23 @@ class Run:
             for instance in self.instances
         ]
 
-    def _release_limits(self, unit: ServerUnit) -> None:
+    def _handle_end(self, unit: ServerUnit) -> None:
         if self._limits is not None:
             self._limits.release(unit.request)
+        if self._cell_group is not None:
+            self._cell_group.handle_end(unit)
+
+    def _handle_lost(self, unit: ServerUnit) -> None:
+        if self._cell_group is not None:
+            self._cell_group.handle_lost(unit)
+
+    def lost_instances(self) -> set[str]:
+        """Return the instances that no process serves or will serve."""
+        return self._cell_group.lost_instances if self._cell_group else set()
+
+    def culprit_rollouts(self, instance: str) -> set[RolloutId]:
+        """Return the rollouts whose requests were running when an instance ended or blocked its process."""
+        return self._cell_group.culprit_rollouts.get(instance, set()) if self._cell_group else set()
 
     def lost_processes(self) -> list[str]:
         """Return the names of processes that ended and will not be restarted."""
@@ -202,15 +218,14 @@ class Run:
 
     async def pending_calls(self, rollouts: Sequence[RolloutId]) -> dict[RolloutId, str]:
         """Return the pending call of each of these rollouts (task, rollout), as reported by the cells."""
-        self._create_links()
-        return await fetch_waiting_calls(self._links, rollouts)
+        return await fetch_waiting_calls(self._cell_group.links if self._cell_group else [], rollouts)
 
     async def stop(self) -> None:
         """Stop every server and release every port. Idempotent."""
         for instance in self.instances if self._with_links else ():
             in_process.unmount(instance.host, instance.port)
-        for link in self._links:
-            link.close()
+        if self._cell_group is not None:
+            self._cell_group.close()
         if self._head is not None:
             await close_listeners([self._head], grace=0.5)
             self._head = None

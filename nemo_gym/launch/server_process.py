@@ -1,7 +1,7 @@
 """Run a server process: a cell of many instances, or one server folder as a script.
 
 Forks of the zygote call `ServerBoot.run`; another interpreter runs
-`python -m nemo_gym.launch.server_process BOOT_FD READY_FD REQUEST`.
+`python -m nemo_gym.launch.server_process BOOT_FD REQUEST`.
 """
 
 import json
@@ -25,6 +25,7 @@ from nemo_gym.launch.cell import CellSockets, run_cell
 from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.model_endpoints import adopt_limits
 from nemo_gym.processes import exit_with_parent
+from nemo_gym.serve.process_status import own_status
 from nemo_gym.serve.webserver import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, report_ready
 from nemo_gym.transport.run_token import RUN_TOKEN_ENV_VAR
 
@@ -38,7 +39,7 @@ class ServerBoot(BaseModel):
     cell_listeners: list[int] = []
     """Descriptor of the link listener of each cell."""
     link_addresses: list[str] = []
-    """Name of the link listener of each cell."""
+    """Name of the link listener of each cell, then of the cell that each instance would have in quarantine."""
     limits: dict[str, list[tuple[int, int]]] = {}
     secrets: list[str] = []
     """Values that are masked in every text that is shown or stored."""
@@ -61,13 +62,17 @@ class ServerBoot(BaseModel):
         limits = [number for group in self.limits.values() for pair in group for number in pair]
         return [*self.listeners.values(), *self.cell_listeners, *limits]
 
-    def run(self, request: Mapping[str, Any], ready: int) -> None:
-        """Run the cell or the instance of the request until a signal; report a failed start to descriptor `ready`."""
+    def run(self, request: Mapping[str, Any], ready: int, status: int, link_listener: int | None = None) -> None:
+        """Run the cell or the instance of the request until a signal; report a failed start to descriptor `ready`.
+
+        `status` is the shared memory of the process, `link_listener` that of a cell added during the run.
+        """
+        own_status.share(status)
         config = global_config._GLOBAL_CONFIG_DICT = OmegaConf.create(self.config)
         remember_secrets(self.secrets)
         try:
             if request["kind"] == "cell":
-                self._run_cell(request["cell"], config, ready)
+                self._run_cell(request, config, ready, link_listener)
             else:
                 self._run_alone(self.instances[request["instance"]], request.get("worker", 0), ready)
         except GymError as problem:
@@ -79,19 +84,24 @@ class ServerBoot(BaseModel):
         for fd in {*self.listeners.values(), *self.cell_listeners} - used:
             os.close(fd)
 
-    def _run_cell(self, number: int, config: DictConfig, ready: int) -> None:
-        """Run every instance that is hosted in cells in this process, as cell `number`."""
-        hosted = [instance for instance in self.instances.values() if instance.hosting == "cell"]
+    def _run_cell(self, request: Mapping[str, Any], config: DictConfig, ready: int, link_listener: int | None) -> None:
+        """Run the instances of a cell in this process: the one that the request names, or all without quarantine."""
+        number, quarantined = request["cell"], request.get("quarantined", {})
+        names = [request["instance"]] if "instance" in request else self.instances.keys() - quarantined.keys()
+        hosted = [one for one in self.instances.values() if one.hosting == "cell" and one.name in names]
         adopt_limits(self.limits, {instance.name for instance in hosted}, holder=number)
-        self._close_other_listeners({*(self.listeners[one.name] for one in hosted), self.cell_listeners[number]})
+        link = self.cell_listeners[number] if link_listener is None else link_listener
+        self._close_other_listeners({*(self.listeners[one.name] for one in hosted), link})
         sockets = CellSockets(
             number=number,
             listeners={instance.name: socket.socket(fileno=self.listeners[instance.name]) for instance in hosted},
-            link_listener=socket.socket(fileno=self.cell_listeners[number]),
+            link_listener=socket.socket(fileno=link),
             link_addresses=self.link_addresses,
             token=os.environ[RUN_TOKEN_ENV_VAR],
+            is_shared=len(self.cell_listeners) > 1,
         )
-        run_cell(config, hosted, sockets, ready)
+        elsewhere = [(self.instances[name], cell) for name, cell in quarantined.items() if name not in names]
+        run_cell(config, hosted, sockets, ready, elsewhere)
 
     def _run_alone(self, instance: Instance, worker: int, ready: int) -> None:
         """Run the entrypoint of an instance as a script, with its folder as working directory and on `sys.path`."""
@@ -121,7 +131,7 @@ def _frames_in(folder: Path, trace: TracebackType | None) -> TracebackType | Non
     return trace
 
 
-def main(boot_fd: int, ready_fd: int, argument: str) -> None:
+def main(boot_fd: int, argument: str) -> None:
     """Run one instance in this interpreter; exit with the parent process."""
     request = json.loads(argument)
     exit_with_parent()
@@ -129,8 +139,8 @@ def main(boot_fd: int, ready_fd: int, argument: str) -> None:
         return
     with os.fdopen(boot_fd, "rb") as file:
         boot = ServerBoot.model_validate_json(file.read())
-    boot.run(request, ready_fd)
+    boot.run(request, *request["passed"])
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    main(int(sys.argv[1]), sys.argv[2])

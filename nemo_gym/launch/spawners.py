@@ -132,12 +132,12 @@ class ZygoteSpawner:
             self._control.close()
             self._control = None
 
-    async def spawn(self, request: Mapping[str, Any], output: int, ready: int) -> int:
+    async def spawn(self, request: Mapping[str, Any], output: int, *passed: int) -> int:
         control = await self._connected_zygote()
         future = asyncio.get_running_loop().create_future()
         self._pending[request["id"]] = future
         try:
-            socket.send_fds(control, [json.dumps({**request, "op": "spawn"}).encode()], [output, ready])
+            socket.send_fds(control, [json.dumps({**request, "op": "spawn"}).encode()], [output, *passed])
         except ConnectionError:
             self._pending.pop(request["id"], None)
             raise ZygoteLost("the process that starts servers ended", where=request["id"]) from None
@@ -178,13 +178,13 @@ class ExecSpawner:
         self._tasks: set[asyncio.Task[None]] = set()
         self._processes: dict[int, asyncio.subprocess.Process] = {}
 
-    async def spawn(self, request: Mapping[str, Any], output: int, ready: int) -> int:
+    async def spawn(self, request: Mapping[str, Any], output: int, *passed: int) -> int:
         boot_fd = json_descriptor(self._spec.boot)
-        argument = json.dumps({**request, "parent": os.getpid()})
+        argument = json.dumps({**request, "parent": os.getpid(), "passed": passed})
         try:
             process = await asyncio.create_subprocess_exec(
-                str(self._python), "-m", "nemo_gym.launch.server_process", str(boot_fd), str(ready), argument,
-                pass_fds=[boot_fd, ready, *self._spec.descriptors],
+                str(self._python), "-m", "nemo_gym.launch.server_process", str(boot_fd), argument,
+                pass_fds=[boot_fd, *passed, *self._spec.descriptors],
                 env=dict(self._spec.env),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -216,4 +216,6 @@ class ExecSpawner:
 
 
 Spawner = ZygoteSpawner | ExecSpawner
-"""Starts server processes: `spawn` one, whose descriptors the caller closes, `signal` it, `close` all of them."""
+"""Starts server processes: `spawn` one, whose descriptors the caller closes, `signal` it, `close` all of them.
+
+The descriptors of a process are its output and those that `ServerBoot.run` receives."""

@@ -1,19 +1,26 @@
-"""Supervise server processes: start them, explain a failed start, restart crashed processes, stop all of them."""
+"""Supervise server processes: start them, explain a failed start, restart crashed processes, stop all of them.
+
+A process whose event loop does not run for too long is ended and restarted like a crashed one. Its heartbeat and the
+handler that was running are in shared memory (`process_status`), so that they can be read although the process hangs.
+"""
 
 import asyncio
 import json
 import logging
+import math
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import GymError
 from nemo_gym.launch.spawners import Spawner
+from nemo_gym.serve.process_status import STACK_SIGNAL, Frame, RunningHandler, StatusReader
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +36,10 @@ LAST_LINES_SECONDS = 0.2
 """Longest wait for the last lines of a process that ended."""
 CLOSE_SECONDS = 1.0
 """Longest wait for the output of stopped processes to close."""
+CHECK_SECONDS = 0.25
+"""Interval between two checks of the heartbeats."""
+STACK_SECONDS = 0.25
+"""Wait for a blocked process to write its stacks, which takes a millisecond."""
 
 LineCallback = Callable[[str, str], None]
 """Called with the name of a process and a line it printed."""
@@ -91,6 +102,20 @@ class ProcessLog(asyncio.Protocol):
             self._closed.set_result(None)
 
 
+@dataclass(frozen=True)
+class Crash:
+    """The unexpected end of a process and the handler that was running, which is its likely cause."""
+
+    cause: str
+    handler: RunningHandler | None = None
+    frames: Sequence[Frame] = ()
+    """The stacks of a process that was ended because it was blocked."""
+
+    def __str__(self) -> str:
+        place = f" ({self.frames[0]})" if self.frames else ""
+        return f"{self.cause}; {self.handler} was running{place}" if self.handler else self.cause
+
+
 @dataclass
 class ServerUnit:
     """One process to keep running: a cell or a single server."""
@@ -101,12 +126,30 @@ class ServerUnit:
     log_path: Path | None = None
     ends_when_ready: bool = False
     """True in a dry run: the process exits with status 0 instead of serving."""
+    passed: Sequence[int] = ()
+    """Further descriptors for the process."""
+    max_blocked_seconds: float = math.inf
+    """Time without a heartbeat after which the process is ended."""
     pid: int | None = None
     is_lost: bool = False
     """True if the process ended and will not be restarted."""
     log: ProcessLog | None = None
     ready: "asyncio.Future[None] | None" = None
     crashes: deque[float] = field(default_factory=deque)
+    status: StatusReader | None = None
+    starts: int = 0
+    ends: int = 0
+    last_crash: Crash | None = None
+    blocked: Crash | None = None
+    """The reason why the process is being ended; None if it is not."""
+
+    async def wait_for_crash(self, start: int) -> Crash | None:
+        """Return the last crash once the process of the start number `start` has ended; None if it has not."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                while self.ends < start:  # noqa: ASYNC110 - the exit is reported a moment after the lost connection
+                    await asyncio.sleep(0.01)
+        return self.last_crash if self.ends >= start else None
 
     def fail(self, problem: str) -> None:
         """Fail the start of the process with `problem`; no effect if it is ready or has failed."""
@@ -137,11 +180,16 @@ class Supervisor:
         *,
         on_line: LineCallback | None = None,
         on_end: Callable[[ServerUnit], None] | None = None,
+        on_lost: Callable[[ServerUnit], None] | None = None,
         start_timeout: float = 600.0,
     ) -> None:
-        """`on_line` is called with every line that a process prints, `on_end` with every unit whose process ended."""
+        """`on_line` is called with every line that a process prints, `on_end` with every unit whose process ended.
+
+        `on_lost` is called with every unit that was ready once and will not be restarted.
+        """
         self._on_line = on_line
         self._on_end = on_end
+        self._on_lost = on_lost
         self._start_timeout = start_timeout
         self._units: dict[str, ServerUnit] = {}
         self._by_pid: dict[int, ServerUnit] = {}
@@ -149,6 +197,7 @@ class Supervisor:
         self._outputs: set[asyncio.Future[None]] = set()
         self._early_exits: dict[int, int] = {}
         self._stopping = False
+        self._is_watching = False
         self._all_ended = asyncio.Event()
 
     @property
@@ -162,6 +211,9 @@ class Supervisor:
             ServerDidNotStart: a unit failed (the first one), with its last lines and the likely cause.
         """
         self._units.update({unit.name: unit for unit in units})
+        if not self._is_watching:
+            self._is_watching = True
+            self._run_in_background(self._watch())
         tasks = [asyncio.create_task(self._start(unit)) for unit in units]
         try:
             async with asyncio.timeout(self._start_timeout):
@@ -178,6 +230,47 @@ class Supervisor:
             for task in tasks:
                 task.cancel()
 
+    def add(self, unit: ServerUnit) -> None:
+        """Start a unit in the background; it is lost if it does not start."""
+        self._units[unit.name] = unit
+        self._run_in_background(self._start_again(unit))
+
+    def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _watch(self) -> None:
+        """End every process whose event loop does not run."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            for unit in self.units:
+                if unit.pid is not None and unit.status is not None and unit.blocked is None:
+                    seconds = unit.status.check()
+                    if seconds >= unit.max_blocked_seconds:
+                        unit.blocked = Crash(f"its event loop did not run for {seconds:.0f} s")
+                        self._run_in_background(self._end_blocked(unit, unit.pid, unit.status))
+
+    async def _end_blocked(self, unit: ServerUnit, pid: int, status: StatusReader) -> None:
+        """Read the stacks of a blocked process and kill it, unless it has recovered."""
+        if self._signal(unit, pid, STACK_SIGNAL):
+            await asyncio.sleep(STACK_SECONDS)
+        if unit.pid != pid or unit.blocked is None:
+            return
+        if status.check() == 0.0:
+            unit.blocked = None
+            return
+        unit.blocked = replace(unit.blocked, handler=status.handler(), frames=status.frames())
+        self._signal(unit, pid, signal.SIGKILL)
+
+    def _signal(self, unit: ServerUnit, pid: int, number: int) -> bool:
+        """Signal one process. Its children end after it, so that it cannot mistake their end for a result."""
+        if unit.pid != pid:
+            return False
+        with suppress(ProcessLookupError):  # its exit will be reported
+            os.kill(pid, number)
+        return True
+
     async def _start(self, unit: ServerUnit) -> None:
         """Start the process of a unit, follow its output, and wait until it is ready or fails."""
         output_read, output_write = os.pipe()
@@ -187,8 +280,13 @@ class Supervisor:
         closed = await unit.log.follow(output_read)
         self._outputs.add(closed)
         closed.add_done_callback(self._outputs.discard)
+        if unit.status is not None:
+            unit.status.close()
+        unit.status, unit.blocked = StatusReader(), None
+        unit.starts += 1
         try:
-            pid = await unit.spawner.spawn(unit.request, output_write, ready_write)
+            passed = (ready_write, unit.status.fd, *unit.passed)
+            pid = await unit.spawner.spawn(unit.request, output_write, *passed)
         except BaseException:
             os.close(ready_read)
             raise
@@ -226,50 +324,72 @@ class Supervisor:
             self._early_exits[pid] = status
             return
         unit.pid = None
+        unit.ends += 1
+        unit.last_crash = self._crash(unit, status)
         if self._on_end is not None:
             self._on_end(unit)
         if self._stopping:
             if not self._by_pid:
                 self._all_ended.set()
             return
-        task = asyncio.create_task(self._recover(unit, status))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._run_in_background(self._recover(unit, status))
+
+    def _crash(self, unit: ServerUnit, status: int) -> Crash:
+        """Return what is known about the end of a process; the shared memory still has its last handler."""
+        handler = unit.status.handler() if unit.status is not None else None
+        return replace(
+            unit.blocked or Crash(likely_cause(status, unit.log.tail() if unit.log else "")), handler=handler
+        )
 
     async def _recover(self, unit: ServerUnit, status: int) -> None:
         """Restart a process that was ready; otherwise complete its start, with success only in a dry run."""
         assert unit.log is not None and unit.ready is not None
+        if unit.is_lost:
+            return
         if self._outputs:
             await asyncio.wait(list(self._outputs), timeout=LAST_LINES_SECONDS)  # they may still be in the pipe
         tail = unit.log.tail()
         if unit.ready.done():
-            await self._restart(unit, status, tail)
+            await self._restart(unit, tail)
         elif status == 0 and unit.ends_when_ready:
             unit.ready.set_result(None)
         else:
             unit.fail(f"{likely_cause(status, tail)}; last lines:\n{tail}")
 
-    async def _restart(self, unit: ServerUnit, status: int, tail: str) -> None:
+    async def _restart(self, unit: ServerUnit, tail: str) -> None:
         """Restart a unit after a growing pause; give up after MAX_RESTARTS crashes within RESTART_WINDOW."""
         now = asyncio.get_running_loop().time()
         unit.crashes.append(now)
         while now - unit.crashes[0] > RESTART_WINDOW:
             unit.crashes.popleft()
+        crash = unit.last_crash
         if len(unit.crashes) > MAX_RESTARTS:
-            unit.is_lost = True
             count = len(unit.crashes)
-            logger.error("%s crashed %d times in a minute and will not be restarted: %s", unit.name, count, tail)
+            reason = f"{crash}: {tail}" if crash and crash.handler else tail
+            logger.error("%s crashed %d times in a minute and will not be restarted: %s", unit.name, count, reason)
+            self._give_up(unit)
             return
-        pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** (len(unit.crashes) - 1))
-        logger.warning("%s ended (%s); restarting in %.1f s", unit.name, likely_cause(status, tail), pause)
+        pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** max(0, len(unit.crashes) - 1))
+        logger.warning("%s ended (%s); restarting in %.1f s", unit.name, crash, pause)
         await asyncio.sleep(pause)
-        if self._stopping:
-            return
+        if not self._stopping:
+            await self._start_again(unit)
+
+    async def _start_again(self, unit: ServerUnit) -> None:
+        """Start a unit while the others run; give it up if it fails."""
         try:
-            await self._start(unit)
-        except GymError as problem:
-            unit.is_lost = True
-            logger.error("%s could not be restarted: %s", unit.name, problem)
+            async with asyncio.timeout(self._start_timeout):
+                await self._start(unit)
+        except (GymError, TimeoutError) as problem:
+            logger.error("%s could not be restarted: %s", unit.name, problem or "it was not ready in time")
+            if unit.pid is not None:
+                self._signal(unit, unit.pid, signal.SIGKILL)
+            self._give_up(unit)
+
+    def _give_up(self, unit: ServerUnit) -> None:
+        unit.is_lost = True
+        if self._on_lost is not None:
+            self._on_lost(unit)
 
     async def stop(self, grace: float = 5.0) -> None:
         """Terminate every process, and kill the remaining ones after `grace` seconds."""
@@ -287,5 +407,9 @@ class Supervisor:
                     unit.spawner.signal(pid, signal.SIGKILL)
         for spawner in {unit.spawner for unit in self._units.values()}:
             await spawner.close()
+        for unit in self._units.values():
+            if unit.status is not None:
+                unit.status.close()
+                unit.status = None
         if self._outputs:
             await asyncio.wait(list(self._outputs), timeout=CLOSE_SECONDS)

@@ -23,8 +23,9 @@ from nemo_gym.processes import exit_fork, exit_with_parent, signal_group
 MAX_MESSAGE_BYTES = 64 * 1024
 MAX_DESCRIPTORS = 200
 """Descriptors in one message; the kernel allows 253."""
-REQUEST_DESCRIPTORS = 2
-"""Descriptors of a spawn request: the output of the new process, and the pipe on which it reports that it is ready."""
+REQUEST_DESCRIPTORS = 4
+"""Descriptors of a spawn request: the output of the new process, the pipe on which it reports that it is ready, its
+shared status, and the link listener of a cell that was added during the run."""
 
 PRELOADED_MODULES = (
     "nemo_gym.launch.server_process",
@@ -57,7 +58,7 @@ class ZygoteSpec:
 class Zygote:
     """Forks server processes for the supervisor and reports when they exit."""
 
-    def __init__(self, control: socket.socket, target: Callable[[dict[str, Any], int], None]) -> None:
+    def __init__(self, control: socket.socket, target: Callable[..., None]) -> None:
         self._control = control
         self._target = target
         self._children: set[int] = set()
@@ -102,18 +103,18 @@ class Zygote:
             signal_group(request["pid"], request["signal"])
         return True
 
-    def _spawn(self, request: dict[str, Any], output: int, ready: int) -> None:
-        """Fork a server process and report its pid."""
+    def _spawn(self, request: dict[str, Any], output: int, *passed: int) -> None:
+        """Fork a server process that receives the descriptors `passed`, and report its pid."""
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._run_child(request, output, ready, parent)
-        os.close(output)
-        os.close(ready)
+            self._run_child(request, output, passed, parent)
+        for fd in (output, *passed):
+            os.close(fd)
         self._children.add(pid)
         self._report({"event": "spawned", "id": request["id"], "pid": pid})
 
-    def _run_child(self, request: dict[str, Any], output: int, ready: int, parent: int) -> NoReturn:
+    def _run_child(self, request: dict[str, Any], output: int, passed: Sequence[int], parent: int) -> NoReturn:
         """Run the server of a request in a forked process, with standard output and error on `output`, and exit."""
         status = 1
         try:
@@ -128,7 +129,7 @@ class Zygote:
             os.dup2(output, 1)
             os.dup2(output, 2)
             os.close(output)
-            self._target(request, ready)
+            self._target(request, *passed)
             status = 0
         except SystemExit as stop:
             status = stop.code if isinstance(stop.code, int) else int(stop.code is not None)

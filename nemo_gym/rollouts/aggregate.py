@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
-from aiohttp import ClientResponseError
+from aiohttp import ClientResponse, ClientResponseError
 
 from nemo_gym.catalog.atomic_files import whole_file
-from nemo_gym.errors import AgentFailed, ConfigError, GymError
+from nemo_gym.errors import AgentFailed, ConfigError, GymError, ServerUnreachable
 from nemo_gym.journal import StoreError
 from nemo_gym.keys import (
     AGENT_REF_KEY_NAME,
@@ -247,7 +247,7 @@ async def fetch_metrics(client: ServerClient, server: str, records: list[Row]) -
         AgentFailed: the server answered with an error or with something else than a JSON object.
     """
     try:
-        response = await client.post(server_name=server, url_path=METRICS_PATH, json={"verify_responses": records})
+        response = await _post(client, server, records)
         await raise_for_status(response)
         metrics = await get_response_json(response)
     except ClientResponseError as error:
@@ -258,6 +258,16 @@ async def fetch_metrics(client: ServerClient, server: str, records: list[Row]) -
     if not isinstance(metrics, dict):
         raise AgentFailed(f"{METRICS_PATH} did not answer with an object", where=server)
     return metrics
+
+
+async def _post(client: ServerClient, server: str, records: list[Row], repeats: int = 2) -> ClientResponse:
+    """Call `/aggregate_metrics`; repeat the call, which has no effects, if the process of the server ends."""
+    try:
+        return await client.post(server_name=server, url_path=METRICS_PATH, json={"verify_responses": records})
+    except ServerUnreachable:
+        if not repeats:
+            raise
+    return await _post(client, server, records, repeats - 1)
 
 
 def write_metrics(path: Path, entries: Iterable[Row]) -> None:

@@ -68,6 +68,29 @@ def server_types(config: Mapping[str, Any]) -> ServerTypeOf:
     return server_type
 
 
+def needed_servers(config: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """Return, for each instance, the instance itself and those that its block refers to, directly or indirectly."""
+    instances = server_instances(config)
+    references = {name: _texts(block.fields) & instances.keys() for name, block in instances.items()}
+    needed: dict[str, frozenset[str]] = {}
+    for name in instances:
+        names, unread = {name}, [name]
+        while unread:
+            added = references[unread.pop()] - names
+            names |= added
+            unread += added
+        needed[name] = frozenset(names)
+    return needed
+
+
+def _texts(node: Any) -> set[str]:
+    """Return every text in a tree."""
+    if isinstance(node, str):
+        return {node}
+    children = node.values() if isinstance(node, Mapping) else node if isinstance(node, list | tuple) else ()
+    return set().union(*map(_texts, children))
+
+
 def _provider_addresses(model: ServerInstance) -> Iterator[str]:
     """Yield host and port of each endpoint that a model server forwards to."""
     for key, value in model.fields.items():

@@ -4,15 +4,16 @@ Also defines the rollouts in flight (`InFlight`), the early stop (`StopCondition
 """
 
 import asyncio
+import itertools
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from nemo_gym.keys import NG_PHASES_KEY, NG_SECONDS_KEY
 from nemo_gym.rollouts.attribution import ServerTypeOf, classify_error, is_call_timeout
@@ -25,6 +26,7 @@ from nemo_gym.rollouts.outcome import (
     Job,
     LimitedRollout,
     Outcome,
+    Phase,
     ScoringRule,
     classify_result,
     truncate_to_microseconds,
@@ -32,7 +34,7 @@ from nemo_gym.rollouts.outcome import (
 from nemo_gym.rollouts.refusals import RefusalBreaker, refusal_reason
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.call_log import phase_seconds, phases_from_error
-from nemo_gym.wire.stored_rollout import RolloutKey, StoredRollout
+from nemo_gym.wire.stored_rollout import RolloutId, RolloutKey, StoredRollout
 
 logger = logging.getLogger("nemo_gym.rollouts")
 
@@ -51,6 +53,11 @@ MAX_ATTEMPTS_PER_RUN = 2
 left for a resumed run, after the cause is fixed."""
 RETRIED_KINDS = frozenset(FailureKind) - {FailureKind.INVALID_REWARD, FailureKind.INTERNAL}
 """Kinds that an agent defines are not retried within a run either."""
+
+MAX_REPETITIONS = 10
+"""How often an attempt is repeated because of servers that its rollout does not use."""
+MAX_SHARED_REPETITIONS = 3
+"""How often an attempt is repeated because of another rollout's request to a server that both use."""
 
 ROLLOUT_DEADLINE = "rollout"
 
@@ -118,6 +125,8 @@ class StopCondition:
     failures: int = 0
     refusal: Failure | None = field(default=None, init=False)
     """The refusal of a model endpoint that stopped the run."""
+    lost_servers: set[str] = field(default_factory=set, init=False)
+    """Servers that ended for good; rollouts that need them are not started."""
     reason: str | None = field(default=None, init=False)
     """Reason why no further rollouts are started; None while they are."""
     is_immediate: bool = field(default=False, init=False)
@@ -146,6 +155,11 @@ class StopCondition:
         if self.reason is None:
             self.refusal = failure
             self.reason = f"{failure.server}: {refusal_reason(failure)}"
+
+    def finish(self) -> None:
+        """Set the reason if rollouts were not started because of a lost server."""
+        if self.lost_servers and self.reason is None:
+            self.reason = f"{', '.join(sorted(self.lost_servers))} ended and will not be restarted"
 
     def _check_tokens(self) -> None:
         if self.max_tokens is not None and self.tokens >= self.max_tokens and self.reason is None:
@@ -177,6 +191,18 @@ class RolloutRetryPolicy:
 NO_RETRIES = RolloutRetryPolicy()
 
 
+class ServerMonitor(Protocol):
+    """What the process that runs the servers knows about crashes."""
+
+    def lost_instances(self) -> Collection[str]:
+        """Return the servers that ended and will not be restarted."""
+        ...
+
+    def culprit_rollouts(self, instance: str) -> Collection[RolloutId]:
+        """Return the rollouts whose requests were running when a server ended or blocked its process."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttemptRules:
     """The settings by which attempts are classified."""
@@ -189,6 +215,32 @@ class AttemptRules:
     max_steps: int | None = None
     max_tokens: int | None = None
     in_flight: InFlight = field(default_factory=InFlight)
+    needed_servers: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """For each instance, the instances that it uses, itself included."""
+    monitor: ServerMonitor | None = None
+
+    def lost_server(self, agent: str) -> str | None:
+        """Return a lost server that the rollouts of an agent need; None if they can run."""
+        lost = self.monitor.lost_instances() if self.monitor is not None else ()
+        return next((name for name in self.needed_servers.get(agent, (agent,)) if name in lost), None) if lost else None
+
+    def max_repetitions(self, job: Job, failure: Failure) -> int:
+        """Return how often an attempt may be repeated after a failure without counting.
+
+        A server that the rollout does not use can end or block the process of its agent, and so can the request of
+        another rollout to a server that both use.
+        """
+        needed = self.needed_servers.get(job.agent)
+        is_crash = failure.kind == FailureKind.SERVER_DIED or (
+            failure.kind == FailureKind.TIMEOUT and failure.phase == Phase.DISPATCH
+        )
+        if not is_crash or needed is None or failure.server not in self.needed_servers:
+            return 0
+        if failure.server not in needed:
+            return MAX_REPETITIONS if failure.phase == Phase.DISPATCH else 0
+        culprits = self.monitor.culprit_rollouts(failure.server) if self.monitor is not None else ()
+        is_innocent = culprits and job.key.rollout_id not in culprits and self.lost_server(job.agent) is None
+        return MAX_SHARED_REPETITIONS if is_innocent and failure.kind == FailureKind.SERVER_DIED else 0
 
 
 async def collect(
@@ -217,6 +269,10 @@ async def collect(
     async def worker() -> None:
         try:
             while workers.stop.reason is None and (job := next(queue, None)) is not None:  # taking a job never awaits
+                lost_server = workers.rules.lost_server(job.agent)
+                if lost_server is not None:
+                    workers.stop.lost_servers.add(lost_server)
+                    continue
                 await workers.run(job)
         finally:
             workers.refusals.check()
@@ -231,6 +287,7 @@ async def collect(
         first = group.exceptions[0]  # the other workers were cancelled because of it
         if not isinstance(first, _StopNow):
             raise first from None
+    workers.stop.finish()
 
 
 class _StopNow(Exception):
@@ -288,6 +345,8 @@ class _WorkerContext:
         self.stop.add_attempt(outcome)
         if self.stop.reason is not None or not isinstance(outcome, FailedRollout):
             return None
+        if self.rules.lost_server(outcome.job.agent) is not None:
+            return None
         return self.retries.pause_after(outcome, attempts)
 
     def _report(self, outcome: Outcome) -> None:
@@ -296,18 +355,26 @@ class _WorkerContext:
 
 
 async def attempt(job: Job, send: Send, rules: AttemptRules, on_cancel: Iterable[Observer] = ()) -> Outcome:
-    """Send one job and return its outcome. A cancellation is reported to `on_cancel` and raised again."""
-    start_time = time.monotonic()
+    """Send one job and return its outcome. A cancellation is reported to `on_cancel` and raised again.
+
+    A job that failed because of a server that it does not use is sent again, which does not count as an attempt.
+    """
     rule = rules.scoring.get(job.agent, DEFAULT_RULE)
-    try:
-        with rules.in_flight.sending(job):
-            result = await send(job)
-    except asyncio.CancelledError:
-        for observer in on_cancel:
-            observer(CancelledRollout(job))
-        raise
-    except Exception as error:
-        return _failed_attempt(job, error, time.monotonic() - start_time, rules, rule)
+    for repetition in itertools.count():
+        start_time = time.monotonic()
+        try:
+            with rules.in_flight.sending(job):
+                result = await send(job)
+            break
+        except asyncio.CancelledError:
+            for observer in on_cancel:
+                observer(CancelledRollout(job))
+            raise
+        except Exception as error:
+            failed = _failed_attempt(job, error, time.monotonic() - start_time, rules, rule)
+            if repetition >= rules.max_repetitions(job, failed.failure):
+                return failed
+            logger.info("rollout %s is run again: %s", job.key, error)
     seconds = time.monotonic() - start_time
     outcome = classify_result(job, add_timing(result, seconds), rule=rule, max_tokens=rules.max_tokens)
     if isinstance(outcome, LimitedRollout):

@@ -1,7 +1,7 @@
 """Detect a blocked event loop and log the handler that blocks it, with its server and route.
 
 A blocking call in one tool stops every rollout of the process. A thread checks the heartbeat of the loop; when the
-heartbeat stops, `handlers_by_task` identifies the handler of the running task.
+heartbeat stops, `process_status` identifies the running handler. The launcher watches the same heartbeat from outside.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from typing import Any
+
+from nemo_gym.serve.process_status import own_status
 
 logger = logging.getLogger("nemo_gym.serve")
 
@@ -23,9 +24,6 @@ STACK_LINES = 6
 NO_HANDLER = "something outside any request"
 NO_HANDLER_FACTOR = 5
 """Factor on the threshold for blocks outside any request, which are often imports that users cannot avoid."""
-
-handlers_by_task: dict["asyncio.Task[Any] | None", tuple[str, str, str]] = {}
-"""Server, method and path of the innermost handler in each task; written by `CallHandler` and `FailureMiddleware`."""
 
 
 class LoopWatch:
@@ -66,6 +64,7 @@ class LoopWatch:
         if self._timer is not None:
             self._delays.append(max(0.0, now - self._last_beat - BEAT_SECONDS))
         self._last_beat = now
+        own_status.beat()
         if not self._stop_event.is_set():
             self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
 
@@ -80,22 +79,16 @@ class LoopWatch:
 
     def _report(self, delay: float) -> bool:
         """Log the handler that blocks the loop; skip a short block outside any request and return False."""
-        handler = running_handler(self._loop)
-        if handler == NO_HANDLER and delay < self._blocked_seconds * NO_HANDLER_FACTOR:
+        handler = own_status.running_handler()
+        if handler is None and delay < self._blocked_seconds * NO_HANDLER_FACTOR:
             return False
         frame = sys._current_frames().get(self._loop_thread)
         stack = "".join(traceback.format_stack(frame)[-STACK_LINES:]) if frame is not None else ""
         logger.warning(
             "%s has blocked the event loop for %.1f s; no other code of this process runs. "
             "Move the work to a thread or process (asyncio.to_thread).\n%s",
-            handler,
+            handler or NO_HANDLER,
             delay,
             stack,
         )
         return True
-
-
-def running_handler(loop: asyncio.AbstractEventLoop) -> str:
-    """Return `server: METHOD /path` of the handler that is running in a loop. Thread-safe."""
-    handler = handlers_by_task.get(asyncio.current_task(loop))
-    return NO_HANDLER if handler is None else f"{handler[0]}: {handler[1]} {handler[2]}"

@@ -15,9 +15,9 @@ change.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextvars import Context
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Response
 from pydantic import BaseModel
@@ -25,7 +25,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from nemo_gym.errors import SessionLost
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.serve.blocked_loop import handlers_by_task
 from nemo_gym.serve.correlation import ROLLOUT_PREFIX_SCOPE_KEY, ROLLOUT_PREFIX_START, adopt_rollout, split_path
 from nemo_gym.serve.endpoints import (
     OUTCOME_KEY,
@@ -36,11 +35,13 @@ from nemo_gym.serve.endpoints import (
     is_json_type,
 )
 from nemo_gym.serve.failures import request_deadline_exceeded
+from nemo_gym.serve.process_status import handler_label, handler_name, run_handler
 from nemo_gym.serve.session import COOKIE_ATTRIBUTES, SessionMiddleware, cookie_values
 from nemo_gym.transport import call_log, deadlines
 from nemo_gym.transport.asgi import collect_reply, run_app, scope_of, write_reply
 from nemo_gym.transport.event_loop import result_or_error
 from nemo_gym.wire.call_reply import Call, Reply, encode_model
+from nemo_gym.wire.stored_rollout import RolloutId
 
 _REQUEST_HEADERS = frozenset(
     {"accept", "content-encoding", "content-length", "content-type", "cookie", DEADLINE_HEADER, "host"}
@@ -48,8 +49,6 @@ _REQUEST_HEADERS = frozenset(
 """Headers about the body, the session or the deadline. A call that sets one of them goes through the ASGI stack."""
 
 _UNUSUAL = (Response, BaseException)
-
-Result = TypeVar("Result")
 
 
 class Layer(Protocol):
@@ -73,40 +72,6 @@ def has_only_known_layers(layers: Sequence[Layer]) -> bool:
         and len(set(inner_names)) == len(inner_names)
         and all(layer.kwargs.get("store") is None for layer in layers)
     )
-
-
-class run_in_context(Generic[Result]):  # noqa: N801 - awaited like a function, once for every call
-    """`await run_in_context(coroutine, context)`: run a coroutine in this task with other context variables.
-
-    As over HTTP, a handler cannot read or change the context variables of its caller. A separate task would cost more
-    than most handlers; this class steps the coroutine in another context instead. Cancelling the task cancels the
-    coroutine.
-    """
-
-    __slots__ = ("_context", "_coroutine")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Result], context: Context) -> None:
-        self._coroutine = coroutine
-        self._context = context
-
-    def __await__(self) -> Generator[Any, Any, Result]:
-        """Step the coroutine inside the context; pass its futures to the event loop and errors back to it."""
-        step, coroutine = self._context.run, self._coroutine
-        try:
-            future = step(coroutine.send, None)
-            while True:
-                try:
-                    value = yield future
-                except GeneratorExit:
-                    step(coroutine.close)
-                    raise
-                except BaseException as error:  # usually a cancellation, which the coroutine must handle
-                    future = step(coroutine.throw, error)
-                else:
-                    future = step(coroutine.send, value)
-        except StopIteration as returned:
-            result: Result = returned.value
-            return result
 
 
 class CallRequest(GymRequest):
@@ -178,6 +143,7 @@ class CallHandler:
         self.server_name = server_name
         self.sessions = sessions
         self._has_rollout_prefixes = has_rollout_prefixes
+        self._names: dict[str, bytes] = {}
         self._reads_cookies = sessions is not None and sessions.policy != "stateless"
         self._sets_cookies = sessions is not None and sessions.has_cookie
 
@@ -194,7 +160,7 @@ class CallHandler:
             outcome = self._run_within_deadline(call, plan, body, prefix)
         else:
             outcome = self._run(call, plan, body, alarm, prefix)
-        return run_in_context(outcome, Context())  # type: ignore[arg-type]  # always a Reply without `request`
+        return run_handler(outcome, self._label(plan, call.rollout), Context())  # type: ignore[arg-type]  # a Reply without `request`
 
     async def serve_http(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Answer an HTTP request to a plain JSON endpoint; False if the app's ASGI stack must answer it."""
@@ -213,7 +179,7 @@ class CallHandler:
                 return False  # raised again, and answered, in the stack
         seconds = deadlines.parse_seconds(headers.get(DEADLINE_HEADER))
         call = Call(scope["method"], "", scope["path"], headers=headers, server=self.server_name, seconds=seconds)
-        outcome = await self._run_within_deadline(call, plan, None, prefix, request)
+        outcome = await run_handler(self._run_within_deadline(call, plan, None, prefix, request), self._label(plan))
         if isinstance(outcome, Reply):
             try:
                 outcome.body = outcome.body_bytes()
@@ -224,6 +190,14 @@ class CallHandler:
                 return True
         scope[OUTCOME_KEY] = outcome
         return False
+
+    def _label(self, plan: EndpointPlan, rollout: RolloutId | None = None) -> bytes:
+        """Return the label of a request in `process_status`."""
+        name = self._names.get(plan.route.path)
+        if name is None:
+            name = handler_name(self.server_name, " ".join(plan.route.methods or ()), plan.route.path)
+            self._names[plan.route.path] = name
+        return handler_label(name, rollout)
 
     def _find_plan(self, method: str, path: str) -> tuple[EndpointPlan | None, re.Match[str] | None]:
         """Return the plan of the endpoint at a path, and the rollout prefix of the path; each None if absent."""
@@ -283,9 +257,6 @@ class CallHandler:
         if prefix is not None:
             adopt_rollout(prefix)
         session: dict[str, Any] | None = None
-        task = alarm.task if alarm is not None else asyncio.current_task()
-        outer_handler = handlers_by_task.get(task)
-        handlers_by_task[task] = (self.server_name, call.method, call.path)
         try:
             if request is None and self._reads_cookies and self.sessions is not None:
                 cookie = call.cookie(self.sessions.cookie_name)
@@ -295,11 +266,6 @@ class CallHandler:
             result: Any = await result_or_error(_run_handler(plan, body, request))
         except SessionLost as error:
             result = error
-        finally:
-            if outer_handler is None:
-                handlers_by_task.pop(task, None)
-            else:
-                handlers_by_task[task] = outer_handler
         if request is not None:
             session = request.final_session()
         reply = self._plain_reply(result, session)

@@ -1,6 +1,5 @@
 """Error answers of servers: exceptions as JSON, attribution headers, and cancellation of requests at their deadline."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from traceback import format_exception
@@ -15,10 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nemo_gym.config.secret_text import mask_text
 from nemo_gym.errors import DeadlineExceeded, GymError, SessionLost
 from nemo_gym.keys import DEADLINE_HEADER
-from nemo_gym.serve.blocked_loop import handlers_by_task
+from nemo_gym.serve.process_status import handler_label, handler_name, run_handler
 from nemo_gym.transport import deadlines
 from nemo_gym.transport.asgi import CALLER_ENFORCES_DEADLINE
-from nemo_gym.transport.call_log import phase_headers
+from nemo_gym.transport.call_log import current_rollout, phase_headers
 from nemo_gym.transport.client_response import ERROR_HEADER, FAILED_HEADER, FAILED_PATH_HEADER, UPSTREAM_STATUS_HEADER
 from nemo_gym.transport.event_loop import result_or_error
 
@@ -105,16 +104,9 @@ class FailureMiddleware:
                     }
             await send(message)
 
-        task = asyncio.current_task()
-        outer_handler = handlers_by_task.get(task)
-        handlers_by_task[task] = (self.server_name, scope["method"], scope["path"])
-        try:
-            error = await result_or_error(self.app(scope, receive, attributing_send))
-        finally:
-            if outer_handler is None:
-                handlers_by_task.pop(task, None)
-            else:
-                handlers_by_task[task] = outer_handler
+        name = handler_name(self.server_name, scope["method"], scope["path"])
+        work = result_or_error(self.app(scope, receive, attributing_send))
+        error = await run_handler(work, handler_label(name, current_rollout()))
         if isinstance(error, BaseException):
             error = error.__cause__ or error if isinstance(error, HandlerExit) else error
             status, text, headers = self._error_answer(scope, error)

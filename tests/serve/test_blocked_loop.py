@@ -8,8 +8,9 @@ import time
 import pytest
 
 from nemo_gym.serve.app import create_app
-from nemo_gym.serve.blocked_loop import NO_HANDLER, LoopWatch, handlers_by_task, running_handler
+from nemo_gym.serve.blocked_loop import NO_HANDLER, LoopWatch
 from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
+from nemo_gym.serve.process_status import own_status
 from nemo_gym.transport import in_process
 
 
@@ -57,7 +58,7 @@ async def test_the_innermost_handler_of_a_task_is_the_running_one(is_direct: boo
     running: list[str] = []
 
     def note() -> None:
-        running.append(running_handler(asyncio.get_running_loop()))
+        running.append(str(own_status.running_handler() or NO_HANDLER))
 
     @app.post("/inner")
     async def inner() -> None:
@@ -77,7 +78,6 @@ async def test_the_innermost_handler_of_a_task_is_the_running_one(is_direct: boo
     note()
 
     assert running == ["weather: POST /inner", "weather: POST /outer", NO_HANDLER]
-    assert handlers_by_task == {}
 
 
 async def test_the_delay_of_the_loop_is_summed_up() -> None:

@@ -17,11 +17,10 @@ from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import DeadlineExceeded, EnvFailed
 from nemo_gym.keys import SESSION_ID_KEY
 from nemo_gym.serve.app import GymApp, create_app
-from nemo_gym.serve.blocked_loop import handlers_by_task
-from nemo_gym.serve.call_handler import run_in_context
 from nemo_gym.serve.correlation import RolloutContextMiddleware, current_rollout_id
 from nemo_gym.serve.endpoints import json_endpoint
 from nemo_gym.serve.failures import DeadlineMiddleware, FailureMiddleware
+from nemo_gym.serve.process_status import NO_LABEL, own_status, run_handler
 from nemo_gym.serve.session import SessionCodec, SessionMiddleware, session_secret
 from nemo_gym.server_utils import ServerClient, get_response_model
 from nemo_gym.transport import deadlines, in_process
@@ -278,7 +277,7 @@ async def test_a_late_http_request_is_cancelled_and_answered_with_504() -> None:
     assert stopped.is_set()
     assert reply.status == 504
     assert dict(reply.header_list())["x-nemo-gym-failed"] == "one"
-    assert handlers_by_task == {}
+    assert own_status.running_handler() is None
 
 
 async def test_a_session_is_kept_from_call_to_call() -> None:
@@ -587,7 +586,7 @@ async def test_a_coroutine_and_its_caller_do_not_share_context_variables() -> No
 
     WHO.set("outer")
 
-    assert await run_in_context(inner(), Context()) == "unset, inner"
+    assert await run_handler(inner(), NO_LABEL, Context()) == "unset, inner"
     assert WHO.get() == "outer"
 
 
@@ -598,7 +597,7 @@ async def test_a_coroutine_in_another_context_runs_in_the_same_task() -> None:
         await asyncio.sleep(0)
         return asyncio.current_task()
 
-    assert await run_in_context(inner(), Context()) is asyncio.current_task()
+    assert await run_handler(inner(), NO_LABEL, Context()) is asyncio.current_task()
 
 
 async def test_exceptions_leave_and_cancellations_enter_the_other_context() -> None:
@@ -618,11 +617,11 @@ async def test_exceptions_leave_and_cancellations_enter_the_other_context() -> N
             raise
 
     with pytest.raises(KeyError):
-        await run_in_context(raises(), Context())
+        await run_handler(raises(), NO_LABEL, Context())
     WHO.set("outer")
 
     async def outer() -> None:
-        await run_in_context(waits(), Context())
+        await run_handler(waits(), NO_LABEL, Context())
 
     task = asyncio.create_task(outer())
     await asyncio.sleep(0)
@@ -645,7 +644,7 @@ async def test_timeouts_and_task_groups_work_in_another_context() -> None:
             return late.result()
         return "never"
 
-    assert await run_in_context(inner(), Context()) == "late"
+    assert await run_handler(inner(), NO_LABEL, Context()) == "late"
 
 
 async def test_an_abandoned_coroutine_is_closed() -> None:
@@ -658,7 +657,7 @@ async def test_an_abandoned_coroutine_is_closed() -> None:
         finally:
             closed.append(True)
 
-    steps = run_in_context(inner(), Context()).__await__()
+    steps = run_handler(inner(), NO_LABEL, Context()).__await__()
     next(steps)
     steps.close()
 

@@ -181,7 +181,10 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
     from nemo_gym.cli.terminal.progress import Progress
     from nemo_gym.rollout_collection import _get_max_rollout_attempts
     from nemo_gym.serve import gc_tuning
+    from nemo_gym.serve.head import HeadServerUnreachable
+    from nemo_gym.transport import http_sessions
 
+    http_sessions.configure(http_sessions.GlobalAIOHTTPAsyncClientConfig.from_global_config(session.config))
     global_config._GLOBAL_CONFIG_DICT = session.config
     gc_tuning.freeze()
     progress = Progress(on_first_failure=_print_first_failure)
@@ -205,6 +208,7 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
             if progress.plan is None:
                 raise  # no rollout was sent, so there is no result to report
             problem = None if isinstance(error, CommandInterrupted) else error
+            stop_reason = error.problem if isinstance(error, HeadServerUnreachable) else None
     collection, target = request.collection, Path(request.collection.output_jsonl_fpath)
     report = Report(
         target=target,
@@ -227,13 +231,13 @@ async def _collect(args: argparse.Namespace, request: EvalRequest, session: Sess
 
 async def _run_collector(request: EvalRequest, session: Session, progress: Progress) -> OutcomeCounts:
     """Run the collector, or the driver of the configuration; return its counts, which tell why it stopped early."""
-    from nemo_gym.cli.shared.collection import Collector, run_driver
+    from nemo_gym.cli.shared.collection import Collector, end_with_servers, run_driver
     from nemo_gym.transport import in_process
 
     collection = request.collection
     if request.driver is None:
         collector = Collector(session, progress, on_plan=_print_plan)
-        return await collector.collect_from_config(collection)
+        return await end_with_servers(session, collector.collect_from_config(collection))
     for instance in session.run.instances if session.run else ():  # cell links work on this event loop only
         in_process.unmount(instance.host, instance.port)
     driver = partial(request.driver, collection, session.config)

@@ -1,10 +1,11 @@
 """The servers of an evaluation, the collector that calls them, and drivers that replace the collector."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import format_exception
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from omegaconf import DictConfig
 
@@ -13,6 +14,7 @@ from nemo_gym.cli.terminal import output
 from nemo_gym.cli.terminal.live import WaitQuery
 from nemo_gym.cli.terminal.progress import Progress
 from nemo_gym.config.defaults import OFFLINE_PORT
+from nemo_gym.config.instances import server_instances
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import GymError, RolloutFailed
 from nemo_gym.journal import read_rows
@@ -22,12 +24,17 @@ from nemo_gym.rollout_collection import RolloutCollectionHelper
 from nemo_gym.rollouts.plan import PlanSummary
 from nemo_gym.rollouts.store import RolloutStore
 from nemo_gym.serve.addresses import base_url
-from nemo_gym.serve.head import WAITING_PATH
+from nemo_gym.serve.head import WAITING_PATH, HeadServerUnreachable
 from nemo_gym.server_utils import ServerClient, get_response_json, setup_server_client
 from nemo_gym.transport.client_response import is_ok
 from nemo_gym.transport.http import send
 from nemo_gym.transport.retries import RetryPolicy
 from nemo_gym.wire.stored_rollout import RolloutId
+
+PROBE_SECONDS = 2.0
+"""Interval between two probes of the servers of another command, and their timeout."""
+
+T = TypeVar("T")
 
 
 class DriverFailed(RolloutFailed):
@@ -44,6 +51,8 @@ class Session:
     wait_query: WaitQuery | None = None
     run: Run | None = None
     """The servers, if this command started them."""
+    head: BaseServerConfig | None = None
+    """The head server, if another command started the servers."""
 
 
 class Collector(RolloutCollectionHelper):
@@ -62,7 +71,11 @@ class Collector(RolloutCollectionHelper):
                 raise CommandInterrupted("interrupted before the first rollout; nothing was changed")
 
         super().__init__(
-            observers=[progress], in_flight=progress.in_flight, on_plan=report_plan, on_reading=report_reading
+            observers=[progress],
+            in_flight=progress.in_flight,
+            on_plan=report_plan,
+            on_reading=report_reading,
+            monitor=session.run,
         )
         self._session = session
 
@@ -139,4 +152,52 @@ def connect(head: BaseServerConfig) -> Session:
             return {}
         return {(call["task"], call["rollout"]): call["call"] for call in await get_response_json(reply)}
 
-    return Session(client.global_config_dict, client, wait_query=query_head)
+    return Session(client.global_config_dict, client, wait_query=query_head, head=head)
+
+
+async def end_with_servers(session: Session, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`; cancel it if the servers of another command end.
+
+    Raises:
+        HeadServerUnreachable: neither the head server nor any other server accepts connections.
+    """
+    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_end(session))]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    if not tasks[0].cancelled():
+        return cast("T", tasks[0].result())
+    head = session.head
+    raise HeadServerUnreachable(
+        "the servers have ended", where=f"head server at {head.host}:{head.port}" if head else None,
+        fix="start the servers again and continue with --resume",
+    )  # fmt: skip
+
+
+async def _wait_for_end(session: Session) -> None:
+    """Return when the head server and all servers have refused connections twice; never for servers of our own."""
+    if session.head is None:
+        await asyncio.Event().wait()
+        return
+    head = (session.head.host, session.head.port)
+    blocks = [instance.fields for instance in server_instances(session.config).values()]
+    servers = [(block["host"], block["port"]) for block in blocks if block.get("host") and block.get("port")]
+    failures = 0
+    while failures < 2:
+        await asyncio.sleep(PROBE_SECONDS)
+        is_alive = await _accepts(head) or any(await asyncio.gather(*map(_accepts, servers)))
+        failures = 0 if is_alive else failures + 1
+
+
+async def _accepts(address: tuple[str, int]) -> bool:
+    """Return True if a server accepts a connection."""
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            _, writer = await asyncio.open_connection(*address)
+    except OSError:  # includes timeouts
+        return False
+    writer.close()
+    return True

@@ -1,0 +1,26 @@
+"""Block a cell for ever: it is ended and restarted, and only rollouts of the server that blocked it may fail."""
+
+import random
+from pathlib import Path
+
+from chaos.evaluation import BrokenPromise
+from chaos.faulty_server import BLOCKS, FAULTY, FaultyEvaluation
+
+LONG_DIVISOR = 5
+
+
+def run_seed(folder: Path, seed: int) -> str:
+    """Block the cells with the fault that the seed determines, in one or two rows of one server."""
+    chance = random.Random(seed)
+    fault = BLOCKS[seed % len(BLOCKS)]
+    faults = dict.fromkeys(chance.sample(range(4), chance.choice((1, 2))), fault)
+    cells = chance.choice((1, 2))
+    job = FaultyEvaluation(folder, faults, overrides=["+blocked_cell_timeout_seconds=2", f"++num_cells={cells}"])
+    status, _ = job.run()
+    if status != 1:
+        raise BrokenPromise(f"the run with {fault} ended with status {status}:\n{job.log_tail()}")
+    job.check_results()
+    log = (folder / "log.txt").read_text()
+    if "its event loop did not run" not in log or f"{FAULTY}: " not in log:
+        raise BrokenPromise(f"the log does not name the server that blocked its cell:\n{job.log_tail()}")
+    return f"{len(faults)} rows with {fault}, {cells} cells"

@@ -1,0 +1,168 @@
+"""The cells of a run: calls to their instances, the causes of their crashes, and quarantine.
+
+An instance that crashes or blocks a cell is found by the handler that was running. After `QUARANTINE_CRASHES` crashes
+it gets a cell of its own, so that it no longer stops the other servers: restarted cells do not host it and call it
+over a link. A cell that still hosts it keeps its sessions until it crashes itself.
+"""
+
+import asyncio
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nemo_gym.errors import ServerUnreachable
+from nemo_gym.launch.hosted_instances import Instance
+from nemo_gym.launch.ports import Listeners, listen_on_unix_socket, new_unix_name, refuse_connections, unix_name
+from nemo_gym.launch.supervisor import ServerUnit, Supervisor
+from nemo_gym.serve.process_status import RunningHandler
+from nemo_gym.transport import deadlines
+from nemo_gym.transport.cell_link import CellLink, RemoteInstance
+from nemo_gym.wire.call_reply import Call, Reply
+from nemo_gym.wire.stored_rollout import RolloutId
+
+logger = logging.getLogger(__name__)
+
+QUARANTINE_CRASHES = 2
+BLOCKED_SECONDS = 1.0
+"""A call that is cancelled while its cell has been blocked for this long names the server that blocks it."""
+
+MakeUnit = Callable[[str, Mapping[str, Any]], ServerUnit]
+
+
+class CellGroup:
+    """The cells of one run, numbered from 0; the cells of quarantined instances have the numbers after them."""
+
+    def __init__(self, instances: Sequence[Instance], listeners: Listeners, supervisor: Supervisor) -> None:
+        self._instances = {instance.name: instance for instance in instances}
+        self._hosted = [instance.name for instance in instances if instance.hosting == "cell"]
+        self._listeners = listeners
+        self._supervisor = supervisor
+        self.addresses = [unix_name(listener) for listener in listeners.cells] + [new_unix_name() for _ in self._hosted]
+        self.units: list[ServerUnit] = []
+        """The cells that run all hosted instances."""
+        self._links: list[tuple[CellLink, ServerUnit]] = []
+        self._quarantined: dict[str, tuple[CellLink, ServerUnit]] = {}
+        self._crashes: Counter[str] = Counter()
+        self._token = ""
+        self.lost_instances: set[str] = set()
+        """Instances that no process serves or will serve."""
+        self.culprit_rollouts: defaultdict[str, set[RolloutId]] = defaultdict(set)
+        """The rollouts whose requests were running when an instance ended or blocked its process, by instance."""
+
+    def create_units(self, make_unit: MakeUnit, token: str) -> list[ServerUnit]:
+        """Return the units of the cells; `token` opens their links."""
+        self._make_unit, self._token = make_unit, token
+        for number, listener in enumerate(self._listeners.cells):
+            name = f"cell {number}"
+            self.units.append(make_unit(name, {"kind": "cell", "cell": number}))
+            self._links.append((CellLink(unix_name(listener), token, name), self.units[-1]))
+        return self.units
+
+    @property
+    def links(self) -> list[CellLink]:
+        """The links to all cells that may answer."""
+        return [link for link, unit in (*self._links, *self._quarantined.values()) if not unit.is_lost]
+
+    def close(self) -> None:
+        for link, _ in (*self._links, *self._quarantined.values()):
+            link.close()
+
+    def choose_link(self, instance: str) -> tuple[CellLink, ServerUnit]:
+        """Return the link with the fewest calls in flight to a cell that hosts the instance.
+
+        Raises:
+            ServerUnreachable: no such cell is left.
+        """
+        if instance in self.lost_instances:
+            raise ServerUnreachable("ended and will not be restarted", where=instance, fix="read its log")
+        return self._quarantined.get(instance) or min(self._links, key=lambda pair: pair[0].in_flight)
+
+    def handle_end(self, unit: ServerUnit) -> None:
+        """Find the server that ended the process of a unit; quarantine an instance that did so repeatedly."""
+        crash = unit.last_crash
+        if crash is None:
+            return
+        handler, frames = crash.handler, [frame for frame in crash.frames if self._server_of(frame.path)]
+        if handler is None and frames:  # a thread holds the interpreter lock
+            handler = RunningHandler(str(self._server_of(frames[0].path)), frames[0].function)
+        crash = unit.last_crash = replace(crash, handler=handler, frames=frames)
+        if handler is not None and handler.rollout is not None:
+            self.culprit_rollouts[handler.server].add(handler.rollout)
+        if handler is None or unit not in self.units or handler.server not in self._hosted:
+            return
+        self._crashes[handler.server] += 1
+        if handler.server not in self._quarantined and self._crashes[handler.server] >= QUARANTINE_CRASHES:
+            unit.crashes.clear()
+            self._quarantine(handler.server)
+
+    def _server_of(self, path: str) -> str | None:
+        """Return the first instance whose folder contains a file."""
+        return next((name for name, one in self._instances.items() if Path(path).is_relative_to(one.folder)), None)
+
+    def _quarantine(self, instance: str) -> None:
+        """Start a cell for one instance; the other cells no longer host it after their next start."""
+        logger.warning(
+            "%s ended a cell %d times; it now runs in a separate process, so that the other servers go on",
+            instance,
+            QUARANTINE_CRASHES,
+        )
+        number = len(self._listeners.cells) + self._hosted.index(instance)
+        listener = listen_on_unix_socket(self.addresses[number])
+        self._listeners.quarantine[instance] = listener
+        unit = self._make_unit(instance, {"kind": "cell", "cell": number, "instance": instance})
+        unit.passed = (listener.fileno(),)
+        self._quarantined[instance] = CellLink(self.addresses[number], self._token, instance), unit
+        numbers = {name: one.request["cell"] for name, (_, one) in self._quarantined.items()}
+        for cell in (*self.units, *(one for _, one in self._quarantined.values())):
+            cell.request = {**cell.request, "quarantined": numbers}
+        self._supervisor.add(unit)
+
+    def handle_lost(self, unit: ServerUnit) -> None:
+        """Refuse the calls to a unit that will not be restarted, so that callers fail at once instead of waiting."""
+        name = unit.request.get("instance")
+        if name in self._quarantined:
+            refuse_connections(self._listeners.quarantine[name])
+        elif unit in self.units:
+            refuse_connections(self._listeners.cells[unit.request["cell"]])
+            self._links = [pair for pair in self._links if pair[1] is not unit]
+        if name is not None:
+            same = [one for one in self._supervisor.units if one.request.get("instance") == name]
+            lost = [name] if all(one.is_lost for one in same) else []
+        else:
+            lost = [] if self._links else [one for one in self._hosted if one not in self._quarantined]
+        for instance in lost:
+            self.lost_instances.add(instance)
+            refuse_connections(self._listeners.instances[instance])
+
+
+class CellInstance(RemoteInstance):
+    """An instance that is hosted in cells, for calls of the process that runs the cells.
+
+    The error of a call that gets no answer names the server that ended or blocks the cell.
+    """
+
+    def __init__(self, instance: str, cells: CellGroup) -> None:
+        super().__init__(instance, ())
+        self._cells = cells
+
+    async def handle(self, call: Call, alarm: deadlines.Alarm | None = None) -> Reply:  # noqa: ARG002 - signature of `Handle`
+        """Send a call over the link with the fewest calls in flight."""
+        link, unit = self._cells.choose_link(self._instance)
+        start = unit.starts
+        try:
+            return await link.send(self._instance, call)
+        except ServerUnreachable as error:
+            crash = await unit.wait_for_crash(start)
+            if crash is None:
+                raise
+            server = crash.handler.server if crash.handler else unit.name
+            raise ServerUnreachable(f"{unit.name} ended before it answered: {crash}", where=server) from error
+        except asyncio.CancelledError:
+            if unit.status is not None and unit.status.seconds_blocked > BLOCKED_SECONDS:
+                handler = unit.status.handler()
+                if handler is not None:
+                    deadlines.note_awaited_server(handler.server)
+            raise

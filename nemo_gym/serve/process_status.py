@@ -1,0 +1,199 @@
+"""The state of a server process in shared memory: the heartbeat of its event loop and the handler that is running.
+
+The launcher reads it while the process hangs, even if a thread never releases the interpreter lock, and after its end.
+`run_handler` writes the handler at every step of a request, so the memory always names the request that executes. On
+`STACK_SIGNAL` the process appends the stacks of its threads, without needing the interpreter lock.
+"""
+
+import faulthandler
+import mmap
+import os
+import re
+import signal
+import struct
+import time
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from nemo_gym.wire.stored_rollout import RolloutId
+
+STACK_SIGNAL = signal.SIGRTMIN + 5
+PAGE_BYTES = 4096
+NAME_BYTES = 192
+_WORD = 8
+_ROLLOUT = struct.Struct("qq")
+LABEL_BYTES = NAME_BYTES + _ROLLOUT.size
+NO_ROLLOUT = _ROLLOUT.pack(-1, -1)
+MAX_STACK_BYTES = 64 * 1024
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class RunningHandler:
+    """A server and its endpoint, such as `POST /verify`, and the rollout of the request, if it is known."""
+
+    server: str
+    endpoint: str
+    rollout: RolloutId | None = None
+
+    def __str__(self) -> str:
+        return f"{self.server}: {self.endpoint}"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A position in the stack of a thread."""
+
+    path: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line} in {self.function}"
+
+
+def handler_name(server: str, method: str, path: str) -> bytes:
+    """Return the part of a label that names a handler."""
+    return f"{server}\n{method} {path}".encode(errors="replace")[:NAME_BYTES].ljust(NAME_BYTES, b"\0")
+
+
+def handler_label(name: bytes, rollout: RolloutId | None = None) -> bytes:
+    """Return the label of a request in the shared memory: the name of its handler and its rollout."""
+    return name + (NO_ROLLOUT if rollout is None else _ROLLOUT.pack(*rollout))
+
+
+NO_LABEL = bytes(LABEL_BYTES)
+
+
+def _read_label(label: bytes) -> RunningHandler | None:
+    server, separator, endpoint = label[:NAME_BYTES].rstrip(b"\0").decode(errors="replace").partition("\n")
+    task, rollout = _ROLLOUT.unpack(label[NAME_BYTES:])
+    return RunningHandler(server, endpoint, None if task < 0 else (task, rollout)) if separator else None
+
+
+class ProcessStatus:
+    """The status of this process; private memory until `share`."""
+
+    def __init__(self) -> None:
+        self.label = NO_LABEL
+        """The label of the running handler."""
+        self._map(mmap.mmap(-1, PAGE_BYTES))
+
+    def _map(self, page: mmap.mmap) -> None:
+        view = memoryview(page)
+        self._beat, self.shared_label = view[:_WORD].cast("d"), view[_WORD : _WORD + LABEL_BYTES]
+
+    def share(self, fd: int) -> None:
+        """Use the shared memory `fd`, and write the stacks of all threads there on `STACK_SIGNAL`."""
+        self._map(mmap.mmap(fd, PAGE_BYTES))
+        with suppress(OSError):  # without /proc there are no stacks
+            stacks = os.fdopen(os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC), "wb", 0)
+            faulthandler.register(STACK_SIGNAL, file=stacks, all_threads=True)
+        os.close(fd)
+
+    def beat(self) -> None:
+        """Record that the event loop runs."""
+        self._beat[0] = time.monotonic()
+
+    def running_handler(self) -> RunningHandler | None:
+        """Return the handler that is running; None outside any request."""
+        return _read_label(self.label)
+
+
+own_status = ProcessStatus()
+"""The status of this process."""
+
+
+class StatusReader:
+    """The shared memory of another process, created for it by the launcher."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("nemo-gym-status")
+        os.ftruncate(self.fd, PAGE_BYTES)
+        self._last_beat = 0.0
+        self._last_check = time.monotonic()
+        self.seconds_blocked = 0.0
+        """The result of the last `check`."""
+
+    def check(self) -> float:
+        """Return how long the event loop has not run, as seen by calls of this method; 0 before its first heartbeat.
+
+        A call adds at most one second, so that a launcher that was itself suspended does not find a hang.
+        """
+        now = time.monotonic()
+        elapsed, self._last_check = now - self._last_check, now
+        beat = self._beat()
+        if beat != self._last_beat or not beat:
+            self._last_beat, self.seconds_blocked = beat, 0.0
+        else:
+            self.seconds_blocked += min(elapsed, 1.0)
+        return self.seconds_blocked
+
+    def _beat(self) -> float:
+        return float(memoryview(os.pread(self.fd, _WORD, 0)).cast("d")[0])
+
+    def handler(self) -> RunningHandler | None:
+        """Return the handler that was running when the process stopped; None outside any request."""
+        return _read_label(os.pread(self.fd, LABEL_BYTES, _WORD))
+
+    def frames(self) -> list[Frame]:
+        """Return the frames that the process wrote on `STACK_SIGNAL`, innermost first."""
+        text = os.pread(self.fd, MAX_STACK_BYTES, PAGE_BYTES).decode(errors="replace")
+        return [Frame(path, int(line), function) for path, line, function in _FRAME.findall(text)]
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+class run_handler(Generic[Result]):  # noqa: N801 - awaited like a function, once for every call
+    """`await run_handler(coroutine, label, context)`: run the coroutine of a request in this task, as `label`.
+
+    Every step of the coroutine writes its label to the shared memory and restores that of the caller, so that the
+    memory names the innermost handler that executes. With `context` the coroutine has other context variables: as over
+    HTTP, a handler cannot read or change those of its caller. A separate task would cost more than most handlers; this
+    class steps the coroutine itself instead. Cancelling the task cancels the coroutine.
+    """
+
+    __slots__ = ("_context", "_coroutine", "_label")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Result], label: bytes, context: Context | None = None) -> None:
+        self._coroutine = coroutine
+        self._label = label
+        self._context = context
+
+    def __await__(self) -> Generator[Any, Any, Result]:
+        """Step the coroutine; pass its futures to the event loop and errors back to it."""
+        step = _call if self._context is None else self._context.run
+        coroutine, label, status = self._coroutine, self._label, own_status
+        caller = status.label
+        status.label = status.shared_label[:] = label
+        try:
+            future = step(coroutine.send, None)
+            while True:
+                status.label = status.shared_label[:] = caller
+                try:
+                    value = yield future
+                except GeneratorExit:
+                    status.label = status.shared_label[:] = label
+                    step(coroutine.close)
+                    raise
+                except BaseException as error:  # usually a cancellation, which the coroutine must handle
+                    status.label = status.shared_label[:] = label
+                    future = step(coroutine.throw, error)
+                else:
+                    status.label = status.shared_label[:] = label
+                    future = step(coroutine.send, value)
+        except StopIteration as returned:
+            result: Result = returned.value
+            return result
+        finally:
+            status.label = status.shared_label[:] = caller
