@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, PrivateAttr
 
 from nemo_gym.base_resources_server import (
@@ -67,19 +67,26 @@ class CounterServer(SimpleResourcesServer):
         self._counts[request.session[SESSION_ID_KEY]] = body.initial_count
         return BaseSeedSessionResponse()
 
+    def _count(self, request: Request) -> int:
+        return self._counts.get(request.session[SESSION_ID_KEY], 0)
+
     async def increment_counter(self, request: Request, body: IncrementCounterRequest) -> IncrementCounterResponse:
         """Add a number to the counter."""
-        session = request.session[SESSION_ID_KEY]
-        self._counts[session] = self._counts.get(session, 0) + body.count
+        self._counts[request.session[SESSION_ID_KEY]] = self._count(request) + body.count
         return IncrementCounterResponse(success=True)
 
     async def get_counter_value(self, request: Request, body: dict[str, Any]) -> GetCounterValueResponse:  # noqa: ARG002
         """Read the counter."""
-        return GetCounterValueResponse(count=self._counts.get(request.session[SESSION_ID_KEY], 0))
+        return GetCounterValueResponse(count=self._count(request))
 
     async def verify(self, request: Request, body: CounterVerifyRequest) -> CounterVerifyResponse:
-        """Give the full reward if the counter has the expected value, and end the session."""
-        final = self._counts.pop(request.session[SESSION_ID_KEY], 0)
+        """Give the full reward if the counter has the expected value, and end the session.
+
+        A session without a counter was lost or has ended; its zero would be no mistake of the model.
+        """
+        final = self._counts.pop(request.session[SESSION_ID_KEY], None)
+        if final is None:
+            raise HTTPException(409, "this session has no counter: it was not seeded, or its verdict was already given")
         return CounterVerifyResponse(**dict(body), final_count=final, reward=float(final == body.expected_count))
 
 

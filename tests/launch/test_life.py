@@ -13,6 +13,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_gym.config_types import BaseServerConfig
+from nemo_gym.errors import ServerUnreachable
 from nemo_gym.launch.hosted_instances import find_instances
 from nemo_gym.launch.ports import OFFLINE_PORT, PortTaken, bind_listeners, listen
 from nemo_gym.launch.run import Run
@@ -21,18 +22,26 @@ from nemo_gym.server_utils import ServerClient
 
 SOURCE = """
 import asyncio, os, signal
+from fastapi import Request
+from pydantic import PrivateAttr
 from nemo_gym.base_resources_server import BaseResourcesServerConfig, SimpleResourcesServer
 {before}
 
 class Server(SimpleResourcesServer):
     {hosting}
     config: BaseResourcesServerConfig
+    _seen: list = PrivateAttr(default_factory=list)
 
     def setup_webserver(self):
         app = super().setup_webserver()
         app.post("/who")(self.who)
         app.post("/wait")(self.wait)
+        app.post("/remember")(self.remember)
         return app
+
+    async def remember(self, request: Request) -> dict:
+        self._seen.append(request.session["session_id"])
+        return {{"calls": self._seen.count(request.session["session_id"])}}
 
     async def who(self) -> dict:
         return {{"pid": os.getpid()}}
@@ -134,6 +143,34 @@ async def test_a_call_in_flight_in_a_crashed_process_is_retryable(tmp_path: Path
 
     assert isinstance(problem, ConnectionError)
     assert classify_error(problem, "agent", lambda _: "resources_servers").retryable
+
+
+@pytest.mark.parametrize("hosting", ["HOSTING = 'cell'", ""])
+@pytest.mark.parametrize("settings", [{}, {"num_cells": 2}], ids=["one cell", "two cells"])
+async def test_a_session_ends_with_its_process(tmp_path: Path, hosting: str, settings: dict[str, int]) -> None:
+    """The restarted server has none of the session's state: its tools and its verifier would answer wrongly."""
+    write(tmp_path, hosting)
+    config = OmegaConf.merge(config_for(), settings)
+
+    async with Run(config, [tmp_path]) as run, asyncio.timeout(60):
+        head = BaseServerConfig.model_validate(dict(run.config["head_server"]))
+        client = ServerClient(head_server_config=head, global_config_dict=run.config)
+        while True:  # with two cells, until the session is in the first one, whose process is listed
+            first = await client.post(server_name="s", url_path="/remember")
+            cookies = {name: cookie.value for name, cookie in first.cookies.items()}
+            who = await client.post(server_name="s", url_path="/who", cookies=cookies)
+            pid = run.server_instances()[0]["pid"]
+            if (await who.json())["pid"] == pid:
+                break
+        os.kill(pid, signal.SIGKILL)
+        while run.server_instances()[0]["pid"] in (None, pid):  # noqa: ASYNC110 - a run has no event for a restart
+            await asyncio.sleep(0.01)
+        with pytest.raises(ServerUnreachable, match="was restarted") as lost:
+            await client.post(server_name="s", url_path="/remember", cookies=cookies)
+        again = await client.post(server_name="s", url_path="/seed_session", json={}, cookies=cookies)
+
+    assert lost.value.where == "s"
+    assert again.status == 200
 
 
 def test_a_second_interrupt_stops_at_once_and_leaves_nothing(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ RAISED: dict[str, Callable[[], BaseException]] = {
     "evil text": EvilText,
     "stopped": StopAsyncIteration,
     "surrogate": lambda: ValueError(HALF_EMOJI),
-    "nested": lambda: ValueError(nested(5000)),
+    "nested": lambda: ValueError(nested_value(5000)),
     "group": lambda: BaseExceptionGroup("several", [KeyboardInterrupt(), GeneratorExit()]),
     "timed out": TimeoutError,
     "status 99": lambda: HTTPException(99),
@@ -88,16 +88,16 @@ RAISED: dict[str, Callable[[], BaseException]] = {
 UNENCODABLE: dict[str, Callable[[], Any]] = {
     "surrogate": lambda: HALF_EMOJI,
     "key": lambda: {HALF_EMOJI: 1},
-    "nested list": lambda: nested(5000),
-    "nested object": lambda: nested(5000, lambda inner: {"a": inner}),
+    "nested list": lambda: nested_value(5000),
+    "nested object": lambda: nested_value(5000, lambda inner: {"a": inner}),
     "object": object,
-    "function": lambda: nested,
+    "function": lambda: nested_value,
     "circle": lambda: circle(),
     "exception": lambda: ValueError("returned"),
 }
 
 
-def nested(levels: int, wrap: Callable[[Any], Any] = lambda inner: [inner]) -> Any:
+def nested_value(levels: int, wrap: Callable[[Any], Any] = lambda inner: [inner]) -> Any:
     value: Any = 1
     for _ in range(levels):
         value = wrap(value)

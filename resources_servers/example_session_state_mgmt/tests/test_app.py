@@ -58,7 +58,14 @@ def test_a_verdict_ends_the_session(app: FastAPI) -> None:
     http.post("/seed_session", json={"initial_count": 5})
 
     assert verify(http, expected=5)["reward"] == 1.0
-    assert verify(http, expected=5)["final_count"] == 0
+    with pytest.raises(AssertionError, match="no counter"):  # an error, which is no reward
+        verify(http, expected=0)
+
+
+def test_a_verdict_without_a_seed_is_an_error_and_no_zero(app: FastAPI) -> None:
+    """A server that lost the session must not score a right rollout as wrong."""
+    with pytest.raises(AssertionError, match="no counter"):
+        verify(TestClient(app), expected=5)
 
 
 def test_seeding_again_starts_over(app: FastAPI) -> None:
