@@ -151,7 +151,7 @@ class CellInstance(RemoteInstance):
     async def handle(self, call: Call, alarm: deadlines.Alarm | None = None) -> Reply:  # noqa: ARG002 - signature of `Handle`
         """Send a call over the link with the fewest calls in flight."""
         link, unit = self._cells.choose_link(self._instance)
-        start = unit.starts
+        start = unit.starts + (unit.pid is None)  # while it restarts, the next process answers
         try:
             return await link.send(self._instance, call)
         except ServerUnreachable as error:
