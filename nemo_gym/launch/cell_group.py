@@ -1,7 +1,7 @@
 """The cells of a run: calls to their instances, the causes of their crashes, and quarantine.
 
 An instance that crashes or blocks a cell is found by the handler that was running. After `QUARANTINE_CRASHES` crashes
-it gets a cell of its own, so that it no longer stops the other servers: restarted cells do not host it and call it
+it gets a separate cell, so that it no longer stops the other servers: restarted cells do not host it and call it
 over a link. A cell that still hosts it keeps its sessions until it crashes itself.
 """
 
