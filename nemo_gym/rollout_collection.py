@@ -334,16 +334,12 @@ class RolloutCollectionHelper:
             counts.problem = endpoint_refused(stop.refusal, servers, f"{scored} scored{failed}, {left} not tried")
         logger.info("%s: %s", store.output, counts)
         if not config.disable_aggregation:
-            fetch, failures = partial(fetch_metrics, client), read_rows(store.failures)
             try:
-                entries = await aggregate_to_file(store.aggregate_metrics, store.records(), fetch, failures=failures)
+                await _aggregate(client, store)
             except GymError as error:
                 if not stop.lost_servers:
                     raise
                 logger.warning("no metrics were computed: %s", error)
-                return counts
-            for entry in entries:
-                logger.info("%s: %s", entry[AGENT_REF_KEY_NAME]["name"], entry["key_metrics"])
         return counts
 
     def _request(
@@ -391,6 +387,13 @@ class RolloutCollectionHelper:
             on_read=self.on_reading,
             limits={"steps": config.max_steps_per_rollout, "tokens": config.max_tokens_per_rollout},
         )
+
+
+async def _aggregate(client: ServerClient, store: RolloutStore) -> None:
+    """Compute the metrics of an output with the metrics of its agents, and write them beside it."""
+    fetch, failures = partial(fetch_metrics, client), read_rows(store.failures)
+    for entry in await aggregate_to_file(store.aggregate_metrics, store.records(), fetch, failures=failures):
+        logger.info("%s: %s", entry[AGENT_REF_KEY_NAME]["name"], entry["key_metrics"])
 
 
 def in_completion_order(coroutines: Iterable[Coroutine[Any, Any, RowAndResult]]) -> Iterator[Awaitable[RowAndResult]]:

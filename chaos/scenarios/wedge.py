@@ -1,4 +1,4 @@
-"""Block a cell for ever: it is ended and restarted, and only rollouts of the server that blocked it may fail."""
+"""Block a cell permanently: it is ended and restarted, and only rollouts of the server that blocked it may fail."""
 
 import random
 from pathlib import Path

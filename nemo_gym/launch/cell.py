@@ -151,18 +151,18 @@ async def _serve(
         loop.add_signal_handler(number, stop.set)
     servers = _build_servers(config, hosted)
     links = [CellLink(address, sockets.token, f"cell {n}") for n, address in enumerate(sockets.link_addresses)]
+    apps: dict[str, ASGIApp] = {WAITING_CALLS: waiting_calls_app, **{name: app for name, (_, app) in servers.items()}}
     for instance, cell in elsewhere:
         link = links[cell] = CellLink(sockets.link_addresses[cell], sockets.token, instance.name)
-        in_process.mount(instance.host, instance.port, RemoteInstance(instance.name, [link]))
+        apps[instance.name] = RemoteInstance(instance.name, [link])  # for calls that were sent before the quarantine
+        in_process.mount(instance.host, instance.port, apps[instance.name])
     options = webserver.uvicorn_options(config)
     app_listeners = []
     for name, (server, app) in servers.items():
         routed = SessionRouter(app, server, sockets.number, links) if sockets.is_shared else app
         app_listeners.append(AppListener(routed, sockets.listeners[name], options))
         await app_listeners[-1].open()
-    cell_listener = CellListener(
-        {WAITING_CALLS: waiting_calls_app, **{name: app for name, (_, app) in servers.items()}}, sockets.token
-    )
+    cell_listener = CellListener(apps, sockets.token)
     link_server = await loop.create_unix_server(cell_listener.protocol, sock=sockets.link_listener)
     gc_tuning.freeze()
     watch, gc_threshold = LoopWatch(), gc_tuning.AdaptiveThreshold()

@@ -1,7 +1,7 @@
 """The cells of a run: calls to their instances, the causes of their crashes, and quarantine.
 
 An instance that crashes or blocks a cell is found by the handler that was running. After `QUARANTINE_CRASHES` crashes
-it gets a cell of its own, so that it no longer stops the other servers: restarted cells do not host it and call it
+it gets a separate cell, so that it no longer stops the other servers: restarted cells do not host it and call it
 over a link. A cell that still hosts it keeps its sessions until it crashes itself.
 """
 
@@ -151,7 +151,7 @@ class CellInstance(RemoteInstance):
     async def handle(self, call: Call, alarm: deadlines.Alarm | None = None) -> Reply:  # noqa: ARG002 - signature of `Handle`
         """Send a call over the link with the fewest calls in flight."""
         link, unit = self._cells.choose_link(self._instance)
-        start = unit.starts
+        start = unit.starts + (unit.pid is None)  # while it restarts, the next process answers
         try:
             return await link.send(self._instance, call)
         except ServerUnreachable as error:

@@ -283,7 +283,6 @@ class Supervisor:
         if unit.status is not None:
             unit.status.close()
         unit.status, unit.blocked = StatusReader(), None
-        unit.starts += 1
         try:
             passed = (ready_write, unit.status.fd, *unit.passed)
             pid = await unit.spawner.spawn(unit.request, output_write, *passed)
@@ -294,6 +293,7 @@ class Supervisor:
             os.close(output_write)
             os.close(ready_write)
         unit.pid = pid
+        unit.starts += 1
         self._by_pid[pid] = unit
         if pid in self._early_exits:
             self.handle_exit(pid, self._early_exits.pop(pid))

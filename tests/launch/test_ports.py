@@ -1,12 +1,20 @@
 """Ports are bound once, by the parent, before they are published."""
 
+import os
 import socket
 
 import pytest
 
 from nemo_gym.errors import ConfigError
 from nemo_gym.launch import ports
-from nemo_gym.launch.ports import PortTaken, listen, listen_for_head, listen_in_range
+from nemo_gym.launch.ports import (
+    PortTaken,
+    listen,
+    listen_for_head,
+    listen_in_range,
+    listen_on_unix_socket,
+    refuse_connections,
+)
 
 
 def test_a_taken_port_is_refused_with_its_number() -> None:
@@ -46,6 +54,24 @@ def test_connections_wait_until_the_server_is_up() -> None:
     """The socket listens from the start, so an early caller waits instead of failing."""
     with listen("s", "127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname(), timeout=5) as early:
         assert early.getpeername() == listener.getsockname()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_a_closed_socket_refuses_waiting_and_new_callers_although_another_process_holds_it(kind: str) -> None:
+    """The zygote keeps every listener open; callers of a server that was given up must not wait for it."""
+    listener = listen("s", "127.0.0.1", 0) if kind == "tcp" else listen_on_unix_socket()
+    with listener, socket.socket(fileno=os.dup(listener.fileno())), socket.socket(listener.family) as waiting:
+        waiting.settimeout(5)
+        waiting.connect(listener.getsockname())
+
+        refuse_connections(listener)
+
+        with pytest.raises(OSError), socket.socket(listener.family) as late:
+            late.connect(listener.getsockname())
+        try:
+            assert waiting.recv(1) == b""
+        except ConnectionResetError:
+            assert kind == "tcp"
 
 
 def test_the_default_head_port_gives_way_to_the_next_free_one_with_a_warning(

@@ -2,12 +2,14 @@
 
 import orjson
 import pytest
+from aiohttp import ClientResponseError
 
-from nemo_gym.errors import AgentFailed
+from nemo_gym.errors import AgentFailed, ServerUnreachable
 from nemo_gym.journal import StoreError
 from nemo_gym.metrics.aggregate import compute_aggregate_metrics
 from nemo_gym.rollouts.aggregate import (
     RolloutsByAgent,
+    fetch_metrics,
     metrics_entries,
     metrics_entry,
     strip_conversation,
@@ -189,3 +191,21 @@ async def test_rollouts_that_were_not_verified_have_no_scores():
 
     assert entries[0]["scores"] == {}
     assert entries[0]["attrition"]["scored"] == 1
+
+
+@pytest.mark.asyncio
+async def test_metrics_survive_the_end_of_the_process_that_computes_them():
+    """A run with all its scores must not fail because another server blocked the cell of the agent at the end."""
+    calls = []
+
+    class Client:
+        async def post(self, **options):
+            calls.append(options)
+            if len(calls) < 3:
+                raise ServerUnreachable("cell 0 ended before it answered", where="other")
+            raise ClientResponseError(None, (), status=500)
+
+    with pytest.raises(AgentFailed, match="answered 500"):
+        await fetch_metrics(Client(), "agent", [])
+
+    assert len(calls) == 3

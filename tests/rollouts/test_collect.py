@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from nemo_gym.errors import AgentFailed, DeadlineExceeded
+from nemo_gym.errors import AgentFailed, DeadlineExceeded, ServerUnreachable
 from nemo_gym.rollouts.collect import AttemptRules, RolloutRetryPolicy, StopCondition, collect
 from nemo_gym.rollouts.outcome import CancelledRollout, FailedRollout, Job, ScoredRollout, ScoringRule, outcome_record
 from nemo_gym.transport.deadlines import ToolCallTimeout
@@ -308,3 +308,117 @@ async def test_every_outcome_says_how_long_it_took_and_the_answered_ones_where_t
         ["agent", "model", "queue", "seed_session", "tools", "verify"],
     ]
     assert records[1]["_ng_failure"]["seconds"] == pytest.approx(records[1]["_ng_seconds"], abs=1e-3)
+
+
+class Monitor:
+    """Knows crashes as the process that runs the servers does."""
+
+    def __init__(self, lost=(), culprits=()):
+        self.lost = set(lost)
+        self.culprits = set(culprits)
+
+    def lost_instances(self):
+        return self.lost
+
+    def culprit_rollouts(self, instance):
+        return self.culprits if instance == "env" else ()
+
+
+NEEDED = {"a": {"a", "env", "model"}, "env": {"env"}, "model": {"model"}, "b": {"b", "other"}, "other": {"other"}}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ServerUnreachable("cell 0 ended before it answered", where="other"),
+        DeadlineExceeded("not answered within 5 s", where="other"),
+    ],
+)
+async def test_a_rollout_that_lost_its_cell_to_another_server_is_run_again_without_counting(error):
+    """Its server did nothing wrong: the attempt is the other server's."""
+    stored, sent = [], []
+
+    async def send(job):
+        sent.append(job.key.attempt)
+        if len(sent) <= 4:
+            raise error
+        return {"reward": 1.0, **SAID}
+
+    await collect(jobs_of(1), send, [], store=stored.append, rules=AttemptRules(needed_servers=NEEDED))
+
+    assert [type(outcome) for outcome in stored] == [ScoredRollout]
+    assert sent == [0] * 5
+
+
+async def test_a_cell_that_is_lost_again_and_again_ends_the_rollout():
+    """Free repetitions must not keep a run alive without end."""
+    outcomes = []
+
+    async def send(job):
+        raise ServerUnreachable("cell 0 ended before it answered", where="other")
+
+    await collect(jobs_of(1), send, [outcomes.append], rules=AttemptRules(needed_servers=NEEDED))
+
+    assert [(outcome.failure.kind, outcome.failure.server) for outcome in outcomes] == [("server_died", "other")]
+
+
+async def test_only_the_rollout_whose_request_crashed_its_server_counts_the_attempt():
+    """One poisoned row must not use up the attempts of the good rows of its environment."""
+    stored, calls = [], []
+
+    async def send(job):
+        calls.append(job.key.task)
+        if job.key.task == 1 or calls.count(job.key.task) == 1:
+            raise ServerUnreachable("cell 0 ended before it answered", where="env")
+        return {"reward": 1.0, **SAID}
+
+    rules = AttemptRules(needed_servers=NEEDED, monitor=Monitor(culprits={(1, 0)}))
+    await collect(jobs_of(3), send, [], store=stored.append, rules=rules, concurrency=1)
+
+    assert [(outcome.job.key.task, type(outcome)) for outcome in stored] == [
+        (0, ScoredRollout),
+        (1, FailedRollout),
+        (2, ScoredRollout),
+    ]
+
+
+async def test_a_crash_without_a_known_culprit_counts_as_an_attempt():
+    """Else a server that ends at every request would never end the run."""
+    stored = []
+
+    async def send(job):
+        raise ServerUnreachable("cell 0 ended before it answered", where="env")
+
+    rules = AttemptRules(needed_servers=NEEDED, monitor=Monitor())
+    await collect(jobs_of(1), send, [], store=stored.append, rules=rules)
+
+    assert [outcome.failure.server for outcome in stored] == ["env"]
+
+
+async def test_rollouts_of_a_server_that_was_given_up_are_left_for_a_resume():
+    """They would only use up their attempts; those of other servers run to the end."""
+    outcomes, stop, monitor = [], StopCondition(), Monitor()
+
+    def jobs():
+        for task in range(6):
+            agent = "a" if task % 2 else "b"
+            yield Job.of({"_ng_task_index": task, "_ng_rollout_index": 0, "agent_ref": {"name": agent}})
+
+    async def send(job):
+        if job.agent == "a":
+            monitor.lost.add("env")
+            raise ServerUnreachable("ended and will not be restarted", where="env")
+        return {"reward": 1.0, **SAID}
+
+    await collect(
+        jobs(), send, [outcomes.append], concurrency=1, stop=stop, retries=RolloutRetryPolicy(max_attempts=3),
+        rules=AttemptRules(needed_servers=NEEDED, monitor=monitor),
+    )  # fmt: skip
+
+    assert [(outcome.job.key.task, type(outcome)) for outcome in outcomes] == [
+        (0, ScoredRollout),
+        (1, FailedRollout),
+        (2, ScoredRollout),
+        (4, ScoredRollout),
+    ]
+    assert stop.reason == "env ended and will not be restarted"

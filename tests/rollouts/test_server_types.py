@@ -3,7 +3,7 @@
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.rollouts.attribution import server_types
+from nemo_gym.rollouts.attribution import needed_servers, server_types
 
 CONFIG = {
     "policy_base_url": "http://provider.test/v1",
@@ -42,3 +42,20 @@ def test_a_failure_is_a_models_when_its_provider_failed(make, whom, kind):
 def test_interpolated_addresses_are_known_and_broken_ones_do_not_matter():
     """Attribution must not fail on an unrelated mistake."""
     assert server_types(OmegaConf.create(CONFIG))("provider.test:80") == "responses_api_models"
+
+
+def test_the_servers_that_a_rollout_needs_include_those_of_its_environment() -> None:
+    """The judge of an environment is used by every rollout of its agents, though no agent names it."""
+    config = {
+        "agent": {"responses_api_agents": {"x": {"resources_server": {"type": "resources_servers", "name": "env"}}}},
+        "env": {"resources_servers": {"x": {"judges": [{"type": "responses_api_models", "name": "judge"}]}}},
+        "judge": {"responses_api_models": {"x": {}}},
+        "other": {"responses_api_models": {"x": {"fallback": "judge"}}},
+    }
+
+    assert needed_servers(config) == {
+        "agent": {"agent", "env", "judge"},
+        "env": {"env", "judge"},
+        "judge": {"judge"},
+        "other": {"other", "judge"},
+    }

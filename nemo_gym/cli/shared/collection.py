@@ -178,13 +178,13 @@ async def end_with_servers(session: Session, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _wait_for_end(session: Session) -> None:
-    """Return when the head server and all servers have refused connections twice; never for servers of our own."""
+    """Return when the head server and all servers have refused connections twice; never without a head server."""
     if session.head is None:
         await asyncio.Event().wait()
         return
     head = (session.head.host, session.head.port)
     blocks = [instance.fields for instance in server_instances(session.config).values()]
-    servers = [(block["host"], block["port"]) for block in blocks if block.get("host") and block.get("port")]
+    servers = [(block["host"], block["port"]) for block in blocks if block.get("host") and (block.get("port") or 0) > 0]
     failures = 0
     while failures < 2:
         await asyncio.sleep(PROBE_SECONDS)

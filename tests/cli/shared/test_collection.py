@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_gym.cli.shared.collection import Collector, DriverFailed, Session, connect, run_driver
+from nemo_gym.cli.shared import collection
+from nemo_gym.cli.shared.collection import Collector, DriverFailed, Session, connect, end_with_servers, run_driver
 from nemo_gym.cli.shared.concurrency import CommandInterrupted
 from nemo_gym.cli.terminal.progress import Progress
 from nemo_gym.config_types import BaseServerConfig
+from nemo_gym.launch.ports import listen
 from nemo_gym.launch.run import Run
+from nemo_gym.serve.head import HeadServerUnreachable
+from nemo_gym.server_utils import ServerClient
 
 ROOT = Path(__file__).resolve().parents[3]
 STALLS = {"script": [{"text": "never", "fault": {"kind": "stall"}}]}
@@ -31,6 +35,59 @@ def configuration() -> Any:
             "policy_model": {"responses_api_models": {"scripted_model": {**address, **STALLS}}},
         }
     )
+
+
+async def test_a_collection_ends_soon_after_the_servers_of_another_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without their head, thousands of rollouts would each wait and fail for as long as retries last."""
+    monkeypatch.setattr(collection, "PROBE_SECONDS", 0.05)
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    head = BaseServerConfig(host="127.0.0.1", port=server.sockets[0].getsockname()[1])
+    client = ServerClient(head_server_config=head, global_config_dict=configuration())
+    session = Session(configuration(), client, head=head)
+    is_cancelled, has_started = asyncio.Event(), asyncio.Event()
+
+    async def collect() -> None:
+        has_started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_cancelled.set()
+
+    ending = asyncio.create_task(end_with_servers(session, collect()))
+    await has_started.wait()
+    server.close()
+    async with asyncio.timeout(20):
+        with pytest.raises(HeadServerUnreachable, match="the servers have ended"):
+            await ending
+
+    assert is_cancelled.is_set()
+
+
+async def test_a_collection_goes_on_while_its_servers_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head server that is gone is no reason to stop if the servers still work."""
+    monkeypatch.setattr(collection, "PROBE_SECONDS", 0.2)
+    probes, is_probed = 0, asyncio.Event()
+
+    def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal probes
+        probes += 1
+        writer.close()
+        if probes == 3:
+            is_probed.set()
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as server:
+        config = configuration()
+        config.sums.resources_servers.example_single_tool_call.port = server.sockets[0].getsockname()[1]
+        with listen("s", "127.0.0.1", 0) as free:
+            head = BaseServerConfig(host="127.0.0.1", port=free.getsockname()[1])
+        session = Session(config, ServerClient(head_server_config=head, global_config_dict=config), head=head)
+
+        async def collect() -> str:
+            await is_probed.wait()
+            return "done"
+
+        async with asyncio.timeout(20):
+            assert await end_with_servers(session, collect()) == "done"
 
 
 async def test_a_driver_that_writes_nothing_has_not_collected(tmp_path: Path) -> None:
