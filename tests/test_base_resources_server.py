@@ -242,6 +242,26 @@ class ExactRequest(BaseVerifyRequest):
     expected: int
 
 
+@pytest.mark.parametrize("reward", [None, [0.5], {"a": 1}, "good", 10**400])
+@pytest.mark.parametrize("form", ["model", "unchecked", "dictionary"])
+def test_a_verifier_without_a_usable_reward_is_named(reward: Any, form: str) -> None:
+    """Otherwise the agent, which cannot read the answer, is blamed."""
+
+    class BrokenServer(SimpleResourcesServer):
+        async def verify(self, body: BaseVerifyRequest) -> Any:
+            fields = {**body.model_dump(), "reward": reward}
+            if form == "dictionary":
+                return fields
+            return BaseVerifyResponse(**fields) if form == "model" else BaseVerifyResponse.model_construct(**fields)
+
+    server = BrokenServer(config=config(), server_client=MagicMock(spec=ServerClient))
+    answer = TestClient(server.prepare_webserver({})).post("/verify", json=VERIFY)
+
+    assert (answer.status_code, answer.headers["x-nemo-gym-error"]) == (500, "InvalidReward")
+    assert answer.headers["x-nemo-gym-failed"] == "sums"
+    assert "usable number" in answer.text
+
+
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
 def test_a_reward_that_is_not_a_number_is_told_and_not_a_crash(reward: float) -> None:
     """It travels as text that reads back as the same float; the collector turns it into a failure."""

@@ -14,6 +14,7 @@ from nemo_gym.capture.record import ModelCallRecord
 from nemo_gym.capture.store import CaptureStore
 from nemo_gym.config_types import BaseServerConfig
 from nemo_gym.errors import AgentFailed, ConfigError
+from nemo_gym.journal import read_rows
 from nemo_gym.rollout_collection import (
     E2ERolloutCollectionConfig,
     RolloutCollectionHelper,
@@ -23,7 +24,10 @@ from nemo_gym.rollout_collection import (
 from nemo_gym.rollouts.outcome import ScoredRollout
 from nemo_gym.server_utils import setup_server_client
 from nemo_gym.transport import in_process
+from tests import rollout_world
 from tests.rollout_world import PORTS, Agent, RunRequest, World, config_of, rollout_ids, row, stored_rows
+
+MODEL_OUTPUT = {"usage": {"total_tokens": 7}}
 
 
 @pytest.fixture
@@ -363,3 +367,19 @@ def test_settings_have_the_contracts_defaults(tmp_path):
     assert config.upload_rollouts
     with pytest.raises(ValidationError, match="split"):
         E2ERolloutCollectionConfig(output_jsonl_fpath="x", split="test")
+
+
+async def test_half_a_character_of_a_model_survives_storing_and_resume(world, tmp_path, monkeypatch):
+    """A model that stops inside an emoji must not end its rollout, nor make the run unreadable."""
+    half = {"arguments": '{"a": "\\ud83d"}', "note": "\ud83d", "big": 10**400, "reward": 1.0, "response": MODEL_OUTPUT}
+    monkeypatch.setitem(rollout_world.ANSWERS, "half", half)
+    rows = row(1, do="half"), row(2, do="half")
+
+    await world.helper().run_from_config(config_of(tmp_path, *rows))
+    resumed = config_of(tmp_path, resume_from_cache=True)
+    await world.helper().run_from_config(resumed)
+
+    assert [(item["arguments"], item["note"]) for item in read_rows(tmp_path / "out" / "x.jsonl")] == [
+        ('{"a": "\\ud83d"}', "\ufffd")
+    ] * 2
+    assert len(world.sent_rows) == 2

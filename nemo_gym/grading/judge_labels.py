@@ -14,9 +14,18 @@ MAX_ENTITY_LEVELS = 3
 _DECORATION = "*_`\"'“”. \t"
 _CLAUSE_END = (":", ".", "!", "?", ";", "—", "→", "=>")
 
+_QUALIFIER = re.compile(
+    r"(?:\b(?:not|never|cannot|unless|if|would|could|instead|rather|than)\b|n['’]t\b)"
+    r"(?:[ \t]+(?!so\b|thus\b|hence\b|therefore\b)[\w'’]+){0,3}[ \t*_`\"'“(]*\Z",
+    re.IGNORECASE,
+)
+"""The end of a text that negates the label after it or makes it a condition."""
+
 
 def verdict_label(reply: str, labels: Sequence[str]) -> str | None:
-    """Return the label with which a judge ends its reply, or the only label that it wrote; None if undecided.
+    """Return the label with which a judge ends its reply, or the only label that it stated; None if undecided.
+
+    A label in a negation or condition ("I cannot say [[A=B]]", "it would be [[A=B]] if …") is not stated.
 
     A reply with several labels, such as one that restates the task, is decided by its last line: the label must stand
     alone there or begin the last clause ("so they differ: [[A!=B]]").
@@ -27,7 +36,9 @@ def verdict_label(reply: str, labels: Sequence[str]) -> str | None:
     ordered = sorted(labels, key=len, reverse=True)
     matches = re.findall("|".join(map(re.escape, ordered)), text.value)
     if len(set(matches)) == 1:
-        return str(matches[0])
+        label = str(matches[0])
+        is_stated = any(not _QUALIFIER.search(piece) for piece in text.value.split(label)[:-1])
+        return label if is_stated else None
     last_line = text.value.strip().rsplit("\n", 1)[-1].strip(_DECORATION)
     for label in ordered:
         if last_line.endswith(label):

@@ -59,6 +59,12 @@ _BIG_POWER = re.compile(r"\*\*\s*\(?\s*-?\s*\d{4,}|\*\*[^+\-*/]*\*\*")
 _CONTENT = frozenset({"Lu", "Ll", "Lt", "Lm", "Lo", "Nd", "Nl", "No", "So"})
 """Unicode categories of letters, digits and pictures; the other characters around an answer are decoration."""
 
+_NOT_UNITS = re.compile(
+    r"or|and|not|nor|no|to|vs|than|maybe|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|dozen"
+    r"|\w+teen|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|[mb]illion|half|third|quarter|twice"
+)
+"""Words after a number that are no unit: they change the number or begin another one."""
+
 _TUPLES = frozenset({"arc_agi", "rearc"})
 """Datasets whose scorers compare with tuples, which JSON does not have."""
 
@@ -87,6 +93,8 @@ def score(job: dict[str, Any]) -> dict[str, Any]:
         scorer(entry["answer"], entry)  # if this fails too, the row is at fault and the job fails
         return {"score": 0.0, "rejected": f"the scorer cannot read it: {type(problem).__name__}"}
     value = float(points)
+    if has_answer_inside(answer, entry["answer"]) and (value < 1 or is_other_number(answer, entry["answer"])):
+        return {"score": 0.0, "rejected": "it contains the answer as a part of another one"}
     return {"score": value if math.isfinite(value) else repr(value)}
 
 
@@ -115,14 +123,51 @@ def hedge_reason(answer: str, oracle: str | None) -> str | None:
     """
     if not oracle:
         return None
-    text, right = " ".join(answer.lower().split()), " ".join(oracle.lower().split())
-    match = re.search(rf"(?<![\w.]){re.escape(right)}(?![\w]|\.\d)", text)
+    text, right = _fold(answer), _fold(oracle)
+    match = _find_whole(right, text)
     if match is None:
         return None
-    outside = text[: match.start()] + " " + text[match.end() :]
-    rest = "".join(c if unicodedata.category(c) in _CONTENT else " " for c in outside).split()
-    is_number_with_unit = len(rest) == 1 and rest[0].isalpha() and not any(letter.isalpha() for letter in right)
-    return "it contains more than the answer" if rest and not is_number_with_unit else None
+    before, after = _content_words(text[: match.start()]), _content_words(text[match.end() :])
+    is_unit = len(after) == 1 and after[0].isalpha() and not _NOT_UNITS.fullmatch(after[0])
+    is_number_with_unit = is_unit and not before and not any(letter.isalpha() for letter in right)
+    return "it contains more than the answer" if (before or after) and not is_number_with_unit else None
+
+
+def has_answer_inside(answer: str, oracle: str | None) -> bool:
+    """Return whether an answer contains the right one only inside a longer number or word, as 16 and -6 contain 6.
+
+    Many scorers of the package pay such an answer by the share of its length.
+    """
+    if not oracle:
+        return False
+    text, right = _fold(answer), _fold(oracle)
+    return right in text and _find_whole(right, text) is None
+
+
+def is_other_number(answer: str, oracle: str) -> bool:
+    """Return whether the right answer is a number and the given one is not that number."""
+    try:
+        right = float(oracle)
+    except ValueError:
+        return False
+    try:
+        return not math.isclose(float(answer), right, rel_tol=1e-9)
+    except ValueError:
+        return True
+
+
+def _fold(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+def _find_whole(right: str, text: str) -> re.Match[str] | None:
+    """Find the right answer in a text, but not inside a longer number or word."""
+    sign = r"(?<![-−+])" if right[0].isdigit() or right[0] == "." else ""
+    return re.search(rf"(?<![\w.,]){sign}{re.escape(right)}(?!\w|%|[.,/:^]\d)", text)
+
+
+def _content_words(text: str) -> list[str]:
+    return "".join(c if unicodedata.category(c) in _CONTENT else " " for c in text).split()
 
 
 def find_scorer(dataset: str) -> Callable[[Any, dict[str, Any]], Any]:

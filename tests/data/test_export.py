@@ -550,3 +550,17 @@ def test_a_record_without_its_parts_says_so() -> None:
     """The reason is counted and shown instead of a traceback."""
     with pytest.raises(ConversionError, match="response is not an object"):
         read_conversation({"responses_create_params": {"input": "x"}})
+
+
+def test_half_a_character_can_be_exported(tmp_path: Path) -> None:
+    """Models write it as an escape inside arguments, other tools also in the text of a line."""
+    odd = rollout(0, 0, 1.0, call(arguments='{"a": "\\ud83d"}'), answer(), text("MARK"))
+    line = json.dumps(odd).replace("MARK", "\\ud83d")
+    source = tmp_path / "odd.jsonl"
+    source.write_text(line + "\n")
+    target = tmp_path / "out.jsonl"
+
+    export(ExportDatasetConfig(rollouts_jsonl_fpath=[str(source)], output_fpath=str(target), format="sft"))
+
+    [row] = [orjson.loads(written) for written in target.read_bytes().splitlines()]
+    assert "\ufffd" in str(row)

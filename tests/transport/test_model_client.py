@@ -463,3 +463,15 @@ def test_an_answer_of_another_shape_is_named():
         validate_answer(Sum, {"sum": 4}, callee="policy_model")
 
     assert failure.value.where == "policy_model"
+
+
+@pytest.mark.parametrize("escape", ["\\ud83d", "x\\uDC05", "\\ud83d\\ud83d"])
+def test_half_a_character_of_a_model_is_part_of_its_answer(escape: str) -> None:
+    """A model that stops inside an emoji answered badly; its answer must not fail as a bad reply of the endpoint."""
+    body = f'{{"text": "a{escape}b", "logprob": NaN, "emoji": "\\ud83d\\ude00"}}'.encode()
+
+    answer = model_client._parse_object(body, "http://endpoint")
+
+    assert "\ufffd" in answer["text"]
+    assert answer["emoji"] == "\U0001f600"
+    assert not any("\ud800" <= character <= "\udfff" for character in answer["text"])

@@ -204,3 +204,18 @@ def test_the_index_is_kept_out_of_the_run(tmp_path: Path, monkeypatch: pytest.Mo
 
     assert [path.name for path in output.parent.iterdir()] == ["rollouts.jsonl"]
     assert list((tmp_path / "cache").rglob("*.sqlite"))
+
+
+def test_half_a_character_and_a_huge_number_can_be_viewed(index_of: Make, tmp_path: Path) -> None:
+    """Other tools write both as JSON; one such line must not hide the run."""
+    index_of(record(0, 0))
+    output = tmp_path / "odd" / "rollouts.jsonl"
+    output.parent.mkdir()
+    odd = [{**record(0, 0), "extracted_answer": "\ud83d"}, {**record(1, 0), "extracted_answer": 10**400}]
+    output.write_text("".join(json.dumps(line) + "\n" for line in odd))
+    index = RunDatabase(RunFiles(output), tmp_path / "odd.sqlite")
+
+    index.build()
+
+    assert rollout_ids(index) == [(0, 0), (1, 0)]
+    assert index.page(filter_text="task == 0").rows[0]["extracted"] == "\ufffd"

@@ -1,6 +1,7 @@
 """Prove the verifier of Reasoning Gym: extraction, partial credit and failures of scorers."""
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from fastapi.testclient import TestClient
 from nemo_gym.authoring.model_replies import text_response
 from nemo_gym.authoring.verifier_cases import offline_server
 from nemo_gym.authoring.verifier_proof import VerifierProof, offline_client, verify_reply
+from resources_servers.reasoning_gym import scoring
 from resources_servers.reasoning_gym.app import ReasoningGymServer, extract_answer
 from resources_servers.reasoning_gym.generate import rows
 
@@ -88,3 +90,22 @@ def test_the_package_is_not_imported_by_the_server() -> None:
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
 
     assert process.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("dataset", ["count_bits", "chain_sum", "gsm_symbolic", "binary_alternation", "caesar_cipher"])
+@pytest.mark.parametrize("wrong", ["3@", "@8", "-@", "@.25", "@k", "@/7", "@,9", "@ seven", "never @", "@%", "y@y"])
+def test_the_right_answer_inside_another_one_earns_nothing(dataset: str, wrong: str) -> None:
+    """The scorers of the package pay 0.5 for 16 where 6 is right, by the share of the length."""
+    import reasoning_gym
+
+    scoring.prepare()
+    entry = json.loads(json.dumps(reasoning_gym.create_dataset(dataset, size=1, seed=11)[0]))
+    job = {"dataset": dataset, "entry": entry}
+
+    assert scoring.score({**job, "answer": entry["answer"]})["score"] == 1.0
+    answer = wrong.replace("@", entry["answer"])
+    if answer.startswith("-") and not entry["answer"][0].isdigit():
+        return  # a list mark before a word
+    if answer.endswith("%") and not entry["answer"][-1].isdigit():
+        return
+    assert scoring.score({**job, "answer": answer})["score"] == 0.0
