@@ -1,6 +1,6 @@
 """Run a server process: a cell of many instances, or one server folder as a script.
 
-Forks of the zygote call `ServerBoot.run`; another interpreter runs
+Forks of the zygote call `ServerBoot.run`; the interpreter of a virtual environment runs
 `python -m nemo_gym.launch.server_process BOOT_FD READY_FD REQUEST`.
 """
 
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel
@@ -23,7 +23,7 @@ from nemo_gym.keys import CONFIG_PATH_ENV_VAR
 from nemo_gym.launch.cell import CellSockets, run_cell
 from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.model_endpoints import adopt_limits
-from nemo_gym.processes import exit_with_parent
+from nemo_gym.processes import exit_with_parent, json_descriptor
 from nemo_gym.serve.head import RUN_TOKEN_ENV_VAR
 from nemo_gym.serve.webserver import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, report_ready
 
@@ -60,8 +60,10 @@ class ServerBoot(BaseModel):
 
     def run(self, request: Mapping[str, Any], ready: int) -> None:
         """Run the cell or the instance of the request until a signal; report a failed start to descriptor `ready`."""
-        config = global_config._GLOBAL_CONFIG_DICT = OmegaConf.create(self.config)
         try:
+            if "python" in request:
+                self._execute(request, ready)
+            config = global_config._GLOBAL_CONFIG_DICT = OmegaConf.create(self.config)
             if request["kind"] == "cell":
                 self._run_cell(request["cell"], config, ready)
             else:
@@ -69,6 +71,19 @@ class ServerBoot(BaseModel):
         except GymError as problem:
             report_ready(ready, failed=str(problem))
             raise SystemExit(problem.exit_status) from None
+
+    def _execute(self, request: Mapping[str, Any], ready: int) -> NoReturn:
+        """Replace this process with the interpreter of a request, which has its own packages and runs `main`."""
+        python, env = request["python"], request["env"]
+        argument = {key: value for key, value in request.items() if key not in ("python", "env")}
+        boot_fd = json_descriptor(self.model_dump(mode="json"))
+        for descriptor in {boot_fd, ready, *self.descriptors()}:
+            os.set_inheritable(descriptor, True)
+        words = [str(boot_fd), str(ready), json.dumps({**argument, "parent": os.getppid()})]
+        try:
+            os.execve(python, [python, "-m", "nemo_gym.launch.server_process", *words], env)
+        except OSError as error:
+            raise GymError(f"{python} cannot be run: {error.strerror}", where=request["instance"]) from error
 
     def _close_other_listeners(self, used: set[int]) -> None:
         """Close the inherited listening sockets except `used`."""
