@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 import uuid
@@ -17,6 +18,7 @@ from typing import Any
 import yaml
 
 from nemo_gym.launch.run_registry import live_runs
+from nemo_gym.processes import adopt_orphans, child_pids, start_ticks
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "CHAOS_MARK"
@@ -25,6 +27,10 @@ MAX_RUN_SECONDS = 120.0
 """A run that takes longer counts as hanging."""
 MAX_START_SECONDS = 30.0
 AGENT = "arithmetic_simple_agent"
+
+_lock = threading.Lock()
+_started: set[int] = set()
+"""The commands that this process has started, of all evaluations."""
 
 RolloutId = tuple[int, int]
 """Task index and rollout index."""
@@ -43,7 +49,11 @@ def scripted_model() -> dict[str, Any]:
 
 @dataclass
 class Evaluation:
-    """One evaluation in a separate folder. An environment variable marks its processes, so that all can be found."""
+    """One evaluation in a separate folder.
+
+    An environment variable marks its processes. Those without the variable, such as boxes, are found when they have
+    lost their parent: this process adopts them.
+    """
 
     folder: Path
     model: dict[str, Any] = field(default_factory=scripted_model)
@@ -89,9 +99,13 @@ class Evaluation:
         ]  # fmt: skip
         env = {**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT)}
         with (self.folder / "log.txt").open("a", encoding="utf-8") as log:
-            process = subprocess.Popen(
-                command, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
-            )
+            adopt_orphans()
+            with _lock:
+                process = subprocess.Popen(
+                    command, cwd=self.folder, env=env, stdout=subprocess.PIPE, stderr=log, text=True,
+                    start_new_session=True,
+                )  # fmt: skip
+                _started.add(process.pid)
         try:
             yield process
         finally:
@@ -114,9 +128,9 @@ class Evaluation:
         return process.returncode, json.loads(printed) if printed.strip() else {}
 
     def processes(self) -> list[int]:
-        """Return the ids of the live processes of this evaluation."""
+        """Return the ids of the live processes of this evaluation, and of processes that any evaluation left."""
         entry = f"{MARK}={self.mark}".encode()
-        return [pid for pid in _pids() if entry in _environment(pid)]
+        return [*(pid for pid in _pids() if entry in _environment(pid)), *_orphans()]
 
     def check_no_process_is_left(self) -> None:
         """Fail if a process of the run is still alive after 20 seconds."""
@@ -198,6 +212,17 @@ def server_pids(process: "subprocess.Popen[str]", job: Evaluation) -> dict[str, 
             return {instance["process_name"]: instance["pid"] for instance in json.loads(answer.read())}
     except (OSError, IndexError) as error:
         raise BrokenPromise(f"the run ended before it could be disturbed ({error}):\n{job.log_tail()}") from error
+
+
+def _orphans() -> list[int]:
+    """Return the live processes that this process has adopted: children that it has not started, in other sessions."""
+    with _lock:
+        children = [pid for pid in child_pids(os.getpid()) if pid not in _started and start_ticks(pid)]
+    orphans = []
+    for pid in children:
+        with suppress(ProcessLookupError):
+            orphans += [pid] if os.getsid(pid) != os.getsid(0) else []
+    return orphans
 
 
 def _pids() -> list[int]:

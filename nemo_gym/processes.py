@@ -1,20 +1,25 @@
-"""Helpers for forking, process groups and processes that must exit with their parent."""
+"""Helpers for forking, process groups, and processes that must end with another one."""
 
 import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 POLL_SECONDS = 0.002
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+TERM_SECONDS, KILL_SECONDS = 1.0, 10.0
+"""How long descendants of an ended process may take to exit after SIGTERM, and after SIGKILL."""
 
 
 def has_single_thread() -> bool:
@@ -46,6 +51,73 @@ def exit_with_parent(number: signal.Signals = signal.SIGKILL) -> bool:
     """Send this process a signal when its parent exits (PR_SET_PDEATHSIG, Linux); return False if not supported."""
     libc = ctypes.CDLL(None, use_errno=True)
     return hasattr(libc, "prctl") and bool(libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) == 0)
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of every descendant whose parent exits (Linux); return False if not supported."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return hasattr(libc, "prctl") and bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+
+
+def child_pids(pid: int) -> list[int]:
+    """Return the process ids of the direct children of a process; empty if the process does not exist."""
+    children: list[int] = []
+    for path in Path(f"/proc/{pid}").glob("task/*/children"):
+        with suppress(OSError):
+            children += map(int, path.read_text().split())
+    return children
+
+
+def process_tree(pid: int) -> Iterator[int]:
+    """Yield a process id and those of its descendants."""
+    remaining = [pid]
+    while remaining:
+        yield (current := remaining.pop())
+        remaining += child_pids(current)
+
+
+def end_descendants() -> None:
+    """End every descendant of this process, also those in sessions of their own; needs `adopt_orphans`."""
+    begin = time.monotonic()
+    number: signal.Signals | None = signal.SIGTERM
+    while time.monotonic() < begin + TERM_SECONDS + KILL_SECONDS:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        if number is not None:
+            for pid in list(process_tree(os.getpid()))[1:]:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+        number = signal.SIGKILL if time.monotonic() > begin + TERM_SECONDS else None
+        time.sleep(POLL_SECONDS)
+
+
+def guard_descendants(control: socket.socket) -> None:
+    """Fork and return in the child, which uses `control`; this process becomes its guard.
+
+    The guard ends every descendant of the child after the child has exited, however it ended, or on SIGTERM. If the
+    guard itself is killed, the child gets SIGHUP.
+    """
+    adopt_orphans()
+    guard = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        if not exit_with_parent(signal.SIGHUP) or os.getppid() == guard:
+            return
+        os._exit(1)
+    control.close()
+    status = 1
+    try:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+        while (ended := os.waitpid(-1, 0))[0] != pid:
+            pass
+        status = max(0, os.waitstatus_to_exitcode(ended[1]))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        end_descendants()
+        os._exit(status)
 
 
 def start_ticks(pid: int) -> int:

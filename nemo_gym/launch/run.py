@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from nemo_gym.launch.hosted_instances import Instance, find_instances
 from nemo_gym.launch.model_endpoints import SharedLimits
 from nemo_gym.launch.ports import Listeners, bind_listeners
 from nemo_gym.launch.server_process import ServerBoot
-from nemo_gym.launch.spawners import ExecSpawner, ZygoteSpawner
+from nemo_gym.launch.spawners import ZygoteSpawner
 from nemo_gym.launch.supervisor import LineCallback, ServerDidNotStart, ServerUnit, Supervisor
 from nemo_gym.launch.venv import Venv, VenvSettings, instance_venvs, venv_process_env
 from nemo_gym.launch.venv_build import build_venvs
@@ -48,6 +47,13 @@ async def _find_and_install(
     venvs = instance_venvs(instances, settings)
     await build_venvs(venvs.values(), settings, watch)
     return instances, venvs
+
+
+def _interpreter(venv: Venv | None, instance: Instance, env: Mapping[str, str]) -> dict[str, Any]:
+    """Return the interpreter and environment of an instance as parts of its spawn request; empty without a venv."""
+    if venv is None:
+        return {}
+    return {"python": str(venv.python), "env": venv_process_env(venv, instance.folder.parent.parent, env)}
 
 
 class Run:
@@ -142,24 +148,18 @@ class Run:
         for instance in self.instances:
             if instance.hosting == "cell":
                 continue
-            venv = venvs.get(instance.name)
-            spawner = None
-            if venv is not None:
-                env = venv_process_env(venv, instance.folder.parent.parent, spec.env)
-                spawner = ExecSpawner(venv.python, replace(spec, env=env), self._supervisor.handle_exit)
+            interpreter = _interpreter(venvs.get(instance.name), instance, spec.env)
             for worker in range(instance.num_workers):
                 name = instance.name if instance.num_workers == 1 else f"{instance.name} worker {worker}"
-                request = {"kind": "process", "instance": instance.name, "worker": worker}
-                units.append(self._unit(name, request, spawner))
+                request = {"kind": "process", "instance": instance.name, "worker": worker, **interpreter}
+                units.append(self._unit(name, request))
         return units
 
-    def _unit(self, name: str, request: Mapping[str, Any], spawner: ExecSpawner | None = None) -> ServerUnit:
+    def _unit(self, name: str, request: Mapping[str, Any]) -> ServerUnit:
         path = self._log_dir / f"{name.replace('/', '_').replace(' ', '_')}.log" if self._log_dir else None
         seconds = value_of(self.config, "blocked_cell_timeout_seconds") * (1 if request["kind"] == "cell" else 10)
         seconds = min(seconds, value_of(self.config, "request_timeout_seconds"))
-        return ServerUnit(
-            name, {**request, "id": name}, spawner or self._zygote, path, max_blocked_seconds=float(seconds)
-        )
+        return ServerUnit(name, {**request, "id": name}, self._zygote, path, max_blocked_seconds=float(seconds))
 
     def _mount_links(self, group: CellGroup) -> None:
         """Route calls of this process to servers in cells over the link of the cell with the fewest calls in flight."""
@@ -251,30 +251,24 @@ async def construct_servers(
     instances, venvs = await _find_and_install(config, roots, watch)
     dry_config = {**as_dict(config), "dry_run": True}
     supervisor = Supervisor(on_line=watch, start_timeout=CONSTRUCT_SECONDS)
-    null = os.open(os.devnull, os.O_RDWR)  # in place of the listening socket, which a dry run does not use
+    zygote = ZygoteSpawner(supervisor.handle_exit)
+    null = os.open(os.devnull, os.O_RDWR)  # in place of the listening sockets, which a dry run does not use
+    names = {instance.name: instance for instance in instances}
+    listeners = dict.fromkeys(names, null)
+    boot = ServerBoot(config=dry_config, instances=names, listeners=listeners, secrets=known_secrets())
     failures = []
     try:
-        for instance in instances:
-            venv = venvs.get(instance.name)
-            python = venv.python if venv else Path(sys.executable)
-            env = venv_process_env(venv, instance.folder.parent.parent, os.environ) if venv else os.environ
-            boot = ServerBoot(
-                config=dry_config,
-                instances={instance.name: instance},
-                listeners={instance.name: null},
-                secrets=known_secrets(),
-            )
-            spec = ZygoteSpec(boot.model_dump(mode="json"), boot.descriptors(), env)
-            spawner = ExecSpawner(python, spec, supervisor.handle_exit)
-            request = {"kind": "process", "instance": instance.name}
+        await zygote.start(ZygoteSpec(boot.model_dump(mode="json"), [null], os.environ))
+        for name, instance in names.items():
+            interpreter = _interpreter(venvs.get(name), instance, os.environ)
+            request = {"kind": "process", "id": name, "instance": name, **interpreter}
             try:
-                await supervisor.start([ServerUnit(instance.name, request, spawner, ends_when_ready=True)])
+                await supervisor.start([ServerUnit(name, request, zygote, ends_when_ready=True)])
             except ServerDidNotStart as failure:
                 failures.append(str(failure))
-            except OSError as error:
-                failures.append(f"{instance.name}: {python} cannot be run: {error.strerror}")
     finally:
         await supervisor.stop()
+        await zygote.close()
         os.close(null)
     if failures:
         raise ServerDidNotStart(

@@ -1,6 +1,6 @@
 """Run a server process: a cell of many instances, or one server folder as a script.
 
-Forks of the zygote call `ServerBoot.run`; another interpreter runs
+Forks of the zygote call `ServerBoot.run`; the interpreter of a virtual environment runs
 `python -m nemo_gym.launch.server_process BOOT_FD REQUEST`.
 """
 
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel
@@ -24,7 +24,7 @@ from nemo_gym.keys import CONFIG_PATH_ENV_VAR
 from nemo_gym.launch.cell import CellSockets, run_cell
 from nemo_gym.launch.hosted_instances import Instance
 from nemo_gym.launch.model_endpoints import adopt_limits
-from nemo_gym.processes import exit_with_parent
+from nemo_gym.processes import exit_with_parent, json_descriptor
 from nemo_gym.serve.process_status import own_status
 from nemo_gym.serve.webserver import LISTEN_FD_ENV_VAR, READY_FD_ENV_VAR, report_ready
 from nemo_gym.transport.run_token import RUN_TOKEN_ENV_VAR
@@ -67,10 +67,12 @@ class ServerBoot(BaseModel):
 
         `status` is the shared memory of the process, `link_listener` that of a cell added during the run.
         """
-        own_status.share(status)
-        config = global_config._GLOBAL_CONFIG_DICT = OmegaConf.create(self.config)
-        remember_secrets(self.secrets)
         try:
+            if "python" in request:
+                self._execute(request, ready, status)
+            own_status.share(status)
+            remember_secrets(self.secrets)
+            config = global_config._GLOBAL_CONFIG_DICT = OmegaConf.create(self.config)
             if request["kind"] == "cell":
                 self._run_cell(request, config, ready, link_listener)
             else:
@@ -78,6 +80,19 @@ class ServerBoot(BaseModel):
         except GymError as problem:
             report_ready(ready, failed=str(problem))
             raise SystemExit(problem.exit_status) from None
+
+    def _execute(self, request: Mapping[str, Any], *passed: int) -> NoReturn:
+        """Replace this process with the interpreter of a request, which has its own packages and runs `main`."""
+        python, env = request["python"], request["env"]
+        argument = {key: value for key, value in request.items() if key not in ("python", "env")}
+        boot_fd = json_descriptor(self.model_dump(mode="json"))
+        for descriptor in {boot_fd, *passed, *self.descriptors()}:
+            os.set_inheritable(descriptor, True)
+        words = [str(boot_fd), json.dumps({**argument, "parent": os.getppid(), "passed": passed})]
+        try:
+            os.execve(python, [python, "-m", "nemo_gym.launch.server_process", *words], env)
+        except OSError as error:
+            raise GymError(f"{python} cannot be run: {error.strerror}", where=request["instance"]) from error
 
     def _close_other_listeners(self, used: set[int]) -> None:
         """Close the inherited listening sockets except `used`."""

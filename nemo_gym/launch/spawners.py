@@ -1,4 +1,4 @@
-"""Start server processes: forked by the zygote, or executed by another interpreter."""
+"""Start server processes: the zygote forks them; one with a virtual environment then executes its interpreter."""
 
 import asyncio
 import json
@@ -9,13 +9,12 @@ import socket
 import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from nemo_gym.errors import GymError
 from nemo_gym.launch.prefork import start_zygote
 from nemo_gym.launch.zygote import MAX_MESSAGE_BYTES, ZygoteSpec
-from nemo_gym.processes import ForkedChild, json_descriptor, signal_group
+from nemo_gym.processes import KILL_SECONDS, TERM_SECONDS, ForkedChild, json_descriptor, signal_group
 
 logger = logging.getLogger(__name__)
 
@@ -133,14 +132,21 @@ class ZygoteSpawner:
             self._control = None
 
     async def spawn(self, request: Mapping[str, Any], output: int, *passed: int) -> int:
+        """Start the server of a request and return its process id; the caller closes the descriptors.
+
+        `passed` are the descriptors that `ServerBoot.run` receives.
+        """
         control = await self._connected_zygote()
         future = asyncio.get_running_loop().create_future()
         self._pending[request["id"]] = future
+        request_fd = json_descriptor(request)
         try:
-            socket.send_fds(control, [json.dumps({**request, "op": "spawn"}).encode()], [output, *passed])
+            socket.send_fds(control, [json.dumps({"op": "spawn"}).encode()], [request_fd, output, *passed])
         except ConnectionError:
             self._pending.pop(request["id"], None)
             raise ZygoteLost("the process that starts servers ended", where=request["id"]) from None
+        finally:
+            os.close(request_fd)
         return int(await self._wait_for_reply(future, f"did not start {request['id']}"))
 
     def signal(self, pid: int, number: int) -> None:
@@ -155,7 +161,10 @@ class ZygoteSpawner:
         await self._wait_for_exit()
 
     async def _wait_for_exit(self) -> None:
-        """Wait until the zygote has exited, which it does when its socket is closed; kill it after ZYGOTE_SECONDS."""
+        """Wait until the zygote has exited, which it does when its socket is closed; kill it after ZYGOTE_SECONDS.
+
+        The process is the guard of the zygote, which ends all descendants of the zygote on SIGTERM.
+        """
         if self._process is None:
             return
         # Polled instead of waited for on a thread: a run may be closed at interpreter exit, without thread pools.
@@ -163,59 +172,14 @@ class ZygoteSpawner:
             async with asyncio.timeout(ZYGOTE_SECONDS):
                 while self._process.poll() is None:  # noqa: ASYNC110 - see above
                     await asyncio.sleep(POLL_SECONDS)
+        if self._process.poll() is None:
+            os.kill(self._process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(TERM_SECONDS + KILL_SECONDS)
         self._process.kill()
         self._process.wait()
         self._process = None
 
 
-class ExecSpawner:
-    """Runs one instance in another interpreter."""
-
-    def __init__(self, python: Path, spec: ZygoteSpec, on_exit: ExitCallback) -> None:
-        self._python = python
-        self._spec = spec
-        self._on_exit = on_exit
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._processes: dict[int, asyncio.subprocess.Process] = {}
-
-    async def spawn(self, request: Mapping[str, Any], output: int, *passed: int) -> int:
-        boot_fd = json_descriptor(self._spec.boot)
-        argument = json.dumps({**request, "parent": os.getpid(), "passed": passed})
-        try:
-            process = await asyncio.create_subprocess_exec(
-                str(self._python), "-m", "nemo_gym.launch.server_process", str(boot_fd), argument,
-                pass_fds=[boot_fd, *passed, *self._spec.descriptors],
-                env=dict(self._spec.env),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )  # fmt: skip
-        finally:
-            os.close(boot_fd)
-        self._processes[process.pid] = process
-        task = asyncio.create_task(self._report_exit(process))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return process.pid
-
-    async def _report_exit(self, process: asyncio.subprocess.Process) -> None:
-        status = await process.wait()
-        signal_group(process.pid, signal.SIGKILL)
-        self._processes.pop(process.pid, None)
-        self._on_exit(process.pid, status)
-
-    def signal(self, pid: int, number: int) -> None:
-        if pid in self._processes:
-            signal_group(pid, number)
-
-    async def close(self) -> None:
-        for pid in self._processes:
-            signal_group(pid, signal.SIGKILL)
-        await asyncio.gather(*self._tasks)
-
-
-Spawner = ZygoteSpawner | ExecSpawner
-"""Starts server processes: `spawn` one, whose descriptors the caller closes, `signal` it, `close` all of them.
-
-The descriptors of a process are its output and those that `ServerBoot.run` receives."""
+Spawner = ZygoteSpawner
+"""Starts server processes: `spawn` one, `signal` it, `close` all of them."""

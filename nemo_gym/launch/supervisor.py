@@ -381,7 +381,11 @@ class Supervisor:
             async with asyncio.timeout(self._start_timeout):
                 await self._start(unit)
         except (GymError, TimeoutError) as problem:
-            logger.error("%s could not be restarted: %s", unit.name, problem or "it was not ready in time")
+            reason = problem or "it was not ready in time"
+            if isinstance(problem, GymError) and unit.pid is None and not self._stopping:
+                await self._restart(unit, str(reason))  # the process ended while it was starting: another crash
+                return
+            logger.error("%s could not be restarted: %s", unit.name, reason)
             if unit.pid is not None:
                 self._signal(unit, unit.pid, signal.SIGKILL)
             self._give_up(unit)

@@ -2,8 +2,9 @@
 
 It is forked by a command, or started as `python -m nemo_gym.launch.zygote CONTROL_FD` (both in `prefork`). Its control
 socket keeps message boundaries. The first messages carry the boot message and the descriptors that children inherit;
-the others are requests of the spawner. When the socket closes, the zygote kills the process group of every child and
-exits.
+the others are requests of the spawner. When the socket closes, the zygote ends every process that its children have
+started, also those in sessions of their own, and exits. Its parent is a guard that does the same after the zygote has
+ended for another reason.
 """
 
 import gc
@@ -15,17 +16,25 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from nemo_gym.processes import exit_fork, exit_with_parent, signal_group
+from nemo_gym.processes import (
+    adopt_orphans,
+    end_descendants,
+    exit_fork,
+    exit_with_parent,
+    guard_descendants,
+    signal_group,
+)
 
 MAX_MESSAGE_BYTES = 64 * 1024
 MAX_DESCRIPTORS = 200
 """Descriptors in one message; the kernel allows 253."""
-REQUEST_DESCRIPTORS = 4
-"""Descriptors of a spawn request: the output of the new process, the pipe on which it reports that it is ready, its
-shared status, and the link listener of a cell that was added during the run."""
+REQUEST_DESCRIPTORS = 5
+"""Descriptors of a spawn request: the request as JSON, the output of the new process, the pipe on which it reports that
+it is ready, its shared status, and the link listener of a cell that was added during the run."""
 
 PRELOADED_MODULES = (
     "nemo_gym.launch.server_process",
@@ -62,9 +71,11 @@ class Zygote:
         self._control = control
         self._target = target
         self._children: set[int] = set()
+        self._is_guarded = True
 
     def run(self) -> None:
-        """Serve requests until the supervisor closes the socket, then kill the children."""
+        """Serve requests until the supervisor closes the socket or the guard is killed, then end all descendants."""
+        adopt_orphans()
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         os.set_blocking(wake_read, False)
@@ -72,6 +83,7 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, self._handle_loss_of_guard)
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ, self._handle_request)
             selector.register(wake_read, selectors.EVENT_READ, lambda: self._reap(wake_read))
@@ -81,6 +93,10 @@ class Zygote:
                 is_open = all(key.data() for key, _ in selector.select())
         for pid in self._children:
             signal_group(pid, signal.SIGKILL)
+        end_descendants()
+
+    def _handle_loss_of_guard(self, *_: object) -> None:
+        self._is_guarded = False
 
     def _report(self, message: dict[str, Any]) -> None:
         try:
@@ -98,13 +114,15 @@ class Zygote:
             return False
         request = json.loads(message)
         if request["op"] == "spawn":
-            self._spawn(request, *descriptors)
+            self._spawn(*descriptors)
         elif request["pid"] in self._children:
             signal_group(request["pid"], request["signal"])
         return True
 
-    def _spawn(self, request: dict[str, Any], output: int, *passed: int) -> None:
+    def _spawn(self, request_fd: int, output: int, *passed: int) -> None:
         """Fork a server process that receives the descriptors `passed`, and report its pid."""
+        with os.fdopen(request_fd, "rb") as file:
+            request = json.load(file)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -123,7 +141,7 @@ class Zygote:
             if os.getppid() != parent:  # the parent exited before PR_SET_PDEATHSIG was set
                 os._exit(status)
             signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             self._control.close()
             os.dup2(output, 1)
@@ -139,20 +157,24 @@ class Zygote:
             exit_fork(status)
 
     def _reap(self, wake_read: int) -> bool:
-        """Report the exit of every child that has ended, and kill the processes it started; return True."""
+        """Report the exit of every child that has ended, and kill its process group; return False without a guard.
+
+        The processes that a child started in other groups are adopted. They end with the run, because a server may rely
+        on a daemon that it started.
+        """
         try:
             while os.read(wake_read, 4096):
                 pass
         except BlockingIOError:
             pass
-        while self._children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                break
-            self._children.discard(pid)
-            signal_group(pid, signal.SIGKILL)  # the processes that the server started
-            self._report({"event": "exited", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
-        return True
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = ended
+                if pid in self._children:
+                    self._children.discard(pid)
+                    signal_group(pid, signal.SIGKILL)  # the processes that the server started
+                    self._report({"event": "exited", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+        return self._is_guarded
 
 
 def preload() -> None:
@@ -185,6 +207,7 @@ def receive_boot(control: socket.socket) -> tuple[dict[str, Any], dict[int, int]
 
 def main(control: socket.socket) -> None:
     """Import PRELOADED_MODULES, receive the boot message, freeze the imported objects, then fork on request."""
+    guard_descendants(control)
     preload()
     message = receive_boot(control)
     if message is None:

@@ -17,8 +17,10 @@ from nemo_gym.errors import ServerUnreachable
 from nemo_gym.launch.hosted_instances import find_instances
 from nemo_gym.launch.ports import OFFLINE_PORT, PortTaken, bind_listeners, listen
 from nemo_gym.launch.run import Run
+from nemo_gym.processes import child_pids
 from nemo_gym.rollouts.attribution import classify_error
 from nemo_gym.server_utils import ServerClient
+from tests.processes import eventually, is_gone
 
 SOURCE = """
 import asyncio, os, signal
@@ -216,3 +218,53 @@ def is_free(port: int) -> bool:
             continue
         return True
     return False
+
+
+STARTS_DAEMONS = """
+import subprocess, sys
+from pathlib import Path
+
+loop = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+daemons = [subprocess.Popen([sys.executable, "-c", loop], start_new_session=True) for _ in range(2)]
+double_fork = (
+    "import subprocess, sys\\nargv = [sys.executable, '-c', sys.argv[1]]\\n"
+    "print(subprocess.Popen(argv, start_new_session=True, stdout=subprocess.DEVNULL).pid)"
+)
+orphan = subprocess.check_output([sys.executable, "-c", double_fork, loop], text=True)
+Path(f"../../daemons-{os.getpid()}").write_text(" ".join([str(os.getpid()), *(str(d.pid) for d in daemons), orphan]))
+"""
+
+RUN_UNTIL_STOPPED = """
+import asyncio, sys
+from pathlib import Path
+from tests.launch.test_life import Run, config_for
+
+async def main():
+    async with Run(config_for(hosting="process"), [Path(sys.argv[1])]):
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("victim", ["none", "command", "server", "zygote", "guard"])
+def test_processes_in_their_own_session_end_with_the_run(tmp_path: Path, victim: str) -> None:
+    """A server starts a browser or a database; nothing else would end it after the run, however the run ended."""
+    write(tmp_path, before=STARTS_DAEMONS)
+    command = [sys.executable, "-c", RUN_UNTIL_STOPPED, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == "ready\n"
+        server, *daemons = map(int, next(tmp_path.glob("daemons-*")).read_text().split())
+        assert len(daemons) == 3 and not any(map(is_gone, daemons))
+        (guard,) = child_pids(process.pid)
+        (zygote,) = child_pids(guard)
+        pids = {"command": process.pid, "server": server, "zygote": zygote, "guard": guard}
+        if victim != "none":
+            os.kill(pids[victim], signal.SIGKILL)
+        if victim != "command":
+            process.stdin.write("\n")
+            process.stdin.flush()
+        process.wait(60)
+        assert eventually(lambda: all(map(is_gone, [server, zygote, guard, *daemons])), within=20)

@@ -9,6 +9,7 @@ from nemo_gym.errors import GymError
 from nemo_gym.launch import spawners
 from nemo_gym.launch.spawners import ZygoteSpawner
 from nemo_gym.launch.zygote import ZygoteSpec
+from nemo_gym.processes import child_pids
 from tests.processes import is_gone
 
 BOOT = {"config": {}, "instances": {}, "listeners": {}, "cell_listeners": [], "limits": {}}
@@ -19,7 +20,8 @@ async def test_a_zygote_that_does_not_respond_is_an_error_and_is_killed(monkeypa
     zygote = ZygoteSpawner(lambda pid, status: None)
     await zygote.start(ZygoteSpec(BOOT, [], os.environ))
     assert zygote._process is not None
-    pid = zygote._process.pid
+    guard = zygote._process.pid
+    (pid,) = child_pids(guard)
     os.kill(pid, signal.SIGSTOP)
     monkeypatch.setattr(spawners, "ZYGOTE_SECONDS", 0.2)
 
@@ -28,3 +30,4 @@ async def test_a_zygote_that_does_not_respond_is_an_error_and_is_killed(monkeypa
     await zygote.close()
 
     assert is_gone(pid)
+    assert is_gone(guard)

@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from nemo_gym.processes import process_tree, start_ticks
 from nemo_gym.sandbox.providers.local import bubblewrap, seccomp
 from nemo_gym.sandbox.providers.local.bubblewrap import BoxShape, Descriptors
 from nemo_gym.sandbox.providers.local.cgroups import MEMORY, BoxCgroup, Cgroups
-from nemo_gym.sandbox.providers.local.limits import child_pids
 from nemo_gym.sandbox.spec import SandboxCreateError
 
 START_TIMEOUT_S = 30.0
@@ -75,9 +75,7 @@ class Box:
         if self.is_closed:
             return
         if not self.is_isolated:  # without a namespace the kernel does not kill the program with the init process
-            for child in child_pids(self.pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child, signal.SIGKILL)
+            _kill_descendants(self.pid)
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
@@ -132,7 +130,11 @@ class Box:
 
 
 def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: bool = False) -> Box:
-    """Start a box and wait until it accepts commands. Blocks; the kernel kills the box when the calling thread exits.
+    """Start a box and wait until it accepts commands. Blocks.
+
+    If this process is killed at any step, the box ends by itself. `bwrap --die-with-parent` would not achieve that: the
+    child of a `bwrap` that is killed before it has released the child waits forever. Therefore nothing kills `bwrap`
+    from outside until it has reported the child, and the init process exits when this process has ended.
 
     With `preload`, the init process imports modules that programs often use; useful for boxes created in advance.
 
@@ -148,12 +150,16 @@ def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: boo
             control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             on_failure.callback(control.close)
             child_files.enter_context(remote)
+            # bwrap inherits both ends: writing the report must not fail (SIGPIPE) if this process has been killed.
             info_pipe, info_for_bwrap = _pipe(child_files)
+            owner = child_files.enter_context(io.FileIO(os.pidfd_open(os.getpid()), "rb"))
             block_for_bwrap, block = _pipe(child_files) if can_map_users() else (None, None)
             counts_memory = group is not None and MEMORY in group.folders
             join_paths = [] if group is None else group.join_files()
             files = Descriptors(
                 control=remote.fileno(),
+                owner=owner.fileno(),
+                info_reader=info_pipe.fileno(),
                 info=info_for_bwrap.fileno(),
                 filter=child_files.enter_context(sealed_file(seccomp.filter_program(counts_memory=counts_memory))),
                 passwd=child_files.enter_context(sealed_file(bubblewrap.passwd_file(shape.workdir))),
@@ -162,8 +168,9 @@ def launch(bwrap: str, cgroups: Cgroups | None, shape: BoxShape, *, preload: boo
             )
             process = _start_process(bubblewrap.bwrap_command(bwrap, shape, files, preload=preload), files.all())
             on_failure.push(process)
-            on_failure.callback(process.kill)
+            on_failure.callback(_kill_group, process)
             info_for_bwrap.close()
+            remote.close()
             pid = _init_pid(info_pipe, process)
             pidfd = os.pidfd_open(pid)
             box = Box(name, process, pid, pidfd, control, shape.workdir, group, block is not None)
@@ -192,9 +199,9 @@ def launch_without_isolation(_shape: BoxShape, *, preload: bool = False) -> Box:
         inside.symlink_to(bubblewrap.INSIDE_SOURCE)
         control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         on_failure.push(control)
-        with remote:
-            command = bubblewrap.init_command(str(library), remote.fileno(), preload=preload)
-            process = _start_process(command, [remote.fileno()])
+        with remote, io.FileIO(os.pidfd_open(os.getpid()), "rb") as owner:
+            command = bubblewrap.init_command(str(library), remote.fileno(), owner.fileno(), preload=preload)
+            process = _start_process(command, [remote.fileno(), owner.fileno()])
         pidfd = os.pidfd_open(process.pid)
         box = Box(folder.name, process, process.pid, pidfd, control, str(workdir), folder=folder)
         on_failure.callback(box.close)
@@ -253,11 +260,29 @@ def _is_readable(descriptor: int, timeout_s: float) -> bool:
 
 def _kill_and_read_stderr(process: "subprocess.Popen[bytes]") -> str:
     """Kill a process and return the last three lines of its stderr, for an error message."""
-    process.kill()
+    _kill_group(process)
     assert process.stderr is not None
     output = os.read(process.stderr.fileno(), _MESSAGE_BYTES) if process.wait() is not None else b""
     lines = output.decode(errors="replace").strip().splitlines()
     return " | ".join(lines[-3:]) or f"exited with status {process.returncode}"
+
+
+def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+    """Kill bwrap and, if bwrap has not released it yet, its child: until then both are in one process group."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _kill_descendants(pid: int) -> None:
+    """Kill the descendants of a process that adopts orphans, until they have started no further ones."""
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while (pids := [each for each in process_tree(pid) if each != pid and start_ticks(each)]) and (
+        time.monotonic() < deadline
+    ):
+        for each in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
 
 
 def _map_users(pid: int) -> None:

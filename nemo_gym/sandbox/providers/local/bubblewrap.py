@@ -66,6 +66,9 @@ class Descriptors:
     """Numbers of the file descriptors passed to `bwrap`."""
 
     control: int
+    owner: int
+    """Process descriptor of the process that starts the box."""
+    info_reader: int
     info: int
     filter: int
     passwd: int
@@ -77,7 +80,8 @@ class Descriptors:
     def all(self) -> list[int]:
         """Return all descriptors, for `pass_fds`."""
         optional = [] if self.block is None else [self.block]
-        return [self.control, self.info, self.filter, self.passwd, *optional, *self.join_files]
+        always = [self.control, self.owner, self.info_reader, self.info, self.filter, self.passwd]
+        return [*always, *optional, *self.join_files]
 
 
 def interpreter_path() -> str:
@@ -93,15 +97,19 @@ def search_path() -> str:
 def init_command(
     library: str,
     control: int,
+    owner: int,
     *,
     preload: bool,
+    unused: Sequence[int] = (),
     join_files: Sequence[int] = (),
     uid: int | None = None,
     writable: Sequence[str] | None = None,
 ) -> list[str]:
-    """Return the command of the init process. `writable` is None without isolation."""
+    """Return the command of the init process, which closes `unused`. `writable` is None without isolation."""
     settings = {
         "control": control,
+        "owner": owner,
+        "unused": list(unused),
         "join_files": list(join_files),
         "uid": uid,
         "preload": list(PRELOAD) if preload else [],
@@ -115,7 +123,14 @@ def bwrap_command(bwrap: str, shape: BoxShape, files: Descriptors, *, preload: b
     """Return the command that creates a box of this shape and starts its init process."""
     uid = None if files.block is None else BOX_USER
     init = init_command(
-        _INSIDE, files.control, preload=preload, join_files=files.join_files, uid=uid, writable=shape.writable
+        _INSIDE,
+        files.control,
+        files.owner,
+        preload=preload,
+        unused=[files.info_reader],
+        join_files=files.join_files,
+        uid=uid,
+        writable=shape.writable,
     )
     return [
         bwrap,
@@ -137,7 +152,7 @@ def _namespace_arguments(files: Descriptors) -> list[str]:
     """
     arguments = [
         *("--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"),
-        *("--unshare-cgroup-try", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
+        *("--unshare-cgroup-try", "--new-session", "--as-pid-1", "--clearenv"),
         *("--setenv", "LANG", "C.UTF-8", "--hostname", "sandbox", "--info-fd", str(files.info)),
     ]
     if files.block is None:

@@ -22,6 +22,7 @@ _PREFIX = "nemo-gym-"
 
 # Waits until its standard input closes, which happens when our process exits for any reason; then removes the groups.
 _CLEANUP_SCRIPT = """
+trap '' TERM
 while read -r _; do :; done
 for attempt in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
   left=

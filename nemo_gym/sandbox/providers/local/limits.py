@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from nemo_gym.processes import process_tree
 from nemo_gym.sandbox.providers.local.cgroups import read_field, read_text
 
 _ADDRESS_SPACE_BEYOND_GROUP = 16 << 30
@@ -84,10 +85,7 @@ def measure_processes(root_pid: int) -> ProcessUsage:
     """
     memory = tasks = 0
     cpu_s = 0.0
-    remaining = [root_pid]
-    while remaining:
-        pid = remaining.pop()
-        remaining += child_pids(pid)
+    for pid in process_tree(root_pid):
         process = Path(f"/proc/{pid}")
         # Pss divides shared memory between the processes that share it; not every kernel reports it.
         proportional = read_field(process / "smaps_rollup", "Pss")
@@ -126,10 +124,7 @@ def measure_locks(root_pid: int) -> int:
     `/proc/locks` has them all, but reading it takes seconds if there are many.
     """
     locks = 0
-    remaining = [root_pid]
-    while remaining:
-        pid = remaining.pop()
-        remaining += child_pids(pid)
+    for pid in process_tree(root_pid):
         infos = f"/proc/{pid}/fdinfo"
         locks += sum(read_text(Path(infos, name)).count("lock:") for name in _listing(infos))
     return locks * _LOCK_BYTES
@@ -147,9 +142,3 @@ def _listing(folder: str) -> list[str]:
 def _socket_bytes() -> int:
     """Return the size of a socket's send buffer."""
     return int(read_text(Path("/proc/sys/net/core/wmem_default")) or 212_992)
-
-
-def child_pids(pid: int) -> list[int]:
-    """Return the process ids of the direct children of a process."""
-    threads = Path(f"/proc/{pid}").glob("task/*/children")
-    return [int(child) for children in threads for child in read_text(children).split()]

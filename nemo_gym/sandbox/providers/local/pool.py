@@ -25,7 +25,7 @@ class BoxPool:
         self._boxes: set[Box] = set()
         self._filling: asyncio.Task[None] | None = None
         self._abandoned: set[asyncio.Task[None]] = set()
-        # The kernel kills a box when the thread that started it exits, so this thread exists as long as the pool.
+        # One thread, because boxes that start at the same time only slow each other down.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sandbox-launcher")
         self._closed = False
 

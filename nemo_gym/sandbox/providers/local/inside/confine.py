@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 _SIGKILL = 9
 
 _LANDLOCK_CREATE, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT = 444, 445, 446
@@ -103,6 +103,11 @@ def hide_memory(hidden: bool) -> None:
 def exit_with_parent() -> None:
     """Have the kernel kill this process when its parent exits. Changing the user resets this, so call it afterwards."""
     _check_result(_libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(_SIGKILL), 0, 0, 0))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose parent exits, so that it can be found and killed."""
+    _check_result(_libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0))
 
 
 def _allow(ruleset: int, path: str, allowed: int) -> None:

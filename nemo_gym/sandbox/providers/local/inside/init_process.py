@@ -1,12 +1,13 @@
 """The init process of a box (process id 1): receives commands on a socket, runs programs in children, reports results.
 
 Programs cannot tamper with it: its memory and descriptors are hidden from them, and the kernel delivers to process 1
-only signals for which it has a handler. When it exits, the kernel kills every process of the box.
+only signals for which it has a handler. When it exits, the kernel kills every process of the box. It exits when the
+process that started the box (the owner) has ended, at any moment and for any reason.
 
-Without isolation the same code runs as an ordinary process and signals only the process group of its program.
+Without isolation the same code runs as an ordinary process, which adopts the orphans of its program and kills them all.
 """
 
-# ruff: noqa: SIM105
+# ruff: noqa: PTH123, PTH208, SIM105
 # pathlib and contextlib would slow down every cold start.
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from nemo_gym.sandbox.providers.local.inside import confine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, NoReturn
 
 SIGNALS = {b"kill": _signal.SIGKILL, b"pause": _signal.SIGSTOP, b"resume": _signal.SIGCONT}
 MESSAGE_BYTES = 1 << 16
@@ -38,13 +39,19 @@ REAP_S = 5.0
 class InitProcess:
     """Runs the requests of one box one after the other. Its messages are JSON: the host does not trust them either."""
 
-    def __init__(self, control: _socket.socket) -> None:
+    def __init__(self, control: _socket.socket, owner: int) -> None:
+        """`owner` is the process descriptor of the process that started the box."""
         self.control = control
+        self.owner = owner
+        self.poll = select.poll()
+        self.poll.register(control, select.POLLIN)
+        self.poll.register(owner, select.POLLIN)
 
     def serve(self) -> tuple[dict[str, Any], list[int]]:
         """Run requests until the socket closes; returns only in a child, with its request and descriptors."""
         self._report(f'{{"event": "ready", "landlock": {confine.landlock_abi()}}}')
         while True:
+            self._wait_for_events()
             name, descriptors = self._receive()
             if name == b"run":
                 request = marshal.loads(_read_all(descriptors.pop(0)))
@@ -60,31 +67,37 @@ class InitProcess:
         usage_before = resource.getrusage(resource.RUSAGE_CHILDREN)
         process = os.pidfd_open(pid)
         self._report('{"event": "started"}')
-        poll = select.poll()
-        poll.register(process, select.POLLIN)
-        poll.register(self.control, select.POLLIN)
-        while process not in (ready for ready, _ in poll.poll()):
+        self.poll.register(process, select.POLLIN)
+        while process not in self._wait_for_events():
             name, _ = self._receive()
             if name == b"interrupt":
                 os.kill(pid, _signal.SIGINT)
             elif name in SIGNALS:
                 _signal_program(pid, SIGNALS[name])
+        self.poll.unregister(process)
         os.close(process)
         _signal_program(pid, _signal.SIGKILL)  # before waitpid, after which the process id can be reused
         _, status = os.waitpid(pid, 0)
         if not _reap_remaining():
-            os._exit(1)
+            _exit(1)
         usage_after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu_s = usage_after.ru_utime + usage_after.ru_stime - usage_before.ru_utime - usage_before.ru_stime
         peak = usage_after.ru_maxrss
         self._report(f'{{"event": "ended", "status": {status}, "cpu_s": {cpu_s:.6f}, "peak_kib": {peak}}}')
+
+    def _wait_for_events(self) -> list[int]:
+        """Return the descriptors that are readable; exit if the owner has ended."""
+        ready = [descriptor for descriptor, _ in self.poll.poll()]
+        if self.owner in ready:
+            _exit(0)
+        return ready
 
     def _receive(self) -> tuple[bytes, list[int]]:
         """Receive the next command and its descriptors; exit if the host has closed the socket."""
         space = _socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
         name, extras, _, _ = self.control.recvmsg(MESSAGE_BYTES, space, _socket.MSG_CMSG_CLOEXEC)
         if not name:
-            os._exit(0)
+            _exit(0)
         numbers = b"".join(data for _, kind, data in extras if kind == _socket.SCM_RIGHTS)
         return name, list(struct.unpack(f"{len(numbers) // 4}i", numbers))
 
@@ -92,7 +105,7 @@ class InitProcess:
         try:
             self.control.sendall(message.encode())
         except OSError:
-            os._exit(0)
+            _exit(0)
 
 
 def main(settings: dict[str, Any]) -> dict[str, Any]:
@@ -104,6 +117,8 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
     if is_isolated != (os.getpid() == 1):
         raise SystemExit("the init process of a box must have process id 1")
     own_pid = os.getpid()
+    for descriptor in settings["unused"]:
+        os.close(descriptor)
     for join_file in settings["join_files"]:
         os.write(join_file, b"0")
         os.close(join_file)
@@ -112,6 +127,8 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
         os.setresgid(settings["uid"], settings["uid"], settings["uid"])
         os.setresuid(settings["uid"], settings["uid"], settings["uid"])
     confine.exit_with_parent()
+    if not is_isolated:
+        confine.adopt_orphans()
     confine.hide_memory(True)
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
     for name in settings["preload"]:
@@ -119,7 +136,7 @@ def main(settings: dict[str, Any]) -> dict[str, Any]:
     # Exclude the modules loaded so far from garbage collection, so that children do not copy their memory pages.
     gc.collect()
     gc.freeze()
-    request, descriptors = InitProcess(_socket.socket(fileno=settings["control"])).serve()
+    request, descriptors = InitProcess(_socket.socket(fileno=settings["control"]), settings["owner"]).serve()
     if not is_isolated:
         confine.exit_with_parent()
         if os.getppid() != own_pid:
@@ -153,25 +170,46 @@ def _read_all(descriptor: int) -> bytes:
 
 
 def _signal_program(pid: int, number: int) -> None:
-    """Signal all processes of the program: all other processes of the box, or the process group without isolation."""
-    for send, target in [(os.kill, -1)] if os.getpid() == 1 else [(os.killpg, pid), (os.kill, pid)]:
+    """Signal all processes of the program: all other processes of the box, or without isolation all descendants."""
+    for target in [-1] if os.getpid() == 1 else [pid, *_descendants(os.getpid())]:
         try:
-            send(target, number)
+            os.kill(target, number)
         except ProcessLookupError:
-            pass  # the processes have exited, or the child has not created its group yet
+            pass  # the process has exited
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return the process ids of the descendants of a process."""
+    children: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+                children += map(int, file.read().split())
+    except OSError:
+        pass  # the process has exited
+    return [*children, *(each for child in children for each in _descendants(child))]
 
 
 def _reap_remaining() -> bool:
     """Kill and reap the processes that a program left in the box; False if one does not exit in time."""
-    if os.getpid() != 1:
-        return True
     deadline = time.monotonic() + REAP_S
     while time.monotonic() < deadline:
-        _signal_program(-1, _signal.SIGKILL)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             return True
+        for pid in [-1] if os.getpid() == 1 else _descendants(os.getpid()):
+            try:
+                os.kill(pid, _signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         time.sleep(0.001)
     return False
+
+
+def _exit(status: int) -> NoReturn:
+    """Exit; the kernel kills the other processes of the box. Without isolation, kill them first."""
+    if os.getpid() != 1:
+        _reap_remaining()
+    os._exit(status)
