@@ -147,7 +147,7 @@ class Decompressor:
 
 
 def check_parsed_size(body: bytes, max_bytes: int) -> None:
-    """Refuse JSON with so many values that the parsed answer would fill the memory.
+    """Refuse JSON whose values would fill the memory when parsed.
 
     Raises:
         ResponseTooLong: the parsed values would take more than `MAX_GROWTH` times `max_bytes`.

@@ -154,13 +154,13 @@ async def test_endless_answers_do_not_fill_the_memory_or_delay_a_small_one(kind:
     endless, small = TOO_LARGE["endless"][0], with_length(b'{"id": "small"}')
     peak = 0
 
-    class Watched(AnswerMemory):
+    class MeasuredMemory(AnswerMemory):
         def _admit(self) -> None:
             nonlocal peak
             super()._admit()
             peak = max(peak, self._reserved)
 
-    large_bodies._memories._by_loop[asyncio.get_running_loop()] = Watched(asyncio.get_running_loop())
+    large_bodies._memories._by_loop[asyncio.get_running_loop()] = MeasuredMemory(asyncio.get_running_loop())
     large_bodies._memories._last = None
     async with endpoint(endless, endless=True) as there, endpoint(small) as neighbour:
         client = client_for(there.url, kind)
