@@ -7,10 +7,17 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import Protocol
 
 LATE_SECONDS = 6.0
 STATUSES = (429, 500, 502, 503, 504)
 FAULTS = (*(f"status {status}" for status in STATUSES), "reset", "stall", "late", "not json", "wrong shape")
+
+
+class Endpoint(Protocol):
+    """Anything that serves connections."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None: ...
 
 
 class FaultyEndpoint:
@@ -106,10 +113,10 @@ def head_of(body: bytes) -> bytes:
 
 
 @contextmanager
-def serving(endpoint: FaultyEndpoint) -> Iterator[str]:
+def serving(endpoint: Endpoint) -> Iterator[str]:
     """Serve the endpoint on a background thread while the block runs; yield its URL."""
     loop = asyncio.new_event_loop()
-    server = loop.run_until_complete(asyncio.start_server(endpoint.serve, "127.0.0.1", 0))
+    server = loop.run_until_complete(asyncio.start_server(endpoint.serve, "127.0.0.1", 0, backlog=4096))
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     try:

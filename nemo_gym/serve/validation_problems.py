@@ -38,10 +38,10 @@ def list_problems(error: ValidationError, location: str) -> list[Problem]:
         problems = from_json(text[:MAX_JSON_CHARACTERS], allow_partial=True)[:MAX_PROBLEMS]
     complete = [problem for problem in problems if problem.keys() >= {"type", "loc", "msg"}]
     shown = [shorten({**problem, "loc": (location, *problem["loc"])}) for problem in complete]
-    return [*shown, *_omitted(count - len(shown), location)]
+    return [*shown, *_omission_note(count - len(shown), location)]
 
 
-def _omitted(count: int, location: str) -> list[Problem]:
+def _omission_note(count: int, location: str) -> list[Problem]:
     if count <= 0:
         return []
     return [{"type": "more_problems", "loc": (location,), "msg": f"{count:,} more problems are not listed"}]
@@ -56,7 +56,7 @@ def shown_problems(problems: list[Any]) -> list[Problem]:
     """Return the first problems of an invalid request as JSON data with secrets masked in their inputs."""
     shown = [_without_secrets(shorten(problem)) for problem in problems[: MAX_PROBLEMS + 1]]
     if len(problems) > MAX_PROBLEMS + 1:
-        shown[-1:] = _omitted(len(problems) - MAX_PROBLEMS, "body")
+        shown[-1:] = _omission_note(len(problems) - MAX_PROBLEMS, "body")
     return shown
 
 

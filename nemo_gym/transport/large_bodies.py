@@ -19,7 +19,7 @@ from nemo_gym.transport.event_loop import PerLoop
 LARGE_BYTES = 1024 * 1024
 MAX_ERROR_BYTES = 1024 * 1024
 """Maximum bytes of an error body that are read."""
-LARGEST_ANSWERS_AT_ONCE = 4
+LARGEST_ANSWERS_AT_ONCE = 2
 """Answers of the maximum size whose memory may be reserved at the same time on one event loop."""
 
 GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS
@@ -147,7 +147,7 @@ class Decompressor:
 
 
 def check_parsed_size(body: bytes, max_bytes: int) -> None:
-    """Refuse JSON with so many values that the parsed answer would fill the memory.
+    """Refuse JSON whose values would fill the memory when parsed.
 
     Raises:
         ResponseTooLong: the parsed values would take more than `MAX_GROWTH` times `max_bytes`.

@@ -1,11 +1,13 @@
 """Sessions: one per loop, closed with it, without a warning (warnings are errors here)."""
 
 import asyncio
+import contextlib
 import gc
 import socket
 
 import pytest
 from pydantic import ValidationError
+from yarl import URL
 
 from nemo_gym.transport import http_sessions
 from nemo_gym.transport.http_sessions import GlobalAIOHTTPAsyncClientConfig
@@ -108,3 +110,32 @@ def test_settings_come_from_the_global_keys_and_nonsense_is_refused():
 def test_a_run_with_many_rollouts_in_flight_gets_a_connection_for_each(config, expected):
     """4,096 in flight must not queue for 1,024 connections because of a second key."""
     assert GlobalAIOHTTPAsyncClientConfig.from_global_config(config).global_aiohttp_connector_limit_per_host == expected
+
+
+@pytest.mark.asyncio
+async def test_connections_never_exceed_the_open_file_limit_and_the_log_names_it(monkeypatch, caplog):
+    """Without the cap calls fail with "too many open files", as if the endpoint were down."""
+    monkeypatch.setattr(http_sessions.resource, "getrlimit", lambda _: (http_sessions.OTHER_OPEN_FILES + 2, 4096))
+    http_sessions.configure(GlobalAIOHTTPAsyncClientConfig(global_aiohttp_connector_limit_per_host=10_000))
+    everyone_waits = asyncio.Event()
+
+    async def answer_later(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                await everyone_waits.wait()
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+
+    server = await asyncio.start_server(answer_later, "127.0.0.1", 0)
+    url = URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    calls = [asyncio.create_task(http_sessions.current_pool().request("GET", url, {}, b"")) for _ in range(5)]
+    while not caplog.messages:  # noqa: ASYNC110 - a log announces nothing
+        await asyncio.sleep(0.001)
+    everyone_waits.set()
+    answers = await asyncio.gather(*calls)
+    await http_sessions.close_current_session()
+    server.close()
+
+    assert [answer.status for answer in answers] == [200] * 5
+    assert "all 2 connections" in caplog.messages[0]
+    assert "ulimit -n" in caplog.messages[0]

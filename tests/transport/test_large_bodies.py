@@ -154,13 +154,13 @@ async def test_endless_answers_do_not_fill_the_memory_or_delay_a_small_one(kind:
     endless, small = TOO_LARGE["endless"][0], with_length(b'{"id": "small"}')
     peak = 0
 
-    class Watched(AnswerMemory):
+    class MeasuredMemory(AnswerMemory):
         def _admit(self) -> None:
             nonlocal peak
             super()._admit()
             peak = max(peak, self._reserved)
 
-    large_bodies._memories._by_loop[asyncio.get_running_loop()] = Watched(asyncio.get_running_loop())
+    large_bodies._memories._by_loop[asyncio.get_running_loop()] = MeasuredMemory(asyncio.get_running_loop())
     large_bodies._memories._last = None
     async with endpoint(endless, endless=True) as there, endpoint(small) as neighbour:
         client = client_for(there.url, kind)
@@ -175,14 +175,14 @@ async def test_endless_answers_do_not_fill_the_memory_or_delay_a_small_one(kind:
 
     assert {type(result) for result in results} == {ModelAnswerTooLarge}
     assert there.calls == 19
-    assert 0 < peak <= 4 * LIMIT
+    assert 0 < peak <= large_bodies.LARGEST_ANSWERS_AT_ONCE * LIMIT
     assert slowest < 5
 
 
 async def test_a_cancelled_wait_for_memory_gives_its_turn_to_the_next_answer() -> None:
     """A call whose deadline passes while it waits must not take the memory with it."""
     memory = AnswerMemory(asyncio.get_running_loop())
-    releases = [await memory.reserve(LIMIT) for _ in range(4)]
+    releases = [await memory.reserve(LIMIT) for _ in range(large_bodies.LARGEST_ANSWERS_AT_ONCE)]
     waiting = [asyncio.create_task(memory.reserve(LIMIT)) for _ in range(3)]
     await asyncio.sleep(0)
     assert not any(task.done() for task in waiting)

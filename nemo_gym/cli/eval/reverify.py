@@ -69,9 +69,10 @@ async def _reverify(args: argparse.Namespace, job: Reverification, resolved: Res
     """Run the servers called `names` and those they refer to, verify with them, and return the exit status."""
     from nemo_gym.cli.shared.concurrency import CommandInterrupted, cancel_on, interrupt_event
     from nemo_gym.cli.shared.scoring import keep_servers, print_scores, summarize_entry
-    from nemo_gym.cli.shared.servers import client_for, running_servers
+    from nemo_gym.cli.shared.servers import allow_concurrency, client_for, running_servers
 
     config = keep_servers(resolved, names, with_references=True)
+    allow_concurrency(config, job.config.num_samples_in_parallel)
     verified_count = itertools.count(1)
     notice = output.ThrottledNotice()
 

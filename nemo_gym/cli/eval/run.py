@@ -127,7 +127,8 @@ async def _evaluate(args: argparse.Namespace) -> int:
     from nemo_gym.cli.shared.concurrency import cancel_on, interrupt_event, run_in_thread
     from nemo_gym.cli.shared.eval_request import check_request
     from nemo_gym.cli.shared.report import Trackers
-    from nemo_gym.cli.shared.servers import client_for, load_servers_config, running_servers
+    from nemo_gym.cli.shared.servers import allow_concurrency, client_for, load_servers_config, running_servers
+    from nemo_gym.config.checks import read_key
     from nemo_gym.launch.ports import with_open_head_port
 
     config = with_open_head_port(options.resolve_config(args)) if args.no_serve else load_servers_config(args)
@@ -140,11 +141,13 @@ async def _evaluate(args: argparse.Namespace) -> int:
             request = replace(request, driver=None)
         if args.dry_run or config.get("dry_run"):
             return await _dry_run(args, request, stop)
+        cells = 1 if session else read_key(config, "num_cells") or os.cpu_count() or 1
+        allow_concurrency(server_config, request.collection.num_samples_in_parallel, cells=cells)
         trackers = Trackers(config)
         stack.push_async_callback(trackers.close)
         async with AsyncExitStack() as serving:
             if session is None:
-                servers = running_servers(config, stop, cells=os.cpu_count() or 1, verbose=bool(args.verbose))
+                servers = running_servers(config, stop, cells=cells, verbose=bool(args.verbose))
                 run = await serving.enter_async_context(servers)
                 session = Session(run.config, client_for(run.config), run.pending_calls, run)
             report = await _collect(args, request, session, stop)

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 
 from nemo_gym import component_search_roots
 from nemo_gym.cli.shared import options
@@ -23,7 +23,9 @@ from nemo_gym.launch.run import Run
 from nemo_gym.launch.run_registry import registering
 from nemo_gym.launch.server_block_check import check_server_blocks
 from nemo_gym.launch.supervisor import ServerDidNotStart
+from nemo_gym.serve.webserver import raise_open_files_limit
 from nemo_gym.server_utils import ServerClient
+from nemo_gym.transport.http_sessions import CONCURRENCY_KEY, OTHER_OPEN_FILES, open_files_limit
 
 
 def load_servers_config(args: argparse.Namespace) -> DictConfig:
@@ -41,6 +43,24 @@ def load_servers_config(args: argparse.Namespace) -> DictConfig:
         output.warn(warning)
     GlobalConfigDictParser().raise_on_no_server_instances(resolved.config)
     return with_open_head_port(resolved)
+
+
+def allow_concurrency(config: DictConfig, concurrency: int | None, *, cells: int = 1) -> None:
+    """Give the servers of `config`, and this process, a connection for each of `concurrency` calls in flight.
+
+    Warns if the open-file limit of the system is too low for that.
+    """
+    if concurrency is None:
+        return
+    with open_dict(config):
+        config[CONCURRENCY_KEY] = concurrency
+    raise_open_files_limit()
+    needed, allowed = -(-concurrency // cells) + OTHER_OPEN_FILES, open_files_limit()
+    if needed > allowed:
+        output.warn(
+            f"{concurrency:,} rollouts at once need {needed:,} open files in a process, but the system allows "
+            f"{allowed:,}; further calls wait for a connection. Raise the limit: ulimit -n {needed}"
+        )
 
 
 @asynccontextmanager

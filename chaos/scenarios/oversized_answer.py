@@ -1,0 +1,158 @@
+"""Some answers of the model are far too large: they must fail as such, once, without filling the memory.
+
+The seed decides which rows get such an answer and in which form: a declared length, chunks without end, a compressed
+bomb, or JSON with millions of values. The other rollouts must be scored, no call may be paid for twice, and the run
+must stay within a bounded amount of memory.
+"""
+
+import asyncio
+import gzip
+import json
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+
+from chaos.endpoint import answer_to, content_length, head_of, serving
+from chaos.evaluation import BrokenPromise, Evaluation, read_records, rollout_id
+
+LONG_DIVISOR = 20
+SHORT_RUNS = 2
+FORMS = ("declared length", "endless", "gzip", "values")
+OVERSIZED_SHARE = 0.3
+SIZE = 100_000_000
+MAX_MEMORY = 1_500_000_000
+"""Bytes that the processes of a run may use together. All answers in flight at once would take more."""
+CHUNK = b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+
+
+@cache
+def compressed_bomb() -> bytes:
+    return gzip.compress(b'{"id": "' + b"x" * SIZE + b'"}', 1)
+
+
+@cache
+def many_values() -> bytes:
+    return b'{"output": [' + b"{}," * 15_000_000 + b"1]}"
+
+
+class OversizedEndpoint:
+    """Answers sums; the questions that the seed selects get an answer that is too large."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self.calls: Counter[str] = Counter()
+        """Number of calls by question and seed of the rollout."""
+        self.forms: dict[str, str] = {}
+        """The form of each oversized answer, by the same text."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until either side closes it."""
+        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                if head.startswith(b"GET"):  # a health check
+                    writer.write(head_of(b"{}") + b"{}")
+                    continue
+                request = json.loads(await reader.readexactly(content_length(head)))
+                name = json.dumps([request["input"], request.get("metadata")], sort_keys=True)
+                self.calls[name] += 1
+                chance = random.Random(f"{self._seed} {name}")
+                if chance.random() < OVERSIZED_SHARE:
+                    form = self.forms[name] = chance.choice(FORMS)
+                    await self._write_oversized(writer, form)
+                else:
+                    body = answer_to(request)
+                    writer.write(head_of(body) + body)
+                await writer.drain()
+        writer.close()
+
+    async def _write_oversized(self, writer: asyncio.StreamWriter, form: str) -> None:
+        if form == "gzip":
+            body = compressed_bomb()
+            writer.write(HEAD + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        elif form == "values":
+            writer.write(head_of(many_values()) + many_values())
+        elif form == "declared length":
+            writer.write(HEAD + b"content-length: %d\r\n\r\n" % SIZE + b"x" * 1000)
+        else:
+            writer.write(HEAD + b"transfer-encoding: chunked\r\n\r\n")
+            while True:
+                writer.write(CHUNK)
+                await writer.drain()
+
+
+class PeakMemory:
+    """The highest memory use of all processes of an evaluation, measured while a block runs."""
+
+    def __init__(self, job: Evaluation) -> None:
+        self._job = job
+        self._done = threading.Event()
+        self.bytes = 0
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        thread = threading.Thread(target=self._measure, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._done.set()
+            thread.join(10)
+
+    def _measure(self) -> None:
+        while not self._done.wait(0.1):
+            self.bytes = max(self.bytes, sum(map(private_memory, self._job.processes())))
+
+
+def private_memory(pid: int) -> int:
+    """Return the memory of a process that it does not share with files or other processes' mappings."""
+    try:
+        resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[1:3]
+    except OSError:
+        return 0
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def run_seed(folder: Path, seed: int) -> str:
+    """Run against the endpoint; check kinds, counts, calls and memory; a resume must not pay for anything again."""
+    endpoint = OversizedEndpoint(seed)
+    with serving(endpoint) as url:
+        model = {"entrypoint": "app.py", "openai_base_url": url, "openai_api_key": "x", "openai_model": "chaos"}
+        job = Evaluation(folder, model={"responses_api_models": {"openai_model": model}}, tasks=12)
+        peak = PeakMemory(job)
+        with peak.measuring():
+            status, _ = job.run("--concurrency", "19")
+        check_results(job, endpoint, status)
+        if peak.bytes > MAX_MEMORY:
+            raise BrokenPromise(f"the run used {peak.bytes / 1e6:.0f} MB")
+        paid = endpoint.calls.total()
+        job.run("--resume")
+        if endpoint.calls.total() != paid:
+            raise BrokenPromise(f"a resume made {endpoint.calls.total() - paid} calls again")
+    forms = ", ".join(f"{count} {form}" for form, count in sorted(Counter(endpoint.forms.values()).items()))
+    return f"{len(endpoint.forms)} of {paid} answers were too large ({forms}); peak memory {peak.bytes / 1e6:.0f} MB"
+
+
+def check_results(job: Evaluation, endpoint: OversizedEndpoint, status: int) -> None:
+    """Fail unless exactly the rollouts with an oversized answer failed, as such, and every call was made once."""
+    if not endpoint.forms:
+        raise BrokenPromise("no answer was too large, so the run shows nothing")
+    rewards, failures = job.rewards(), read_records(job.failures)
+    if set(rewards) | set(map(rollout_id, failures)) != job.rollout_ids():
+        raise BrokenPromise(f"{len(rewards)} scored and {len(failures)} failed are not all rollouts:\n{job.log_tail()}")
+    if status != 1 or set(rewards.values()) != {1.0}:
+        raise BrokenPromise(f"exit status {status}, rewards {set(rewards.values())}")
+    kinds = Counter(record["_ng_failure_class"] for record in failures)
+    if kinds != {"model_answer_too_large": len(endpoint.forms)}:
+        raise BrokenPromise(f"{len(endpoint.forms)} answers were too large, but the failures are {dict(kinds)}")
+    if {record["_ng_failure"]["whom"] for record in failures} != {"policy_model"}:
+        raise BrokenPromise("the failures do not name the model server")
+    repeated = {name: count for name, count in endpoint.calls.items() if count > 1}
+    if repeated:
+        raise BrokenPromise(f"calls were paid for more than once: {repeated}")
