@@ -156,6 +156,39 @@ async def test_one_refused_row_at_the_end_is_its_own_problem():
     assert not failed[0].failure.retryable
 
 
+async def test_a_verifier_that_fails_shows_that_the_model_answered():
+    """Two problems at once must not look like a refused run."""
+
+    async def send(job):
+        if job.key.task % 4 == 0:
+            raise refusal(400, "too long")
+        await asyncio.sleep(0)
+        raise status_error(500, "boom", whom="r", path="/verify")
+
+    (_, failed, cancelled), stop = await collect_with(send, concurrency=3)
+
+    assert (len(failed), len(cancelled), stop.reason) == (60, 0, None)
+    assert sum(not outcome.failure.retryable for outcome in failed) == 15
+
+
+async def test_waiting_for_a_decision_is_reported_once(monkeypatch, caplog):
+    """A long tool call delays the decision; a run that sends nothing must say why."""
+    monkeypatch.setattr("nemo_gym.rollouts.refusals.REPORT_SECONDS", 0.0)
+
+    async def send(job):
+        if job.key.task:
+            raise refusal(401)
+        while "waits for its rollouts in flight (1)" not in caplog.text:  # noqa: ASYNC110 - the log has no event
+            await asyncio.sleep(0)
+        return SCORED
+
+    (scored, _, cancelled), stop = await collect_with(send, concurrency=12)
+
+    assert (len(scored), stop.refusal.refusal_status) == (1, 401)
+    assert ENOUGH_REFUSALS <= len(cancelled) <= 12 + ENOUGH_REFUSALS
+    assert caplog.text.count("to decide whether to go on") == 1
+
+
 async def test_a_limit_on_failures_is_kept():
     """`-x` must not wait for further refusals."""
     (_, failed, cancelled), stop = await collect_with(failing_after(0, refusal(400)), concurrency=1, max_failures=1)
