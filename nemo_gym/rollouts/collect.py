@@ -218,8 +218,12 @@ async def collect(
         try:
             while workers.stop.reason is None and (job := next(queue, None)) is not None:  # taking a job never awaits
                 await workers.run(job)
-        finally:
-            workers.refusals.check()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():  # no rollout is admitted any more; those in flight finish
+                workers.refusals.check()
+            raise
+        workers.refusals.check()
 
     try:
         async with asyncio.TaskGroup() as tasks:

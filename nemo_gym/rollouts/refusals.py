@@ -109,7 +109,7 @@ class RefusalGroup:
 class RefusalBreaker:
     """Holds refusals back until it is known whether the endpoint refuses rows or the run.
 
-    `finish` receives the outcomes that are final; a rollout that stays open is passed to `cancel`.
+    `finish` receives the outcomes once that is known; `cancel` receives those that are abandoned before.
     """
 
     def __init__(
@@ -212,14 +212,11 @@ class RefusalBreaker:
             self._finish(refusal.outcome)
 
     def _leave_open(self, key: GroupKey) -> None:
-        """Leave the rollouts of a group for a resumed run; an attempt counts if the row may be at fault."""
+        """Record the refusals of a group as failures that a resumed run tries again."""
         group = self._groups.pop(key)
         group.released.set()
         for outcome, _, _ in group.held:
-            if group.may_be_of_row:
-                self._finish(replace(outcome, failure=replace(outcome.failure, retryable=True)))
-            else:
-                self._cancel(CancelledRollout(outcome.job))
+            self._finish(replace(outcome, failure=replace(outcome.failure, retryable=True)))
 
     def _refuse(self, key: GroupKey) -> None:
         """Stop the run because the endpoint refuses it."""
