@@ -37,6 +37,7 @@ _CHECKSUM = struct.Struct("<I")
 _ENTRY_SIZE = _FIELDS.size + _CHECKSUM.size
 _TERMINAL = 1
 _LIMITED = 2
+_NOT_COUNTED = 4
 _BATCH = 128
 """Index entries per write. A crash loses at most one batch, which is then computed again from the lines."""
 _SAMPLES = 16
@@ -350,6 +351,11 @@ class Entry(NamedTuple):
         """True if a limit ended the rollout; a higher limit may change its outcome."""
         return bool(self.flags & _LIMITED)
 
+    @property
+    def is_counted(self) -> bool:
+        """False if the line is a failure that does not count as an attempt."""
+        return not self.flags & _NOT_COUNTED
+
 
 _BEFORE_FIRST = Entry(0, 0, 0, 0, 0)
 
@@ -366,6 +372,8 @@ def index_entry(key: RolloutKey, record: Row, end: int) -> Entry:
     flags = _TERMINAL if stored.is_terminal else 0
     if stored.failure_class == LIMIT_CLASS:
         flags |= _LIMITED
+    if not stored.is_counted:
+        flags |= _NOT_COUNTED
     return Entry(key.task, key.rollout, flags, end, stored.total_tokens)
 
 

@@ -329,9 +329,11 @@ class RolloutCollectionHelper:
             log = logger.info if stop.refusal else logger.warning  # a refusal is reported as an error
             log("stopped early: %s; use --resume to run the rest", stop.reason)
         if stop.refusal is not None:
-            failed = f", {counts.failed.total()} failed" if counts.failed else ""
-            scored, left = prepared.summary.finished + counts.scored, counts.not_run + counts.cancelled
-            counts.problem = endpoint_refused(stop.refusal, servers, f"{scored} scored{failed}, {left} not tried")
+            failed = counts.failed.total() - counts.refused
+            failed_text = f", {failed} failed" if failed else ""
+            scored = prepared.summary.finished + counts.scored
+            left = counts.not_run + counts.cancelled + counts.refused
+            counts.problem = endpoint_refused(stop.refusal, servers, f"{scored} scored{failed_text}, {left} not tried")
         logger.info("%s: %s", store.output, counts)
         if not config.disable_aggregation:
             try:

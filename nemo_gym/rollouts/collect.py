@@ -274,8 +274,12 @@ async def collect(
                     workers.stop.lost_servers.add(lost_server)
                     continue
                 await workers.run(job)
-        finally:
-            workers.refusals.check()
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():  # no rollout is admitted any more; those in flight finish
+                workers.refusals.check()
+            raise
+        workers.refusals.check()
 
     try:
         async with asyncio.TaskGroup() as tasks:

@@ -23,7 +23,7 @@ from nemo_gym.keys import (
     ROLLOUT_ID_KEY_NAME,
     SKILLS_REF_KEY_NAME,
 )
-from nemo_gym.wire.stored_rollout import LIMIT_CLASS, REWARD_KEY, RolloutKey, Row, StoredRollout
+from nemo_gym.wire.stored_rollout import COUNTED_KEY, LIMIT_CLASS, REWARD_KEY, RolloutKey, Row, StoredRollout
 
 LONGEST_MESSAGE = 4000
 LARGEST_REWARD = 1e100
@@ -113,6 +113,11 @@ class Failure:
     """Only for a refusal: the status (4xx) that the model endpoint answered."""
     deadline_name: str | None = None
     """Only for a timeout: the deadline that passed (`rollout`, `model_call`, `tool_call`, `verify`, `request`)."""
+
+    @property
+    def is_of_run(self) -> bool:
+        """True for a refusal for which no row can be at fault; it does not count as an attempt."""
+        return self.refusal_status is not None and self.refusal_status not in ROW_STATUSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +275,8 @@ def _failure_fields(failure: Failure, seconds: float | None) -> Row:
     fields: Row = {NG_FAILURE_CLASS_KEY: failure.kind, NG_FAILURE_DETAIL_KEY: detail}
     if failure.refusal_status is not None:
         detail[REFUSAL_STATUS] = failure.refusal_status
+        if failure.is_of_run:
+            detail[COUNTED_KEY] = False
     if failure.deadline_name is not None:
         detail["which"] = failure.deadline_name
     if seconds is not None:
@@ -313,6 +320,8 @@ class OutcomeCounts:
         """Reason for an early stop; None if there was none."""
         self.not_run = 0
         """Rollouts that were never sent because of the early stop."""
+        self.refused = 0
+        """Failed rollouts that a model endpoint refused and that a resumed run tries as if for the first time."""
         self.problem: GymError | None = None
         """The error to report for the early stop, if a model endpoint caused it."""
 
@@ -322,6 +331,7 @@ class OutcomeCounts:
             self.retried += bool(outcome.job.key.attempt)
         elif isinstance(outcome, FailedRollout):
             self.failed[outcome.failure.kind] += 1
+            self.refused += outcome.failure.is_of_run
         elif isinstance(outcome, LimitedRollout):
             self.limits[outcome.limit_name] += 1
         else:

@@ -7,6 +7,7 @@ accepts requests; a few identical refusals and no rollout left in flight show th
 """
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sized
@@ -20,16 +21,24 @@ from nemo_gym.rollouts.outcome import (
     CancelledRollout,
     FailedRollout,
     Failure,
+    FailureKind,
     LimitedRollout,
     Outcome,
     ScoredRollout,
 )
 
+logger = logging.getLogger("nemo_gym.rollouts")
+
 ENOUGH_REFUSALS = 5
 """Identical refusals after which no further rows are sent until it is known whether the endpoint refuses the run."""
 MAX_GROUPS = 64
 """Different refusals that are held back at most; an older one then counts as the problem of its row."""
+REPORT_SECONDS = 5.0
+"""Time without a decision after which the log says that the run waits for it."""
 LONGEST_TEXT = 200
+
+_KINDS_AFTER_ANSWER = frozenset({FailureKind.VERIFIER_ERROR, FailureKind.INVALID_REWARD})
+"""Failures of rollouts whose model calls succeeded."""
 
 _WORD_WITH_DIGIT = re.compile(r"\S*\d\S*")
 """Request ids, token counts and times, which differ between refusals for one reason."""
@@ -82,6 +91,7 @@ class RefusalGroup:
     held: list[HeldRefusal] = field(default_factory=list)
     released: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the workers that wait for a decision may continue."""
+    is_reported: bool = False
 
     @property
     def may_be_of_row(self) -> bool:
@@ -99,7 +109,7 @@ class RefusalGroup:
 class RefusalBreaker:
     """Holds refusals back until it is known whether the endpoint refuses rows or the run.
 
-    `finish` receives the outcomes that are final; a rollout that stays open is passed to `cancel`.
+    `finish` receives the outcomes once that is known; `cancel` receives those that are abandoned before.
     """
 
     def __init__(
@@ -111,14 +121,17 @@ class RefusalBreaker:
         self._cancel = cancel
         self._groups: dict[GroupKey, RefusalGroup] = {}
         self._answered: dict[str, float] = {}
-        """For every agent with a scored rollout: when the latest of them was sent."""
+        """For every agent with a rollout whose model calls succeeded: when the latest of them was sent."""
 
     def hold(self, outcome: Outcome, sent: float) -> RefusalGroup | None:
         """Hold back a refusal and return its group; None for any other outcome. `sent` is when the rollout was sent."""
-        if isinstance(outcome, ScoredRollout | LimitedRollout):
-            self._record_answer(outcome.job.agent, sent)
+        if not isinstance(outcome, FailedRollout):
+            if isinstance(outcome, ScoredRollout | LimitedRollout):
+                self._record_answer(outcome.job.agent, sent)
             return None
-        if not isinstance(outcome, FailedRollout) or outcome.failure.refusal_status is None:
+        if outcome.failure.refusal_status is None:
+            if outcome.failure.kind in _KINDS_AFTER_ANSWER:
+                self._record_answer(outcome.job.agent, sent)
             return None
         failure, agent = outcome.failure, outcome.job.agent
         key = (agent, failure.server, _refusal_signature(failure))
@@ -136,8 +149,17 @@ class RefusalBreaker:
     async def wait(self, group: RefusalGroup) -> None:
         """Wait for the decision if there are enough identical refusals."""
         self.check()
-        if self._is_enough(group):
-            await group.released.wait()
+        if not self._is_enough(group):
+            return
+        waiting = asyncio.ensure_future(group.released.wait())
+        try:
+            if not (await asyncio.wait({waiting}, timeout=REPORT_SECONDS))[0] and not group.is_reported:
+                group.is_reported = True
+                text = "%s: %s; the run waits for its rollouts in flight (%d) to decide whether to go on"
+                logger.warning(text, group.failure.server, refusal_reason(group.failure), len(self._in_flight))
+            await waiting
+        finally:
+            waiting.cancel()
 
     def check(self) -> None:
         """Stop the run if enough refusals are identical and no rollout that could disprove them is in flight."""
@@ -167,7 +189,7 @@ class RefusalBreaker:
         return group.unexplained_count(self._answered.get(group.agent, 0.0)) >= ENOUGH_REFUSALS
 
     def _record_answer(self, agent: str, sent: float) -> None:
-        """Record a scored rollout; it settles refusals that preceded its sending as those of rows."""
+        """Record a rollout whose model calls succeeded: refusals before it was sent are those of rows."""
         self._answered[agent] = max(sent, self._answered.get(agent, sent))
         for key, group in list(self._groups.items()):
             if group.agent == agent:
@@ -190,14 +212,11 @@ class RefusalBreaker:
             self._finish(refusal.outcome)
 
     def _leave_open(self, key: GroupKey) -> None:
-        """Leave the rollouts of a group for a resumed run; an attempt counts if the row may be at fault."""
+        """Record the refusals of a group as failures that a resumed run tries again."""
         group = self._groups.pop(key)
         group.released.set()
         for outcome, _, _ in group.held:
-            if group.may_be_of_row:
-                self._finish(replace(outcome, failure=replace(outcome.failure, retryable=True)))
-            else:
-                self._cancel(CancelledRollout(outcome.job))
+            self._finish(replace(outcome, failure=replace(outcome.failure, retryable=True)))
 
     def _refuse(self, key: GroupKey) -> None:
         """Stop the run because the endpoint refuses it."""

@@ -214,7 +214,8 @@ class RolloutStore:
             history.tokens += entry.tokens
         for entry in failed.entries():
             key = _packed_key(entry)
-            history.failures[key] = history.failures.get(key, 0) + 1
+            if entry.is_counted:
+                history.failures[key] = history.failures.get(key, 0) + 1
             history.tokens += entry.tokens
             if entry.is_terminal:
                 history.terminal.add(key)

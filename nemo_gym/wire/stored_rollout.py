@@ -33,6 +33,9 @@ REWARD_KEY = "reward"
 LIMIT_CLASS = "limit"
 """The failure class of a rollout that a limit ended."""
 
+COUNTED_KEY = "counted"
+"""In the details of a failure: False if it does not count as an attempt."""
+
 _MAX_TOKENS = 2**63 - 1
 _EMPTY: Mapping[str, Any] = {}
 
@@ -114,6 +117,11 @@ class StoredRollout:
     def is_terminal(self) -> bool:
         """True if another attempt would fail the same way."""
         return bool(self.record.get(NG_TERMINAL_KEY))
+
+    @property
+    def is_counted(self) -> bool:
+        """False for a failure that does not count as an attempt, because a model endpoint refused the run."""
+        return self.failure.get(COUNTED_KEY) is not False
 
     @property
     def is_cancelled(self) -> bool:

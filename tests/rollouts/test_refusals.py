@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import shutil
 
 import pytest
 
@@ -58,8 +59,9 @@ async def test_a_key_that_expires_stops_the_run_and_leaves_its_rows_open(status,
         failing_after(good, refusal(status)), concurrency=concurrency
     )
 
-    assert (len(scored), len(failed)) == (good, 0)
-    assert len(cancelled) <= concurrency + ENOUGH_REFUSALS - 1, "no rows are sent in vain"
+    assert (len(scored), len(cancelled)) == (good, 0)
+    assert len(failed) <= concurrency + ENOUGH_REFUSALS - 1, "no rows are sent in vain"
+    assert all(outcome.failure.retryable and outcome.failure.is_of_run for outcome in failed)
     assert (stop.refusal.refusal_status, stop.is_immediate) == (status, False)
     assert stop.reason.startswith("m: the endpoint ")
 
@@ -71,7 +73,7 @@ async def test_a_run_that_is_refused_like_a_row_stays_open_for_a_limited_number_
 
     assert (len(scored), len(cancelled)) == (23, 0)
     assert ENOUGH_REFUSALS <= len(failed) < 12
-    assert all(outcome.failure.retryable for outcome in failed)
+    assert all(outcome.failure.retryable and not outcome.failure.is_of_run for outcome in failed)
     assert stop.refusal.refusal_status == status
 
 
@@ -104,11 +106,9 @@ async def test_a_flaky_gateway_does_not_stop_the_run():
 
     (scored, failed, cancelled), stop = await collect_with(send, count=61, concurrency=3)
 
-    assert len(scored) == 45
-    assert len(failed) + len(cancelled) == 16
-    assert len(cancelled) <= 3, "only the last ones are undecided"
+    assert (len(scored), len(failed), len(cancelled)) == (45, 16, 0)
     assert all(outcome.failure.retryable for outcome in failed)
-    assert stop.reason is None or stop.refusal is not None
+    assert stop.refusal is not None, "the last one is undecided"
 
 
 async def test_the_success_of_another_agent_proves_nothing():
@@ -122,8 +122,8 @@ async def test_the_success_of_another_agent_proves_nothing():
 
     (scored, failed, cancelled), stop = await collect_with(send, count=400, agents="ab", concurrency=4)
 
-    assert not failed
-    assert len(cancelled) <= 4 + ENOUGH_REFUSALS
+    assert not cancelled
+    assert len(failed) <= 4 + ENOUGH_REFUSALS
     assert len(scored) < 50
     assert stop.refusal is not None
 
@@ -144,7 +144,7 @@ async def test_a_short_run_with_a_wrong_key_stays_open(count):
     """A run with fewer rows than refusals that stop a run has the same problem."""
     (_, failed, cancelled), stop = await collect_with(failing_after(0, refusal(401)), count=count)
 
-    assert (len(failed), len(cancelled)) == (0, count)
+    assert (len(failed), len(cancelled)) == (count, 0)
     assert stop.refusal is not None
 
 
@@ -154,6 +154,39 @@ async def test_one_refused_row_at_the_end_is_its_own_problem():
 
     assert (len(scored), len(failed), stop.reason) == (59, 1, None)
     assert not failed[0].failure.retryable
+
+
+async def test_a_verifier_that_fails_shows_that_the_model_answered():
+    """Two problems at once must not look like a refused run."""
+
+    async def send(job):
+        if job.key.task % 4 == 0:
+            raise refusal(400, "too long")
+        await asyncio.sleep(0)
+        raise status_error(500, "boom", whom="r", path="/verify")
+
+    (_, failed, cancelled), stop = await collect_with(send, concurrency=3)
+
+    assert (len(failed), len(cancelled), stop.reason) == (60, 0, None)
+    assert sum(not outcome.failure.retryable for outcome in failed) == 15
+
+
+async def test_waiting_for_a_decision_is_reported_once(monkeypatch, caplog):
+    """A long tool call delays the decision; a run that sends nothing must say why."""
+    monkeypatch.setattr("nemo_gym.rollouts.refusals.REPORT_SECONDS", 0.0)
+
+    async def send(job):
+        if job.key.task:
+            raise refusal(401)
+        while "waits for its rollouts in flight (1)" not in caplog.text:  # noqa: ASYNC110 - the log has no event
+            await asyncio.sleep(0)
+        return SCORED
+
+    (scored, failed, _), stop = await collect_with(send, concurrency=12)
+
+    assert (len(scored), stop.refusal.refusal_status) == (1, 401)
+    assert ENOUGH_REFUSALS <= len(failed) <= 12 + ENOUGH_REFUSALS
+    assert caplog.text.count("to decide whether to go on") == 1
 
 
 async def test_a_limit_on_failures_is_kept():
@@ -170,7 +203,7 @@ async def test_a_refused_judge_is_a_refusal_too():
 
     (scored, failed, cancelled), stop = await collect_with(failing_after(2, refusal(402)), concurrency=1, judges=["m"])
 
-    assert (len(scored), len(failed), len(cancelled)) == (2, 0, ENOUGH_REFUSALS)
+    assert (len(scored), len(failed), len(cancelled)) == (2, ENOUGH_REFUSALS, 0)
     assert stop.refusal.kind == "judge_failed"
 
 
@@ -246,3 +279,23 @@ async def test_rollouts_given_up_by_earlier_versions_run_again_once(tmp_path):
 
     with store:
         assert store.history().count_given_up(3) == 4
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+async def test_a_refused_run_can_be_resumed_any_number_of_times(tmp_path, with_index):
+    """A key that is replaced only at the fifth try costs no row; other failures still count as attempts."""
+    (job,) = jobs_of(1)
+    store = RolloutStore(tmp_path / "x.jsonl")
+    refused = FailedRollout(job, Failure("model_refused", "model", "no", "m", refusal_status=401))
+    with store:
+        store.begin([job])
+        for _ in range(5):
+            store.write(refused)
+        store.write(FailedRollout(job, Failure("timeout", "model", "late", "m")))
+    if not with_index:
+        shutil.rmtree(tmp_path / "x_index")
+
+    with store:
+        history = store.history()
+        assert [str(job.key) for job in store.unfinished_jobs(history, 2)] == ["0-0-a1"]
+        assert history.count_given_up(1) == 1

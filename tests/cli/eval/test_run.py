@@ -129,13 +129,13 @@ def test_a_refused_key_is_one_error_with_the_way_to_go_on(tmp_path: Path, rows: 
 
     assert done.returncode == 3, done.stderr
     result = json.loads(done.stdout)
-    assert (result["exit_status"], result["scored"], result["failed"], result["missing"]) == (3, 0, {}, 12)
+    assert (result["exit_status"], result["scored"], result["failed"]) == (3, 0, {"model_refused": 12})
     error = "policy_model: the endpoint refuses the key (401: unknown key): 0 scored, 12 not tried\n  try: fix "
     assert error in result["error"]
     assert result["error"].endswith(" and run the same command with --resume")
     assert result["next"]["continue"].endswith("--resume")
     assert done.stderr.count("refuses the key") == 1
-    assert (tmp_path / "out_failures.jsonl").read_bytes() == b""
+    assert [line["_ng_failure"]["counted"] for line in lines_of(tmp_path / "out_failures.jsonl")] == [False] * 12
 
 
 class RunInFlight:
