@@ -316,7 +316,7 @@ def check_addresses(
     instances: Sequence[ServerInstanceConfig], head: Mapping[str, Any], host: str
 ) -> list[ConfigProblem]:
     """Return a problem for every invalid port, address that two servers have, and URL with a user and a key."""
-    problems = []
+    problems: list[ConfigProblem] = []
     taken: dict[tuple[str, int], str] = {}
     if isinstance(head.get("port"), int):
         taken[str(head.get("host") or host), head["port"]] = "the head server"

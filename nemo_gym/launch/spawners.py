@@ -183,7 +183,7 @@ class ExecSpawner:
         argument = json.dumps({**request, "parent": os.getpid()})
         try:
             process = await asyncio.create_subprocess_exec(
-                str(self._python), "-m", "nemo_gym.launch.server_process", str(boot_fd), str(ready), argument,
+                str(self._python), "-P", "-m", "nemo_gym.launch.server_process", str(boot_fd), str(ready), argument,
                 pass_fds=[boot_fd, ready, *self._spec.descriptors],
                 env=dict(self._spec.env),
                 stdin=subprocess.DEVNULL,
